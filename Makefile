@@ -1,0 +1,86 @@
+# triton-batching: every job of the project, one target each. `make help` lists them.
+PYTHON  ?= python3
+RUNTIME ?= cpu
+VENV    := .venv
+PY      := $(VENV)/bin/python
+INSTALL := $(PY) -m pip install --disable-pip-version-check --quiet --progress-bar on --constraint requirements.lock
+# The last client wheel that holds the perf_analyzer binary, in a folder of its own beside the current client.
+ANALYZER := $(shell sed -n 's/^. perf_analyzer: //p' requirements.lock)
+
+MODEL   ?= text_recognition
+CONFIG  ?= dynamic
+RESULTS ?= perf/results/demo
+IMAGE   ?= triton-batching
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo export serve check-repo client measure report test check image lock clean
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
+
+setup: $(VENV)/.runtime  ## make .venv with tritonserver, perf_analyzer and onnxruntime (RUNTIME=cpu|gpu)
+
+demo: $(VENV)/.runtime  ## the whole journey: serve, batch, measure, report, read words (RESULTS=folder)
+	$(PY) -m perf.demo --results $(RESULTS)
+
+export: $(VENV)/.dev  ## export every model to ONNX and prove it (needs torch)
+	$(PY) -m export
+
+serve: $(VENV)/.runtime  ## serve a model on ports 8000/8001/8002 (MODEL=, CONFIG=)
+	$(PY) -m serve --model $(MODEL) --config-name $(CONFIG)
+
+check-repo: $(VENV)/.runtime  ## check every config.pbtxt and variant against its ONNX graph
+	$(PY) -m export.repository
+
+client: $(VENV)/.runtime  ## read the sample pictures on the running server
+	$(PY) -m clients.recognize clients/pictures/*.png
+
+measure: $(VENV)/.runtime  ## sweep one model over its configurations (MODEL=, RESULTS=)
+	$(PY) -m perf.sweep $(MODEL) --results $(RESULTS)
+
+report: $(VENV)/.runtime  ## tables, CSV and report.html from the records (RESULTS=)
+	$(PY) -m perf.report $(RESULTS)
+
+test: $(VENV)/.dev  ## every test, with real servers
+	$(PY) -m export --missing ranker resnet50
+	$(PY) -m pytest
+
+check: $(VENV)/.dev  ## style, types and import direction
+	$(PY) -m ruff format --check .
+	$(PY) -m ruff check .
+	$(PY) -m mypy
+	MYPYPATH=model_repository/simulated_accelerator/1 $(PY) -m mypy model_repository/simulated_accelerator/1/model.py
+	$(VENV)/bin/lint-imports
+
+image:  ## build the container images (needs a Docker engine)
+	docker build --file docker/server.Dockerfile --tag $(IMAGE)-server .
+	docker build --file docker/sdk.Dockerfile --tag $(IMAGE)-sdk .
+
+lock: $(VENV)/.dev  ## renew requirements.lock from pyproject.toml
+	sed -n '/^# Binaries/,$$p' requirements.lock > build/binaries.lock
+	$(VENV)/bin/pip-compile --quiet --all-extras --strip-extras --no-emit-index-url --no-emit-find-links \
+	    --no-emit-trusted-host --no-header --output-file requirements.lock pyproject.toml
+	sed -i 's/+cpu$$//' requirements.lock
+	cat build/binaries.lock >> requirements.lock
+
+clean:  ## remove what was built (records, .venv and exported models stay)
+	rm -rf build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info < (3, 13) else \
+	    f"Python {sys.version.split()[0]} found, 3.11 or 3.12 needed: make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.runtime: pyproject.toml requirements.lock | $(VENV)/bin/python
+	@echo "installing tritonserver, perf_analyzer and onnxruntime into $(VENV) (about 170 MB to download)"
+	$(INSTALL) --editable '.[$(RUNTIME)]'
+	$(INSTALL) --no-deps nvidia-pytriton
+	$(PY) -m pip install --disable-pip-version-check --quiet --progress-bar on --upgrade --no-deps \
+	    --target $(VENV)/perf_analyzer $(ANALYZER)
+	@rm -f $(VENV)/perf_analyzer/bin/perf_client  # the same binary under its old name
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.runtime
+	@echo "installing torch, type faces and the checkers into $(VENV)"
+	$(INSTALL) --editable '.[$(RUNTIME),export,words,dev]'
+	@touch $@

@@ -1,0 +1,1 @@
+"""Everything that speaks the KServe v2 protocol to a server."""

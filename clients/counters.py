@@ -1,0 +1,90 @@
+"""The server's own counters for one model, read from its statistics endpoint.
+
+Triton counts per request for durations (each request is charged the whole execution it was part of), per row for
+inferences, and per execution for batch sizes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException
+
+from clients.connection import RequestFailedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counters:
+    """Totals since the model was loaded, or a difference of two such totals.
+
+    `*_ns` are sums over successful requests; `batches` maps rows of an execution to the number of such executions,
+    `batches_ns` to the time they spent in compute.
+    """
+
+    requests: int
+    failed_requests: int
+    rows: int
+    executions: int
+    queue_ns: int
+    compute_input_ns: int
+    compute_infer_ns: int
+    compute_output_ns: int
+    batches: Mapping[int, int]
+    batches_ns: Mapping[int, int]
+
+    @classmethod
+    def read(cls, url: str, model: str) -> Self:
+        """Ask the server at `host:port` (gRPC); raises `RequestFailedError`."""
+        try:
+            with triton.InferenceServerClient(url) as client:
+                found = client.get_inference_statistics(model).model_stats
+        except InferenceServerException as error:
+            raise RequestFailedError(f"{url}: no statistics for '{model}': {error}") from error
+        return sum((cls._of(one) for one in found[1:]), cls._of(found[0]))
+
+    @classmethod
+    def _of(cls, model: "triton.service_pb2.ModelStatistics") -> Self:
+        stats = model.inference_stats
+        return cls(
+            requests=stats.success.count,
+            failed_requests=stats.fail.count,
+            rows=model.inference_count,
+            executions=model.execution_count,
+            queue_ns=stats.queue.ns,
+            compute_input_ns=stats.compute_input.ns,
+            compute_infer_ns=stats.compute_infer.ns,
+            compute_output_ns=stats.compute_output.ns,
+            batches={batch.batch_size: batch.compute_infer.count for batch in model.batch_stats},
+            batches_ns={batch.batch_size: batch.compute_infer.ns for batch in model.batch_stats},
+        )
+
+    def __add__(self, other: Self) -> Self:
+        return self._combine(other, 1)
+
+    def __sub__(self, other: Self) -> Self:
+        return self._combine(other, -1)
+
+    def _combine(self, other: Self, sign: int) -> Self:
+        numbers = {
+            name: value + sign * getattr(other, name) for name, value in vars(self).items() if isinstance(value, int)
+        }
+        return type(self)(
+            **numbers,
+            batches=_merge(self.batches, other.batches, sign),
+            batches_ns=_merge(self.batches_ns, other.batches_ns, sign),
+        )
+
+    @property
+    def rows_per_execution(self) -> float:
+        """Mean rows that ran together; 0 when nothing ran."""
+        return self.rows / self.executions if self.executions else 0.0
+
+    def per_request_us(self, total_ns: int) -> float:
+        """A sum over requests as microseconds per request; 0 when there was none."""
+        return total_ns / self.requests / 1e3 if self.requests else 0.0
+
+
+def _merge(one: Mapping[int, int], other: Mapping[int, int], sign: int) -> dict[int, int]:
+    merged = {size: one.get(size, 0) + sign * other.get(size, 0) for size in sorted({*one, *other})}
+    return {size: count for size, count in merged.items() if count}

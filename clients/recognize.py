@@ -1,0 +1,74 @@
+"""Read words: pictures in, words out; the server batches what is in flight together.
+
+`python -m clients.recognize clients/pictures/*.png` needs a server: `make serve`.
+"""
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from clients.connection import DEFAULT_URL, ClientError, Connection, connect
+from export.alphabet import decode
+from export.word_image import prepare
+
+MODEL = "text_recognition"
+INPUT, OUTPUT = "input.1", "308"
+Answer = str | Exception
+
+
+async def recognize(pictures: Sequence[Path], *, url: str = DEFAULT_URL, model: str = MODEL) -> list[Answer]:
+    """The word in each picture, in order; a picture that cannot be read has its error in its place.
+
+    One request per picture, all in flight together. Raises `ClientError` when the server is not there.
+    """
+    async with connect(url) as connection:
+        await connection.check(model)
+        return await asyncio.gather(*(_read(connection, model, picture) for picture in pictures))
+
+
+async def _read(connection: Connection, model: str, picture: Path) -> Answer:
+    try:
+        pixels = prepare(picture)
+        answer = await connection.infer(model, {INPUT: pixels[None]})
+    except (ValueError, OSError, ClientError) as error:
+        return error
+    return decode(answer[OUTPUT])[0]
+
+
+def table(pictures: Sequence[Path], answers: Sequence[Answer]) -> Table:
+    """Pictures and their words as people read them."""
+    made = Table("picture", "word")
+    for picture, answer in zip(pictures, answers, strict=True):
+        made.add_row(picture.name, answer if isinstance(answer, str) else f"[red]{answer}")
+    return made
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print the words; exit code 1 when a picture could not be read, 2 without a server."""
+    parser = argparse.ArgumentParser(
+        prog="python -m clients.recognize",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="example: python -m clients.recognize --url localhost:8001 clients/pictures/batch.png",
+    )
+    parser.add_argument("pictures", nargs="+", type=Path, metavar="IMAGE")
+    parser.add_argument("--url", default=DEFAULT_URL, help=f"gRPC address (default {DEFAULT_URL})")
+    parser.add_argument("--model", default=MODEL)
+    arguments = parser.parse_args(argv)
+    console = Console(soft_wrap=True, highlight=False)
+    try:
+        answers = asyncio.run(recognize(arguments.pictures, url=arguments.url, model=arguments.model))
+    except ClientError as error:
+        console.print(str(error), style="red", markup=False)
+        return 2
+    console.print(table(arguments.pictures, answers))
+    return 1 if any(isinstance(answer, Exception) for answer in answers) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

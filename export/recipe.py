@@ -1,0 +1,53 @@
+"""What an exported file was made of, kept inside the ONNX file (`metadata_props`), so that it can be proved again."""
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import onnx
+
+KEY = "triton_batching.recipe"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """The inputs of one export; two files with equal recipes give equal answers.
+
+    `width` is the recogniser's channel count; `weights` the state-dict file or None for weights drawn from `seed`;
+    `weights_sha256` its digest; `format` rises when an exporter changes what it writes.
+    """
+
+    model: str
+    seed: int = 0
+    width: int | None = None
+    weights: str | None = None
+    weights_sha256: str | None = None
+    format: int = 1
+
+    @classmethod
+    def of(cls, path: Path) -> Self | None:
+        """Read the recipe of an ONNX file; None when it is absent, unreadable or was not written by this project."""
+        if not path.is_file():
+            return None
+        try:
+            properties = onnx.load(path, load_external_data=False).metadata_props
+            text = next(entry.value for entry in properties if entry.key == KEY)
+            return cls(**json.loads(text))
+        except Exception:
+            return None
+
+    def stamp(self, model: onnx.ModelProto) -> None:
+        """Write the recipe into `model`."""
+        onnx.helper.set_model_props(model, {KEY: json.dumps(dataclasses.asdict(self), sort_keys=True)})
+
+    def same_content(self, other: "Recipe | None") -> bool:
+        """Whether both describe the same file; where the weights lie does not matter, their digest does."""
+        return other is not None and dataclasses.replace(self, weights=None) == dataclasses.replace(other, weights=None)
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file in hexadecimal."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,0 +1,127 @@
+"""The model repository on disk: its layout and config.pbtxt, read as Triton's own `ModelConfig` protobuf.
+
+`python -m export.repository` checks every configuration and variant against its ONNX graph.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from google.protobuf import text_format
+from rich.console import Console
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from export.signature import Signature, SignatureError, check
+
+REPOSITORY = Path(__file__).parents[1] / "model_repository"
+
+
+class RepositoryError(Exception):
+    """Something in a model repository that Triton would refuse or misread; the text says where and what to do."""
+
+
+def models(repository: Path = REPOSITORY) -> list[str]:
+    """Names of all models: Triton takes every directory of the repository as one."""
+    if not repository.is_dir():
+        raise RepositoryError(f"{repository}: no such directory. Name a model repository.")
+    return sorted(path.name for path in repository.iterdir() if path.is_dir())
+
+
+def model_folder(model: str, repository: Path = REPOSITORY) -> Path:
+    """The folder of `model`; an unknown name raises `RepositoryError` that lists the known ones."""
+    known = models(repository)
+    if model not in known:
+        raise RepositoryError(f"{repository}: no model '{model}' there. It has: {', '.join(known) or 'none'}.")
+    return repository / model
+
+
+def variants(folder: Path) -> list[str]:
+    """Names of the files under `configs/`, each a whole configuration for `--model-config-name`."""
+    return sorted(path.stem for path in (folder / "configs").glob("*.pbtxt"))
+
+
+def config_file(folder: Path, variant: str | None) -> Path:
+    """The file that tritonserver reads for `--model-config-name=variant`.
+
+    A missing variant raises: tritonserver itself would silently use config.pbtxt.
+    """
+    if variant is None:
+        return folder / "config.pbtxt"
+    path = folder / "configs" / f"{variant}.pbtxt"
+    if not path.is_file():
+        raise RepositoryError(
+            f"{path}: no such file, and tritonserver would silently load config.pbtxt instead. "
+            f"'{folder.name}' has: {', '.join(variants(folder)) or 'no variants'}."
+        )
+    return path
+
+
+def read_config(path: Path) -> ModelConfig:
+    """Parse one text protobuf; a mistake raises `RepositoryError` with its line and column."""
+    try:
+        config = text_format.Parse(path.read_text(), ModelConfig())
+    except OSError as error:
+        raise RepositoryError(f"{path}: cannot be read ({error.strerror}). Each model folder needs one.") from error
+    except (text_format.ParseError, UnicodeDecodeError) as error:
+        raise RepositoryError(f"{path}: not a model configuration, at {error}. Correct it there.") from error
+    return config
+
+
+def model_file(folder: Path, config: ModelConfig) -> Path:
+    """The file that the newest version serves: model.onnx, model.py or `default_model_filename`."""
+    versions = [int(path.name) for path in folder.iterdir() if path.is_dir() and path.name.isdecimal()]
+    default = "model.py" if config.backend == "python" else "model.onnx"
+    return folder / str(max(versions, default=1)) / (config.default_model_filename or default)
+
+
+def faults(repository: Path = REPOSITORY) -> Iterator[str]:
+    """Every disagreement between a model's folder, its configurations and its graph, one line each."""
+    for model in models(repository):
+        folder = repository / model
+        for variant in [None, *variants(folder)]:
+            path = config_file(folder, variant)
+            try:
+                yield from _faults(path, folder, read_config(path))
+            except (RepositoryError, SignatureError) as error:
+                yield str(error)
+
+
+def _faults(path: Path, folder: Path, config: ModelConfig) -> Iterator[str]:
+    if config.name != folder.name:
+        yield f'{path}: name is "{config.name}", Triton wants the folder\'s, "{folder.name}". Correct the name.'
+    served = model_file(folder, config)
+    if served.suffix == ".onnx" and served.is_file():
+        yield from (f"{path}: {fault}" for fault in check(config, Signature.of(served)))
+    elif not served.is_file() and served.suffix != ".onnx":
+        yield f"{path}: the model file {served} does not exist, so the model cannot load. Add it."
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print what was checked; exit code 1 when there is a fault, 2 when there is no repository."""
+    parser = argparse.ArgumentParser(
+        prog="python -m export.repository",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="example: python -m export.repository model_repository",
+    )
+    parser.add_argument("repository", nargs="?", type=Path, default=REPOSITORY)
+    repository = parser.parse_args(argv).repository
+    console = Console(soft_wrap=True, highlight=False)
+    try:
+        found = list(faults(repository))
+        for model in models(repository):
+            folder = repository / model
+            served = model_file(folder, read_config(folder / "config.pbtxt"))
+            state = "" if served.is_file() else f" ({served.name} not exported yet: python -m export {model})"
+            console.print(f"{model}: config.pbtxt + {len(variants(folder))} variants{state}", markup=False)
+    except RepositoryError as error:
+        found = [str(error)]
+    for fault in dict.fromkeys(found):
+        console.print(fault, style="red", markup=False)
+    console.print("no faults" if not found else f"{len(found)} faults")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

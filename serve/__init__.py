@@ -1,0 +1,1 @@
+"""A real tritonserver, from PATH or from pip, started right and stopped clean."""

@@ -1,0 +1,115 @@
+"""Where tritonserver is installed on this machine, and the environment and backend directory that it starts with.
+
+Looked for on PATH first (NVIDIA's image), then in the pip wheel `nvidia-pytriton`, of which only the binaries are used.
+"""
+
+import importlib.util
+import os
+import shutil
+import sys
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
+DROP_IN = Path(__file__).parent / "backends"
+
+
+class InstallationError(Exception):
+    """No tritonserver that could run here; the text says what to install."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Installation:
+    """One tritonserver: its binary, its own backends, and the stub for the running Python when it came from pip."""
+
+    binary: Path
+    backends: Path
+    libraries: Path | None = None
+    stub: Path | None = None
+
+    def environment(self) -> dict[str, str]:
+        """This process's environment with what the server and its Python stubs need on top."""
+        environment = dict(os.environ)
+        if self.libraries is None:
+            return environment
+        folders = [str(self.libraries), environment.get("LD_LIBRARY_PATH", "")]
+        libdir = Path(sysconfig.get_config_var("LIBDIR") or "")
+        if (libdir / _libpython()).is_file():
+            folders.insert(0, str(libdir))
+        environment["LD_LIBRARY_PATH"] = ":".join(filter(None, folders))
+        # The stub embeds Python in isolated mode: it ignores PYTHONPATH, and takes prefix and site-packages from the
+        # `python3` that it finds first on PATH. That must be the one that runs here.
+        environment["PATH"] = f"{Path(sys.executable).parent}:{environment.get('PATH', '')}"
+        return environment
+
+    def assemble_backends(self, folder: Path) -> Path:
+        """Make a backend directory in `folder`: the server's own backends, and ours where a library is missing."""
+        folder.mkdir(parents=True)
+        for backend in self.backends.iterdir():
+            if backend.is_dir():
+                (folder / backend.name).symlink_to(backend.resolve())
+        for backend in DROP_IN.iterdir():
+            native = self.backends / backend.name / f"libtriton_{backend.name}.so"
+            if backend.is_dir() and not native.is_file():
+                (folder / backend.name).unlink(missing_ok=True)
+                (folder / backend.name).symlink_to(backend.resolve())
+        if self.stub is not None:
+            python = folder / "python"
+            python.unlink()
+            # Copies: tritonserver refuses a backend library that a link leads out of the backend directory.
+            shutil.copytree(self.backends / "python", python)
+            shutil.copy(self.stub, python)
+        return folder
+
+
+def find() -> Installation:
+    """The tritonserver to use; raises `InstallationError`."""
+    on_path = shutil.which("tritonserver")
+    if on_path is not None:
+        binary = Path(on_path).resolve()
+        return Installation(binary=binary, backends=binary.parents[1] / "backends")
+    wheel = importlib.util.find_spec("pytriton")
+    if wheel is None or not wheel.submodule_search_locations:
+        raise InstallationError(
+            "no tritonserver: none on PATH, and the pip wheel that carries one is not installed in "
+            f"{sys.prefix}. Run make setup, or pip install --no-deps nvidia-pytriton."
+        )
+    package = Path(wheel.submodule_search_locations[0])
+    server = package / "tritonserver"
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    stub = server / "python_backend_stubs" / version / "triton_python_backend_stub"
+    if not stub.is_file():
+        offered = sorted(path.name for path in (server / "python_backend_stubs").iterdir())
+        raise InstallationError(
+            f"Python {version} has no triton_python_backend_stub in the tritonserver wheel (it has "
+            f"{', '.join(offered)}), so no Python backend can start. Use one of those, 3.11 for choice."
+        )
+    if not (Path(sys.executable).parent / "python3").exists():
+        raise InstallationError(
+            f"{Path(sys.executable).parent}: has no python3, so Triton's Python stub would run another Python. "
+            "Use a virtual environment: make setup."
+        )
+    return Installation(
+        binary=server / "bin" / "tritonserver",
+        backends=server / "backends",
+        libraries=package.parent / "nvidia_pytriton.libs",
+        stub=stub,
+    )
+
+
+def link_plain_names(libraries: Path, names: list[str], folder: Path) -> Path:
+    """Link libraries that pip's wheel holds under hashed names (libb64-98cb6333.so.0d) as `names` in `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        stem, suffix = name.split(".so", 1)
+        hashed = sorted(libraries.glob(f"{stem}-*.so{suffix}*"))
+        if not hashed:
+            raise InstallationError(f"{libraries}: holds no {name}. Reinstall nvidia-pytriton.")
+        link = folder / name
+        link.unlink(missing_ok=True)
+        link.symlink_to(hashed[0])
+    return folder
+
+
+def _libpython() -> str:
+    return str(sysconfig.get_config_var("INSTSONAME") or f"libpython3.{sys.version_info.minor}.so.1.0")
