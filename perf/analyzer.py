@@ -1,0 +1,173 @@
+"""perf_analyzer: its command line, its output, and its known faults.
+
+- When its windows do not agree within its own limit it prints no number at all. It is therefore told to accept any
+  spread, and the spread is judged here from the windows, so that an unstable point is marked and not lost.
+- Its request-rate mode takes latency from the real send (coordinated omission), `--request-count` divides by whole
+  polling seconds and its asynchronous mode has no cap on requests in flight: none of the three is offered.
+"""
+
+import csv
+import json
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from export.samples import sample
+from perf.record import Load, Measured, Window
+from serve.installation import InstallationError, find, link_plain_names
+
+# perf_analyzer ends after three windows whose spread is within this limit: always.
+ANY_SPREAD_PERCENT = 100_000
+WINDOWS = 3
+SAMPLES = 16
+ROOT = Path(__file__).parents[1]
+NEEDED = ["libb64.so.0d", "libcudart.so.12"]
+
+PASS = re.compile(r"Pass \[\d+\] throughput: ([\d.]+) infer/sec\. (?:\w+ latency|Avg latency): (\d+) usec")
+REQUESTS = re.compile(r"Request count: (\d+)")
+
+Arrays = Mapping[str, NDArray[np.generic]]
+
+
+class AnalyzerError(Exception):
+    """perf_analyzer is missing or gave no measurement; the text holds what it said."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """A running server and one model on it; urls are `host:port`."""
+
+    model: str
+    config: ModelConfig
+    http_url: str
+    grpc_url: str
+
+
+def measure(target: Target, load: Load, *, window_ms: int) -> tuple[Measured, tuple[str, ...]]:
+    """Run one closed-loop point of three windows; the measurement and the command without this run's paths."""
+    with tempfile.TemporaryDirectory(prefix="triton-batching-") as folder:
+        table = Path(folder) / "point.csv"
+        arguments = _arguments(target, load, Path(folder), window_ms)
+        answer = subprocess.run(
+            [str(_binary()), *arguments, "-f", str(table)],
+            capture_output=True,
+            text=True,
+            env=_environment(Path(folder) / "libraries"),
+            timeout=60 + WINDOWS * 10 * window_ms / 1e3,
+            cwd=folder,
+        )
+        measured = parse(answer.stdout, table.read_text() if table.is_file() else "")
+    if measured is None:
+        said = "\n".join([*answer.stdout.splitlines()[-5:], *answer.stderr.splitlines()[-5:]])
+        raise AnalyzerError(f"perf_analyzer measured nothing for '{target.model}' (code {answer.returncode}):\n{said}")
+    return measured, ("perf_analyzer", *(Path(part).name if folder in part else part for part in arguments))
+
+
+def parse(output: str, table: str) -> Measured | None:
+    """Read what perf_analyzer printed with `-v` and its CSV with `--verbose-csv`; None when there is no window.
+
+    Without the CSV (it gave up, or an older version) the windows alone give a throughput, their median.
+    """
+    windows = tuple(
+        Window(throughput_rows_per_s=float(rate), latency_us=float(latency)) for rate, latency in PASS.findall(output)
+    )
+    if not windows:
+        return None
+    rows = list(csv.DictReader(table.splitlines()))
+    if not rows:
+        return Measured(
+            windows=windows,
+            throughput_rows_per_s=float(np.median([window.throughput_rows_per_s for window in windows])),
+        )
+    cells = {name: float(value) for name, value in rows[0].items() if value}
+    parts = ("Client Send", "Network+Server Send/Recv", "Client Recv")
+    server = ("Server Queue", "Server Compute Input", "Server Compute Infer", "Server Compute Output")
+    requests = REQUESTS.search(output)
+    return Measured(
+        windows=windows,
+        throughput_rows_per_s=cells["Inferences/Second"],
+        requests=int(requests[1]) if requests else None,
+        # perf_analyzer makes the network share what is missing to the mean, so that these add up to it.
+        mean_us=sum(cells[name] for name in (*parts, *server)),
+        p50_us=cells["p50 latency"],
+        p90_us=cells["p90 latency"],
+        p95_us=cells["p95 latency"],
+        p99_us=cells["p99 latency"],
+        client_send_us=cells["Client Send"],
+        network_us=cells["Network+Server Send/Recv"],
+        client_receive_us=cells["Client Recv"],
+    )
+
+
+def write_samples(config: ModelConfig, path: Path) -> Path:
+    """Seeded valid inputs as perf_analyzer's JSON: one entry per row, sent in turn."""
+    drawn = sample(config, rows=SAMPLES)
+    entries = [
+        {name: {"content": _content(array[row]), "shape": list(array.shape[1:])} for name, array in drawn.items()}
+        for row in range(SAMPLES)
+    ]
+    path.write_text(json.dumps({"data": entries}))
+    return path
+
+
+def _content(array: NDArray[np.generic]) -> list[object]:
+    if array.dtype == np.object_:
+        return [text.decode() for text in array.ravel().tolist()]
+    # tolist() keeps a float a float: perf_analyzer refuses `1` where it wants `1.0`.
+    return array.ravel().tolist()  # type: ignore[no-any-return]
+
+
+def _arguments(target: Target, load: Load, folder: Path, window_ms: int) -> list[str]:
+    url = target.http_url if load.protocol == "http" else target.grpc_url
+    data = str(write_samples(target.config, folder / "samples.json")) if load.data == "samples" else load.data
+    arguments = ["-m", target.model, "-u", url, "-i", load.protocol, "-b", str(load.request_rows)]
+    for name, dims in load.shapes:
+        arguments += ["--shape", f"{name}:{','.join(map(str, dims))}"]
+    if load.shared_memory:
+        arguments += [
+            "--shared-memory",
+            "system",
+            "--output-shared-memory-size",
+            str(_output_bytes(target, load)),
+        ]
+    return [
+        *arguments,
+        *("--input-data", data),
+        *("--concurrency-range", f"{load.concurrency}:{load.concurrency}:1"),
+        f"--percentile={load.percentile}",
+        *("-p", str(window_ms), "-s", str(ANY_SPREAD_PERCENT), "-v", "--verbose-csv"),
+    ]
+
+
+def _output_bytes(target: Target, load: Load) -> int:
+    widest = max(int(np.prod([max(1, dim) for dim in output.dims])) for output in target.config.output)
+    return widest * load.request_rows * 8
+
+
+def _binary() -> Path:
+    bundled = ROOT / ".venv" / "perf_analyzer" / "bin" / "perf_analyzer"
+    folders = [bundled.parent, *map(Path, os.environ.get("PATH", "").split(":"))]
+    for folder in folders:
+        if (folder / "perf_analyzer").is_file():
+            return folder / "perf_analyzer"
+    raise AnalyzerError("no perf_analyzer: neither in .venv/perf_analyzer nor on PATH. Run make setup.")
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    environment = dict(os.environ)
+    try:
+        libraries = find().libraries
+    except InstallationError:
+        return environment
+    if libraries is not None:
+        links = link_plain_names(libraries, NEEDED, folder)
+        environment["LD_LIBRARY_PATH"] = f"{links}:{environment.get('LD_LIBRARY_PATH', '')}"
+    return environment

@@ -1,0 +1,121 @@
+"""The ceiling: what onnxruntime alone does in this process, without a server, with the threads an instance gets.
+
+`python -m perf.limit ranker` prints rows per second for every batch size up to max_batch_size.
+"""
+
+import argparse
+import datetime
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from export.recipe import digest
+from export.repository import REPOSITORY, RepositoryError, config_file, model_file, model_folder, read_config
+from export.samples import sample
+from perf.machine import Machine, versions
+from perf.record import Ceiling, Store
+
+ROUNDS = 3
+ROUND_S = 0.5
+
+
+class LimitError(Exception):
+    """The model has no ceiling to measure."""
+
+
+def plan(model: str, *, threads: int | None = None, repeat: int = 1, repository: Path = REPOSITORY) -> Ceiling:
+    """An empty `Ceiling` that says what would be measured; `threads` defaults to all cores, as one instance gets."""
+    folder = model_folder(model, repository)
+    path = model_file(folder, read_config(config_file(folder, None)))
+    if path.suffix != ".onnx":
+        raise LimitError(f"'{model}' is not an ONNX model ({path.name}), so it has no onnxruntime ceiling.")
+    if not path.is_file():
+        raise LimitError(f"{path}: not exported yet. Run python -m export {model}.")
+    return Ceiling(
+        model=model,
+        model_sha256=digest(path),
+        threads=threads or len(os.sched_getaffinity(0)),
+        repeat=repeat,
+        machine=Machine.this(),
+        versions=versions(),
+        started_at="",
+        rows_per_s={},
+    )
+
+
+def measure(
+    planned: Ceiling, *, repository: Path = REPOSITORY, progress: Callable[[str], None] = lambda _: None
+) -> Ceiling:
+    """Run every batch size 1, 2, 4 .. max in turn, `ROUNDS` times over, `ROUND_S` seconds each."""
+    folder = model_folder(planned.model, repository)
+    config = read_config(config_file(folder, None))
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = planned.threads
+    session = onnxruntime.InferenceSession(str(model_file(folder, config)), options, providers=["CPUExecutionProvider"])
+    inputs = sample(config, rows=config.max_batch_size)
+    rates: dict[int, list[float]] = {rows: [] for rows in batch_sizes(config.max_batch_size)}
+    started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    for round_number in range(ROUNDS):
+        for rows, found in rates.items():
+            progress(f"ceiling of {planned.model}, round {round_number + 1}, batch {rows}")
+            found.append(_rows_per_s(session, {name: array[:rows] for name, array in inputs.items()}, rows))
+    return replace(planned, started_at=started, rows_per_s={rows: tuple(found) for rows, found in rates.items()})
+
+
+def batch_sizes(largest: int) -> list[int]:
+    """1, 2, 4 .. and `largest` itself."""
+    return sorted({*(2**power for power in range(largest.bit_length()) if 2**power <= largest), largest})
+
+
+def _rows_per_s(session: onnxruntime.InferenceSession, inputs: dict[str, NDArray[np.generic]], rows: int) -> float:
+    session.run(None, inputs)  # the first run of a shape allocates
+    runs, started = 0, time.perf_counter()
+    while (spent := time.perf_counter() - started) < ROUND_S:
+        session.run(None, inputs)
+        runs += 1
+    return runs * rows / spent
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Measure and print; exit code 2 for a model that has no ceiling."""
+    parser = argparse.ArgumentParser(
+        prog="python -m perf.limit",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="example: python -m perf.limit ranker --threads 1",
+    )
+    parser.add_argument("model")
+    parser.add_argument("--threads", type=int, help="intra-op threads (default: all cores)")
+    parser.add_argument("--results", type=Path, help="also write a record into this folder")
+    arguments = parser.parse_args(argv)
+    console = Console(soft_wrap=True, highlight=False)
+    try:
+        planned = plan(arguments.model, threads=arguments.threads)
+    except (LimitError, RepositoryError) as error:
+        console.print(str(error), style="red", markup=False)
+        return 2
+    with Progress(transient=True) as bar:
+        task = bar.add_task("ceiling", total=None)
+        ceiling = measure(planned, progress=lambda text: bar.update(task, description=text))
+    table = Table("rows per run", "rows/s (median)", "spread", title=f"{ceiling.model}, {ceiling.threads} threads")
+    for rows, found in ceiling.rows_per_s.items():
+        spread = (max(found) - min(found)) / float(np.median(found))
+        table.add_row(str(rows), f"{np.median(found):,.1f}", f"{spread:.0%}")
+    console.print(table)
+    if arguments.results:
+        console.print(f"written: {Store(arguments.results).add(ceiling)}", markup=False)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

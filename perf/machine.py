@@ -1,0 +1,66 @@
+"""The machine and the versions that a measurement was made with."""
+
+import functools
+import importlib.metadata
+import os
+import platform
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+PACKAGES = ("nvidia-pytriton", "numpy", "onnxruntime", "onnxruntime-gpu", "tritonclient")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What decides how fast a measurement can be; two records are comparable only when it is equal."""
+
+    cpu: str
+    cores: int
+    memory_bytes: int
+    system: str
+    gpu: str | None
+
+    @classmethod
+    @functools.cache
+    def this(cls) -> "Machine":
+        """Describe the machine that this runs on; no name of a host or a person."""
+        return cls(
+            cpu=_cpu(),
+            cores=len(os.sched_getaffinity(0)),
+            memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+            system=f"{platform.system()} {platform.machine()}",
+            gpu=_gpu(),
+        )
+
+    def __str__(self) -> str:
+        gpu = f", {self.gpu}" if self.gpu else ", no GPU"
+        return f"{self.cpu}, {self.cores} cores, {self.memory_bytes / 2**30:.0f} GiB{gpu}"
+
+
+@functools.cache
+def versions() -> dict[str, str]:
+    """Versions of Python and of what serves and measures, as far as they are installed."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _cpu() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.processor() or "unknown"
+
+
+def _gpu() -> str | None:
+    query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, timeout=10, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return ", ".join(answer.split("\n")).strip(", ") or None

@@ -1,0 +1,214 @@
+"""Records of measurements on disk: one JSON file per measured point, never changed after it is written."""
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clients.counters import Counters
+from perf.machine import Machine
+
+FORMAT = 1
+
+
+class RecordError(Exception):
+    """A file among the records that is not one; the text names it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """A closed loop: `concurrency` requests in flight, each of `request_rows` rows.
+
+    `percentile` is the one perf_analyzer prints per window; three windows of at least `window_ms` are taken. `data` is
+    `samples` (seeded valid inputs), `random` or `zero`; `shapes` fixes an input's dims for perf_analyzer.
+    """
+
+    concurrency: int
+    request_rows: int = 1
+    protocol: str = "http"
+    percentile: int = 95
+    window_ms: int = 1000
+    data: str = "samples"
+    shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    shared_memory: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Window:
+    """One of perf_analyzer's measurement windows; the latency is the percentile it stabilises on."""
+
+    throughput_rows_per_s: float
+    latency_us: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What the client saw, over all windows; None where perf_analyzer gave up and printed no summary.
+
+    Latencies are per request. `network_us` is what lies between client and server, both directions.
+    """
+
+    windows: tuple[Window, ...]
+    throughput_rows_per_s: float
+    requests: int | None = None
+    mean_us: float | None = None
+    p50_us: float | None = None
+    p90_us: float | None = None
+    p95_us: float | None = None
+    p99_us: float | None = None
+    client_send_us: float | None = None
+    network_us: float | None = None
+    client_receive_us: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """What is measured: everything that must be equal for a record to stand for it.
+
+    Digests are SHA-256 of the configuration file and of the model file.
+    """
+
+    model: str
+    config_name: str
+    config_sha256: str
+    model_sha256: str
+    load: Load
+    repeat: int
+    machine: Machine
+    versions: Mapping[str, str]
+
+    @property
+    def file_name(self) -> str:
+        """A name that a person can read; equal points have equal names."""
+        load = self.load
+        memory = ".shm" if load.shared_memory else ""
+        return (
+            f"{self.model}.{self.config_name}.{load.protocol}{memory}.b{load.request_rows}"
+            f".c{load.concurrency:03d}.r{self.repeat}.json"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """One measured point, with the server's counters around it and the command that made it."""
+
+    point: Point
+    started_at: str
+    command: tuple[str, ...]
+    measured: Measured
+    before: Counters
+    after: Counters
+
+    @property
+    def counters(self) -> Counters:
+        """What the server counted during this measurement."""
+        return self.after - self.before
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ceiling:
+    """onnxruntime in this process, without a server: rows per second by rows per run, one value per round."""
+
+    model: str
+    model_sha256: str
+    threads: int
+    repeat: int
+    machine: Machine
+    versions: Mapping[str, str]
+    started_at: str
+    rows_per_s: Mapping[int, tuple[float, ...]]
+
+    @property
+    def file_name(self) -> str:
+        """A name that a person can read."""
+        return f"{self.model}.ceiling.t{self.threads}.r{self.repeat}.json"
+
+
+def write(entry: Record | Ceiling, folder: Path) -> Path:
+    """Write one file, whole or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    name = entry.point.file_name if isinstance(entry, Record) else entry.file_name
+    content = {"format": FORMAT, "kind": type(entry).__name__.lower(), **dataclasses.asdict(entry)}
+    draft = folder / f".{name}.draft"
+    draft.write_text(json.dumps(content, indent=1) + "\n")
+    return draft.rename(folder / name)
+
+
+def read(folder: Path) -> Iterator[Record | Ceiling]:
+    """All records of a folder, by file name; raises `RecordError` for a file that is not one."""
+    for path in sorted(folder.glob("*.json")):
+        yield load(path)
+
+
+def load(path: Path) -> Record | Ceiling:
+    """One record; raises `RecordError`."""
+    try:
+        content = json.loads(path.read_text())
+        if content.pop("format") != FORMAT:
+            raise ValueError(f"its format is not {FORMAT}")
+        kind = {"record": Record, "ceiling": Ceiling}[content.pop("kind")]
+        built: Record | Ceiling = _build(kind, content)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RecordError(f"{path}: not a record of this version ({error}). Remove it and measure again.") from error
+    return built
+
+
+def _build(kind: type[Any], content: dict[str, Any]) -> Any:
+    if kind is Ceiling:
+        return Ceiling(
+            **content
+            | {
+                "machine": Machine(**content["machine"]),
+                "rows_per_s": {int(rows): tuple(values) for rows, values in content["rows_per_s"].items()},
+            }
+        )
+    point, measured = content["point"], content["measured"]
+    load = point["load"]
+    shapes = tuple((name, tuple(dims)) for name, dims in load["shapes"])
+    return Record(
+        point=Point(**point | {"load": Load(**load | {"shapes": shapes}), "machine": Machine(**point["machine"])}),
+        started_at=content["started_at"],
+        command=tuple(content["command"]),
+        measured=Measured(**measured | {"windows": tuple(Window(**window) for window in measured["windows"])}),
+        before=_counters(content["before"]),
+        after=_counters(content["after"]),
+    )
+
+
+def _counters(content: dict[str, Any]) -> Counters:
+    maps = {name: {int(size): value for size, value in content[name].items()} for name in ("batches", "batches_ns")}
+    return Counters(**content | maps)
+
+
+class Store:
+    """The records of one folder, to see what is measured already."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def has(self, point: Point) -> bool:
+        """Whether this very point, down to the machine and the versions, is measured."""
+        found = self._load(point.file_name)
+        return isinstance(found, Record) and found.point == point
+
+    def has_ceiling(self, wanted: Ceiling) -> bool:
+        """Whether the ceiling of this model file, thread count, machine and repeat is measured."""
+        return _same_ceiling(self._load(wanted.file_name), wanted)
+
+    def add(self, entry: Record | Ceiling) -> Path:
+        """Write one more."""
+        return write(entry, self.folder)
+
+    def _load(self, name: str) -> Record | Ceiling | None:
+        try:
+            return load(self.folder / name)
+        except (RecordError, OSError):
+            return None
+
+
+def _same_ceiling(entry: object, wanted: Ceiling) -> bool:
+    return isinstance(entry, Ceiling) and dataclasses.replace(
+        entry, started_at="", rows_per_s={}
+    ) == dataclasses.replace(wanted, started_at="", rows_per_s={})

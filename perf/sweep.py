@@ -1,0 +1,258 @@
+"""Measure one model over its configurations and a range of loads, on private servers, into records.
+
+`python -m perf.sweep simulated_accelerator --rows 2 --concurrency-range 2:16:2` runs every point that is not yet
+measured. Repeats are interleaved (A B C A B C), so that a slow minute of the machine hits every configuration.
+"""
+
+import argparse
+import datetime
+import itertools
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+import tritonclient.grpc as triton
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from tritonclient.utils import np_to_triton_dtype
+
+from clients.counters import Counters
+from export.recipe import digest
+from export.repository import (
+    REPOSITORY,
+    RepositoryError,
+    config_file,
+    model_file,
+    model_folder,
+    read_config,
+    variants,
+)
+from export.samples import sample
+from perf import limit
+from perf.analyzer import WINDOWS, AnalyzerError, Target, measure
+from perf.machine import Machine, versions
+from perf.record import Load, Point, Record, Store
+from serve.installation import InstallationError
+from serve.launcher import LaunchError, Server, Settings, launch
+
+RAMP = 25
+
+Progressed = Callable[[str, bool], None]
+"""Told what is going on now, and whether one more step is done."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """One model, the configurations to compare, the loads to put on each, and how often.
+
+    `ceiling` also measures onnxruntime alone in every repeat (ONNX models only).
+    """
+
+    model: str
+    config_names: tuple[str, ...]
+    loads: tuple[Load, ...]
+    repeats: int = 2
+    ceiling: bool = False
+    repository: Path = REPOSITORY
+
+    @property
+    def steps(self) -> int:
+        """How many measurements that is."""
+        return self.repeats * (len(self.config_names) * len(self.loads) + self.ceiling)
+
+
+def run(study: Study, store: Store, progress: Progressed) -> None:
+    """Measure what is missing; each record is on disk as soon as it is measured, so a later run goes on from there."""
+    for repeat in range(1, study.repeats + 1):
+        if study.ceiling:
+            _run_ceiling(study, repeat, store, progress)
+        for config_name in study.config_names:
+            _run_config(study, config_name, repeat, store, progress)
+
+
+def _run_ceiling(study: Study, repeat: int, store: Store, progress: Progressed) -> None:
+    planned = limit.plan(study.model, repeat=repeat, repository=study.repository)
+    if not store.has_ceiling(planned):
+        store.add(limit.measure(planned, repository=study.repository, progress=lambda text: progress(text, False)))
+    progress(f"ceiling of {study.model}", True)
+
+
+def _run_config(study: Study, config_name: str, repeat: int, store: Store, progress: Progressed) -> None:
+    points = list(_points(study, config_name, repeat))
+    missing = [point for point in points if not store.has(point)]
+    for _ in range(len(points) - len(missing)):
+        progress(f"{study.model} {config_name}: measured before", True)
+    if not missing:
+        return
+    with _server(study, config_name, progress) as server:
+        _warm_up(server, study.model)
+        rows_per_s = None
+        for point in missing:
+            progress(f"{study.model} {config_name}, concurrency {point.load.concurrency}, repeat {repeat}", False)
+            record = _measure(server, point, window_ms(point.load, rows_per_s))
+            rows_per_s = record.measured.throughput_rows_per_s
+            store.add(record)
+            progress(f"{study.model} {config_name}", True)
+
+
+def window_ms(load: Load, rows_per_s: float | None) -> int:
+    """A window long enough that the first requests, which find an empty queue, do not shift the mean latency.
+
+    They shift it by concurrency / (2 x requests), so three windows must hold `RAMP` x concurrency requests;
+    `rows_per_s` is what the previous point of the same server reached, None for the first.
+    """
+    if rows_per_s is None:
+        return load.window_ms
+    return max(load.window_ms, round(RAMP * load.concurrency * load.request_rows / rows_per_s / WINDOWS * 1e3))
+
+
+def _points(study: Study, config_name: str, repeat: int) -> Iterator[Point]:
+    folder = model_folder(study.model, study.repository)
+    path = config_file(folder, config_name)
+    served = model_file(folder, read_config(path))
+    for load in study.loads:
+        yield Point(
+            model=study.model,
+            config_name=config_name,
+            config_sha256=digest(path),
+            model_sha256=digest(served) if served.is_file() else "",
+            load=load,
+            repeat=repeat,
+            machine=Machine.this(),
+            versions=versions(),
+        )
+
+
+def _server(study: Study, config_name: str, progress: Progressed) -> AbstractContextManager[Server]:
+    settings = Settings(models=(study.model,), config_name=config_name, repository=study.repository)
+    return launch(settings, progress=lambda text: progress(f"{study.model} {config_name}: {text}", False))
+
+
+def _warm_up(server: Server, model: str) -> None:
+    """One request of one row and one full batch, so that no measurement holds a first allocation."""
+    config = server.configs[model]
+    with triton.InferenceServerClient(server.grpc_url) as client:
+        for rows in (1, max(1, config.max_batch_size)):
+            tensors = []
+            for name, array in sample(config, rows=rows).items():
+                tensors.append(triton.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype)))
+                tensors[-1].set_data_from_numpy(array)
+            client.infer(model, tensors)
+
+
+def _measure(server: Server, point: Point, window: int) -> Record:
+    target = Target(
+        model=point.model,
+        config=server.configs[point.model],
+        http_url=server.http_url,
+        grpc_url=server.grpc_url,
+    )
+    started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    before = Counters.read(server.grpc_url, point.model)
+    measured, command = measure(target, point.load, window_ms=window)
+    after = Counters.read(server.grpc_url, point.model)
+    return Record(point=point, started_at=started, command=command, measured=measured, before=before, after=after)
+
+
+def run_with_progress(studies: list[Study], store: Store, console: Console) -> None:
+    """Run studies one after the other under one progress bar."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("starting", total=sum(study.steps for study in studies))
+        for study in studies:
+            run(study, store, lambda text, done: bar.update(task, description=text, advance=int(done)))
+
+
+def parse_range(text: str) -> list[int]:
+    """`start:end:step` as perf_analyzer takes it, or one number; raises `ValueError`."""
+    parts = [int(part) for part in text.split(":")]
+    start, end, step = (parts + [parts[0], 1][len(parts) - 1 :])[:3]
+    if len(parts) > 3 or start < 1 or end < start or step < 1:
+        raise ValueError(f"'{text}' is not a range of concurrencies. Write start:end:step, for example 2:16:2.")
+    return list(itertools.takewhile(lambda value: value <= end, itertools.count(start, step)))
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one study; exit code 2 for a user's mistake, 1 for a server or a measurement that failed."""
+    arguments = _parser().parse_args(argv)
+    console = Console(soft_wrap=True, highlight=False)
+    store = Store(arguments.results)
+    try:
+        study = _study(arguments)
+        run_with_progress([study], store, console)
+    except (RepositoryError, ValueError, limit.LimitError, InstallationError) as error:
+        console.print(str(error), style="red", markup=False)
+        return 2
+    except (LaunchError, AnalyzerError) as error:
+        console.print(str(error), style="red", markup=False)
+        return 1
+    except KeyboardInterrupt:
+        console.print(f"stopped; what was measured is in {store.folder}. The same command goes on from there.")
+        return 130
+    console.print(f"records: {store.folder}. Table and plots: python -m perf.report {store.folder}", markup=False)
+    return 0
+
+
+def _study(arguments: argparse.Namespace) -> Study:
+    folder = model_folder(arguments.model)
+    names = tuple(arguments.config_name or variants(folder))
+    for name in names:
+        config_file(folder, name)
+    loads = tuple(
+        Load(
+            concurrency=concurrency,
+            request_rows=arguments.rows,
+            protocol=arguments.protocol,
+            percentile=arguments.percentile,
+            window_ms=arguments.window_ms,
+            data=arguments.input_data,
+            shapes=tuple(parse_shape(shape) for shape in arguments.shape),
+            shared_memory=arguments.shared_memory,
+        )
+        for concurrency in parse_range(arguments.concurrency_range)
+    )
+    return Study(
+        model=arguments.model,
+        config_names=names,
+        loads=loads,
+        repeats=arguments.repeats,
+        ceiling=arguments.ceiling,
+    )
+
+
+def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
+    """`name:1,32,100` as perf_analyzer takes it; raises `ValueError`."""
+    name, _, dims = text.rpartition(":")
+    if not name or not all(dim.isdecimal() for dim in dims.split(",")):
+        raise ValueError(f"'{text}' is not a shape. Write name:d1,d2,..., for example input.1:1,32,100.")
+    return name, tuple(int(dim) for dim in dims.split(","))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m perf.sweep",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="example: python -m perf.sweep ranker --config-name baseline --config-name dynamic "
+        "--concurrency-range 1:64:21 --ceiling",
+    )
+    parser.add_argument("model")
+    parser.add_argument("--config-name", action="append", help="repeatable; default: every variant of the model")
+    parser.add_argument("--concurrency-range", default="1:16:5", metavar="START:END:STEP")
+    parser.add_argument("-b", "--rows", type=int, default=1, help="rows per request (default 1)")
+    parser.add_argument("--shape", action="append", default=[], metavar="NAME:DIMS")
+    parser.add_argument("--percentile", type=int, default=95)
+    parser.add_argument("--protocol", choices=("http", "grpc"), default="http")
+    parser.add_argument("--input-data", choices=("samples", "random", "zero"), default="samples")
+    parser.add_argument("--shared-memory", action="store_true", help="tensors through system shared memory")
+    parser.add_argument("--window-ms", type=int, default=1000, help="three windows per point (default 1000)")
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--ceiling", action="store_true", help="also measure onnxruntime alone, interleaved")
+    parser.add_argument("--results", type=Path, default=Path("perf/results/demo"), help="folder of the records")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
