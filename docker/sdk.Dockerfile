@@ -1,0 +1,24 @@
+# NVIDIA's client image, which holds perf_analyzer, with this project's clients. `make image`.
+FROM nvcr.io/nvidia/tritonserver:24.10-py3-sdk
+
+# The image's Python is 3.10 and the project needs 3.11. A virtual environment leaves the image's own tools alone.
+# DL3008 wants versions: Ubuntu keeps only the newest build of a package, so a version here would soon not install.
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends python3.11 python3.11-venv \
+    && rm -rf /var/lib/apt/lists/* \
+    && python3.11 -m venv /opt/triton-batching
+ENV PATH=/opt/triton-batching/bin:$PATH
+
+WORKDIR /workspace/triton-batching
+COPY --chown=1000:1000 pyproject.toml requirements.lock README.md ./
+COPY --chown=1000:1000 export/ export/
+COPY --chown=1000:1000 serve/ serve/
+COPY --chown=1000:1000 clients/ clients/
+COPY --chown=1000:1000 perf/ perf/
+# Editable, because programs find their files beside their modules. Neither torch nor onnxruntime: the server has them.
+RUN python -m pip install --no-cache-dir --constraint requirements.lock --editable .
+
+# The server's user: shared memory that a client makes can be opened by its owner only.
+USER 1000:1000
+CMD ["python", "-m", "clients.recognize", "--help"]

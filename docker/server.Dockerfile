@@ -1,0 +1,21 @@
+# NVIDIA's tritonserver with this repository's models. `make export`, then `make image`.
+FROM nvcr.io/nvidia/tritonserver:24.10-py3
+
+# Each 1/model.onnx comes from the build context: the image needs no torch and serves the very file that was proved.
+# Owned by the user below, so that it can read them whatever the rights of the files were here.
+COPY --chown=1000:1000 model_repository/ /models/
+
+# The image's own `triton-server`, as a number: Kubernetes cannot tell from a name that it is not root.
+USER 1000:1000
+EXPOSE 8000 8001 8002
+
+# Ready means that every model named by the command is loaded. A large one on a cold disk takes a minute or two.
+HEALTHCHECK --interval=5s --timeout=3s --start-period=180s --retries=3 \
+    CMD ["curl", "--fail", "--silent", "--output", "/dev/null", "http://localhost:8000/v2/health/ready"]
+
+# NVIDIA's script checks the driver and then becomes the server, so that `docker stop` reaches it.
+# No model loads by itself, and requests in flight get 10 s to end.
+ENTRYPOINT ["/opt/nvidia/nvidia_entrypoint.sh", "tritonserver", "--model-repository=/models", \
+    "--model-control-mode=explicit", "--exit-timeout-secs=10"]
+# What to serve; arguments of `docker run` take its place.
+CMD ["--load-model=text_recognition", "--model-config-name=dynamic"]
