@@ -21,7 +21,7 @@ help:  ## list the targets
 setup: $(VENV)/.runtime  ## make .venv with tritonserver, perf_analyzer and onnxruntime (RUNTIME=cpu|gpu)
 
 demo: $(VENV)/.runtime  ## the whole journey: serve, batch, measure, report, read words (RESULTS=folder)
-	$(PY) -m perf.demo --results $(RESULTS)
+	$(PY) -m perf.demo --results $(RESULTS) $(DEMO)
 
 export: $(VENV)/.dev  ## export every model to ONNX and prove it (needs torch)
 	$(PY) -m export

@@ -9,11 +9,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from clients.connection import DEFAULT_URL, ClientError, Connection, connect
 from export.alphabet import decode
+from export.terminal import complain, terminal
 from export.word_image import prepare
 
 MODEL = "text_recognition"
@@ -60,11 +60,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--url", default=DEFAULT_URL, help=f"gRPC address (default {DEFAULT_URL})")
     parser.add_argument("--model", default=MODEL)
     arguments = parser.parse_args(argv)
-    console = Console(soft_wrap=True, highlight=False)
+    console = terminal()
     try:
         answers = asyncio.run(recognize(arguments.pictures, url=arguments.url, model=arguments.model))
     except ClientError as error:
-        console.print(str(error), style="red", markup=False)
+        complain(console, error)
         return 2
     console.print(table(arguments.pictures, answers))
     return 1 if any(isinstance(answer, Exception) for answer in answers) else 0

@@ -8,12 +8,11 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from rich.console import Console
-
 from export.catalogue import Exporter, catalogue, with_weights
 from export.recipe import Recipe
 from export.repository import REPOSITORY, RepositoryError, config_file, model_file, model_folder, read_config
 from export.signature import SignatureError
+from export.terminal import complain, terminal
 from export.verify import Proof, ProofError, prove, table
 
 
@@ -40,11 +39,11 @@ def export(model: str, exporter: Exporter, *, repository: Path = REPOSITORY) -> 
 def main(argv: list[str] | None = None) -> int:
     """Export what is asked for; exit code 2 for a user's mistake, 1 for a file that could not be proved."""
     arguments = _parser().parse_args(argv)
-    console = Console(soft_wrap=True, highlight=False)
+    console = terminal()
     try:
         chosen = _choose(arguments)
     except ValueError as error:
-        console.print(str(error), style="red", markup=False)
+        complain(console, error)
         return 2
     proofs = []
     for model, exporter in chosen.items():
@@ -58,13 +57,13 @@ def main(argv: list[str] | None = None) -> int:
                 proofs.append(export(model, exporter, repository=arguments.repository))
             console.print(f"{model}: {path.stat().st_size / 1e6:.1f} MB written", markup=False)
         except ModuleNotFoundError as error:
-            console.print(f"{model}: exporting it needs {error.name}. Install it: make export.", style="red")
+            complain(console, f"{model}: exporting it needs {error.name}. Install it: make export.")
             return 2
         except (ValueError, RepositoryError) as error:
-            console.print(f"{model}: {error}", style="red", markup=False)
+            complain(console, f"{model}: {error}")
             return 2
         except (ProofError, SignatureError) as error:
-            console.print(f"{model}: {error}", style="red", markup=False)
+            complain(console, f"{model}: {error}")
             return 2 if "config.pbtxt" in str(error) else 1
     if proofs:
         console.print(table(proofs))

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from google.protobuf import text_format
-from rich.console import Console
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.signature import Signature, SignatureError, check
+from export.terminal import complain, terminal
 
 REPOSITORY = Path(__file__).parents[1] / "model_repository"
 
@@ -107,7 +107,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("repository", nargs="?", type=Path, default=REPOSITORY)
     repository = parser.parse_args(argv).repository
-    console = Console(soft_wrap=True, highlight=False)
+    console = terminal()
     try:
         found = list(faults(repository))
         for model in models(repository):
@@ -118,7 +118,7 @@ def main(argv: list[str] | None = None) -> int:
     except RepositoryError as error:
         found = [str(error)]
     for fault in dict.fromkeys(found):
-        console.print(fault, style="red", markup=False)
+        complain(console, fault)
     console.print("no faults" if not found else f"{len(found)} faults")
     return 1 if found else 0
 

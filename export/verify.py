@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from export.catalogue import Exporter, Reference, catalogue
 from export.recipe import Recipe
@@ -28,6 +27,7 @@ from export.repository import (
 )
 from export.samples import sample
 from export.signature import Signature, SignatureError, check
+from export.terminal import complain, terminal
 
 BATCHES = (1, 3, 8)
 
@@ -128,7 +128,15 @@ def _error(found: Arrays, expected: Arrays) -> float:
 
 def table(proofs: list[Proof]) -> Table:
     """The proofs as people read them."""
-    made = Table("model", "parameters", "output", "batch = rows", "= reference", "tolerance")
+    made = Table(
+        Column("model", no_wrap=True),
+        Column("parameters", justify="right", no_wrap=True),
+        Column("output", no_wrap=True),
+        "vs rows",
+        "vs ref.",
+        Column("limit", no_wrap=True),
+        caption="largest difference of a batch from its rows alone, and from the torch or numpy reference",
+    )
     for proof in proofs:
         made.add_row(
             proof.model,
@@ -156,10 +164,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("models", nargs="*", help="default: every model of the catalogue that is exported")
     parser.add_argument("--repository", type=Path, default=REPOSITORY)
     arguments = parser.parse_args(argv)
-    console = Console(soft_wrap=True, highlight=False)
+    console = terminal()
     known = catalogue()
     if unknown := set(arguments.models) - known.keys():
-        console.print(f"unknown model {', '.join(sorted(unknown))}. Known: {', '.join(known)}.", style="red")
+        complain(console, f"unknown model {', '.join(sorted(unknown))}. Known: {', '.join(known)}.")
         return 2
     proofs, failures = [], []
     for model in arguments.models or known:
@@ -175,7 +183,7 @@ def main(argv: list[str] | None = None) -> int:
             failures.append(str(error))
     console.print(table(proofs))
     for failure in failures:
-        console.print(failure, style="red", markup=False)
+        complain(console, failure)
     return 1 if failures else 0
 
 

@@ -15,13 +15,13 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
-from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
 from export.recipe import digest
 from export.repository import REPOSITORY, RepositoryError, config_file, model_file, model_folder, read_config
 from export.samples import sample
+from export.terminal import complain, terminal
 from perf.machine import Machine, versions
 from perf.record import Ceiling, Store
 
@@ -98,11 +98,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, help="intra-op threads (default: all cores)")
     parser.add_argument("--results", type=Path, help="also write a record into this folder")
     arguments = parser.parse_args(argv)
-    console = Console(soft_wrap=True, highlight=False)
+    console = terminal()
     try:
         planned = plan(arguments.model, threads=arguments.threads)
     except (LimitError, RepositoryError) as error:
-        console.print(str(error), style="red", markup=False)
+        complain(console, error)
         return 2
     with Progress(transient=True) as bar:
         task = bar.add_task("ceiling", total=None)

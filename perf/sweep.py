@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from tritonclient.utils import np_to_triton_dtype
 
+from clients.connection import ClientError
 from clients.counters import Counters
 from export.recipe import digest
 from export.repository import (
@@ -30,12 +31,13 @@ from export.repository import (
     variants,
 )
 from export.samples import sample
+from export.terminal import complain, terminal
 from perf import limit
 from perf.analyzer import WINDOWS, AnalyzerError, Target, measure
 from perf.machine import Machine, versions
-from perf.record import Load, Point, Record, Store
+from perf.record import Load, Point, Record, RecordError, Store
 from serve.installation import InstallationError
-from serve.launcher import LaunchError, Server, Settings, launch
+from serve.launcher import LaunchError, Server, Settings, SettingsError, launch
 
 RAMP = 25
 
@@ -174,25 +176,33 @@ def parse_range(text: str) -> list[int]:
     return list(itertools.takewhile(lambda value: value <= end, itertools.count(start, step)))
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run one study; exit code 2 for a user's mistake, 1 for a server or a measurement that failed."""
-    arguments = _parser().parse_args(argv)
-    console = Console(soft_wrap=True, highlight=False)
-    store = Store(arguments.results)
+def guarded(action: Callable[[], None], store: Store, console: Console) -> int:
+    """Run `action`; 0, or after one clear line 2 for a user's mistake, 1 for a failure, 130 after Ctrl-C."""
     try:
-        study = _study(arguments)
-        run_with_progress([study], store, console)
-    except (RepositoryError, ValueError, limit.LimitError, InstallationError) as error:
-        console.print(str(error), style="red", markup=False)
+        action()
+    except (RepositoryError, ValueError, limit.LimitError, InstallationError, SettingsError) as error:
+        complain(console, error)
         return 2
-    except (LaunchError, AnalyzerError) as error:
-        console.print(str(error), style="red", markup=False)
+    except (LaunchError, AnalyzerError, RecordError, ClientError) as error:
+        complain(console, error)
         return 1
     except KeyboardInterrupt:
         console.print(f"stopped; what was measured is in {store.folder}. The same command goes on from there.")
         return 130
-    console.print(f"records: {store.folder}. Table and plots: python -m perf.report {store.folder}", markup=False)
     return 0
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one study; exit codes as `guarded`."""
+    arguments = _parser().parse_args(argv)
+    console = terminal()
+    store = Store(arguments.results)
+
+    def sweep() -> None:
+        run_with_progress([_study(arguments)], store, console)
+        console.print(f"records: {store.folder}. Table and plots: python -m perf.report {store.folder}", markup=False)
+
+    return guarded(sweep, store, console)
 
 
 def _study(arguments: argparse.Namespace) -> Study:

@@ -9,10 +9,10 @@ import sys
 import time
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from export.repository import REPOSITORY, RepositoryError, models
+from export.terminal import complain, terminal
 from serve.installation import InstallationError
 from serve.launcher import LaunchError, Server, Settings, SettingsError, launch
 
@@ -24,7 +24,7 @@ def main(argv: list[str] | None = None) -> int:
     given = sys.argv[1:] if argv is None else argv
     ours, theirs = _split(given)
     arguments = _parser().parse_args(ours)
-    console = Console(soft_wrap=True, highlight=False)
+    console = terminal()
     # A service manager stops with SIGTERM: end the same way as on Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -38,13 +38,13 @@ def main(argv: list[str] | None = None) -> int:
             console.print("ready. Ctrl-C stops it.", highlight=False)
             while server.running():
                 time.sleep(0.2)
-            console.print(f"tritonserver ended by itself.\n{server.log_tail()}", style="red", markup=False)
+            complain(console, f"tritonserver ended by itself.\n{server.log_tail()}")
         return 1
     except (RepositoryError, SettingsError, InstallationError) as error:
-        console.print(str(error), style="red", markup=False)
+        complain(console, error)
         return 2
     except LaunchError as error:
-        console.print(str(error), style="red", markup=False)
+        complain(console, error)
         return 1
     except KeyboardInterrupt:
         console.print(f"stopped. Log: {LOG}", markup=False)

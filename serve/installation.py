@@ -3,6 +3,7 @@
 Looked for on PATH first (NVIDIA's image), then in the pip wheel `nvidia-pytriton`, of which only the binaries are used.
 """
 
+import importlib.metadata
 import importlib.util
 import os
 import shutil
@@ -89,6 +90,11 @@ def find() -> Installation:
             f"{Path(sys.executable).parent}: has no python3, so Triton's Python stub would run another Python. "
             "Use a virtual environment: make setup."
         )
+    if version_of_numpy().startswith("2"):
+        raise InstallationError(
+            f"numpy {version_of_numpy()} is installed, and with numpy 2 the Python stub of the pip tritonserver "
+            "returns every output empty. Install numpy 1.26: make setup, or pip install 'numpy<2'."
+        )
     return Installation(
         binary=server / "bin" / "tritonserver",
         backends=server / "backends",
@@ -109,6 +115,11 @@ def link_plain_names(libraries: Path, names: list[str], folder: Path) -> Path:
         link.unlink(missing_ok=True)
         link.symlink_to(hashed[0])
     return folder
+
+
+def version_of_numpy() -> str:
+    """The version that a Python model will import."""
+    return importlib.metadata.version("numpy")
 
 
 def _libpython() -> str:

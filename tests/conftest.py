@@ -1,4 +1,4 @@
-"""What the tests share: one real server, and the models that only tests serve."""
+"""What the tests share: one real server and the model that it needs exported."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,8 +8,6 @@ import pytest
 from export.__main__ import main as export
 from export.repository import REPOSITORY
 from serve.launcher import Server, Settings, launch
-
-MODELS = Path(__file__).parent / "models"
 
 
 @pytest.fixture(scope="session")

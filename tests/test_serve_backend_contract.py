@@ -81,9 +81,7 @@ def test_fixed_batch_axis() -> None:
 
 
 def test_without_batching_the_full_shape_counts() -> None:
-    contract.check(
-        config(max_batch_size=0), [Node("x", [3])], [Node("y", [2])]
-    )
+    contract.check(config(max_batch_size=0), [Node("x", [3])], [Node("y", [2])])
     said = refusal({"max_batch_size": 0})
     assert "the model expects 2 dimensions (shape [-1,3])" in said
     assert "specifies 1 dimensions (shape [3])" in said

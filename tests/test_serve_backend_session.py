@@ -43,7 +43,8 @@ def test_switches(text: str, wanted: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("level", "wanted"), [(-1, "ORT_ENABLE_BASIC"), (1, "ORT_ENABLE_EXTENDED"), (2, "ORT_DISABLE_ALL"), (9, "ORT_ENABLE_ALL")]
+    ("level", "wanted"),
+    [(-1, "ORT_ENABLE_BASIC"), (1, "ORT_ENABLE_EXTENDED"), (2, "ORT_DISABLE_ALL"), (9, "ORT_ENABLE_ALL")],
 )
 def test_graph_level(level: int, wanted: str) -> None:
     made = session.options(config(optimization={"graph": {"level": level}}), kind="CPU")

@@ -1,0 +1,108 @@
+"""The whole journey in one command: serve, batch, measure, report, and read words from pictures.
+
+`python -m perf.demo` takes about six minutes; a stopped demo goes on where it was. `--quick` takes about one and is
+for a first look: too few repeats for a figure to quote.
+"""
+
+import argparse
+import asyncio
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from clients import recognize
+from export.__main__ import main as export
+from export.repository import REPOSITORY
+from export.terminal import terminal
+from perf import report
+from perf.record import Load, Store
+from perf.sweep import Study, guarded, parse_range, run_with_progress
+from serve.launcher import Settings, launch
+
+PICTURES = Path(recognize.__file__).parent / "pictures"
+CONFIGS = ("baseline", "dynamic", "dynamic_2_instances")
+PICTURE_SHAPE = (("input.1", (1, 32, 100)),)
+
+
+def studies(*, quick: bool) -> list[Study]:
+    """What is measured: the tutorial's sweep on a stand-in for an accelerator, and two models that run on this CPU."""
+    window_ms, repeats = (300, 1) if quick else (700, 2)
+    accelerator = parse_range("2:16:14" if quick else "2:16:2")
+    return [
+        Study(
+            model="simulated_accelerator",
+            config_names=CONFIGS,
+            loads=tuple(
+                Load(
+                    concurrency=concurrency,
+                    request_rows=2,
+                    data="random",
+                    shapes=PICTURE_SHAPE,
+                    window_ms=window_ms,
+                )
+                for concurrency in accelerator
+            ),
+            repeats=repeats,
+        ),
+        Study(
+            model="ranker",
+            config_names=CONFIGS[:2] if quick else CONFIGS,
+            loads=tuple(Load(concurrency=concurrency, window_ms=window_ms) for concurrency in (1, 16, 64)),
+            repeats=repeats,
+            ceiling=True,
+        ),
+        Study(
+            model="text_recognition",
+            config_names=CONFIGS[:2] if quick else CONFIGS,
+            loads=tuple(Load(concurrency=concurrency, window_ms=window_ms) for concurrency in (1, 16)),
+            repeats=repeats,
+            ceiling=True,
+        ),
+    ]
+
+
+def read_pictures(console: Console) -> None:
+    """Serve the trained text recogniser and print the word in each sample picture."""
+    pictures = sorted(PICTURES.glob("*.png"))
+    with launch(Settings(models=(recognize.MODEL,), config_name="dynamic")) as server:
+        answers = asyncio.run(recognize.recognize(pictures, url=server.grpc_url))
+    console.print(recognize.table(pictures, answers))
+
+
+def demo(store: Store, console: Console, *, quick: bool) -> None:
+    """All steps, in order; each prints what it found."""
+    console.rule("1. Export the ranker to ONNX (text_recognition comes trained and exported)")
+    if export(["ranker"]) != 0:
+        raise ValueError(f"the ranker could not be exported into {REPOSITORY}.")
+    console.rule("2. Measure three models on a real tritonserver: no batching, dynamic batching, two instances")
+    run_with_progress(studies(quick=quick), store, console)
+    console.rule("3. What batching bought")
+    summary = report.summarise(store.folder)
+    report.print_tables(console, summary)
+    console.rule("4. Pictures in, words out, batched by the server")
+    read_pictures(console)
+    report.write_csv(summary, store.folder)
+    page = report.write_html(summary, store.folder)
+    console.rule()
+    console.print(f"report: {page}", markup=False)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the demo; exit codes as `perf.sweep.guarded`."""
+    parser = argparse.ArgumentParser(
+        prog="python -m perf.demo",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="example: python -m perf.demo --results perf/results/mine",
+    )
+    parser.add_argument("--results", type=Path, default=Path("perf/results/demo"), help="folder of the records")
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter measurements")
+    arguments = parser.parse_args(argv)
+    console = terminal()
+    store = Store(arguments.results)
+    return guarded(lambda: demo(store, console, quick=arguments.quick), store, console)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

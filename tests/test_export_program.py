@@ -1,0 +1,186 @@
+"""`python -m export` and the proofs behind it, on real exports."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from tiny_models import lookup, mixing
+
+from export import __main__ as program
+from export import verify
+from export.__main__ import export, main
+from export.catalogue import TRAINED, Exporter, catalogue, with_weights
+from export.ranker import Reference
+from export.recipe import Recipe
+from export.repository import REPOSITORY
+from export.samples import sample
+from export.signature import Signature
+from export.verify import ProofError, prove
+
+NO_REFERENCE = Exporter(
+    recipe=Recipe(model="m"), write=lambda recipe, path: None, reference=lambda recipe: Reference(0), tolerance=1e-4
+)
+
+
+def ruined(mistake: str, path: Path) -> None:
+    """Change one thing in an exported file."""
+    model = onnx.load(path)
+    if mistake == "weights":
+        model.graph.initializer[0].CopyFrom(
+            onnx.numpy_helper.from_array(np.ones((256, 4096), dtype=np.float32), model.graph.initializer[0].name)
+        )
+    elif mistake == "fixed batch":
+        model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
+    else:
+        model.graph.input[0].name = mistake
+        model.graph.node[0].input[0] = mistake
+    onnx.save(model, path)
+
+
+def test_a_second_export_has_nothing_to_do(ranker: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = ranker.stat().st_mtime_ns
+    assert main(["ranker"]) == 0
+    assert "ranker: up to date" in capsys.readouterr().out
+    assert ranker.stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize(
+    ("mistake", "said"),
+    [
+        ("weights", "differs from its reference"),
+        ("fixed batch", "cannot hold a batch although max_batch_size is 64"),
+        ("renamed", 'input "features" is not in the graph|input "renamed" is not declared'),
+    ],
+)
+def test_a_wrong_file_is_not_proved(ranker: Path, tmp_path: Path, mistake: str, said: str) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(ranker.read_bytes())
+    ruined(mistake, path)
+    with pytest.raises(ProofError, match=said):
+        prove("ranker", path, catalogue()["ranker"])
+
+
+def test_a_batch_that_mixes_its_rows_is_not_proved(tmp_path: Path) -> None:
+    folder = mixing(tmp_path)
+    with pytest.raises(ProofError, match="answers differently from its rows alone"):
+        prove("mixing", folder / "1" / "model.onnx", NO_REFERENCE, repository=tmp_path)
+
+
+def test_a_proved_file_says_how_close_it_is(ranker: Path) -> None:
+    proof = prove("ranker", ranker, catalogue()["ranker"])
+    # 256 x 4096 + 4096 x 4096 + 4096 x 2048 + 2048 weights, and a bias for each output
+    assert proof.parameters == 1_048_576 + 16_777_216 + 8_388_608 + 2_048 + 4096 + 4096 + 2048 + 1
+    assert proof.outputs == {"score": (-1, 1)}
+    assert proof.reference_error is not None
+    assert proof.reference_error < 1e-4
+
+
+def test_a_file_of_another_exporter_is_proved_without_a_reference(tmp_path: Path) -> None:
+    folder = lookup(tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(verify, "sample", lambda config, rows: {"x": np.ones((rows, 1), dtype=np.float32)})
+        proof = prove("lookup", folder / "1" / "model.onnx", NO_REFERENCE, repository=tmp_path)
+    assert proof.reference_error is None
+    assert proof.why == "written by another exporter"
+
+
+def test_the_committed_recogniser_is_its_weights(tmp_path: Path) -> None:
+    """Exporting the committed weights again gives the same answers as the committed file."""
+    exporter = catalogue()["text_recognition"]
+    committed = REPOSITORY / "text_recognition" / "1" / "model.onnx"
+    assert exporter.recipe.same_content(Recipe.of(committed))
+    again = tmp_path / "again.onnx"
+    exporter.write(exporter.recipe, again)
+    config = verify.read_config(REPOSITORY / "text_recognition" / "config.pbtxt")
+    inputs = sample(config, rows=5, seed=3)
+    answers = [onnxruntime.InferenceSession(str(path)).run(None, inputs)[0] for path in (committed, again)]
+    np.testing.assert_allclose(answers[0], answers[1], atol=1e-5)
+    assert Signature.of(again) == Signature.of(committed)
+
+
+def test_the_wide_recogniser_is_the_published_one() -> None:
+    proof = prove(
+        "text_recognition_512",
+        REPOSITORY / "text_recognition_512" / "1" / "model.onnx",
+        catalogue()["text_recognition_512"],
+    )
+    assert proof.parameters == 44_282_885
+    assert proof.outputs == {"308": (-1, 26, 37)}
+    assert proof.reference_error is not None
+    assert proof.reference_error <= 1e-3
+
+
+def test_a_failed_proof_keeps_the_old_file(ranker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = mixing(tmp_path)
+    path = folder / "1" / "model.onnx"
+    before = path.read_bytes()
+    bad = dataclasses.replace(NO_REFERENCE, write=lambda recipe, draft: draft.write_bytes(before))
+    with pytest.raises(ProofError):
+        export("mixing", bad, repository=tmp_path)
+    assert path.read_bytes() == before
+    assert [entry.name for entry in path.parent.iterdir()] == ["model.onnx"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nothing"], "unknown model 'nothing'. Known: ranker, resnet50"),
+        (["ranker", "--weights", "w.pth"], "'ranker' takes no --weights"),
+        (["ranker", "--width", "64"], "'ranker' has no --width"),
+        (["--width", "64"], "belong to one model"),
+        (["resnet50", "--weights", "absent.pth"], "absent.pth: no such weights file"),
+        (["resnet50", "--weights", str(TRAINED)], "text_recognition.pth"),
+        (["text_recognition", "--width", "128", "--weights", str(TRAINED)], "text_recognition.pth"),
+        (["ranker", "--repository", "nowhere"], "nowhere: no such directory"),
+    ],
+)
+def test_mistakes_end_with_one_line_and_code_2(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    printed = capsys.readouterr().out
+    assert said in printed
+    assert len(printed.strip().splitlines()) == 1
+
+
+def test_a_config_that_disagrees_ends_with_code_2(
+    ranker: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "ranker"
+    folder.mkdir()
+    text = (REPOSITORY / "ranker" / "config.pbtxt").read_text()
+    (folder / "config.pbtxt").write_text(text.replace("dims: [ 256 ]", "dims: [ 128 ]"))
+    assert main(["ranker", "--repository", str(tmp_path)]) == 2
+    assert 'config.pbtxt: input "features" has dims [128], the graph has [256]' in capsys.readouterr().out
+    assert not (folder / "1" / "model.onnx").exists()
+
+
+def test_without_torch_it_says_what_to_install(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(*_: object, **__: object) -> None:
+        raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+    monkeypatch.setattr(program, "export", missing)
+    assert main(["resnet50", "--force"]) == 2
+    assert "resnet50: exporting it needs torch. Install it: make export." in capsys.readouterr().out
+
+
+def test_public_weights_reach_the_recipe(tmp_path: Path) -> None:
+    inside = with_weights(Recipe(model="m"), TRAINED)
+    assert inside.weights == "export/weights/text_recognition.pth"
+    elsewhere = tmp_path / "w.pth"
+    elsewhere.write_bytes(TRAINED.read_bytes())
+    moved = with_weights(Recipe(model="m"), elsewhere)
+    assert moved.same_content(inside)
+    elsewhere.write_bytes(b"other")
+    assert not with_weights(Recipe(model="m"), elsewhere).same_content(inside)
+
+
+def test_verify_program(ranker: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert verify.main(["ranker"]) == 0
+    assert "26,226,689" in capsys.readouterr().out
+    assert verify.main(["nothing"]) == 2

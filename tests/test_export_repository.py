@@ -1,0 +1,113 @@
+"""Model repositories on disk: what is found, and every mistake with its place and its cure."""
+
+from pathlib import Path
+
+import pytest
+from tiny_models import lookup, mixing, python_model
+
+from export import repository
+from export.repository import (
+    REPOSITORY,
+    RepositoryError,
+    config_file,
+    faults,
+    main,
+    model_file,
+    model_folder,
+    read_config,
+)
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
+def test_our_own_repository_has_no_fault(capsys: pytest.CaptureFixture[str]) -> None:
+    assert list(faults(REPOSITORY)) == []
+    assert main([]) == 0
+    assert "ranker: config.pbtxt + 3 variants" in capsys.readouterr().out
+
+
+def test_directories_are_models_and_files_are_not(tmp_path: Path) -> None:
+    lookup(tmp_path)
+    (tmp_path / "README.md").touch()
+    assert repository.models(tmp_path) == ["lookup"]
+
+
+def test_unknown_names() -> None:
+    with pytest.raises(RepositoryError, match=r"no model 'rankr' there. It has: ranker, resnet50"):
+        model_folder("rankr")
+    with pytest.raises(RepositoryError, match="no such directory"):
+        repository.models(Path("nowhere"))
+
+
+def test_a_missing_variant_is_not_config_pbtxt(tmp_path: Path) -> None:
+    folder = lookup(tmp_path)
+    assert config_file(folder, None) == folder / "config.pbtxt"
+    with pytest.raises(RepositoryError, match=r"silently load config\.pbtxt"):
+        config_file(folder, "fast")
+
+
+def test_a_parse_error_has_line_and_column(tmp_path: Path) -> None:
+    path = lookup(tmp_path) / "config.pbtxt"
+    edit(path, "max_batch_size", "max_batchsize")
+    with pytest.raises(RepositoryError, match=r"config\.pbtxt: not a model configuration, at 3:1 .*max_batchsize"):
+        read_config(path)
+    path.unlink()
+    with pytest.raises(RepositoryError, match="cannot be read"):
+        read_config(path)
+
+
+def test_the_newest_version_is_served(tmp_path: Path) -> None:
+    folder = lookup(tmp_path)
+    (folder / "12").mkdir()
+    (folder / "notes").mkdir()
+    assert model_file(folder, read_config(folder / "config.pbtxt")) == folder / "12" / "model.onnx"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('name: "lookup"', 'name: "other"', 'name is "other", Triton wants the folder\'s'),
+        ("TYPE_FP32", "TYPE_INT32", 'input "x" has data_type TYPE_INT32, the graph has TYPE_FP32. Write TYPE_FP32'),
+        ("dims: [ 1 ]", "dims: [ 8, 1 ]", 'input "x" has dims [8, 1], the graph has [1] after the batch axis'),
+        ('name: "y"', 'name: "z"', 'output "z" is not in the graph, which has y'),
+        ('name: "x"', 'name: "w"', 'the graph\'s input "x" is not declared'),
+        ("max_batch_size: 8", "max_batch_size: 0", "dims [1], the graph has [-1, 1]"),
+    ],
+)
+def test_disagreements_with_the_graph(tmp_path: Path, old: str, new: str, said: str) -> None:
+    folder = lookup(tmp_path)
+    edit(folder / "config.pbtxt", old, new)
+    assert any(said in fault for fault in faults(tmp_path)), list(faults(tmp_path))
+    assert main([str(tmp_path)]) == 1
+
+
+def test_variants_are_checked_too(tmp_path: Path) -> None:
+    folder = mixing(tmp_path)
+    (folder / "configs").mkdir()
+    text = (folder / "config.pbtxt").read_text()
+    (folder / "configs" / "wide.pbtxt").write_text(text.replace("dims: [ 2 ]", "dims: [ 3 ]", 1))
+    found = list(faults(tmp_path))
+    assert len(found) == 1
+    assert "wide.pbtxt" in found[0]
+
+
+def test_a_missing_python_model_is_a_fault(tmp_path: Path) -> None:
+    folder = python_model(tmp_path, "echo", "return []")
+    assert list(faults(tmp_path)) == []
+    (folder / "1" / "model.py").unlink()
+    assert "does not exist" in next(faults(tmp_path))
+
+
+def test_a_broken_onnx_file_is_a_fault(tmp_path: Path) -> None:
+    folder = lookup(tmp_path)
+    (folder / "1" / "model.onnx").write_bytes(b"not onnx")
+    assert "not a readable ONNX file" in next(faults(tmp_path))
+
+
+def test_no_repository_ends_with_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["nowhere"]) == 1
+    assert "nowhere: no such directory" in capsys.readouterr().out

@@ -1,0 +1,113 @@
+"""A sweep measures every point once, on servers of its own, and goes on where it was stopped."""
+
+from pathlib import Path
+
+import pytest
+from processes import leftovers
+from rich.console import Console
+
+from perf import sweep
+from perf.record import Load, Record, Store, read
+from perf.sweep import Study, main, parse_range, parse_shape, run, window_ms
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [("4", [4]), ("2:16:2", [2, 4, 6, 8, 10, 12, 14, 16]), ("1:10:4", [1, 5, 9]), ("3:5", [3, 4, 5])],
+)
+def test_range(text: str, values: list[int]) -> None:
+    assert parse_range(text) == values
+
+
+@pytest.mark.parametrize("text", ["0", "5:1:1", "1:2:0", "1:2:3:4", "x", ""])
+def test_bad_range(text: str) -> None:
+    with pytest.raises(ValueError, match=r"range|invalid literal"):
+        parse_range(text)
+
+
+def test_shape() -> None:
+    assert parse_shape("input.1:1,32,100") == ("input.1", (1, 32, 100))
+    for text in ("input.1", "input.1:", "input.1:1,x", ":3"):
+        with pytest.raises(ValueError, match="is not a shape"):
+            parse_shape(text)
+
+
+def test_windows_grow_until_the_first_requests_do_not_count() -> None:
+    load = Load(concurrency=16, request_rows=2, window_ms=700)
+    assert window_ms(load, None) == 700
+    assert window_ms(load, 1e6) == 700
+    # 25 x 16 requests of 2 rows at 100 rows/s take 8 s, in three windows.
+    assert window_ms(load, 100) == 2667
+
+
+def test_interleaving() -> None:
+    """Repeats are the outer loop, so that each configuration is measured early and late."""
+    order: list[tuple[str, int]] = []
+    study = Study(model="simulated_accelerator", config_names=("baseline", "dynamic"), loads=(), repeats=2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sweep, "_run_config", lambda _, name, repeat, *rest: order.append((name, repeat)))
+        run(study, Store(Path("unused")), lambda text, done: None)
+    assert order == [("baseline", 1), ("dynamic", 1), ("baseline", 2), ("dynamic", 2)]
+
+
+@pytest.mark.server
+def test_a_stopped_sweep_goes_on(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    study = Study(
+        model="simulated_accelerator",
+        config_names=("baseline", "dynamic"),
+        loads=tuple(Load(concurrency=concurrency, window_ms=200) for concurrency in (1, 4)),
+        repeats=1,
+    )
+    before = leftovers()
+    steps = 0
+
+    def stop_after_three(_: str, done: bool) -> None:
+        nonlocal steps
+        steps += done
+        if steps == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(study, store, stop_after_three)
+    assert leftovers() == before
+    stopped = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    assert len(stopped) == 3
+    run(study, store, lambda text, done: None)
+    finished = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    assert len(finished) == 4
+    assert {name: finished[name] for name in stopped} == stopped
+    by_config = {
+        (record.point.config_name, record.point.load.concurrency): record
+        for record in read(tmp_path)
+        if isinstance(record, Record)
+    }
+    assert set(by_config[("baseline", 4)].counters.batches) == {1}
+    assert max(by_config[("dynamic", 4)].counters.batches) > 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nowhere"], "no model 'nowhere'"),
+        (["ranker", "--config-name", "fast"], "'ranker' has: baseline"),
+        (["ranker", "--concurrency-range", "9:1:1"], "Write start:end:step"),
+        (["ranker", "--shape", "x"], "is not a shape"),
+        (["simulated_accelerator", "--ceiling", "--concurrency-range", "1"], "has no onnxruntime ceiling"),
+    ],
+)
+def test_mistakes_end_with_one_line_and_code_2(
+    arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*arguments, "--results", str(tmp_path)]) == 2
+    printed = capsys.readouterr().out
+    assert said in printed
+    assert len(printed.strip().splitlines()) == 1
+
+
+def test_ctrl_c_says_how_to_go_on(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    assert sweep.guarded(interrupted, Store(tmp_path), Console(soft_wrap=True)) == 130
+    assert "goes on from there" in capsys.readouterr().out
