@@ -6,7 +6,7 @@ torch is imported only when a torch model is really built, so that `ranker` expo
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,8 @@ class Exporter:
     tolerance: float
     takes_weights: bool = True
     takes_width: bool = False
+    lengths: tuple[int, int] = (1, 48)
+    """Shortest and longest item that a ragged model is proved with; other models ignore it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +69,55 @@ class _TorchModel:
         from export import torch_onnx
 
         return torch_onnx.Reference(self.build(recipe), input_name=self.input_name, output_name=self.output_name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _RaggedModel:
+    """A torch model behind a ragged input (export/ragged.py); its reference runs one unpadded item at a time.
+
+    `ragged` makes of the built model what `Ragged` calls; `dims` are one item's, with -1 for the length.
+    """
+
+    build: Callable[[Recipe], Any]
+    ragged: Callable[[Any], Any]
+    input_name: str
+    counts_name: str
+    output_name: str
+    counts: Literal["offsets", "item_shape"]
+    dims: tuple[int, ...]
+    data_type: str
+    packed: bool = False
+
+    def write(self, recipe: Recipe, path: Path) -> None:
+        import torch
+
+        from export import ragged, ragged_onnx
+
+        model = self.ragged(self.build(recipe))
+        ragged_onnx.write(
+            ragged.Ragged(model, item=self.dims, counts=self.counts, packed=self.packed).eval(),
+            recipe,
+            path,
+            names=ragged_onnx.Names(input=self.input_name, counts=self.counts_name, output=self.output_name),
+            data_type=getattr(torch, self.data_type),
+        )
+
+    def reference(self, recipe: Recipe) -> Reference:
+        from export import torch_onnx
+
+        return torch_onnx.Reference(self.build(recipe), input_name=self.input_name, output_name=self.output_name)
+
+
+def _encoder(recipe: Recipe) -> Any:
+    from export import ragged_encoder
+
+    return ragged_encoder.build(recipe.seed)
+
+
+def _masked(recogniser: Any) -> Any:
+    from export import ragged_text_recognition
+
+    return ragged_text_recognition.RaggedRecogniser(recogniser)
 
 
 def _text_recognition(recipe: Recipe) -> Any:
@@ -101,6 +152,27 @@ def with_weights(recipe: Recipe, path: Path) -> Recipe:
 # "input.1" and "308" are the names that the tutorial's export gave; clients written for it keep working.
 _WORDS = _TorchModel(build=_text_recognition, input_name="input.1", output_name="308", dims=(1, 32, 100))
 _PICTURES = _TorchModel(build=_resnet50, input_name="input", output_name="output", dims=(3, 224, 224))
+_CROPS = _RaggedModel(
+    build=_text_recognition,
+    ragged=_masked,
+    input_name="CROP",
+    counts_name="SHAPES",
+    output_name="LOGITS",
+    counts="item_shape",
+    dims=(1, 32, -1),
+    data_type="float32",
+)
+_TEXTS = _RaggedModel(
+    build=_encoder,
+    ragged=lambda encoder: encoder,
+    input_name="TOKENS",
+    counts_name="OFFSETS",
+    output_name="VECTOR",
+    counts="offsets",
+    dims=(-1,),
+    data_type="int32",
+    packed=True,
+)
 
 
 def catalogue() -> dict[str, Exporter]:
@@ -131,5 +203,20 @@ def catalogue() -> dict[str, Exporter]:
             write=_WORDS.write,
             reference=_WORDS.reference,
             tolerance=1e-3,
+        ),
+        "text_recognition_ragged": Exporter(
+            recipe=with_weights(Recipe(model="text_recognition_ragged", width=64), TRAINED),
+            write=_CROPS.write,
+            reference=_CROPS.reference,
+            tolerance=1e-4,
+            lengths=(8, 300),
+        ),
+        "ragged_encoder": Exporter(
+            recipe=Recipe(model="ragged_encoder"),
+            write=_TEXTS.write,
+            reference=_TEXTS.reference,
+            tolerance=1e-5,
+            takes_weights=False,
+            lengths=(0, 48),
         ),
     }

@@ -4,12 +4,13 @@ import logging
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from export.recipe import Recipe
 
@@ -18,19 +19,37 @@ def write(
     module: nn.Module, recipe: Recipe, path: Path, *, input_name: str, output_name: str, dims: tuple[int, ...]
 ) -> None:
     """Export `module`, which takes one FP32 tensor (batch, *dims), to one file with a dynamic batch axis."""
-    batch = torch.export.Dim("batch", min=1)
-    # The exporter's own chatter (version converter, pytree) tells a user nothing; failures still raise.
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    # Two rows: an example of one row would let the exporter specialise the batch axis to 1.
+    inputs = {input_name: torch.zeros(2, *dims)}
+    shapes = ({0: torch.export.Dim("batch", min=1)},)
+    write_file(module, recipe, path, inputs=inputs, output_name=output_name, dynamic_shapes=shapes)
+
+
+def write_file(
+    module: nn.Module,
+    recipe: Recipe,
+    path: Path,
+    *,
+    inputs: Mapping[str, Tensor],
+    output_name: str,
+    dynamic_shapes: tuple[Mapping[int, Any], ...],
+) -> None:
+    """Export `module` to one file; `inputs` are examples by name, in the order of `forward`.
+
+    `dynamic_shapes` has one entry per input: axis -> `torch.export.Dim`.
+    """
+    # The exporter's own chatter (version converter, pytree, attributes) tells a user nothing; failures still raise.
+    for chatter in ("torch.onnx", "onnx_ir"):
+        logging.getLogger(chatter).setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.onnx.export(
             module,
-            # Two rows: an example of one row would let the exporter specialise the batch axis to 1.
-            (torch.zeros(2, *dims),),
+            tuple(inputs.values()),
             path,
-            input_names=[input_name],
+            input_names=list(inputs),
             output_names=[output_name],
-            dynamic_shapes=({0: batch},),
+            dynamic_shapes=dynamic_shapes,
             external_data=False,
             dynamo=True,
             verbose=False,

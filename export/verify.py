@@ -13,8 +13,11 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 from rich.table import Column, Table
+from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from export import verify_ragged
 from export.catalogue import Exporter, Reference, catalogue
+from export.ragged_feed import is_ragged
 from export.recipe import Recipe
 from export.repository import (
     REPOSITORY,
@@ -64,26 +67,17 @@ def prove(model: str, path: Path, exporter: Exporter, *, repository: Path = REPO
         for fault in check(read_config(source), signature):
             raise ProofError(f"{source}: {fault}")
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    inputs = sample(read_config(config_file(folder, None)), rows=max(BATCHES))
-    answers = {rows: _run(session, inputs, rows) for rows in BATCHES}
-    alone = _stack([_run(session, inputs, 1, start=row) for row in range(max(BATCHES))])
-    rows_error = max(_error(answers[rows], alone) for rows in BATCHES)
-    if rows_error > exporter.tolerance:
-        raise ProofError(
-            f"{path}: a batch answers differently from its rows alone by {rows_error:.1e} (tolerance "
-            f"{exporter.tolerance:.0e}), so the first axis is not a batch axis. Export again with a dynamic axis."
-        )
+    config = read_config(config_file(folder, None))
     reference, why = _reference(path, exporter)
-    reference_error = None
-    if reference is not None:
-        reference_error = max(
-            _error(answers[rows], reference({name: array[:rows] for name, array in inputs.items()})) for rows in BATCHES
+    compare = verify_ragged.differences if is_ragged(config) else _differences
+    rows_error, reference_error = compare(config, session, exporter, reference)
+    if not rows_error <= exporter.tolerance:
+        raise ProofError(f"{path}: {_mixed_up(config, rows_error, exporter.tolerance)}")
+    if reference_error is not None and not reference_error <= exporter.tolerance:
+        raise ProofError(
+            f"{path}: differs from its reference by {reference_error:.1e} (tolerance {exporter.tolerance:.0e}). "
+            f"The file is not what its recipe says: export it again with python -m export {model} --force."
         )
-        if reference_error > exporter.tolerance:
-            raise ProofError(
-                f"{path}: differs from its reference by {reference_error:.1e} (tolerance {exporter.tolerance:.0e}). "
-                f"The file is not what its recipe says: export it again with python -m export {model} --force."
-            )
     return Proof(
         model=model,
         outputs={name: tensor.shape for name, tensor in signature.outputs.items()},
@@ -92,6 +86,33 @@ def prove(model: str, path: Path, exporter: Exporter, *, repository: Path = REPO
         reference_error=reference_error,
         parameters=None if reference is None else reference.parameters,
         why=why,
+    )
+
+
+def _differences(
+    config: ModelConfig, session: onnxruntime.InferenceSession, exporter: Exporter, reference: Reference | None
+) -> tuple[float, float | None]:
+    """The largest differences of a batch from its rows alone, and from the reference on the batch."""
+    inputs = sample(config, rows=max(BATCHES))
+    answers = {rows: _run(session, inputs, rows) for rows in BATCHES}
+    alone = _stack([_run(session, inputs, 1, start=row) for row in range(max(BATCHES))])
+    rows_error = max(_error(answers[rows], alone) for rows in BATCHES)
+    if reference is None:
+        return rows_error, None
+    expected = {rows: reference({name: array[:rows] for name, array in inputs.items()}) for rows in BATCHES}
+    return rows_error, max(_error(answers[rows], expected[rows]) for rows in BATCHES)
+
+
+def _mixed_up(config: ModelConfig, error: float, tolerance: float) -> str:
+    found = f"by {error:.1e} (tolerance {tolerance:.0e})"
+    if is_ragged(config):
+        return (
+            f"an item among longer ones answers differently from the item alone {found}, so padding reaches its "
+            "answer. Mask what lies beyond an item's own length, see export/ragged.py."
+        )
+    return (
+        f"a batch answers differently from its rows alone {found}, so the first axis is not a batch axis. "
+        "Export again with a dynamic axis."
     )
 
 

@@ -12,7 +12,7 @@ import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,11 +51,16 @@ class Target:
     grpc_url: str
 
 
-def measure(target: Target, load: Load, *, window_ms: int) -> tuple[Measured, tuple[str, ...]]:
-    """Run one closed-loop point of three windows; the measurement and the command without this run's paths."""
+def measure(
+    target: Target, load: Load, *, window_ms: int, rows: Sequence[Arrays] | None = None
+) -> tuple[Measured, tuple[str, ...]]:
+    """Run one closed-loop point of three windows; the measurement and the command without this run's paths.
+
+    `rows`, each of its own shape, are sent in turn instead of what `load.data` says.
+    """
     with tempfile.TemporaryDirectory(prefix="triton-batching-") as folder:
         table = Path(folder) / "point.csv"
-        arguments = _arguments(target, load, Path(folder), window_ms)
+        arguments = _arguments(target, load, Path(folder), window_ms, rows)
         answer = subprocess.run(
             [str(_binary()), *arguments, "-f", str(table)],
             capture_output=True,
@@ -110,9 +115,13 @@ def parse(output: str, table: str) -> Measured | None:
 def write_samples(config: ModelConfig, path: Path) -> Path:
     """Seeded valid inputs as perf_analyzer's JSON: one entry per row, sent in turn."""
     drawn = sample(config, rows=SAMPLES)
+    return write_rows([{name: array[row] for name, array in drawn.items()} for row in range(SAMPLES)], path)
+
+
+def write_rows(rows: Sequence[Arrays], path: Path) -> Path:
+    """Inputs by name, without a batch axis, as perf_analyzer's JSON: one entry per row, sent in turn."""
     entries = [
-        {name: {"content": _content(array[row]), "shape": list(array.shape[1:])} for name, array in drawn.items()}
-        for row in range(SAMPLES)
+        {name: {"content": _content(array), "shape": list(array.shape)} for name, array in row.items()} for row in rows
     ]
     path.write_text(json.dumps({"data": entries}))
     return path
@@ -125,9 +134,13 @@ def _content(array: NDArray[np.generic]) -> list[object]:
     return array.ravel().tolist()  # type: ignore[no-any-return]
 
 
-def _arguments(target: Target, load: Load, folder: Path, window_ms: int) -> list[str]:
+def _arguments(target: Target, load: Load, folder: Path, window_ms: int, rows: Sequence[Arrays] | None) -> list[str]:
     url = target.http_url if load.protocol == "http" else target.grpc_url
-    data = str(write_samples(target.config, folder / "samples.json")) if load.data == "samples" else load.data
+    data = load.data
+    if rows is not None:
+        data = str(write_rows(rows, folder / "rows.json"))
+    elif load.data == "samples":
+        data = str(write_samples(target.config, folder / "samples.json"))
     arguments = ["-m", target.model, "-u", url, "-i", load.protocol, "-b", str(load.request_rows)]
     for name, dims in load.shapes:
         arguments += ["--shape", f"{name}:{','.join(map(str, dims))}"]

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from rich.progress import Progress
 from rich.table import Table
 
+from export.ragged_feed import is_ragged
 from export.recipe import digest
 from export.repository import REPOSITORY, RepositoryError, config_file, model_file, model_folder, read_config
 from export.samples import sample
@@ -36,7 +37,10 @@ class LimitError(Exception):
 def plan(model: str, *, threads: int | None = None, repeat: int = 1, repository: Path = REPOSITORY) -> Ceiling:
     """An empty `Ceiling` that says what would be measured; `threads` defaults to all cores, as one instance gets."""
     folder = model_folder(model, repository)
-    path = model_file(folder, read_config(config_file(folder, None)))
+    config = read_config(config_file(folder, None))
+    path = model_file(folder, config)
+    if is_ragged(config):
+        raise LimitError(f"'{model}' is ragged, so its rate hangs on the lengths. Measure it: python -m perf.ragged.")
     if path.suffix != ".onnx":
         raise LimitError(f"'{model}' is not an ONNX model ({path.name}), so it has no onnxruntime ceiling.")
     if not path.is_file():

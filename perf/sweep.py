@@ -20,6 +20,7 @@ from tritonclient.utils import np_to_triton_dtype
 
 from clients.connection import ClientError
 from clients.counters import Counters
+from export.ragged_feed import is_ragged
 from export.recipe import digest
 from export.repository import (
     REPOSITORY,
@@ -136,7 +137,8 @@ def _warm_up(server: Server, model: str) -> None:
     """One request of one row and one full batch, so that no measurement holds a first allocation."""
     config = server.configs[model]
     with triton.InferenceServerClient(server.grpc_url) as client:
-        for rows in (1, max(1, config.max_batch_size)):
+        # A ragged request of several rows may not be a thing that the model takes.
+        for rows in (1,) if is_ragged(config) else (1, max(1, config.max_batch_size)):
             tensors = []
             for name, array in sample(config, rows=rows).items():
                 tensors.append(triton.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype)))

@@ -1,5 +1,6 @@
 """The drop-in backend refuses a graph that its configuration does not fit, in the C++ backend's words."""
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,10 +101,144 @@ def test_reshape_counts_instead_of_dims() -> None:
 
 
 def test_optional_input_with_batching() -> None:
-    tensor = {"name": "x", "data_type": "TYPE_FP32", "dims": [3], "optional": True}
-    assert "optional input 'x' is not supported for models that support batching" in refusal({"input": [tensor]})
+    tensor = {"name": "z", "data_type": "TYPE_FP32", "dims": [3], "optional": True}
+    said = refusal({"input": [*config()["input"], tensor]})
+    assert said.startswith(
+        "unable to load model 'm', optional input 'z' is not supported for models that support batching"
+    )
 
 
-def test_ragged_is_refused_and_says_what_to_do() -> None:
-    tensor = {"name": "x", "data_type": "TYPE_FP32", "dims": [-1], "allow_ragged_batch": True}
-    assert "Pad in the client" in refusal({"input": [tensor]})
+RAGGED = {"name": "x", "data_type": "TYPE_INT32", "dims": [-1], "allow_ragged_batch": True}
+ENDS = {
+    "kind": "BATCH_ACCUMULATED_ELEMENT_COUNT",
+    "target_name": ["ends"],
+    "data_type": "TYPE_INT32",
+    "source_input": ["x"],
+}
+FLAT = [Node("x", ["n"], "tensor(int32)"), Node("ends", ["requests"], "tensor(int32)")]
+
+
+def ragged(**changes: Any) -> dict[str, Any]:
+    return {"input": [RAGGED], "batch_input": [ENDS | changes]}
+
+
+def test_ragged_with_batch_inputs() -> None:
+    contract.check(config(**ragged()), FLAT, OUTPUTS)
+
+
+@pytest.mark.parametrize("shape", [["n", 3], [7], []])
+def test_a_ragged_input_is_flat_in_the_graph(shape: list[int | str | None]) -> None:
+    shown = "[" + ",".join("-1" if isinstance(dim, str) else str(dim) for dim in shape) + "]"
+    assert refusal(ragged(), [Node("x", shape, "tensor(int32)"), FLAT[1]]).startswith(
+        "unable to load model 'm', configuration expects model provides input with shape [-1]  for ragged input 'x', "
+        f"model provides {shown}."
+    )
+
+
+def test_a_ragged_input_is_not_optional() -> None:
+    tensor = RAGGED | {"optional": True}
+    assert refusal({"max_batch_size": 0, "input": [tensor]}, []).startswith("unexpected inference input 'x'")
+    with pytest.raises(contract.ContractError, match="for ragged input 'x', which is not supported for optional input"):
+        contract.check(config(max_batch_size=0, input=[tensor]), [], OUTPUTS, [FLAT[0]])
+
+
+def test_a_batch_input_counts_once_whatever_its_targets() -> None:
+    third = Node("too", ["requests"], "tensor(int32)")
+    said = refusal(ragged(target_name=["ends", "too"]), [*FLAT, third])
+    assert said.startswith("unable to load model 'm', configuration expects 2 inputs, model provides 3.")
+    assert "write one entry for each" in said
+
+
+@pytest.mark.parametrize(
+    ("changes", "target", "said"),
+    [
+        ({}, Node("ends", ["n"], "tensor(int64)"), "has datatype TYPE_INT32, model provides TYPE_INT64"),
+        ({}, Node("ends", ["n", 1], "tensor(int32)"), "has 1 dimension of which the first is open, model provides "),
+        ({"kind": "BATCH_ITEM_SHAPE"}, Node("ends", ["n"], "tensor(int32)"), "has 2 dimensions of which the first"),
+        ({"target_name": ["end"]}, FLAT[1], "batch input 'end' .* is not an input of the graph"),
+        ({"target_name": ["x"]}, FLAT[1], "batch input 'x' .* is declared twice"),
+        ({"target_name": []}, FLAT[1], "has no target_name"),
+    ],
+)
+def test_batch_inputs_that_would_fail_at_the_first_request(changes: dict[str, Any], target: Node, said: str) -> None:
+    assert re.search(said, refusal(ragged(**changes), [FLAT[0], target]))
+
+
+def test_a_batch_output_needs_no_equal_dims() -> None:
+    entry = {"target_name": ["y"], "source_input": ["x"]}
+    output = {"name": "y", "data_type": "TYPE_FP32", "dims": [-1]}
+    contract.check(config(**ragged(), output=[output], batch_output=[entry]), FLAT, [Node("y", ["n"])])
+    said = refusal(ragged() | {"output": [output | {"dims": [2, -1]}], "batch_output": [entry]}, FLAT, OUTPUTS)
+    assert "batch output 'y' has shape [-1,2,-1] with the batch dimension" in said
+    assert "'x', which has only 2 dimensions" in said
+
+
+def test_names_that_are_declared_twice() -> None:
+    tensor = {"name": "y", "data_type": "TYPE_FP32", "dims": [2]}
+    assert "output 'y' is declared 2 times" in refusal({"output": [tensor, tensor]})
+
+
+def test_an_optional_input_has_a_default_in_the_graph() -> None:
+    optional = {"name": "z", "data_type": "TYPE_FP32", "dims": [1], "optional": True}
+    whole = config(max_batch_size=0)["input"][0] | {"dims": [-1, 3]}
+    output = {"name": "y", "data_type": "TYPE_FP32", "dims": [-1, 2]}
+    fits = config(max_batch_size=0, input=[whole, optional], output=[output])
+    contract.check(fits, INPUTS, OUTPUTS, [Node("z", [1])])
+    with pytest.raises(contract.ContractError, match="unexpected inference input 'z', allowed inputs are: x"):
+        contract.check(fits, INPUTS, OUTPUTS)
+
+
+def test_an_unsupported_data_type() -> None:
+    tensor = {"name": "x", "data_type": "TYPE_INVALID", "dims": [3]}
+    assert refusal({"input": [tensor]}).startswith("unsupported datatype TYPE_INVALID for input 'x' for model 'm'")
+
+
+def control(kind: str, **changes: Any) -> dict[str, Any]:
+    return {"kind": kind, "data_type": "TYPE_INVALID", "int32_false_true": []} | changes
+
+
+SEQUENCE = {
+    "control_input": [
+        {"name": "START", "control": [control("CONTROL_SEQUENCE_START", int32_false_true=[0, 1])]},
+        {"name": "ID", "control": [control("CONTROL_SEQUENCE_CORRID", data_type="TYPE_UINT64")]},
+    ]
+}
+CONTROLLED = [*INPUTS, Node("START", ["b", 1], "tensor(int32)"), Node("ID", ["b", 1], "tensor(uint64)")]
+
+
+def test_sequence_controls_count_as_inputs() -> None:
+    contract.check(config(sequence_batching=SEQUENCE), CONTROLLED, OUTPUTS)
+    assert "configuration expects 3 inputs, model provides 4" in refusal(
+        {"sequence_batching": SEQUENCE}, [*CONTROLLED, Node("z", ["b"])]
+    )
+
+
+@pytest.mark.parametrize(
+    ("start", "said"),
+    [
+        (Node("BEGIN", ["b", 1]), "specified sequence control 'START', but model does not provide that input"),
+        (Node("START", ["b", 2], "tensor(int32)"), r"'START' in model has dims \[2\] but dims \[1\] is expected"),
+        (Node("START", ["b", 1], "tensor(float)"), "data-type FLOAT but the model configuration .* TYPE_INT32"),
+    ],
+)
+def test_sequence_controls_must_fit(start: Node, said: str) -> None:
+    assert re.search(said, refusal({"sequence_batching": SEQUENCE}, [INPUTS[0], start, CONTROLLED[2]]))
+
+
+def test_implicit_state_is_refused() -> None:
+    state = {"input_name": "before", "output_name": "after"}
+    said = refusal({"sequence_batching": {"state": [state]}}, [*INPUTS, Node("before", ["b", 1])])
+    assert "state 'before' would never change" in said
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("seq(tensor(float))", "SEQUENCE"),
+        ("map(string,tensor(float))", "MAP"),
+        ("sparse_tensor(float)", "SPARSETENSOR"),
+    ],
+)
+def test_only_tensors_are_served(kind: str, said: str) -> None:
+    wanted = f"Unsupported ONNX Type 'ONNX_TYPE_{said}' for I/O 'z', expected 'ONNX_TYPE_TENSOR'."
+    assert refusal({}, outputs=[*OUTPUTS, Node("z", [], kind)]).startswith(wanted)

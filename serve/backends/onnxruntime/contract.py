@@ -1,108 +1,133 @@
 """The contract between an ONNX graph and its Triton model configuration, checked when the model loads.
 
-The wording is that of Triton's C++ backend (onnxruntime_backend, `ValidateInputs`, `ValidateOutputs`,
+The order and the wording are those of Triton's C++ backend (onnxruntime_backend, `ValidateInputs`, `ValidateOutputs`,
 `CompareDimsSupported`), so that a search for the message finds its threads; one sentence of what to do follows.
 """
 
+from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Protocol
 
-# Triton's data types and what onnxruntime calls them.
-ONNX_TYPES = {
-    "TYPE_BOOL": "tensor(bool)",
-    "TYPE_UINT8": "tensor(uint8)",
-    "TYPE_UINT16": "tensor(uint16)",
-    "TYPE_UINT32": "tensor(uint32)",
-    "TYPE_UINT64": "tensor(uint64)",
-    "TYPE_INT8": "tensor(int8)",
-    "TYPE_INT16": "tensor(int16)",
-    "TYPE_INT32": "tensor(int32)",
-    "TYPE_INT64": "tensor(int64)",
-    "TYPE_FP16": "tensor(float16)",
-    "TYPE_FP32": "tensor(float)",
-    "TYPE_FP64": "tensor(double)",
-    "TYPE_STRING": "tensor(string)",
-}
-TRITON_TYPES = {onnx: triton for triton, onnx in ONNX_TYPES.items()}
+import sequences
+from batch_contract import check_batch_inputs, check_batch_outputs
+from contract_error import ContractError
+from tensor_types import (
+    ONNX_TYPES,
+    Config,
+    GraphTensor,
+    configured_dims,
+    graph_shape,
+    name_list,
+    shape_text,
+    triton_type,
+    unsupported,
+)
 
-Config = dict[str, Any]
-"""A model configuration as Triton hands it to a Python model: the JSON form of `ModelConfig`."""
+__all__ = ["ContractError", "check"]
 
 
-class ContractError(ValueError):
-    """The graph and the configuration disagree, so the model must not load."""
-
-
-class GraphTensor(Protocol):
-    """What this module needs of an `onnxruntime.NodeArg`."""
-
-    @property
-    def name(self) -> str:
-        """The tensor's name in the graph."""
-
-    @property
-    def shape(self) -> Sequence[int | str | None]:
-        """Its dimensions; a name or None where the graph leaves one open."""
-
-    @property
-    def type(self) -> str:
-        """Its type in onnxruntime's words, for example `tensor(float)`."""
-
-
-def check(config: Config, inputs: Sequence[GraphTensor], outputs: Sequence[GraphTensor]) -> None:
+def check(
+    config: Config,
+    inputs: Sequence[GraphTensor],
+    outputs: Sequence[GraphTensor],
+    initializers: Sequence[GraphTensor] = (),
+) -> None:
     """Raise `ContractError` with the first way in which the configuration disagrees with the graph.
 
-    Outputs may be a subset of the graph's; inputs must be all of them.
+    `inputs` and `outputs` are the graph's; `initializers` those of its inputs that have a default value, which may be
+    declared as optional inputs. Outputs may be a subset of the graph's; inputs must be all of them.
     """
-    model = config["name"]
-    declared = config["input"]
-    for tensor in declared:
-        if tensor.get("allow_ragged_batch"):
-            raise ContractError(
-                f"unable to load model '{model}', ragged input '{tensor['name']}' needs the C++ onnxruntime "
-                "backend: this backend serves dense batches only. Pad in the client and remove "
-                "allow_ragged_batch, or serve the repository with NVIDIA's image."
-            )
-        if tensor.get("optional") and config["max_batch_size"] > 0:
-            raise ContractError(
-                f"unable to load model '{model}', optional input '{tensor['name']}' is not supported for models "
-                "that support batching. Make the input required, or set max_batch_size: 0."
-            )
-    required = [tensor for tensor in declared if not tensor.get("optional")]
-    if len(inputs) != len(required):
-        raise ContractError(
-            f"unable to load model '{model}', configuration expects {len(required)} inputs, model provides "
-            f"{len(inputs)}. The graph's inputs are: {_names(inputs)}; declare each of them once."
-        )
-    for tensor in declared:
-        _check_tensor(config, tensor, inputs, kind="input")
+    if fault := unsupported([*inputs, *outputs]):
+        raise ContractError(fault)
+    controls = sequences.check_controls(config, inputs)
+    _check_count(config, inputs, controls)
+    for tensor in config["input"]:
+        _check_input(config, tensor, [*inputs, *initializers])
+    batch_outputs = {target for entry in config.get("batch_output", []) for target in entry["target_name"]}
     for tensor in config["output"]:
-        _check_tensor(config, tensor, outputs, kind="output")
+        provided = _find(config, tensor, outputs, kind="output")
+        if tensor["name"] not in batch_outputs:
+            _check_shape(config, tensor, provided, exact=True)
+    # From here on, ours: what the C++ backend loads and then fails at run time, or answers wrongly.
+    _check_twice(config, "input")
+    _check_twice(config, "output")
+    check_batch_inputs(config, inputs)
+    check_batch_outputs(config)
+    sequences.refuse_states(config)
 
 
-def _check_tensor(config: Config, tensor: Config, graph: Sequence[GraphTensor], *, kind: str) -> None:
+def _check_count(config: Config, inputs: Sequence[GraphTensor], controls: int) -> None:
+    required = [tensor for tensor in config["input"] if not tensor.get("optional")]
+    batch_inputs = config.get("batch_input", [])
+    states = config.get("sequence_batching", {}).get("state", [])
+    expected = len(required) + len(batch_inputs) + controls + len(states)
+    if len(inputs) == expected:
+        return
+    several = any(len(entry["target_name"]) > 1 for entry in batch_inputs)
+    advice = " A batch_input counts once however many target_name it has: write one entry for each." if several else ""
+    raise ContractError(
+        f"unable to load model '{config['name']}', configuration expects {expected} inputs, model provides "
+        f"{len(inputs)}. The graph's inputs are: {name_list(inputs)}; declare each of them once, as an input, a "
+        f"batch_input or a sequence control.{advice}"
+    )
+
+
+def _check_input(config: Config, tensor: Config, graph: Sequence[GraphTensor]) -> None:
+    model, name = config["name"], tensor["name"]
+    ragged, optional = tensor.get("allow_ragged_batch"), tensor.get("optional")
+    if optional and config["max_batch_size"] > 0:
+        raise ContractError(
+            f"unable to load model '{model}', optional input '{name}' is not supported for models "
+            "that support batching. Make the input required, or set max_batch_size: 0."
+        )
+    provided = _find(config, tensor, graph, kind="input")
+    if not ragged:
+        _check_shape(config, tensor, provided, exact=False)
+        return
+    wanted = f"unable to load model '{model}', configuration expects model provides input with shape [-1] "
+    if optional:
+        raise ContractError(
+            f"{wanted}for ragged input '{name}', which is not supported for optional input. "
+            "Remove allow_ragged_batch or make the input required."
+        )
+    if graph_shape(provided) != [-1]:
+        raise ContractError(
+            f"{wanted} for ragged input '{name}', model provides {shape_text(graph_shape(provided))}. The graph gets "
+            "the elements of all requests as one tensor of rank 1: reshape inside it, or remove allow_ragged_batch."
+        )
+
+
+def _find(config: Config, tensor: Config, graph: Sequence[GraphTensor], *, kind: str) -> GraphTensor:
+    """The graph's tensor for a declared one, after its name and its type are checked."""
     model, name = config["name"], tensor["name"]
     provided = next((node for node in graph if node.name == name), None)
     if provided is None:
         raise ContractError(
-            f"unexpected inference {kind} '{name}', allowed {kind}s are: {_names(graph)}. "
+            f"unexpected inference {kind} '{name}', allowed {kind}s are: {name_list(graph)}. "
             f"Rename the {kind} in config.pbtxt or export the graph with explicit names."
         )
-    if ONNX_TYPES.get(tensor["data_type"]) != provided.type:
+    if tensor["data_type"] not in ONNX_TYPES:
+        raise ContractError(
+            f"unsupported datatype {tensor['data_type']} for {kind} '{name}' for model '{model}'. "
+            f"The graph says {triton_type(provided)}; write that."
+        )
+    if ONNX_TYPES[tensor["data_type"]] != provided.type:
         raise ContractError(
             f"unable to load model '{model}', configuration expects datatype {tensor['data_type']} for {kind} "
-            f"'{name}', model provides {TRITON_TYPES.get(provided.type, provided.type)}. "
+            f"'{name}', model provides {triton_type(provided)}. "
             "Write the graph's type into config.pbtxt or export again."
         )
-    dims = [int(dim) for dim in (tensor["reshape"]["shape"] if tensor.get("reshape") else tensor["dims"])]
-    shape = [dim if isinstance(dim, int) else -1 for dim in provided.shape]
-    if shape:
-        _check_dims(config, name, shape, dims, exact=kind == "output")
+    return provided
+
+
+def _check_shape(config: Config, tensor: Config, provided: GraphTensor, *, exact: bool) -> None:
+    dims = configured_dims(tensor)
+    if provided.shape:
+        _check_dims(config, tensor["name"], graph_shape(provided), dims, exact=exact)
     elif any(dim != 1 for dim in dims):
         raise ContractError(
-            f"unable to load model '{model}', scalar tensor '{name}', should only provide 1 in the model "
-            f"configuration when the model doesn't support batching. Model configuration provided: {_shape(dims)}. "
-            "Write dims: [ 1 ]."
+            f"unable to load model '{config['name']}', scalar tensor '{tensor['name']}', should only provide 1 in the "
+            "model configuration when the model doesn't support batching. Model configuration provided: "
+            f"{shape_text(dims)}. Write dims: [ 1 ]."
         )
 
 
@@ -113,7 +138,7 @@ def _check_dims(config: Config, name: str, shape: list[int], dims: list[int], *,
     if batching and shape[0] != -1:
         raise ContractError(
             f"{where}: for the model to support batching the shape should have at least 1 dimension and the first "
-            f"dimension must be -1; but shape expected by the model is {_shape(shape)}. "
+            f"dimension must be -1; but shape expected by the model is {shape_text(shape)}. "
             "Export again with a dynamic first axis, or set max_batch_size: 0."
         )
     full = [-1, *dims] if batching else dims
@@ -124,20 +149,21 @@ def _check_dims(config: Config, name: str, shape: list[int], dims: list[int], *,
         return
     explained = (
         "dimensions (an initial batch dimension because max_batch_size > 0 followed by the explicit tensor shape, "
-        f"making complete shape {_shape(full)})"
+        f"making complete shape {shape_text(full)})"
         if batching
-        else f"dimensions (shape {_shape(full)})"
+        else f"dimensions (shape {shape_text(full)})"
     )
     expected = shape[1:] if batching else shape
     raise ContractError(
-        f"{where}: the model expects {len(shape)} dimensions (shape {_shape(shape)}) but the model configuration "
+        f"{where}: the model expects {len(shape)} dimensions (shape {shape_text(shape)}) but the model configuration "
         f"specifies {len(full)} {explained}. Write dims: [ {', '.join(map(str, expected))} ]."
     )
 
 
-def _names(tensors: Sequence[GraphTensor]) -> str:
-    return ", ".join(sorted(tensor.name for tensor in tensors))
-
-
-def _shape(dims: Sequence[int]) -> str:
-    return "[" + ",".join(map(str, dims)) + "]"
+def _check_twice(config: Config, kind: str) -> None:
+    for name, times in Counter(tensor["name"] for tensor in config[kind]).items():
+        if times > 1:
+            raise ContractError(
+                f"unable to load model '{config['name']}', {kind} '{name}' is declared {times} times, so every "
+                "request would be refused for its number of inputs. Declare it once."
+            )

@@ -1,82 +1,164 @@
 """Triton's onnxruntime backend as a Python-based backend: it serves `backend: "onnxruntime"` without the C++ library.
 
 tritonserver uses this folder only where it finds no `libtriton_onnxruntime.so`; the model repository is the same.
+Triton imports this file in an extra process at load, so the heavy imports wait until they are needed.
 """
 
-import contextlib
+import gc
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import triton_python_backend_utils as pb_utils
-from gather import Tensors, gather
-from scatter import scatter
+from complete import complete, is_complete
+from executor import Answer, Executor, isolate
+from gather import Tensors
+from padding import Padding
+from server_options import backend_options, default_max_batch_size
+from text import to_text
+
+FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
 
 class TritonPythonModel:
     """One model instance: one process, one onnxruntime session."""
 
+    @staticmethod
+    def auto_complete_config(model_config: Any) -> Any:
+        """Fill in what config.pbtxt leaves out, from the graph."""
+        config = model_config.as_dict()
+        if not is_complete(config):
+            import session
+
+            try:
+                opened = session.inspect(config, Path(pb_utils.get_model_dir()))
+                limit = default_max_batch_size(backend_options())
+                notice = complete(config, opened.get_inputs(), opened.get_outputs(), default_max_batch_size=limit)
+            except ValueError as error:
+                raise pb_utils.TritonModelException(str(error)) from error
+            if notice:
+                pb_utils.Logger.log_warn(notice)
+        return model_config
+
     def initialize(self, args: dict[str, str]) -> None:
         """Open the session and check the graph against the configuration; a disagreement refuses the load."""
-        # Triton imports this file in an extra process at load, so the heavy imports wait until here.
         import contract
         import session
 
         config = json.loads(args["model_config"])
-        folder = Path(args["model_repository"]) / args["model_version"]
         try:
-            self._session = session.create(
+            opened = session.create(
                 config,
-                folder / (config.get("default_model_filename") or "model.onnx"),
+                Path(args["model_repository"]) / args["model_version"],
                 kind=args["model_instance_kind"],
                 device_id=int(args["model_instance_device_id"] or 0),
+                server=backend_options(),
             )
-            contract.check(config, self._session.get_inputs(), self._session.get_outputs())
+            contract.check(config, opened.get_inputs(), opened.get_outputs(), opened.get_overridable_initializers())
+            self._padding = Padding.of(config)
+            self._executor = Executor.of(config, opened, session.run_options(config), args)
         except ValueError as error:
             raise pb_utils.TritonModelException(str(error)) from error
-        self._inputs = [tensor["name"] for tensor in config["input"]]
-        self._outputs = [tensor["name"] for tensor in config["output"]]
-        self._batching = config["max_batch_size"] > 0
+        self._read = _reader(config["input"], [tensor.name for tensor in opened.get_inputs()])
+        self._maker = _maker(config["output"])
+        self._kept: Any = None
+        gc.collect()
+        gc.freeze()  # a full collection would walk all of onnxruntime's and numpy's objects in the middle of a batch
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
-        """Answer all requests from one run; requests that only fail together are run one by one."""
-        tensors = [self._read(request) for request in requests]
-        if self._batching and len(tensors) > 1:
-            # When one of them spoils the batch, the loop below finds it and its neighbours get their answers.
-            with contextlib.suppress(Exception):
-                return self._run(tensors)
-        return [self._run_alone(request) for request in tensors]
+        """Answer all requests from one run, or from a few where padding_budget splits the batch.
 
-    def _read(self, request: Any) -> Tensors:
-        found = {name: pb_utils.get_input_tensor_by_name(request, name) for name in self._inputs}
-        return {name: tensor.as_numpy() for name, tensor in found.items() if tensor is not None}
+        A request that fails does so alone: when the run of all fails, each one is run by itself.
+        """
+        if self._padding is None:
+            try:
+                answers = self._executor.run([*map(self._read, requests)])
+                self._kept = answers  # tensors without a copy must live until Triton has read them
+                return [*map(self._maker, answers)]
+            except Exception as error:
+                if len(requests) == 1:
+                    return [_failed(error)]
+        # Also for a batch that failed: run one by one, it shows whose fault it was.
+        return self._execute_in_parts(requests)
 
-    def _run(self, requests: Sequence[Tensors]) -> list[Any]:
-        rows = [next(iter(request.values())).shape[0] for request in requests]
-        outputs = self._session.run(self._outputs, gather(requests))
-        parts = [
-            scatter(name, _bytes(output), rows) if self._batching else [_bytes(output)]
-            for name, output in zip(self._outputs, outputs, strict=True)
-        ]
-        return [
-            pb_utils.InferenceResponse(
-                [pb_utils.Tensor(name, part) for name, part in zip(self._outputs, answer, strict=True)]
-            )
-            for answer in zip(*parts, strict=True)
-        ]
+    def _execute_in_parts(self, requests: Sequence[Any]) -> list[Any]:
+        """Send the answers of each part of the batch as soon as it has run, and return those of the last.
 
-    def _run_alone(self, request: Tensors) -> Any:
-        try:
-            return self._run([request])[0]
-        except Exception as error:
-            return pb_utils.InferenceResponse(error=pb_utils.TritonError(f"onnxruntime: {error}"))
+        In the list there is None for what is sent already; sending costs more than returning, so one part is returned.
+        """
+        responses: list[Any] = [None] * len(requests)
+        read: list[tuple[int, Tensors]] = []
+        for index, request in enumerate(requests):
+            try:
+                read.append((index, self._read(request)))
+            except Exception as error:
+                responses[index] = _failed(error)
+        groups = self._groups([tensors for _, tensors in read])
+        for group in groups:
+            members = [read[index] for index in group]
+            answers = isolate([tensors for _, tensors in members], self._run)
+            self._kept = answers
+            for (index, _), answer in zip(members, answers, strict=True):
+                response = _failed(answer) if isinstance(answer, Exception) else self._maker(answer)
+                if group is groups[-1]:
+                    responses[index] = response
+                else:
+                    requests[index].get_response_sender().send(response, FINAL)
+        return responses
+
+    def _groups(self, requests: Sequence[Tensors]) -> list[list[int]]:
+        return self._padding.groups(requests) if self._padding else [[index] for index in range(len(requests))]
+
+    def _run(self, requests: Sequence[Tensors]) -> list[Answer]:
+        return self._padding.observed(requests, self._executor.run) if self._padding else self._executor.run(requests)
 
 
-def _bytes(output: Any) -> Any:
-    """Triton's BYTES tensors hold bytes where onnxruntime returns str; all other types pass through."""
-    if output.dtype != np.object_:
-        return output
-    encoded = [text.encode() if isinstance(text, str) else text for text in output.flat]
-    return np.array(encoded, dtype=np.object_).reshape(output.shape)
+def _failed(error: Exception) -> Any:
+    return pb_utils.InferenceResponse(error=pb_utils.TritonError(f"onnxruntime: {error}"))
+
+
+def _reader(inputs: Sequence[Any], graph_inputs: Sequence[str]) -> Callable[[Any], Tensors]:
+    """How to read the tensors of a request; most models have one input, or types that numpy has."""
+    special: dict[str, Callable[[Any], Any]] = {}
+    for tensor in inputs:
+        name, data_type = tensor["name"], tensor["data_type"]
+        if data_type == "TYPE_STRING":
+            special[name] = partial(_read_text, name)
+        elif data_type == "TYPE_BF16":
+            import bfloat16
+
+            special[name] = bfloat16.from_triton
+    if special:
+        return lambda request: {
+            (name := tensor.name()): special[name](tensor) if name in special else tensor.as_numpy()
+            for tensor in request.inputs()
+        }
+    if len(inputs) == len(graph_inputs) == 1:
+        only = graph_inputs[0]
+        return lambda request: {only: request.inputs()[0].as_numpy()}
+    return lambda request: {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+
+
+def _read_text(name: str, tensor: Any) -> Any:
+    return to_text(name, tensor.as_numpy())
+
+
+def _maker(outputs: Sequence[Any]) -> Callable[[Answer], Any]:
+    """How to make a response from the outputs of a request."""
+    tensor, response = pb_utils.Tensor, pb_utils.InferenceResponse
+    names = [output["name"] for output in outputs]
+    if any(output["data_type"] == "TYPE_BF16" for output in outputs):
+        import bfloat16
+
+        is_bits = [output["data_type"] == "TYPE_BF16" for output in outputs]
+
+        def make(name: str, part: Any, bits: bool) -> Any:
+            return tensor.from_dlpack(name, bfloat16.to_dlpack(part)) if bits else tensor(name, part)
+
+        return lambda answer: response([*map(make, names, answer, is_bits)])
+    if len(names) == 1:
+        only = names[0]
+        return lambda answer: response([tensor(only, answer[0])])
+    return lambda answer: response([*map(tensor, names, answer)])

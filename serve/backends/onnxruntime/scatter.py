@@ -1,27 +1,105 @@
-"""One batch back into answers: every output cut along the batch axis, in request order."""
+"""One batch back into answers: every output cut along the batch axis or by the shapes of an input, in request order."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from itertools import repeat
 
 import numpy as np
+from gather import Tensors
 from numpy.typing import NDArray
+from tensor_types import Config, configured_dims, shape_text
+
+Array = NDArray[np.generic]
 
 
-class RowsError(ValueError):
-    """An output does not have one row for every row of the batch."""
+class ScatterError(ValueError):
+    """An output cannot be cut into one part per request."""
 
 
-def scatter(name: str, output: NDArray[np.generic], rows: Sequence[int]) -> list[NDArray[np.generic]]:
-    """Cut `output` of shape (sum(rows), ...) into views of `rows[0]`, `rows[1]`, ... rows; nothing is copied.
+class Scatter:
+    """Cuts the outputs of a run into one part per request; parts are views, nothing is copied."""
 
-    Raises `RowsError` when there are fewer or more rows: the C++ backend drops surplus rows silently, which
+    def __init__(self, config: Config) -> None:
+        batching = config["max_batch_size"] > 0
+        dims = {tensor["name"]: configured_dims(tensor) for tensor in config["output"]}
+        self._batching = batching
+        self._dims = dims
+        self.names = list(dims)
+        self._sources: Mapping[str, str] = {
+            target: entry["source_input"][0]
+            for entry in config.get("batch_output", [])
+            for target in entry["target_name"]
+        }
+        self._shapes = {name: ([-1, *dims[name]] if batching else dims[name]) for name in self._sources}
+
+    def __call__(self, outputs: Sequence[Array], requests: Sequence[Tensors]) -> list[Sequence[Array]]:
+        """The outputs of each request, in the order of `names`; `outputs` are those of one run, in that order.
+
+        Raises `ScatterError` when an output does not have exactly what the requests are due.
+        """
+        if len(requests) == 1 and self._is_whole(outputs, requests[0]):
+            return [outputs]
+        parts = [*map(self._parts, self.names, outputs, repeat(requests))]
+        return [*zip(*parts, strict=True)]
+
+    def _is_whole(self, outputs: Sequence[Array], request: Tensors) -> bool:
+        """Whether the outputs are the answer as they are: the most common case of all, and the quickest to see."""
+        if self._sources or not self._batching:
+            return False
+        rows = next(iter(request.values())).shape[:1]
+        return [output.shape[:1] for output in outputs] == [rows] * len(outputs)
+
+    def _parts(self, name: str, output: Array, requests: Sequence[Tensors]) -> list[Array]:
+        if name in self._sources:
+            source = self._sources[name]
+            return by_shape(name, output, self._shapes[name], [request[source].shape for request in requests])
+        rows = [next(iter(request.values())).shape[0] for request in requests] if self._batching else [1]
+        if output.ndim == 0 and rows == [1]:
+            # A scalar takes the dims of config.pbtxt, which are all 1.
+            return [output.reshape(self._dims[name] or (1,))]
+        return by_rows(name, output, rows) if self._batching else [output]
+
+
+def by_rows(name: str, output: Array, rows: Sequence[int]) -> list[Array]:
+    """Cut `output` of shape (sum(rows), ...) into views of `rows[0]`, `rows[1]`, ... rows.
+
+    Raises `ScatterError` when there are fewer or more rows: the C++ backend drops surplus rows silently, which
     hides a model whose output is not per row.
     """
     total = sum(rows)
     if output.ndim == 0 or output.shape[0] != total:
-        raise RowsError(
+        raise ScatterError(
             f"failed to split the output tensor '{name}' in responses: expected batch size of {total}, "
             f"model returned shape {list(output.shape)}. The output is not one row per input row: set "
-            "max_batch_size: 0 or export the model with the batch axis kept."
+            "max_batch_size: 0, export the model with the batch axis kept, or add a batch_output."
         )
-    ends = np.cumsum(rows)
-    return [output[end - count : end] for end, count in zip(ends, rows, strict=True)]
+    parts, start = [], 0
+    for count in rows:
+        parts.append(output[start : start + count])
+        start += count
+    return parts
+
+
+def by_shape(name: str, output: Array, shape: Sequence[int], sources: Sequence[Sequence[int]]) -> list[Array]:
+    """BATCH_SCATTER_WITH_INPUT_SHAPE: cut `output` end to end into one part per request.
+
+    A part has `shape`, each -1 of it replaced by the dimension of the same index in that request's source input.
+    Raises `ScatterError` when the output does not hold exactly as many elements: the C++ backend reads past the end
+    of a shorter one and drops the rest of a longer one.
+    """
+    shapes = [
+        [source[index] if dim == -1 else dim for index, dim in enumerate(shape)] for source in map(tuple, sources)
+    ]
+    counts = [math.prod(one) for one in shapes]
+    if output.size != sum(counts):
+        raise ScatterError(
+            f"failed to split the output tensor '{name}' in responses: the requests are due {sum(counts)} elements "
+            f"(shapes {', '.join(map(shape_text, shapes[:8]))}{', ...' if len(shapes) > 8 else ''}), model returned "
+            f"{output.size} (shape {list(output.shape)}). Correct the output's dims or the source_input of its "
+            "batch_output."
+        )
+    flat, parts, start = output.reshape(-1), [], 0
+    for count, one in zip(counts, shapes, strict=True):
+        parts.append(flat[start : start + count].reshape(one))
+        start += count
+    return parts

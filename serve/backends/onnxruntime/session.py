@@ -1,12 +1,14 @@
-"""One onnxruntime session, built from the parameters of a Triton model configuration."""
+"""One onnxruntime session, built from a Triton model configuration as the C++ backend builds it."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import onnxruntime
-
-Config = dict[str, Any]
+import parameters
+from parameters import ParameterError
+from providers import CPU, providers
+from tensor_types import Config
 
 GRAPH_LEVELS = {
     -1: onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC,
@@ -14,53 +16,85 @@ GRAPH_LEVELS = {
     1: onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
     2: onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL,
 }
-SWITCH = {"true": True, "on": True, "1": True, "false": False, "off": False, "0": False}
 
 
-class ParameterError(ValueError):
-    """A parameter of config.pbtxt has a value that onnxruntime cannot take."""
+def create(
+    config: Config, version_folder: Path, *, kind: str, device_id: int, server: Mapping[str, str] | None = None
+) -> onnxruntime.InferenceSession:
+    """Open the model of `version_folder` for one instance.
 
-
-def create(config: Config, model_file: Path, *, kind: str, device_id: int) -> onnxruntime.InferenceSession:
-    """Open `model_file` for one instance.
-
-    `kind` is the instance's: "GPU" selects the CUDA provider on `device_id`, anything else the CPU.
-    Raises `ParameterError` for a bad parameter and onnxruntime's own errors for a bad file.
+    `kind` is the instance's: "GPU" selects the CUDA provider on `device_id`, anything else the CPU. `server` are the
+    server's options for this backend. Raises `ParameterError` for a bad parameter, a missing file or a provider that
+    does not start, and onnxruntime's own errors for a bad file.
     """
     if kind == "GPU":
         onnxruntime.preload_dlls()
-        providers: list[Any] = [("CUDAExecutionProvider", {"device_id": device_id})]
-        if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
-            raise ParameterError(
-                f"model '{config['name']}' has an instance of KIND_GPU but the installed onnxruntime offers only "
-                f"{onnxruntime.get_available_providers()}. Install onnxruntime-gpu, or use KIND_CPU."
-            )
-    else:
-        providers = ["CPUExecutionProvider"]
-    return onnxruntime.InferenceSession(str(model_file), options(config, kind=kind), providers=providers)
+    wanted = providers(config, kind=kind, device_id=device_id, available=onnxruntime.get_available_providers())
+    opened = onnxruntime.InferenceSession(
+        str(model_file(config, version_folder)), options(config, kind=kind, server=server or {}), providers=wanted
+    )
+    if missing := [name for name, _ in wanted if name not in opened.get_providers()]:
+        # onnxruntime itself would go on without it, on the CPU.
+        raise ParameterError(
+            f"model '{config['name']}': onnxruntime could not start {', '.join(missing)} for this instance and would "
+            "use the CPU instead; its reason is in the server's log. Install what it misses, or use KIND_CPU."
+        )
+    opened.disable_fallback()
+    return opened
 
 
-def options(config: Config, *, kind: str) -> onnxruntime.SessionOptions:
+def inspect(config: Config, version_folder: Path) -> onnxruntime.InferenceSession:
+    """Open the model only to see its inputs and outputs: on the CPU, not optimised."""
+    settings = onnxruntime.SessionOptions()
+    settings.graph_optimization_level = GRAPH_LEVELS[2]
+    _register_libraries(config, settings)
+    return onnxruntime.InferenceSession(str(model_file(config, version_folder)), settings, providers=[CPU])
+
+
+def model_file(config: Config, version_folder: Path) -> Path:
+    """The ONNX file: `default_model_filename`, or model.onnx; a directory of that name holds its model.onnx.
+
+    Raises `ParameterError` when there is none.
+    """
+    path = version_folder / (config.get("default_model_filename") or "model.onnx")
+    if path.is_dir():
+        path /= "model.onnx"
+    if not path.is_file():
+        raise ParameterError(
+            f"unable to find '{path}' for model instance '{config['name']}'. Export the model to that path, or name "
+            "its file in default_model_filename."
+        )
+    return path
+
+
+def options(config: Config, *, kind: str, server: Mapping[str, str] | None = None) -> onnxruntime.SessionOptions:
     """Session options as the C++ backend derives them, but with the cores shared out between the instances."""
     settings = onnxruntime.SessionOptions()
-    level = config.get("optimization", {}).get("graph", {}).get("level", 0)
+    level = (config.get("optimization", {}).get("graph") or {}).get("level", 0)
     settings.graph_optimization_level = GRAPH_LEVELS.get(int(level), GRAPH_LEVELS[0])
-    settings.execution_mode = (
-        onnxruntime.ExecutionMode.ORT_PARALLEL
-        if _choice(config, "execution_mode", {"0": False, "1": True}, default=False)
-        else onnxruntime.ExecutionMode.ORT_SEQUENTIAL
-    )
-    settings.intra_op_num_threads = _count(config, "intra_op_thread_count") or default_threads(config)
-    settings.inter_op_num_threads = _count(config, "inter_op_thread_count")
-    settings.enable_cpu_mem_arena = _choice(config, "enable_mem_arena", SWITCH, default=True)
-    settings.enable_mem_pattern = _choice(config, "enable_mem_pattern", SWITCH, default=True)
+    settings.execution_mode = _execution_mode(config)
+    settings.intra_op_num_threads, settings.inter_op_num_threads = _threads(config, server or {})
+    settings.enable_cpu_mem_arena = parameters.switch(config, "enable_mem_arena", default=True)
+    settings.enable_mem_pattern = parameters.switch(config, "enable_mem_pattern", default=True)
     initializers = "session.use_device_allocator_for_initializers"
-    if value := parameter(config, initializers):
+    if value := parameters.text(config, initializers):
         settings.add_session_config_entry(initializers, value)
     if kind != "GPU":
         # A spinning pool would take the cores from the server's own threads between two batches.
         settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    _register_libraries(config, settings)
     return settings
+
+
+def run_options(config: Config) -> onnxruntime.RunOptions | None:
+    """Options of every run; None when there are none."""
+    key = "memory.enable_memory_arena_shrinkage"
+    value = parameters.text(config, key)
+    if value is None:
+        return None
+    made = onnxruntime.RunOptions()
+    made.add_run_config_entry(key, value)
+    return made
 
 
 def default_threads(config: Config) -> int:
@@ -69,29 +103,33 @@ def default_threads(config: Config) -> int:
     return max(1, len(os.sched_getaffinity(0)) // max(1, instances))
 
 
-def parameter(config: Config, key: str) -> str | None:
-    """The `string_value` of a parameter, or None when config.pbtxt does not have it."""
-    entry = config.get("parameters", {}).get(key)
-    return None if entry is None else str(entry["string_value"])
+def _threads(config: Config, server: Mapping[str, str]) -> tuple[int, int]:
+    """Threads within and across operators; the server's global pool, where it is on, wins as in the C++ backend."""
+    keys = ("intra_op_thread_count", "inter_op_thread_count")
+    if parameters.as_switch(config, "enable-global-threadpool", server.get("enable-global-threadpool", "false")):
+        intra, inter = (parameters.as_number(config, key, server.get(key, "0")) for key in keys)
+    else:
+        intra, inter = (parameters.number(config, key) for key in keys)
+    return (intra if intra > 0 else default_threads(config)), max(0, inter)
 
 
-def _count(config: Config, key: str) -> int:
-    text = parameter(config, key) or "0"
-    if not text.strip().lstrip("-").isdigit():
+def _execution_mode(config: Config) -> onnxruntime.ExecutionMode:
+    mode = parameters.number(config, "execution_mode")
+    modes = {0: onnxruntime.ExecutionMode.ORT_SEQUENTIAL, 1: onnxruntime.ExecutionMode.ORT_PARALLEL}
+    if mode not in modes:
         raise ParameterError(
-            f"model '{config['name']}' has parameter {key} with value '{text}', which is not a whole number. "
-            "Write the number of threads, or leave the parameter out to share the cores between the instances."
+            f"Invalid configuration value provided. Expected values for  execution_mode are 0 or 1 but got {mode} . "
+            f"Correct the parameter of model '{config['name']}' or leave it out."
         )
-    return max(0, int(text))
+    return modes[mode]
 
 
-def _choice(config: Config, key: str, values: dict[str, bool], *, default: bool) -> bool:
-    text = parameter(config, key)
-    if text is None:
-        return default
-    if text.lower() not in values:
-        raise ParameterError(
-            f"Invalid configuration value provided. Expected values for {key} are {' or '.join(values)} but got "
-            f"{text} . Correct the parameter of model '{config['name']}' or leave it out."
-        )
-    return values[text.lower()]
+def _register_libraries(config: Config, settings: onnxruntime.SessionOptions) -> None:
+    for library in (config.get("model_operations") or {}).get("op_library_filename", []):
+        try:
+            settings.register_custom_ops_library(library)
+        except Exception as error:
+            raise ParameterError(
+                f"model '{config['name']}': the custom operator library '{library}' cannot be used ({error}). Give "
+                "its whole path in model_operations, and build it for this onnxruntime."
+            ) from error

@@ -1,0 +1,95 @@
+"""One loaded model: it answers a batch of requests with one run, and finds the request that spoils a batch."""
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import parameters
+import text
+from gather import Allocate, Gather, Tensors
+from numpy.typing import NDArray
+from scatter import Scatter
+from tensor_types import Config, GraphTensor
+
+Answer = Sequence[NDArray[np.generic]]
+"""The outputs of one request, in the order of config.pbtxt."""
+
+
+class NanError(ValueError):
+    """An output that is not a number, of a model whose users want to know."""
+
+
+class Session(Protocol):
+    """What this module needs of an `onnxruntime.InferenceSession`."""
+
+    def get_inputs(self) -> Sequence[GraphTensor]:
+        """The graph's inputs."""
+
+    def run(self, names: Sequence[str], feed: dict[str, Any], options: Any) -> list[Any]:
+        """The outputs of these names."""
+
+
+class Executor:
+    """Runs requests on one session; a request is its tensors by name."""
+
+    def __init__(
+        self, config: Config, session: Session, run_options: Any = None, allocate: Allocate = np.empty
+    ) -> None:
+        self._run, self._options = session.run, run_options
+        self._gather = Gather(config, session.get_inputs(), allocate)
+        self._scatter = Scatter(config)
+        self.outputs = self._scatter.names
+        self._refuses_nan = parameters.choice(config, "nan_outputs", ("pass", "error"), default="pass") == "error"
+        self._texts = [index for index, one in enumerate(config["output"]) if one.get("data_type") == "TYPE_STRING"]
+
+    @classmethod
+    def of(cls, config: Config, session: Any, run_options: Any, args: Mapping[str, str]) -> "Executor":
+        """The executor that the graph's types and the instance's kind ask for; `args` are those of `initialize`."""
+        import bfloat16
+
+        if args["model_instance_kind"] == "GPU":
+            import gpu
+
+            if bfloat16.is_used(session):
+                raise ValueError(
+                    f"model '{config['name']}' has BF16 tensors, which this backend serves on the CPU only. "
+                    "Use KIND_CPU, or cast to FP16 or FP32 at the edges of the graph."
+                )
+            bound = gpu.BoundSession(session, "cuda", int(args["model_instance_device_id"]))
+            return cls(config, bound, run_options, gpu.pinned_memory())
+        return cls(config, bfloat16.Bfloat16Session(session) if bfloat16.is_used(session) else session, run_options)
+
+    def run(self, requests: Sequence[Tensors]) -> list[Answer]:
+        """Answer all requests from one run of the graph, in their order; raises what goes wrong."""
+        outputs = self._run(self.outputs, self._gather(requests), self._options)
+        if self._refuses_nan:
+            _check_numbers(self.outputs, outputs)
+        for index in self._texts:
+            outputs[index] = text.to_bytes(outputs[index])
+        return self._scatter(outputs, requests)
+
+
+def _check_numbers(names: Sequence[str], outputs: Sequence[Any]) -> None:
+    for name, output in zip(names, outputs, strict=True):
+        if output.dtype.kind == "f" and np.isnan(output).any():
+            raise NanError(
+                f"output '{name}' holds NaN for this request, and the model's parameter nan_outputs is 'error'. "
+                "Check the request's values, or set nan_outputs to 'pass'."
+            )
+
+
+def isolate(requests: Sequence[Tensors], run: Callable[[Sequence[Tensors]], list[Answer]]) -> list[Answer | Exception]:
+    """Answer the requests together; when that fails, one by one, so that only the guilty ones get an error."""
+    if len(requests) > 1:
+        # Whichever request spoils the batch raises again below, alone.
+        with contextlib.suppress(Exception):
+            return list(run(requests))
+    return [_alone(request, run) for request in requests]
+
+
+def _alone(request: Tensors, run: Callable[[Sequence[Tensors]], list[Answer]]) -> Answer | Exception:
+    try:
+        return run([request])[0]
+    except Exception as error:
+        return error

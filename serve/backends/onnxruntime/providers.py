@@ -1,0 +1,169 @@
+"""onnxruntime's execution providers for one instance, from its kind and `optimization.execution_accelerators`.
+
+Keys, their order and the messages are those of the C++ backend. GPU accelerators of an instance on a CPU are ignored,
+as they are there, so that one configuration serves both.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import parameters
+from parameters import ParameterError
+from tensor_types import Config
+
+Provider = tuple[str, dict[str, str]]
+"""A provider and its options, as `onnxruntime.InferenceSession` takes them."""
+
+TENSORRT, CUDA, OPENVINO, CPU = (f"{name}ExecutionProvider" for name in ("Tensorrt", "CUDA", "OpenVINO", "CPU"))
+
+PRECISIONS = {"FP32": None, "FP16": "trt_fp16_enable", "BF16": "trt_bf16_enable", "INT8": "trt_int8_enable"}
+RENAMED = {
+    "max_workspace_size_bytes": "trt_max_workspace_size",
+    "int8_calibration_table_name": "trt_int8_calibration_table_name",
+    "int8_use_native_calibration_table": "trt_int8_use_native_calibration_table",
+}
+TENSORRT_NUMBERS = {
+    "trt_max_workspace_size",
+    "trt_max_partition_iterations",
+    "trt_min_subgraph_size",
+    "trt_dla_core",
+    "trt_builder_optimization_level",
+    "trt_auxiliary_streams",
+    "trt_ep_context_embed_mode",
+}
+TENSORRT_SWITCHES = {
+    "trt_int8_use_native_calibration_table",
+    "trt_dla_enable",
+    "trt_engine_cache_enable",
+    "trt_dump_subgraphs",
+    "trt_force_sequential_engine_build",
+    "trt_context_memory_sharing_enable",
+    "trt_layer_norm_fp32_fallback",
+    "trt_timing_cache_enable",
+    "trt_force_timing_cache",
+    "trt_detailed_build_log",
+    "trt_build_heuristics_enable",
+    "trt_sparsity_enable",
+    "trt_cuda_graph_enable",
+    "trt_dump_ep_context_model",
+}
+TENSORRT_TEXTS = {
+    "trt_int8_calibration_table_name",
+    "trt_engine_cache_path",
+    "trt_engine_cache_prefix",
+    "trt_timing_cache_path",
+    "trt_tactic_sources",
+    "trt_extra_plugin_lib_paths",
+    "trt_profile_min_shapes",
+    "trt_profile_max_shapes",
+    "trt_profile_opt_shapes",
+    "trt_ep_context_file_path",
+}
+CUDA_SWITCHES = {"do_copy_in_default_stream", "use_ep_level_unified_stream"}
+CUDA_CHOICES = {
+    "cudnn_conv_algo_search": ("EXHAUSTIVE", "HEURISTIC", "DEFAULT"),
+    "arena_extend_strategy": ("kNextPowerOfTwo", "kSameAsRequested"),
+}
+"""Parameters of the model (a deprecated place) that are the index of a CUDA option's value."""
+
+
+def providers(config: Config, *, kind: str, device_id: int, available: Sequence[str]) -> list[Provider]:
+    """The providers for an instance of `kind` (CPU, GPU or MODEL), the preferred one first, the CPU always last.
+
+    `available` are those that the installed onnxruntime has. Raises `ParameterError` for accelerators and keys that
+    the C++ backend refuses, and for providers that are not there.
+    """
+    found: list[Provider] = []
+    if kind == "GPU":
+        found = _gpu(config, device_id, available)
+    for accelerator in _accelerators(config, "cpu_execution_accelerator"):
+        _require(config, accelerator["name"], {"openvino": OPENVINO}, available)
+        found.append((OPENVINO, {"device_type": "CPU"}))
+    return [*found, (CPU, {})]
+
+
+def _gpu(config: Config, device_id: int, available: Sequence[str]) -> list[Provider]:
+    if CUDA not in available:
+        raise ParameterError(
+            f"model '{config['name']}' has an instance of KIND_GPU but the installed onnxruntime offers only "
+            f"{', '.join(available)}. Install onnxruntime-gpu, or use KIND_CPU."
+        )
+    found = []
+    cuda = {}
+    for accelerator in _accelerators(config, "gpu_execution_accelerator"):
+        name, given = accelerator["name"], accelerator.get("parameters", {})
+        _require(config, name, {"tensorrt": TENSORRT, "cuda": CUDA}, available)
+        if name == "tensorrt":
+            found.append((TENSORRT, tensorrt_options(config, given) | {"device_id": str(device_id)}))
+        else:
+            cuda = _cuda_options(config, given)
+    # The C++ backend lets the defaults of the deprecated place win over what the accelerator says; here it wins.
+    return [*found, (CUDA, _deprecated_cuda_options(config) | cuda | {"device_id": str(device_id)})]
+
+
+def _require(config: Config, name: str, known: Mapping[str, str], available: Sequence[str]) -> None:
+    if known.get(name) not in available:
+        there = ", ".join(key for key, provider in known.items() if provider in available) or "none"
+        raise ParameterError(
+            f"unknown Execution Accelerator '{name}' is requested. Model '{config['name']}' asks for it, and the "
+            f"installed onnxruntime has, of those that Triton knows at this place: {there}. Remove it, or install an "
+            "onnxruntime that has it."
+        )
+
+
+def tensorrt_options(config: Config, given: Mapping[str, str]) -> dict[str, str]:
+    """Options of the TensorRT provider from the accelerator's parameters."""
+    options = {}
+    for written, value in given.items():
+        key: str | None = RENAMED.get(written, written)
+        if written == "precision_mode":
+            if value not in PRECISIONS:
+                raise ParameterError(
+                    f"unsupported precision mode '{value}' is requested. Model '{config['name']}' may use one of "
+                    f"{', '.join(PRECISIONS)}."
+                )
+            key, value = PRECISIONS[value], "1"
+        elif written in RENAMED.values() or key not in TENSORRT_NUMBERS | TENSORRT_SWITCHES | TENSORRT_TEXTS:
+            raise ParameterError(
+                f"unknown parameter '{written}' is provided for TensorRT Execution Accelerator. "
+                f"Correct or remove it in the configuration of model '{config['name']}'."
+            )
+        elif key in TENSORRT_NUMBERS:
+            parameters.as_number(config, written, value)
+        elif key in TENSORRT_SWITCHES:
+            value = _provider_switch(config, written, value)
+        if key and value:
+            options[key] = value
+    return options
+
+
+def _provider_switch(config: Config, key: str, value: str) -> str:
+    return "1" if parameters.as_switch(config, key, value) else "0"
+
+
+def _cuda_options(config: Config, given: Mapping[str, str]) -> dict[str, str]:
+    checked = {
+        key: _provider_switch(config, key, value) if key in CUDA_SWITCHES else value for key, value in given.items()
+    }
+    return {key: value for key, value in checked.items() if value}
+
+
+def _deprecated_cuda_options(config: Config) -> dict[str, str]:
+    options = {}
+    for key, values in CUDA_CHOICES.items():
+        index = parameters.number(config, key)
+        if not 0 <= index < len(values):
+            raise ParameterError(
+                f"unsupported {key} value '{index}' is requested. Model '{config['name']}' may use 0 to "
+                f"{len(values) - 1}, for {', '.join(values)}."
+            )
+        options[key] = values[index]
+    for key in ("gpu_mem_limit", "do_copy_in_default_stream"):
+        if value := parameters.text(config, key):
+            options[key] = value
+    return options
+
+
+def _accelerators(config: Config, place: str) -> Sequence[Config]:
+    accelerators = (config.get("optimization") or {}).get("execution_accelerators") or {}
+    found: Sequence[Config] = accelerators.get(place, [])
+    return found

@@ -1,0 +1,60 @@
+"""Requests over one gRPC stream: tritonserver takes them in the order in which they were sent, without any gap."""
+
+import queue
+import time
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import tritonclient.grpc as triton
+from numpy.typing import NDArray
+from tritonclient.utils import np_to_triton_dtype
+
+from clients.counters import Counters
+
+Tensors = Mapping[str, NDArray[np.generic]]
+TIMEOUT_S = 20.0
+
+
+def counted(url: str, model: str, *, executions: int) -> Counters:
+    """The server's counters once it has counted so many executions: it answers first and counts then."""
+    end = time.monotonic() + TIMEOUT_S
+    while (found := Counters.read(url, model)).executions < executions and time.monotonic() < end:
+        time.sleep(0.01)
+    return found
+
+
+class Stream:
+    """One open stream to `url`; every call sends a whole batch of requests and waits for all answers."""
+
+    def __init__(self, url: str) -> None:
+        self._client = triton.InferenceServerClient(url)
+        self._answers: queue.Queue[tuple[object, object]] = queue.Queue()
+        self._client.start_stream(lambda result, error: self._answers.put((result, error)))
+
+    def __enter__(self) -> "Stream":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.stop_stream()
+        self._client.close()
+
+    def send(self, model: str, requests: Sequence[Tensors]) -> list[dict[str, NDArray[np.generic]] | str]:
+        """The outputs of each request, or the server's error message, in the order of the requests."""
+        for index, request in enumerate(requests):
+            tensors = []
+            for name, array in request.items():
+                tensor = triton.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
+                tensor.set_data_from_numpy(array)
+                tensors.append(tensor)
+            self._client.async_stream_infer(model, tensors, request_id=str(index))
+        answers: dict[int, dict[str, NDArray[np.generic]] | str] = {}
+        unnamed = []
+        for _ in requests:
+            result, error = self._answers.get(timeout=TIMEOUT_S)
+            if isinstance(result, triton.InferResult):
+                response = result.get_response()
+                answers[int(response.id)] = {one.name: result.as_numpy(one.name) for one in response.outputs}
+            else:
+                unnamed.append(str(error))  # the client drops the id of a failed request
+        failed = [index for index in range(len(requests)) if index not in answers]
+        return [answers.get(index) or unnamed[failed.index(index)] for index in range(len(requests))]

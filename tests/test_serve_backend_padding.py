@@ -1,0 +1,159 @@
+"""Length-aware execution: the split is the cheapest there is, and its cost is learned from the runs."""
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from latency import Latency
+from padding import Elements, Padding, split
+from parameters import ParameterError
+from streams import Stream, counted
+from tiny_models import parameters, ragged_padded
+
+from serve.launcher import Settings, launch
+
+Sizes = list[tuple[int, int]]
+
+
+def cheapest(sizes: Sizes, cost: Any) -> float:
+    """The least cost over every partition into sets, each set tried one by one."""
+
+    def partitions(rest: Sizes) -> Any:
+        if not rest:
+            yield []
+            return
+        first, *others = rest
+        for count in range(len(others) + 1):
+            for chosen in itertools.combinations(range(len(others)), count):
+                left = [one for index, one in enumerate(others) if index not in chosen]
+                for tail in partitions(left):
+                    yield [[first, *(others[index] for index in chosen)], *tail]
+
+    return min(sum(price(run, cost) for run in partition) for partition in partitions(sizes))
+
+
+def price(run: Sequence[tuple[int, int]], cost: Any) -> float:
+    total: float = cost.prices(max(length for _, length in run))(sum(rows for rows, _ in run))
+    return total
+
+
+@given(
+    sizes=st.lists(st.tuples(st.integers(1, 4), st.integers(0, 50)), min_size=1, max_size=6),
+    run_elements=st.integers(0, 100),
+)
+def test_no_partition_is_cheaper(sizes: Sizes, run_elements: int) -> None:
+    cost = Elements(run_elements)
+    sizes = sorted(sizes, key=lambda size: size[1])
+    ends, claimed, whole = split(sizes, cost)
+    assert ends[-1] == len(sizes)
+    assert whole == price(sizes, cost)
+    found = sum(price(sizes[start:end], cost) for start, end in zip([0, *ends], ends, strict=False))
+    assert found == claimed == cheapest(sizes, cost)
+
+
+def request(length: int, rows: int = 1) -> dict[str, np.ndarray[Any, Any]]:
+    return {"x": np.zeros((rows, length), dtype=np.float32)}
+
+
+def padding(**values: str) -> Padding | None:
+    entries = {key: {"string_value": value} for key, value in values.items()}
+    return Padding.of({"name": "m", "parameters": entries, "input": [{"name": "x", "allow_ragged_batch": True}]})
+
+
+def test_groups_are_the_shortest_first() -> None:
+    budget = padding(padding_budget="elements", padding_budget_run_elements="25")
+    assert budget is not None
+    assert budget.groups([request(100), request(3), request(90, rows=2), request(5)]) == [[1, 3], [2, 0]]
+    assert budget.groups([request(7), request(7)]) == [[0, 1]]
+    assert budget.groups([request(7)]) == [[0]]
+
+
+def test_a_dear_run_is_never_added() -> None:
+    budget = padding(padding_budget="elements", padding_budget_run_elements="1000")
+    assert budget is not None
+    assert budget.groups([request(100), request(3), request(90), request(5)]) == [[0, 1, 2, 3]]
+
+
+def test_off_by_default() -> None:
+    assert padding() is None
+    assert padding(padding_budget="off") is None
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"padding_budget": "tokens"}, "padding_budget with value 'tokens', which is none of off, elements, latency"),
+        ({"padding_budget": "elements"}, "no padding_budget_run_elements of 0 or more"),
+        ({"padding_budget": "elements", "padding_budget_run_elements": "x"}, "failed to convert 'x' to integral"),
+    ],
+)
+def test_bad_values_are_named(values: dict[str, str], said: str) -> None:
+    with pytest.raises(ParameterError, match=said):
+        padding(**values)
+
+
+def test_a_model_without_ragged_input_has_no_padding() -> None:
+    entries = {"padding_budget": {"string_value": "latency"}}
+    with pytest.raises(ParameterError, match="no input with allow_ragged_batch"):
+        Padding.of({"name": "m", "parameters": entries, "input": [{"name": "x"}]})
+
+
+@pytest.mark.parametrize("truth", [(2e-3, 0.0, 2e-6, 0.0), (1e-4, 3e-5, 1e-6, 4e-9), (5e-3, 0.0, 0.0, 0.0)])
+def test_the_latency_is_learned_from_noisy_runs(truth: tuple[float, float, float, float]) -> None:
+    rng = np.random.default_rng(1)
+    learned = Latency()
+    for _ in range(200):
+        rows, length = int(rng.integers(1, 33)), int(rng.integers(1, 400))
+        exact = float(np.dot(truth, [1, rows, rows * length, rows * length**2]))
+        # A shared machine only ever makes a run slower, now and then by much.
+        learned.observe(rows, length, exact * (1 + abs(rng.normal(0, 0.03)) + 3 * (rng.random() < 0.02)))
+    for rows, length in [(1, 300), (8, 20), (32, 50), (32, 400)]:
+        exact = float(np.dot(truth, [1, rows, rows * length, rows * length**2]))
+        assert learned.prices(length)(rows) == pytest.approx(exact, rel=0.15)
+
+
+def test_the_first_batches_are_probed_and_then_only_gain_splits() -> None:
+    budget = padding(padding_budget="latency")
+    assert budget is not None
+    long_tail = [request(20)] * 15 + [request(1000)]
+    groups = []
+    for _ in range(60):
+        groups.append(budget.groups(long_tail))
+        for group in groups[-1]:
+            rows, longest = len(group), max(long_tail[index]["x"].size for index in group)
+            budget.cost.observe(rows, longest, 1e-3 + 1e-6 * rows * longest)
+    assert [len(one) for one in groups[:4]] == [1, 2, 1, 2]
+    assert groups[-1] == [list(range(15)), [15]]
+    even = [request(20)] * 8 + [request(22)] * 8
+    assert len(budget.groups(even)) == 1
+
+
+def items(answers: Sequence[Any]) -> list[list[float]]:
+    assert all(isinstance(answer, dict) for answer in answers), answers
+    return [answer["Y"][0].tolist() for answer in answers]
+
+
+@pytest.mark.server
+def test_the_server_runs_the_cheapest_split(tmp_path: Path) -> None:
+    """Each answer says the longest item and the number of items of the run that it was part of."""
+    values = parameters(padding_budget="elements", padding_budget_run_elements="10")
+    delay = "dynamic_batching { max_queue_delay_microseconds: 5000000 }"
+    ragged_padded(tmp_path, "split", config=values + delay)
+    ragged_padded(tmp_path, "plain", config=delay)
+    lengths = [3, 40, 5, 4, 41, 4, 90, 5]
+    requests = [{"X": np.full((1, length), 2, dtype=np.float32)} for length in lengths]
+    settings = Settings(models=("split", "plain"), repository=tmp_path)
+    with launch(settings) as running, Stream(running.grpc_url) as stream:
+        together = {model: items(stream.send(model, requests)) for model in settings.models}
+        totals = {model: counted(running.grpc_url, model, executions=1) for model in settings.models}
+    assert together["plain"] == [[2 * length, 90, 8] for length in lengths]
+    runs = {3: (5, 5), 4: (5, 5), 5: (5, 5), 40: (41, 2), 41: (41, 2), 90: (90, 1)}
+    assert together["split"] == [[2 * length, *runs[length]] for length in lengths]
+    # To Triton it is one execution of 8 rows either way.
+    assert totals["plain"].batches == totals["split"].batches == {8: 1}
+    assert totals["split"].requests == 8

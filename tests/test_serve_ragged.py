@@ -1,0 +1,108 @@
+"""Ragged batches on the real server: what the graph gets and what each request gets back, against plain numpy."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from streams import Stream, counted
+from tiny_models import KINDS, ragged_echo
+
+from clients.counters import Counters
+from serve.launcher import Server, Settings, launch
+
+pytestmark = pytest.mark.server
+
+ROWS = 16
+MODELS = ("echo_int32", "echo_fp32", "echo_frames")
+
+
+@pytest.fixture(scope="module")
+def echo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    repository = tmp_path_factory.mktemp("ragged")
+    ragged_echo(repository, "echo_int32", data_type="INT32")
+    ragged_echo(repository, "echo_fp32", data_type="FP32")
+    ragged_echo(repository, "echo_frames", data_type="INT32", dims="-1, 3")
+    with launch(Settings(models=MODELS, repository=repository)) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def stream(echo: Server) -> Iterator[Stream]:
+    with Stream(echo.grpc_url) as opened:
+        yield opened
+
+
+@st.composite
+def mixes(draw: st.DrawFn) -> list[tuple[int, int]]:
+    """(rows, length) of each request of a batch of exactly ROWS rows, so that it runs at once and alone."""
+    mix: list[tuple[int, int]] = []
+    while (left := ROWS - sum(rows for rows, _ in mix)) > 0:
+        mix.append((draw(st.integers(1, min(4, left))), draw(st.integers(0, 50))))
+    return mix
+
+
+def expected(shapes: list[tuple[int, ...]]) -> dict[str, list[int]]:
+    """The six batch inputs, flat, written down one request and one item at a time."""
+    seen: dict[str, list[int]] = {name: [] for name in KINDS}
+    total = 0
+    seen["STARTS"].append(0)
+    for rows, *item in shapes:
+        count = rows * int(np.prod(item))
+        total += count
+        seen["COUNT"].append(count)
+        seen["ENDS"].append(total)
+        seen["STARTS"].append(total)
+        seen["LONGEST"] = [max([*seen["LONGEST"], count])]
+        for _ in range(rows):
+            seen["ITEMS"] += item
+            seen["ITEMS_FLAT"] += item
+    return seen
+
+
+def check(stream: Stream, url: str, model: str, shapes: list[tuple[int, ...]]) -> None:
+    rng = np.random.default_rng(len(shapes))
+    requests = [rng.normal(size=shape).astype(np.float32) for shape in shapes]
+    before = Counters.read(url, model).executions
+    answers = stream.send(model, [{"X": request} for request in requests])
+    # One batch, so every answer saw all requests.
+    assert counted(url, model, executions=before + 1).executions == before + 1
+    wanted = expected(shapes)
+    for request, answer in zip(requests, answers, strict=True):
+        assert isinstance(answer, dict), answer
+        np.testing.assert_array_equal(answer["DOUBLE"], 2 * request)
+        np.testing.assert_array_equal(answer["PAIRS"], np.stack([request, -request], axis=-1))
+        for name in KINDS:
+            assert answer[f"SEEN_{name}"].tolist() == [wanted[name]] * request.shape[0], name
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@given(mix=mixes(), model=st.sampled_from(MODELS))
+def test_six_kinds_and_scatter_equal_numpy(
+    stream: Stream, echo: Server, mix: list[tuple[int, int]], model: str
+) -> None:
+    tail = (3,) if model == "echo_frames" else ()
+    check(stream, echo.grpc_url, model, [(rows, length, *tail) for rows, length in mix])
+
+
+def test_the_documented_example(tmp_path: Path) -> None:
+    """A [1,3], B [2,2], C [1,5] as one execution: the numbers of the backend's README."""
+    ragged_echo(tmp_path, "echo", rows=4)
+    with launch(Settings(models=("echo",), repository=tmp_path)) as running, Stream(running.grpc_url) as stream:
+        shapes = [(1, 3), (2, 2), (1, 5)]
+        answers = stream.send("echo", [{"X": np.ones(shape, dtype=np.float32)} for shape in shapes])
+        batches = counted(running.grpc_url, "echo", executions=1).batches
+    assert batches == {4: 1}
+    answer = answers[0]
+    assert isinstance(answer, dict), answer
+    seen = {name: answer[f"SEEN_{name}"][0].tolist() for name in KINDS}
+    assert seen == {
+        "COUNT": [3, 4, 5],
+        "ENDS": [3, 7, 12],
+        "STARTS": [0, 3, 7, 12],
+        "LONGEST": [5],
+        "ITEMS": [3, 2, 2, 5],
+        "ITEMS_FLAT": [3, 2, 2, 5],
+    }
