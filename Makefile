@@ -1,7 +1,8 @@
-# triton-batching: every job of the project, one target each. `make help` lists them.
+# triton-batching: every job of the project, one target each. `make help` lists them; ARGS= adds arguments to a program.
 PYTHON  ?= python3
 RUNTIME ?= cpu
 VENV    := .venv
+READY   := $(VENV)/.runtime-$(RUNTIME)
 PY      := $(VENV)/bin/python
 INSTALL := $(PY) -m pip install --disable-pip-version-check --quiet --progress-bar on --constraint requirements.lock
 # The last client wheel that holds the perf_analyzer binary, in a folder of its own beside the current client.
@@ -16,34 +17,34 @@ IMAGE   ?= triton-batching
 .PHONY: help setup demo export serve check-repo client measure report test check image lock clean
 
 help:  ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(VENV)/.runtime  ## make .venv with tritonserver, perf_analyzer and onnxruntime (RUNTIME=cpu|gpu)
+setup: $(READY)  ## make .venv with tritonserver, perf_analyzer and onnxruntime (RUNTIME=cpu or gpu)
 
-demo: $(VENV)/.runtime  ## the whole journey: serve, batch, measure, report, read words (RESULTS=folder)
-	$(PY) -m perf.demo --results $(RESULTS) $(DEMO)
+demo: $(READY)  ## the whole journey: serve, batch, measure, report, read words (RESULTS=folder)
+	$(PY) -m perf.demo --results $(RESULTS) $(ARGS)
 
 export: $(VENV)/.dev  ## export every model to ONNX and prove it (needs torch)
-	$(PY) -m export
+	$(PY) -m export $(ARGS)
 
-serve: $(VENV)/.runtime  ## serve a model on ports 8000/8001/8002 (MODEL=, CONFIG=)
-	$(PY) -m serve --model $(MODEL) --config-name $(CONFIG)
+serve: $(READY)  ## serve a model on ports 8000/8001/8002 (MODEL=, CONFIG=)
+	$(PY) -m serve --model $(MODEL) --config-name $(CONFIG) $(ARGS)
 
-check-repo: $(VENV)/.runtime  ## check every config.pbtxt and variant against its ONNX graph
+check-repo: $(READY)  ## check every config.pbtxt and variant against its ONNX graph
 	$(PY) -m export.repository
 
-client: $(VENV)/.runtime  ## read the sample pictures on the running server
-	$(PY) -m clients.recognize clients/pictures/*.png
+client: $(READY)  ## read the sample pictures on the running server
+	$(PY) -m clients.recognize clients/pictures/*.png $(ARGS)
 
-measure: $(VENV)/.runtime  ## sweep one model over its configurations (MODEL=, RESULTS=)
-	$(PY) -m perf.sweep $(MODEL) --results $(RESULTS)
+measure: $(READY)  ## sweep one model over its configurations (MODEL=, RESULTS=)
+	$(PY) -m perf.sweep $(MODEL) --results $(RESULTS) $(ARGS)
 
-report: $(VENV)/.runtime  ## tables, CSV and report.html from the records (RESULTS=)
-	$(PY) -m perf.report $(RESULTS)
+report: $(READY)  ## tables, CSV and report.html from the records (RESULTS=)
+	$(PY) -m perf.report $(RESULTS) $(ARGS)
 
 test: $(VENV)/.dev  ## every test, with real servers
-	$(PY) -m export --missing ranker resnet50
-	$(PY) -m pytest
+	$(PY) -m export
+	$(PY) -m pytest $(ARGS)
 
 check: $(VENV)/.dev  ## style, types and import direction
 	$(PY) -m ruff format --check .
@@ -71,16 +72,19 @@ $(VENV)/bin/python:
 	    f"Python {sys.version.split()[0]} found, 3.11 or 3.12 needed: make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.runtime: pyproject.toml requirements.lock | $(VENV)/bin/python
+$(READY): pyproject.toml requirements.lock | $(VENV)/bin/python
 	@echo "installing tritonserver, perf_analyzer and onnxruntime into $(VENV) (about 170 MB to download)"
+	@# The wheels for CPU and GPU own the same folder, so the other one goes first.
+	$(PY) -m pip uninstall --disable-pip-version-check --quiet --yes onnxruntime onnxruntime-gpu 2>/dev/null
 	$(INSTALL) --editable '.[$(RUNTIME)]'
 	$(INSTALL) --no-deps nvidia-pytriton
 	$(PY) -m pip install --disable-pip-version-check --quiet --progress-bar on --upgrade --no-deps \
 	    --target $(VENV)/perf_analyzer $(ANALYZER)
 	@rm -f $(VENV)/perf_analyzer/bin/perf_client  # the same binary under its old name
+	@rm -f $(VENV)/.runtime-*
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.runtime
+$(VENV)/.dev: $(READY)
 	@echo "installing torch, type faces and the checkers into $(VENV)"
 	$(INSTALL) --editable '.[$(RUNTIME),export,words,dev]'
 	@touch $@

@@ -79,7 +79,7 @@ def load(file: Path, *, pictures: int, seed: int, taken: Collection[str], progre
         file.parent.mkdir(parents=True, exist_ok=True)
         chunks = _render(pictures, seed, frozenset(taken), progress)
         unfinished = file.with_suffix(".part.npz")
-        np.savez(unfinished, **_sorted(chunks))  # type: ignore[arg-type]
+        np.savez(unfinished, **_sorted(chunks))
         unfinished.rename(file)
     with np.load(file) as arrays:
         shelves = {

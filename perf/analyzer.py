@@ -11,6 +11,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,7 +29,6 @@ from serve.installation import InstallationError, find, link_plain_names
 ANY_SPREAD_PERCENT = 100_000
 WINDOWS = 3
 SAMPLES = 16
-ROOT = Path(__file__).parents[1]
 NEEDED = ["libb64.so.0d", "libcudart.so.12"]
 
 PASS = re.compile(r"Pass \[\d+\] throughput: ([\d.]+) infer/sec\. (?:\w+ latency|Avg latency): (\d+) usec")
@@ -153,12 +153,12 @@ def _output_bytes(target: Target, load: Load) -> int:
 
 
 def _binary() -> Path:
-    bundled = ROOT / ".venv" / "perf_analyzer" / "bin" / "perf_analyzer"
-    folders = [bundled.parent, *map(Path, os.environ.get("PATH", "").split(":"))]
+    bundled = Path(sys.prefix) / "perf_analyzer" / "bin"
+    folders = [bundled, *map(Path, os.environ.get("PATH", "").split(":"))]
     for folder in folders:
         if (folder / "perf_analyzer").is_file():
             return folder / "perf_analyzer"
-    raise AnalyzerError("no perf_analyzer: neither in .venv/perf_analyzer nor on PATH. Run make setup.")
+    raise AnalyzerError(f"no perf_analyzer: neither in {bundled} nor on PATH. Run make setup.")
 
 
 def _environment(folder: Path) -> dict[str, str]:

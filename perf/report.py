@@ -15,16 +15,17 @@ import jinja2
 from markupsafe import Markup
 from rich.console import Console
 
+from export.terminal import complain, terminal
 from perf.machine import Machine
 from perf.marks import LITTLE_LIMIT, SPREAD_LIMIT, percent
 from perf.mixture import MixtureError
 from perf.plots import plots, save_png
 from perf.record import Ceiling, Load, Point, Record, RecordError, read
 from perf.summary import Comparison, Row, compare
-from perf.table import filled, table
+from perf.table import filled, markdown, table
 from perf.verdict import sentences
 
-FORMATS = ("table", "csv", "html", "png")
+FORMATS = ("table", "csv", "html", "png", "markdown")
 
 
 class ReportError(Exception):
@@ -73,14 +74,14 @@ def summarise(folder: Path) -> Summary:
 def print_tables(console: Console, summary: Summary) -> None:
     """One table per model and kind of load, what it says in words, and the reasons of the marks."""
     for comparison in summary.comparisons:
-        console.print(heading(comparison), style="bold", markup=False, highlight=False)
+        console.print(heading(comparison), style="bold", markup=False)
         console.print(table(comparison, console.width))
         for sentence in sentences(comparison):
-            console.print(sentence, markup=False, highlight=False)
+            console.print(sentence, markup=False)
         for row in comparison.rows:
             if row.marks:
                 reasons = f"! {row.config_name} at {row.load.concurrency}: {'; '.join(row.marks)}"
-                console.print(reasons, markup=False, highlight=False, style="dim")
+                console.print(reasons, markup=False, style="dim")
         console.print()
 
 
@@ -204,22 +205,24 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("folder", type=Path, help="folder of records")
     parser.add_argument("--out", type=Path, help="where to write (default: the folder of the records)")
-    parser.add_argument("--format", choices=(*FORMATS, "all"), default="all", help="default: all but png")
+    parser.add_argument("--format", choices=(*FORMATS, "all"), default="all", help="default: table, csv and html")
     arguments = parser.parse_args(argv)
-    console, out = Console(), arguments.out or arguments.folder
+    console, out = terminal(), arguments.out or arguments.folder
     wanted = FORMATS[:3] if arguments.format == "all" else (arguments.format,)
     try:
         summary = summarise(arguments.folder)
     except (ReportError, RecordError, MixtureError) as error:
-        console.print(str(error), style="red", markup=False, highlight=False, soft_wrap=True)
+        complain(console, error)
         return 2
     if "table" in wanted:
         print_tables(console, summary)
+    if "markdown" in wanted:
+        console.print("\n\n".join(map(markdown, summary.comparisons)), markup=False)
     writers = {"csv": write_csv, "html": write_html, "png": write_png}
     for name in [name for name in wanted if name in writers]:
         written = writers[name](summary, out)
         for path in written if isinstance(written, tuple) else (written,):
-            console.print(f"written: {path}", markup=False, highlight=False, soft_wrap=True)
+            console.print(f"written: {path}", markup=False)
     return 0
 
 

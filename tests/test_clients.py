@@ -3,9 +3,11 @@
 import asyncio
 import socket
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from PIL import Image
 
 from clients import recognize
@@ -13,6 +15,7 @@ from clients.connection import RequestFailedError, ServerUnreachableError, conne
 from clients.counters import Counters
 from serve.launcher import Server
 
+Array = NDArray[Any]
 PICTURES = Path(recognize.__file__).parent / "pictures"
 
 
@@ -24,7 +27,7 @@ def nobody() -> str:
         return f"127.0.0.1:{free.getsockname()[1]}"
 
 
-async def ask(url: str, model: str, array: np.ndarray, name: str = "features") -> dict[str, np.ndarray]:
+async def ask(url: str, model: str, array: Array, name: str = "features") -> dict[str, Array]:
     async with connect(url) as connection:
         await connection.check(model)
         return await connection.infer(model, {name: array}, timeout_s=10)
@@ -51,7 +54,7 @@ def test_a_failed_request_is_counted_apart(server: Server) -> None:
 
 @pytest.mark.server
 @pytest.mark.parametrize("array", [np.zeros((1, 256), dtype=np.float64), np.zeros((1, 256), dtype=np.int32)])
-def test_a_wrong_type_is_named(server: Server, array: np.ndarray) -> None:
+def test_a_wrong_type_is_named(server: Server, array: Array) -> None:
     with pytest.raises(RequestFailedError, match=r"data-type is 'FP32'|data-type"):
         asyncio.run(ask(server.grpc_url, "ranker", array))
 

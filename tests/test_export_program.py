@@ -15,7 +15,7 @@ from export.__main__ import export, main
 from export.catalogue import TRAINED, Exporter, catalogue, with_weights
 from export.ranker import Reference
 from export.recipe import Recipe
-from export.repository import REPOSITORY
+from export.repository import REPOSITORY, read_config
 from export.samples import sample
 from export.signature import Signature
 from export.verify import ProofError, prove
@@ -94,7 +94,7 @@ def test_the_committed_recogniser_is_its_weights(tmp_path: Path) -> None:
     assert exporter.recipe.same_content(Recipe.of(committed))
     again = tmp_path / "again.onnx"
     exporter.write(exporter.recipe, again)
-    config = verify.read_config(REPOSITORY / "text_recognition" / "config.pbtxt")
+    config = read_config(REPOSITORY / "text_recognition" / "config.pbtxt")
     inputs = sample(config, rows=5, seed=3)
     answers = [onnxruntime.InferenceSession(str(path)).run(None, inputs)[0] for path in (committed, again)]
     np.testing.assert_allclose(answers[0], answers[1], atol=1e-5)
@@ -117,7 +117,11 @@ def test_a_failed_proof_keeps_the_old_file(ranker: Path, tmp_path: Path, monkeyp
     folder = mixing(tmp_path)
     path = folder / "1" / "model.onnx"
     before = path.read_bytes()
-    bad = dataclasses.replace(NO_REFERENCE, write=lambda recipe, draft: draft.write_bytes(before))
+
+    def write(_: Recipe, draft: Path) -> None:
+        draft.write_bytes(before)
+
+    bad = dataclasses.replace(NO_REFERENCE, write=write)
     with pytest.raises(ProofError):
         export("mixing", bad, repository=tmp_path)
     assert path.read_bytes() == before

@@ -141,7 +141,7 @@ def test_a_failure_says_what_perf_analyzer_said(server: Server) -> None:
 
 
 def test_no_perf_analyzer_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(analyzer, "ROOT", tmp_path)
+    monkeypatch.setattr("sys.prefix", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(AnalyzerError, match="Run make setup"):
         analyzer._binary()

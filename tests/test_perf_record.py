@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -83,7 +84,7 @@ def test_what_the_server_counted_in_between() -> None:
         {"load": dataclasses.replace(RECORD.point.load, window_ms=2000)},
     ],
 )
-def test_another_point_is_not_measured_yet(tmp_path: Path, change: dict[str, object]) -> None:
+def test_another_point_is_not_measured_yet(tmp_path: Path, change: dict[str, Any]) -> None:
     store = Store(tmp_path)
     assert not store.has(RECORD.point)
     store.add(RECORD)

@@ -2,11 +2,13 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
 import pytest
 import tritonclient.grpc as triton
+from numpy.typing import NDArray
 from tiny_models import lookup
 
 from clients.connection import RequestFailedError, connect
@@ -15,17 +17,18 @@ from export.repository import REPOSITORY, config_file, model_file, model_folder,
 from export.samples import sample
 from serve.launcher import Server, Settings, launch
 
+Array = NDArray[Any]
 pytestmark = pytest.mark.server
 
 ROWS = [4, 2, 2, 6, 2]
 
 
-async def send(url: str, model: str, arrays: list[np.ndarray], *, gap_s: float = 0.0) -> list[np.ndarray]:
+async def send(url: str, model: str, arrays: list[Array], *, gap_s: float = 0.0) -> list[Array]:
     """One request per array, in this order, all in flight together; the first output of each."""
     async with connect(url) as connection:
         name = read_config(config_file(model_folder(model), None)).input[0].name
 
-        async def one(index: int, array: np.ndarray) -> np.ndarray:
+        async def one(index: int, array: Array) -> Array:
             # The order of arrival is part of what is tested, so each request waits for its turn.
             await asyncio.sleep(index * gap_s)
             return next(iter((await connection.infer(model, {name: array})).values()))

@@ -149,7 +149,7 @@ def test_arguments_after_ours_reach_the_server(tmp_path: Path) -> None:
 
 def test_no_tritonserver_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
-    monkeypatch.setattr(installation.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(InstallationError, match="make setup, or pip install --no-deps nvidia-pytriton"):
         installation.find()
 
@@ -158,7 +158,7 @@ def test_a_python_without_a_stub_names_those_that_have_one(monkeypatch: pytest.M
     class Version(tuple[int, ...]):
         major, minor = 3, 99
 
-    monkeypatch.setattr(installation.sys, "version_info", Version((3, 99)))
+    monkeypatch.setattr("sys.version_info", Version((3, 99)))
     with pytest.raises(InstallationError, match=r"Python 3\.99 has no triton_python_backend_stub .*3\.11"):
         installation.find()
 
