@@ -1,16 +1,19 @@
 # triton-batching: every job of the project, one target each. `make help` lists them; ARGS= adds arguments to a program.
 PYTHON  ?= python3
-RUNTIME ?= cpu
 VENV    := .venv
+# cpu or gpu: what .venv was made for, unless said otherwise.
+RUNTIME ?= $(or $(patsubst $(VENV)/.runtime-%,%,$(firstword $(wildcard $(VENV)/.runtime-*))),cpu)
 READY   := $(VENV)/.runtime-$(RUNTIME)
 PY      := $(VENV)/bin/python
 INSTALL := $(PY) -m pip install --disable-pip-version-check --quiet --progress-bar on --constraint requirements.lock
 # The last client wheel that holds the perf_analyzer binary, in a folder of its own beside the current client.
 ANALYZER := $(shell sed -n 's/^. perf_analyzer: //p' requirements.lock)
 
+# The one model file that is made on the spot, without torch.
+RANKER  := model_repository/ranker/1/model.onnx
+
 MODEL   ?= text_recognition
 CONFIG  ?= dynamic
-RESULTS ?= perf/results/demo
 IMAGE   ?= triton-batching
 
 .DEFAULT_GOAL := help
@@ -21,13 +24,13 @@ help:  ## list the targets
 
 setup: $(READY)  ## make .venv with tritonserver, perf_analyzer and onnxruntime (RUNTIME=cpu or gpu)
 
-demo: $(READY)  ## the whole journey: serve, batch, measure, report, read words (RESULTS=folder)
-	$(PY) -m perf.demo --results $(RESULTS) $(ARGS)
+demo: $(READY) $(RANKER)  ## the whole journey: serve, batch, measure, report, read words (RESULTS=folder)
+	$(PY) -m perf.demo --results $(or $(RESULTS),perf/results/demo) $(ARGS)
 
 export: $(VENV)/.dev  ## export every model to ONNX and prove it (needs torch)
 	$(PY) -m export $(ARGS)
 
-serve: $(READY)  ## serve a model on ports 8000/8001/8002 (MODEL=, CONFIG=)
+serve: $(READY) $(RANKER)  ## serve a model on ports 8000/8001/8002 (MODEL=, CONFIG=)
 	$(PY) -m serve --model $(MODEL) --config-name $(CONFIG) $(ARGS)
 
 check-repo: $(READY)  ## check every config.pbtxt and variant against its ONNX graph
@@ -36,11 +39,11 @@ check-repo: $(READY)  ## check every config.pbtxt and variant against its ONNX g
 client: $(READY)  ## read the sample pictures on the running server
 	$(PY) -m clients.recognize clients/pictures/*.png $(ARGS)
 
-measure: $(READY)  ## sweep one model over its configurations (MODEL=, RESULTS=)
-	$(PY) -m perf.sweep $(MODEL) --results $(RESULTS) $(ARGS)
+measure: $(READY) $(RANKER)  ## sweep one model over its configurations (MODEL=, RESULTS=)
+	$(PY) -m perf.sweep $(MODEL) --results $(or $(RESULTS),perf/results/local) $(ARGS)
 
 report: $(READY)  ## tables, CSV and report.html from the records (RESULTS=)
-	$(PY) -m perf.report $(RESULTS) $(ARGS)
+	$(PY) -m perf.report $(or $(RESULTS),perf/results/local) $(ARGS)
 
 test: $(VENV)/.dev  ## every test, with real servers
 	$(PY) -m export
@@ -58,10 +61,12 @@ image:  ## build the container images (needs a Docker engine)
 	docker build --file docker/sdk.Dockerfile --tag $(IMAGE)-sdk .
 
 lock: $(VENV)/.dev  ## renew requirements.lock from pyproject.toml
+	@mkdir -p build
 	sed -n '/^# Binaries/,$$p' requirements.lock > build/binaries.lock
 	$(VENV)/bin/pip-compile --quiet --all-extras --strip-extras --no-emit-index-url --no-emit-find-links \
-	    --no-emit-trusted-host --no-header --output-file requirements.lock pyproject.toml
-	sed -i 's/+cpu$$//' requirements.lock
+	    --no-emit-trusted-host --no-header --no-annotate --output-file requirements.lock pyproject.toml
+	@# CUDA's libraries are pinned by the torch or onnxruntime-gpu that needs them, each to its own.
+	sed -i -e 's/+cpu$$//' -e '/^nvidia-[cn][uv]/d' -e '/^#/d' requirements.lock
 	cat build/binaries.lock >> requirements.lock
 
 clean:  ## remove what was built (records, .venv and exported models stay)
@@ -70,10 +75,11 @@ clean:  ## remove what was built (records, .venv and exported models stay)
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info < (3, 13) else \
 	    f"Python {sys.version.split()[0]} found, 3.11 or 3.12 needed: make PYTHON=python3.11")'
-	$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+	    echo "Python cannot make a virtual environment (Debian and Ubuntu: apt-get install python3-venv)"; exit 1; }
 
 $(READY): pyproject.toml requirements.lock | $(VENV)/bin/python
-	@echo "installing tritonserver, perf_analyzer and onnxruntime into $(VENV) (about 170 MB to download)"
+	@echo "installing tritonserver, perf_analyzer and onnxruntime into $(VENV) (about 155 MB to download)"
 	@# The wheels for CPU and GPU own the same folder, so the other one goes first.
 	$(PY) -m pip uninstall --disable-pip-version-check --quiet --yes onnxruntime onnxruntime-gpu 2>/dev/null
 	$(INSTALL) --editable '.[$(RUNTIME)]'
@@ -83,6 +89,9 @@ $(READY): pyproject.toml requirements.lock | $(VENV)/bin/python
 	@rm -f $(VENV)/perf_analyzer/bin/perf_client  # the same binary under its old name
 	@rm -f $(VENV)/.runtime-*
 	@touch $@
+
+$(RANKER): | $(READY)
+	$(PY) -m export ranker
 
 $(VENV)/.dev: $(READY)
 	@echo "installing torch, type faces and the checkers into $(VENV)"

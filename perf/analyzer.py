@@ -22,12 +22,16 @@ from numpy.typing import NDArray
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.samples import sample
+from export.terminal import Failure
 from perf.record import Load, Measured, Window
-from serve.installation import InstallationError, find, link_plain_names
+from serve.installation import bundled_libraries, link_plain_names
 
 # perf_analyzer ends after three windows whose spread is within this limit: always.
 ANY_SPREAD_PERCENT = 100_000
 WINDOWS = 3
+ATTEMPTS = 3
+# A window must hold this many latencies.
+LEAST_LATENCIES = 4
 SAMPLES = 16
 NEEDED = ["libb64.so.0d", "libcudart.so.12"]
 
@@ -37,7 +41,7 @@ REQUESTS = re.compile(r"Request count: (\d+)")
 Arrays = Mapping[str, NDArray[np.generic]]
 
 
-class AnalyzerError(Exception):
+class AnalyzerError(Failure):
     """perf_analyzer is missing or gave no measurement; the text holds what it said."""
 
 
@@ -52,26 +56,44 @@ class Target:
 
 
 def measure(target: Target, load: Load, *, window_ms: int) -> tuple[Measured, tuple[str, ...]]:
-    """Run one closed-loop point of three windows; the measurement and the command without this run's paths."""
+    """Run one closed-loop point of three windows; the measurement and the command without this run's paths.
+
+    A window hardly longer than a request gives several times the true throughput, or nothing at all: perf_analyzer is
+    then run again with longer ones, twice at most.
+    """
+    for _ in range(ATTEMPTS):
+        measured, command, said = _run(target, load, window_ms)
+        latency_ms = max((window.latency_us / 1e3 for window in measured.windows), default=0.0) if measured else 0.0
+        if measured is not None and len(measured.windows) >= WINDOWS and window_ms >= LEAST_LATENCIES * latency_ms:
+            return measured, command
+        window_ms = max(2 * window_ms, round(1.5 * LEAST_LATENCIES * latency_ms))
+    if measured is not None:
+        return measured, command
+    raise AnalyzerError(f"perf_analyzer measured nothing for '{target.model}':\n{said}")
+
+
+def _run(target: Target, load: Load, window_ms: int) -> tuple[Measured | None, tuple[str, ...], str]:
     with tempfile.TemporaryDirectory(prefix="triton-batching-") as folder:
         table = Path(folder) / "point.csv"
         arguments = _arguments(target, load, Path(folder), window_ms)
-        answer = subprocess.run(
-            [str(_binary()), *arguments, "-f", str(table)],
-            capture_output=True,
-            text=True,
-            env=_environment(Path(folder) / "libraries"),
-            timeout=60 + WINDOWS * 10 * window_ms / 1e3,
-            cwd=folder,
-        )
-        measured = parse(answer.stdout, table.read_text() if table.is_file() else "")
-    if measured is None:
-        said = "\n".join([*answer.stdout.splitlines()[-5:], *answer.stderr.splitlines()[-5:]])
-        raise AnalyzerError(f"perf_analyzer measured nothing for '{target.model}' (code {answer.returncode}):\n{said}")
-    return measured, ("perf_analyzer", *(Path(part).name if folder in part else part for part in arguments))
+        limit_s = 60 + WINDOWS * 10 * window_ms / 1e3
+        try:
+            answer = subprocess.run(
+                [str(_binary()), *arguments, "-f", str(table)],
+                capture_output=True,
+                text=True,
+                env=_environment(Path(folder) / "libraries"),
+                timeout=limit_s,
+                cwd=folder,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise AnalyzerError(f"perf_analyzer did not end within {limit_s:.0f} s for '{target.model}'.") from error
+        measured = parse(answer.stdout, table.read_text() if table.is_file() else "", window_ms)
+    command = ("perf_analyzer", *(Path(part).name if folder in part else part for part in arguments))
+    return measured, command, "\n".join([*answer.stdout.splitlines()[-5:], *answer.stderr.splitlines()[-5:]])
 
 
-def parse(output: str, table: str) -> Measured | None:
+def parse(output: str, table: str, window_ms: int) -> Measured | None:
     """Read what perf_analyzer printed with `-v` and its CSV with `--verbose-csv`; None when there is no window.
 
     Without the CSV (it gave up, or an older version) the windows alone give a throughput, their median.
@@ -84,6 +106,7 @@ def parse(output: str, table: str) -> Measured | None:
     rows = list(csv.DictReader(table.splitlines()))
     if not rows:
         return Measured(
+            window_ms=window_ms,
             windows=windows,
             throughput_rows_per_s=float(np.median([window.throughput_rows_per_s for window in windows])),
         )
@@ -92,6 +115,7 @@ def parse(output: str, table: str) -> Measured | None:
     server = ("Server Queue", "Server Compute Input", "Server Compute Infer", "Server Compute Output")
     requests = REQUESTS.search(output)
     return Measured(
+        window_ms=window_ms,
         windows=windows,
         throughput_rows_per_s=cells["Inferences/Second"],
         requests=int(requests[1]) if requests else None,
@@ -109,13 +133,16 @@ def parse(output: str, table: str) -> Measured | None:
 
 def write_samples(config: ModelConfig, path: Path) -> Path:
     """Seeded valid inputs as perf_analyzer's JSON: one entry per row, sent in turn."""
-    drawn = sample(config, rows=SAMPLES)
+    drawn = [sample(config, rows=1, seed=seed) for seed in range(SAMPLES)]
     entries = [
-        {name: {"content": _content(array[row]), "shape": list(array.shape[1:])} for name, array in drawn.items()}
-        for row in range(SAMPLES)
+        {name: _entry(array[0] if config.max_batch_size > 0 else array) for name, array in one.items()} for one in drawn
     ]
     path.write_text(json.dumps({"data": entries}))
     return path
+
+
+def _entry(row: NDArray[np.generic]) -> dict[str, object]:
+    return {"content": _content(row), "shape": list(row.shape)}
 
 
 def _content(array: NDArray[np.generic]) -> list[object]:
@@ -162,11 +189,9 @@ def _binary() -> Path:
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    environment = dict(os.environ)
-    try:
-        libraries = find().libraries
-    except InstallationError:
-        return environment
+    # A proxy that the environment names for the world must not be asked for a server on this machine.
+    environment = {key: value for key, value in os.environ.items() if not key.lower().endswith("_proxy")}
+    libraries = bundled_libraries()
     if libraries is not None:
         links = link_plain_names(libraries, NEEDED, folder)
         environment["LD_LIBRARY_PATH"] = f"{links}:{environment.get('LD_LIBRARY_PATH', '')}"

@@ -5,7 +5,6 @@
 
 import argparse
 import datetime
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -19,32 +18,35 @@ from rich.progress import Progress
 from rich.table import Table
 
 from export.recipe import digest
-from export.repository import REPOSITORY, RepositoryError, config_file, model_file, model_folder, read_config
+from export.repository import REPOSITORY, config_file, model_file, model_folder, read_config
 from export.samples import sample
-from export.terminal import complain, terminal
-from perf.machine import Machine, versions
+from export.terminal import Mistake, guarded, terminal
+from perf.machine import Machine, cores, versions
 from perf.record import Ceiling, Store
 
 ROUNDS = 3
 ROUND_S = 0.5
 
 
-class LimitError(Exception):
+class LimitError(Mistake):
     """The model has no ceiling to measure."""
 
 
 def plan(model: str, *, threads: int | None = None, repeat: int = 1, repository: Path = REPOSITORY) -> Ceiling:
     """An empty `Ceiling` that says what would be measured; `threads` defaults to all cores, as one instance gets."""
     folder = model_folder(model, repository)
-    path = model_file(folder, read_config(config_file(folder, None)))
+    config = read_config(config_file(folder, None))
+    path = model_file(folder, config)
+    if config.max_batch_size < 1:
+        raise LimitError(f"'{model}' has max_batch_size 0, so it has no batches to measure.")
     if path.suffix != ".onnx":
         raise LimitError(f"'{model}' is not an ONNX model ({path.name}), so it has no onnxruntime ceiling.")
     if not path.is_file():
-        raise LimitError(f"{path}: not exported yet. Run python -m export {model}.")
+        raise LimitError(f"{path}: not exported yet. Run: make export ARGS={model}.")
     return Ceiling(
         model=model,
         model_sha256=digest(path),
-        threads=threads or len(os.sched_getaffinity(0)),
+        threads=threads or cores(),
         repeat=repeat,
         machine=Machine.this(),
         versions=versions(),
@@ -98,12 +100,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, help="intra-op threads (default: all cores)")
     parser.add_argument("--results", type=Path, help="also write a record into this folder")
     arguments = parser.parse_args(argv)
+    return guarded(lambda: report(arguments.model, arguments.threads, arguments.results))
+
+
+def report(model: str, threads: int | None, results: Path | None) -> None:
+    """Measure and print; write a record too when a folder is given."""
     console = terminal()
-    try:
-        planned = plan(arguments.model, threads=arguments.threads)
-    except (LimitError, RepositoryError) as error:
-        complain(console, error)
-        return 2
+    planned = plan(model, threads=threads)
     with Progress(transient=True) as bar:
         task = bar.add_task("ceiling", total=None)
         ceiling = measure(planned, progress=lambda text: bar.update(task, description=text))
@@ -112,9 +115,8 @@ def main(argv: list[str] | None = None) -> int:
         spread = (max(found) - min(found)) / float(np.median(found))
         table.add_row(str(rows), f"{np.median(found):,.1f}", f"{spread:.0%}")
     console.print(table)
-    if arguments.results:
-        console.print(f"written: {Store(arguments.results).add(ceiling)}", markup=False)
-    return 0
+    if results is not None:
+        console.print(f"written: {Store(results).add(ceiling)}", markup=False)
 
 
 if __name__ == "__main__":

@@ -153,11 +153,10 @@ def compare(entries: Iterable[Record | Ceiling]) -> tuple[Comparison, ...]:
 
 
 def top(ceilings: Sequence[Ceiling]) -> Top | None:
-    """The ceiling of one model: its fastest batch size, on the most threads that were measured."""
-    if not ceilings:
+    """The ceiling of one model: its fastest batch size, on all cores, which is what one instance gets."""
+    chosen = [ceiling for ceiling in ceilings if ceiling.threads == ceiling.machine.cores]
+    if not chosen:
         return None
-    threads = max(ceiling.threads for ceiling in ceilings)
-    chosen = [ceiling for ceiling in ceilings if ceiling.threads == threads]
     rates: dict[int, list[float]] = defaultdict(list)
     for ceiling in chosen:
         for size, rounds in ceiling.rows_per_s.items():
@@ -169,7 +168,7 @@ def top(ceilings: Sequence[Ceiling]) -> Top | None:
     return Top(
         model_sha256=chosen[0].model_sha256,
         rows=rows,
-        threads=threads,
+        threads=chosen[0].threads,
         throughput_rows_per_s=float(np.median(rates[rows])),
         by_repeat=by_repeat,
         spread=spread(list(by_repeat.values())),
