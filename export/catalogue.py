@@ -116,7 +116,7 @@ _PICTURES = _TorchModel(build=_resnet50, input_name="input", output_name="output
 
 CATALOGUE = {
     "ranker": Exporter(
-        seeded=Recipe(model="ranker"),
+        seeded=Recipe(model="ranker", format=2),
         write=_ranker,
         reference=lambda recipe, _: ranker.Reference(recipe.seed),
         tolerance=1e-4,

@@ -122,9 +122,7 @@ def main(argv: list[str] | None = None) -> int:
             train(run, pool, progress)
         except KeyboardInterrupt:
             run.save()
-            print(
-                f"Stopped after {run.seconds:.0f} s; the same command goes on. Best so far: {run.best_weights}"
-            )
+            print(f"Stopped after {run.seconds:.0f} s; the same command goes on. Best so far: {run.best_weights}")
             return 130
     shutil.copyfile(run.best_weights, out)
     text = json.dumps(record(run, out, pool.padded.words()), indent=2)

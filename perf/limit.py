@@ -25,7 +25,7 @@ from perf.machine import Machine, cores, versions
 from perf.record import Ceiling, Store
 
 ROUNDS = 3
-ROUND_S = 0.5
+ROUND_S = 0.4
 
 
 class LimitError(Mistake):

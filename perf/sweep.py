@@ -36,7 +36,7 @@ from perf.machine import Machine, versions
 from perf.record import Load, Point, Record, Store
 from serve.launcher import Server, Settings, launch
 
-RAMP = 25
+RAMP = 20
 STOPPED = "stopped; what was measured is in {}. The same command goes on from there."
 
 Progressed = Callable[[str, bool], None]

@@ -37,9 +37,9 @@ async def ask(url: str, model: str, array: Array, name: str = "features") -> dic
 @pytest.mark.server
 def test_counters_count_this_request(server: Server) -> None:
     before = Counters.read(server.grpc_url, "ranker")
-    answer = asyncio.run(ask(server.grpc_url, "ranker", np.zeros((3, 256), dtype=np.float32)))
+    answer = asyncio.run(ask(server.grpc_url, "ranker", np.zeros((3, 2, 256), dtype=np.float32)))
     counted = Counters.read(server.grpc_url, "ranker") - before
-    assert answer["score"].shape == (3, 1)
+    assert answer["score"].shape == (3, 2)
     assert (counted.requests, counted.rows, counted.executions, counted.batches) == (1, 3, 1, {3: 1})
     assert counted.compute_infer_ns > 0
     assert counted.batches_ns[3] > 0
@@ -49,13 +49,13 @@ def test_counters_count_this_request(server: Server) -> None:
 def test_a_refused_request_is_not_counted(server: Server) -> None:
     before = Counters.read(server.grpc_url, "ranker")
     with pytest.raises(RequestFailedError, match=r"'ranker' answered: .*unexpected shape"):
-        asyncio.run(ask(server.grpc_url, "ranker", np.zeros((1, 255), dtype=np.float32)))
+        asyncio.run(ask(server.grpc_url, "ranker", np.zeros((1, 2, 255), dtype=np.float32)))
     # Triton refuses it before the model sees it, and counts it neither as served nor as failed.
     assert Counters.read(server.grpc_url, "ranker") == before
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("array", [np.zeros((1, 256), dtype=np.float64), np.zeros((1, 256), dtype=np.int32)])
+@pytest.mark.parametrize("array", [np.zeros((1, 2, 256), dtype=np.float64), np.zeros((1, 2, 256), dtype=np.int32)])
 def test_a_wrong_type_is_named(server: Server, array: Array) -> None:
     with pytest.raises(RequestFailedError, match=r"data-type is 'FP32'|data-type"):
         asyncio.run(ask(server.grpc_url, "ranker", array))
@@ -73,7 +73,7 @@ def test_a_model_that_is_not_loaded(server: Server) -> None:
 
 def test_nobody_there(nobody: str) -> None:
     with pytest.raises(ServerUnreachableError, match=r"no server answers there.*make serve MODEL=ranker"):
-        asyncio.run(ask(nobody, "ranker", np.zeros((1, 256), dtype=np.float32)))
+        asyncio.run(ask(nobody, "ranker", np.zeros((1, 2, 256), dtype=np.float32)))
 
 
 @pytest.mark.server
@@ -117,5 +117,5 @@ def test_a_proxy_is_not_asked_for_this_machine(server: Server, monkeypatch: pyte
     for name in ("http_proxy", "https_proxy", "grpc_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     assert Counters.read(server.grpc_url, "ranker").requests >= 0
-    answer = asyncio.run(ask(server.grpc_url, "ranker", np.zeros((1, 256), dtype=np.float32)))
-    assert answer["score"].shape == (1, 1)
+    answer = asyncio.run(ask(server.grpc_url, "ranker", np.zeros((1, 2, 256), dtype=np.float32)))
+    assert answer["score"].shape == (1, 2)

@@ -34,9 +34,8 @@ def ruined(mistake: str, path: Path) -> None:
     """Change one thing in an exported file."""
     model = onnx.load(path)
     if mistake == "weights":
-        model.graph.initializer[0].CopyFrom(
-            onnx.numpy_helper.from_array(np.ones((256, 4096), dtype=np.float32), model.graph.initializer[0].name)
-        )
+        first = next(tensor for tensor in model.graph.initializer if tensor.name == "w0")
+        first.CopyFrom(onnx.numpy_helper.from_array(np.ones((256, 4096), dtype=np.float32), "w0"))
     elif mistake == "fixed batch":
         model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
     else:
@@ -78,7 +77,7 @@ def test_a_proved_file_says_how_close_it_is(ranker: Path) -> None:
     proof = prove("ranker", ranker, CATALOGUE["ranker"])
     # 256 x 4096 + 4096 x 4096 + 4096 x 2048 + 2048 weights, and a bias for each output
     assert proof.parameters == 1_048_576 + 16_777_216 + 8_388_608 + 2_048 + 4096 + 4096 + 2048 + 1
-    assert proof.outputs == {"score": (-1, 1)}
+    assert proof.outputs == {"score": (-1, 2)}
     assert proof.reference_error is not None
     assert proof.reference_error < 1e-4
 
@@ -166,9 +165,9 @@ def test_a_config_that_disagrees_ends_with_code_2(
     folder = tmp_path / "ranker"
     shutil.copytree(REPOSITORY / "ranker", folder, ignore=shutil.ignore_patterns("*.onnx"))
     path = folder / variant
-    path.write_text(path.read_text().replace("dims: [ 256 ]", "dims: [ 128 ]"))
+    path.write_text(path.read_text().replace("dims: [ 2, 256 ]", "dims: [ 2, 128 ]"))
     assert main(["ranker", "--repository", str(tmp_path)]) == 2
-    assert f'{variant}: input "features" has dims [128], the graph has [256]' in capsys.readouterr().err
+    assert f'{variant}: input "features" has dims [2, 128], the graph has [2, 256]' in capsys.readouterr().err
     assert not list((folder / "1").iterdir())
 
 

@@ -40,8 +40,8 @@ def test_windows_grow_until_the_first_requests_do_not_count() -> None:
     load = Load(concurrency=16, request_rows=2, window_ms=700)
     assert window_ms(load, None) == 700
     assert window_ms(load, 1e6) == 700
-    # 25 x 16 requests of 2 rows at 100 rows/s take 8 s, in three windows.
-    assert window_ms(load, 100) == 2667
+    # 20 x 16 requests of 2 rows at 100 rows/s take 6.4 s, in three windows.
+    assert window_ms(load, 100) == 2133
 
 
 @pytest.mark.server
@@ -76,9 +76,9 @@ def test_a_stopped_sweep_goes_on(tmp_path: Path) -> None:
     }
     assert set(by_config[("baseline", 4)].counters.batches) == {1}
     assert max(by_config[("dynamic", 4)].counters.batches) > 1
-    # The point that was resumed was given the window that it would have had: 25 x 4 requests in three windows.
+    # The point that was resumed was given the window that it would have had: 20 x 4 requests in three windows.
     reached = by_config[("dynamic", 1)].measured.throughput_rows_per_s
-    assert by_config[("dynamic", 4)].measured.window_ms == round(25 * 4 / reached / 3 * 1e3)
+    assert by_config[("dynamic", 4)].measured.window_ms == round(20 * 4 / reached / 3 * 1e3)
     started = sorted(by_config.values(), key=lambda record: record.started_at)
     assert [record.point.config_name for record in started] == ["baseline", "baseline", "dynamic", "dynamic"]
 

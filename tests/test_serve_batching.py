@@ -93,7 +93,7 @@ def test_each_config_is_what_its_name_says() -> None:
 
 
 def test_a_request_over_the_limit_is_refused_with_the_limit(server: Server) -> None:
-    too_many = np.zeros((65, 256), dtype=np.float32)
+    too_many = np.zeros((65, 2, 256), dtype=np.float32)
     with pytest.raises(RequestFailedError, match="batch-size must be <= 64"):
         asyncio.run(send(server.grpc_url, "ranker", [too_many]))
 
