@@ -7,7 +7,7 @@ import argparse
 import datetime
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from export.terminal import Mistake, guarded, terminal
 from perf.machine import Machine, cores, versions
 from perf.record import Ceiling, Store
 
-ROUNDS = 3
+ROUNDS = range(3)
 ROUND_S = 0.4
 
 
@@ -58,20 +58,27 @@ def plan(model: str, *, threads: int | None = None, repeat: int = 1, repository:
 def measure(
     planned: Ceiling, *, repository: Path = REPOSITORY, progress: Callable[[str], None] = lambda _: None
 ) -> Ceiling:
-    """Run every batch size 1, 2, 4 .. max in turn, `ROUNDS` times over, `ROUND_S` seconds each."""
+    """One round: every batch size 1, 2, 4 .. max in turn, `ROUND_S` seconds each."""
     folder = model_folder(planned.model, repository)
     config = read_config(config_file(folder, None))
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = planned.threads
     session = onnxruntime.InferenceSession(str(model_file(folder, config)), options, providers=["CPUExecutionProvider"])
     inputs = sample(config, rows=config.max_batch_size)
-    rates: dict[int, list[float]] = {rows: [] for rows in batch_sizes(config.max_batch_size)}
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    for round_number in range(ROUNDS):
-        for rows, found in rates.items():
-            progress(f"ceiling of {planned.model}, round {round_number + 1}, batch {rows}")
-            found.append(_rows_per_s(session, {name: array[:rows] for name, array in inputs.items()}, rows))
-    return replace(planned, started_at=started, rows_per_s={rows: tuple(found) for rows, found in rates.items()})
+    found = {}
+    for rows in batch_sizes(config.max_batch_size):
+        progress(f"ceiling of {planned.model}, batch {rows}")
+        found[rows] = (_rows_per_s(session, {name: array[:rows] for name, array in inputs.items()}, rows),)
+    return replace(planned, started_at=started, rows_per_s=found)
+
+
+def merge(rounds: Sequence[Ceiling]) -> Ceiling:
+    """Rounds of one plan as one record."""
+    sizes = rounds[0].rows_per_s
+    return replace(
+        rounds[0], rows_per_s={rows: tuple(rate for one in rounds for rate in one.rows_per_s[rows]) for rows in sizes}
+    )
 
 
 def batch_sizes(largest: int) -> list[int]:
@@ -109,7 +116,7 @@ def report(model: str, threads: int | None, results: Path | None) -> None:
     planned = plan(model, threads=threads)
     with Progress(transient=True) as bar:
         task = bar.add_task("ceiling", total=None)
-        ceiling = measure(planned, progress=lambda text: bar.update(task, description=text))
+        ceiling = merge([measure(planned, progress=lambda text: bar.update(task, description=text)) for _ in ROUNDS])
     table = Table("rows per run", "rows/s (median)", "spread", title=f"{ceiling.model}, {ceiling.threads} threads")
     for rows, found in ceiling.rows_per_s.items():
         spread = (max(found) - min(found)) / float(np.median(found))

@@ -33,7 +33,7 @@ from export.terminal import Mistake, guarded, terminal
 from perf import limit
 from perf.analyzer import WINDOWS, Target, measure
 from perf.machine import Machine, versions
-from perf.record import Load, Point, Record, Store
+from perf.record import Ceiling, Load, Point, Record, Store
 from serve.launcher import Server, Settings, launch
 
 RAMP = 20
@@ -64,19 +64,30 @@ class Study:
 
 
 def run(study: Study, store: Store, progress: Progressed) -> None:
-    """Measure what is missing; each record is on disk as soon as it is measured, so a later run goes on from there."""
+    """Measure what is missing; each record is on disk as soon as it is measured, so a later run goes on from there.
+
+    The ceiling takes one round before each configuration, so that both see the same minutes of the machine.
+    """
     for repeat in range(1, study.repeats + 1):
-        if study.ceiling:
-            _run_ceiling(study, repeat, store, progress)
+        planned = _planned_ceiling(study, repeat, store)
+        rounds = []
         for config_name in study.config_names:
+            if planned is not None:
+                rounds.append(
+                    limit.measure(planned, repository=study.repository, progress=lambda text: progress(text, False))
+                )
             _run_config(study, config_name, repeat, store, progress)
+        if rounds:
+            store.add(limit.merge(rounds))
+        if study.ceiling:
+            progress(f"ceiling of {study.model}", True)
 
 
-def _run_ceiling(study: Study, repeat: int, store: Store, progress: Progressed) -> None:
+def _planned_ceiling(study: Study, repeat: int, store: Store) -> Ceiling | None:
+    if not study.ceiling:
+        return None
     planned = limit.plan(study.model, repeat=repeat, repository=study.repository)
-    if not store.has_ceiling(planned):
-        store.add(limit.measure(planned, repository=study.repository, progress=lambda text: progress(text, False)))
-    progress(f"ceiling of {study.model}", True)
+    return None if store.has_ceiling(planned) else planned
 
 
 def _run_config(study: Study, config_name: str, repeat: int, store: Store, progress: Progressed) -> None:

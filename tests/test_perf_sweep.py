@@ -9,7 +9,7 @@ import pytest
 from processes import wait_until
 
 from export.terminal import Mistake
-from perf.record import Load, Record, Store, read
+from perf.record import Ceiling, Load, Record, Store, read
 from perf.sweep import Study, main, parse_range, parse_shape, run, window_ms
 
 ROOT = Path(__file__).parents[1]
@@ -81,6 +81,27 @@ def test_a_stopped_sweep_goes_on(tmp_path: Path) -> None:
     assert by_config[("dynamic", 4)].measured.window_ms == round(20 * 4 / reached / 3 * 1e3)
     started = sorted(by_config.values(), key=lambda record: record.started_at)
     assert [record.point.config_name for record in started] == ["baseline", "baseline", "dynamic", "dynamic"]
+
+
+@pytest.mark.server
+@pytest.mark.usefixtures("ranker")
+def test_repeats_and_the_ceiling_are_interleaved(tmp_path: Path) -> None:
+    """Each configuration is measured early and late, and the ceiling before each of them."""
+    study = Study(
+        model="ranker",
+        config_names=("baseline", "dynamic"),
+        loads=(Load(concurrency=1, window_ms=200),),
+        repeats=2,
+        ceiling=True,
+    )
+    run(study, Store(tmp_path), lambda text, done: None)
+    entries = list(read(tmp_path))
+    records = sorted((entry for entry in entries if isinstance(entry, Record)), key=lambda one: one.started_at)
+    order = [(record.point.config_name, record.point.repeat) for record in records]
+    assert order == [("baseline", 1), ("dynamic", 1), ("baseline", 2), ("dynamic", 2)]
+    ceilings = [entry for entry in entries if isinstance(entry, Ceiling)]
+    assert [ceiling.repeat for ceiling in ceilings] == [1, 2]
+    assert all(len(rates) == 2 for ceiling in ceilings for rates in ceiling.rows_per_s.values())
 
 
 @pytest.mark.parametrize(

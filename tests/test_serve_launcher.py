@@ -177,7 +177,7 @@ def test_a_proxy_is_not_asked_for_this_machine(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"http_port": 70000}, "port 70000 .* a port is a number from 0 to 65535"),
+        ({"http_port": 70000}, "port 70000 .*a port is a number from 0 to 65535"),
         ({"arguments": ("--http-port=18555",)}, "--http-port=18555 after -- would take the server"),
         ({"arguments": ("--model-repository", "/else")}, "--model-repository after -- would take the server"),
         ({"log": Path("/proc/no/such/place.log")}, "the log cannot be written there"),
