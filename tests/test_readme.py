@@ -17,7 +17,7 @@ from perf.verdict import sentences
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 RECORDS = ROOT / "perf" / "results" / "readme"
-COMMANDS = sorted(set(re.findall(r"(?<![\w-])make [a-z-]+", README)))
+COMMANDS = sorted(set(re.findall(r"(?:`|^    )(make [a-z-]+)", README, re.MULTILINE)))
 
 
 def make(*arguments: str, **keywords: object) -> subprocess.CompletedProcess[str]:
