@@ -1,55 +1,60 @@
-# triton-batching: every job of the project, one target each. `make help` lists them.
+# triton-batching: every job of the project, one target each. `make help` lists them; ARGS= adds arguments to a program.
 PYTHON  ?= python3
-RUNTIME ?= cpu
 VENV    := .venv
+# cpu or gpu: what .venv was made for, unless said otherwise.
+RUNTIME ?= $(or $(patsubst $(VENV)/.runtime-%,%,$(firstword $(wildcard $(VENV)/.runtime-*))),cpu)
+READY   := $(VENV)/.runtime-$(RUNTIME)
 PY      := $(VENV)/bin/python
 INSTALL := $(PY) -m pip install --disable-pip-version-check --quiet --progress-bar on --constraint requirements.lock
 # The last client wheel that holds the perf_analyzer binary, in a folder of its own beside the current client.
 ANALYZER := $(shell sed -n 's/^. perf_analyzer: //p' requirements.lock)
 
+# The one model file that is made on the spot, without torch.
+RANKER  := model_repository/ranker/1/model.onnx
+
 MODEL   ?= text_recognition
 CONFIG  ?= dynamic
-RESULTS ?= perf/results/demo
 IMAGE   ?= triton-batching
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo export serve check-repo client measure report test check image lock clean
 
 help:  ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(VENV)/.runtime  ## make .venv with tritonserver, perf_analyzer and onnxruntime (RUNTIME=cpu|gpu)
+setup: $(READY)  ## make .venv with tritonserver, perf_analyzer and onnxruntime (RUNTIME=cpu or gpu)
 
-demo: $(VENV)/.runtime  ## the whole journey: serve, batch, measure, report, read words (RESULTS=folder)
-	$(PY) -m perf.demo --results $(RESULTS) $(DEMO)
+demo: $(READY) $(RANKER)  ## the whole journey: serve, batch, measure, report, read words (RESULTS=folder)
+	$(PY) -m perf.demo --results $(or $(RESULTS),perf/results/demo) $(ARGS)
 
 export: $(VENV)/.dev  ## export every model to ONNX and prove it (needs torch)
-	$(PY) -m export
+	$(PY) -m export $(ARGS)
 
-serve: $(VENV)/.runtime  ## serve a model on ports 8000/8001/8002 (MODEL=, CONFIG=)
-	$(PY) -m serve --model $(MODEL) --config-name $(CONFIG)
+serve: $(READY) $(RANKER)  ## serve a model on ports 8000/8001/8002 (MODEL=, CONFIG=)
+	$(PY) -m serve --model $(MODEL) --config-name $(CONFIG) $(ARGS)
 
-check-repo: $(VENV)/.runtime  ## check every config.pbtxt and variant against its ONNX graph
+check-repo: $(READY)  ## check every config.pbtxt and variant against its ONNX graph
 	$(PY) -m export.repository
 
-client: $(VENV)/.runtime  ## read the sample pictures on the running server
-	$(PY) -m clients.recognize clients/pictures/*.png
+client: $(READY)  ## read the sample pictures on the running server
+	$(PY) -m clients.recognize clients/pictures/*.png $(ARGS)
 
-measure: $(VENV)/.runtime  ## sweep one model over its configurations (MODEL=, RESULTS=)
-	$(PY) -m perf.sweep $(MODEL) --results $(RESULTS)
+measure: $(READY) $(RANKER)  ## sweep one model over its configurations (MODEL=, RESULTS=)
+	$(PY) -m perf.sweep $(MODEL) --results $(or $(RESULTS),perf/results/local) $(ARGS)
 
-report: $(VENV)/.runtime  ## tables, CSV and report.html from the records (RESULTS=)
-	$(PY) -m perf.report $(RESULTS)
+report: $(READY)  ## tables, CSV and report.html from the records (RESULTS=)
+	$(PY) -m perf.report $(or $(RESULTS),perf/results/local) $(ARGS)
 
 test: $(VENV)/.dev  ## every test, with real servers
-	$(PY) -m export --missing ranker resnet50
-	$(PY) -m pytest
+	$(PY) -m export
+	$(PY) -m pytest $(ARGS)
 
 check: $(VENV)/.dev  ## style, types and import direction
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
 	$(PY) -m mypy
-	MYPYPATH=model_repository/simulated_accelerator/1 $(PY) -m mypy model_repository/simulated_accelerator/1/model.py
+	for model in simulated_accelerator python_batched_service; do \
+	    MYPYPATH=model_repository/$$model/1 $(PY) -m mypy model_repository/$$model/1/model.py || exit 1; done
 	$(VENV)/bin/lint-imports
 
 image:  ## build the container images (needs a Docker engine)
@@ -57,10 +62,12 @@ image:  ## build the container images (needs a Docker engine)
 	docker build --file docker/sdk.Dockerfile --tag $(IMAGE)-sdk .
 
 lock: $(VENV)/.dev  ## renew requirements.lock from pyproject.toml
+	@mkdir -p build
 	sed -n '/^# Binaries/,$$p' requirements.lock > build/binaries.lock
 	$(VENV)/bin/pip-compile --quiet --all-extras --strip-extras --no-emit-index-url --no-emit-find-links \
-	    --no-emit-trusted-host --no-header --output-file requirements.lock pyproject.toml
-	sed -i 's/+cpu$$//' requirements.lock
+	    --no-emit-trusted-host --no-header --no-annotate --output-file requirements.lock pyproject.toml
+	@# CUDA's libraries are pinned by the torch or onnxruntime-gpu that needs them, each to its own.
+	sed -i -e 's/+cpu$$//' -e '/^nvidia-[cn][uv]/d' -e '/^#/d' requirements.lock
 	cat build/binaries.lock >> requirements.lock
 
 clean:  ## remove what was built (records, .venv and exported models stay)
@@ -69,18 +76,25 @@ clean:  ## remove what was built (records, .venv and exported models stay)
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info < (3, 13) else \
 	    f"Python {sys.version.split()[0]} found, 3.11 or 3.12 needed: make PYTHON=python3.11")'
-	$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+	    echo "Python cannot make a virtual environment (Debian and Ubuntu: apt-get install python3-venv)"; exit 1; }
 
-$(VENV)/.runtime: pyproject.toml requirements.lock | $(VENV)/bin/python
-	@echo "installing tritonserver, perf_analyzer and onnxruntime into $(VENV) (about 170 MB to download)"
+$(READY): pyproject.toml requirements.lock | $(VENV)/bin/python
+	@echo "installing tritonserver, perf_analyzer and onnxruntime into $(VENV) (about 155 MB to download)"
+	@# The wheels for CPU and GPU own the same folder, so the other one goes first.
+	$(PY) -m pip uninstall --disable-pip-version-check --quiet --yes onnxruntime onnxruntime-gpu 2>/dev/null
 	$(INSTALL) --editable '.[$(RUNTIME)]'
 	$(INSTALL) --no-deps nvidia-pytriton
 	$(PY) -m pip install --disable-pip-version-check --quiet --progress-bar on --upgrade --no-deps \
 	    --target $(VENV)/perf_analyzer $(ANALYZER)
 	@rm -f $(VENV)/perf_analyzer/bin/perf_client  # the same binary under its old name
+	@rm -f $(VENV)/.runtime-*
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.runtime
+$(RANKER): | $(READY)
+	$(PY) -m export ranker
+
+$(VENV)/.dev: $(READY)
 	@echo "installing torch, type faces and the checkers into $(VENV)"
 	$(INSTALL) --editable '.[$(RUNTIME),export,words,dev]'
 	@touch $@

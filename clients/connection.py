@@ -15,16 +15,18 @@ from tritonclient.grpc import InferInput
 from tritonclient.grpc import aio as triton
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
+from export.terminal import Failure, Mistake
+
 DEFAULT_URL = "localhost:8001"
 UNREACHABLE = ("UNAVAILABLE", "DEADLINE_EXCEEDED")
 
 
-class ClientError(Exception):
+class ClientError(Failure):
     """A call to the server did not bring an answer."""
 
 
-class ServerUnreachableError(ClientError):
-    """Nothing serves at the address, or the model is not ready there."""
+class ServerUnreachableError(ClientError, Mistake):
+    """Nothing serves at the address, or the model is not ready there: the user has to start it."""
 
 
 class RequestFailedError(ClientError):
@@ -72,10 +74,16 @@ class Connection:
         return RequestFailedError(f"{self._url}: '{model}' answered: {error}")
 
 
+def channel_arguments(url: str) -> list[tuple[str, int]]:
+    """gRPC's options for `host:port`: a proxy that the environment names is not asked for this machine itself."""
+    here = url.rpartition(":")[0] in ("localhost", "127.0.0.1", "[::1]")
+    return [("grpc.enable_http_proxy", 0)] if here else []
+
+
 @contextlib.asynccontextmanager
 async def connect(url: str = DEFAULT_URL) -> AsyncIterator[Connection]:
     """Open a connection to `host:port` (gRPC) and close it at the end; nothing is sent yet."""
-    client = triton.InferenceServerClient(url)
+    client = triton.InferenceServerClient(url, channel_args=channel_arguments(url))
     try:
         yield Connection(client, url)
     finally:

@@ -11,7 +11,7 @@ from typing import Self
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
-from clients.connection import RequestFailedError
+from clients.connection import RequestFailedError, channel_arguments
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class Counters:
     def read(cls, url: str, model: str) -> Self:
         """Ask the server at `host:port` (gRPC); raises `RequestFailedError`."""
         try:
-            with triton.InferenceServerClient(url) as client:
+            with triton.InferenceServerClient(url, channel_args=channel_arguments(url)) as client:
                 found = client.get_inference_statistics(model).model_stats
         except InferenceServerException as error:
             raise RequestFailedError(f"{url}: no statistics for '{model}': {error}") from error

@@ -22,12 +22,10 @@ from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 from tritonclient.utils import InferenceServerException
 
 from clients import messages
-from clients.connection import ClientError, ServerUnreachableError, connect
+from clients.connection import ServerUnreachableError, channel_arguments, connect
 from clients.counters import Counters
-from export.repository import RepositoryError
-from export.terminal import complain, terminal
-from serve.installation import InstallationError
-from serve.launcher import LaunchError, Settings, launch
+from export.terminal import guarded, terminal
+from serve.launcher import Settings, launch
 
 MODEL = "python_batched_service"
 REQUESTS = 200
@@ -189,7 +187,7 @@ def compare_all(console: Console, count: int) -> Iterator[Result]:
 def served_config(url: str, model: str) -> ModelConfig:
     """The configuration that the server at `url` has loaded; raises `ServerUnreachableError`."""
     try:
-        with triton.InferenceServerClient(url) as client:
+        with triton.InferenceServerClient(url, channel_args=channel_arguments(url)) as client:
             return client.get_model_config(model).config
     except InferenceServerException as error:
         raise ServerUnreachableError(
@@ -215,21 +213,21 @@ def table(results: Sequence[Result]) -> Table:
     return made
 
 
+def show(url: str | None, model: str, count: int) -> int:
+    """Print the comparison; 1 when an answer was wrong."""
+    console = terminal()
+    if url:
+        results = list(compare(fitting(served_config(url, model)), url, count, model))
+    else:
+        results = list(compare_all(console, count))
+    console.print(table(results))
+    return 1 if any(result.right < result.sent for result in results) else 0
+
+
 def main(argv: list[str] | None = None) -> int:
     """Print the comparison; exit code 1 when an answer was wrong, 2 for a mistake in the call or no server."""
     arguments = _parser().parse_args(argv)
-    console = terminal()
-    try:
-        if arguments.url:
-            routes = fitting(served_config(arguments.url, arguments.model))
-            results = list(compare(routes, arguments.url, arguments.requests, arguments.model))
-        else:
-            results = list(compare_all(console, arguments.requests))
-    except (ClientError, RepositoryError, InstallationError, LaunchError) as error:
-        complain(console, error)
-        return 2
-    console.print(table(results))
-    return 1 if any(result.right < result.sent for result in results) else 0
+    return guarded(lambda: show(arguments.url, arguments.model, arguments.requests))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.table import Table
+from rich.text import Text
 
 from clients.connection import DEFAULT_URL, ClientError, Connection, connect
 from export.alphabet import decode
-from export.terminal import complain, terminal
+from export.terminal import guarded, terminal
 from export.word_image import prepare
 
 MODEL = "text_recognition"
@@ -44,8 +45,16 @@ def table(pictures: Sequence[Path], answers: Sequence[Answer]) -> Table:
     """Pictures and their words as people read them."""
     made = Table("picture", "word")
     for picture, answer in zip(pictures, answers, strict=True):
-        made.add_row(picture.name, answer if isinstance(answer, str) else f"[red]{answer}")
+        word = Text(answer) if isinstance(answer, str) else Text(str(answer), style="red")
+        made.add_row(Text(picture.name), word)
     return made
+
+
+def read(pictures: Sequence[Path], *, url: str = DEFAULT_URL, model: str = MODEL) -> int:
+    """Print the word in each picture; 1 when one could not be read."""
+    answers = asyncio.run(recognize(pictures, url=url, model=model))
+    terminal().print(table(pictures, answers))
+    return 1 if any(isinstance(answer, Exception) for answer in answers) else 0
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -60,14 +69,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--url", default=DEFAULT_URL, help=f"gRPC address (default {DEFAULT_URL})")
     parser.add_argument("--model", default=MODEL)
     arguments = parser.parse_args(argv)
-    console = terminal()
-    try:
-        answers = asyncio.run(recognize(arguments.pictures, url=arguments.url, model=arguments.model))
-    except ClientError as error:
-        complain(console, error)
-        return 2
-    console.print(table(arguments.pictures, answers))
-    return 1 if any(isinstance(answer, Exception) for answer in answers) else 0
+    return guarded(lambda: read(arguments.pictures, url=arguments.url, model=arguments.model))
 
 
 if __name__ == "__main__":

@@ -5,93 +5,57 @@
 
 import argparse
 import sys
-from dataclasses import replace
 from pathlib import Path
 
-from export.catalogue import Exporter, catalogue, with_weights
+from export.catalogue import Exporter, choose
 from export.recipe import Recipe
-from export.repository import REPOSITORY, RepositoryError, config_file, model_file, model_folder, read_config
-from export.signature import SignatureError
-from export.terminal import complain, terminal
-from export.verify import Proof, ProofError, prove, table
-
-
-def up_to_date(path: Path, recipe: Recipe) -> bool:
-    """Whether the file at `path` was written by this very recipe."""
-    return recipe.same_content(Recipe.of(path))
+from export.repository import REPOSITORY, served_file
+from export.terminal import Mistake, guarded, terminal
+from export.verify import Proof, prove, table
 
 
 def export(model: str, exporter: Exporter, *, repository: Path = REPOSITORY) -> Proof:
     """Write and prove one model; the old file is replaced only by a proven one."""
-    folder = model_folder(model, repository)
-    path = model_file(folder, read_config(config_file(folder, None)))
+    path = served_file(model, repository)
     path.parent.mkdir(exist_ok=True)
     draft = path.with_suffix(".draft.onnx")
     try:
-        exporter.write(exporter.recipe, draft)
+        exporter.write(exporter.recipe, exporter.weights, draft)
         proof = prove(model, draft, exporter, repository=repository)
         draft.replace(path)
+    except ModuleNotFoundError as error:
+        raise Mistake(f"{model}: exporting it needs {error.name}. Install it with the command: make export.") from error
     finally:
         draft.unlink(missing_ok=True)
     return proof
 
 
+def export_all(chosen: dict[str, Exporter], *, repository: Path = REPOSITORY, force: bool = False) -> None:
+    """Export what is not up to date, and print what was done."""
+    console = terminal()
+    proofs = []
+    for model, exporter in chosen.items():
+        path = served_file(model, repository)
+        if exporter.recipe == Recipe.of(path) and not force:
+            console.print(f"{model}: up to date", markup=False)
+            continue
+        with console.status(f"exporting and proving {model}"):
+            proofs.append(export(model, exporter, repository=repository))
+        console.print(f"{model}: {path.stat().st_size / 1e6:.1f} MB written", markup=False)
+    if proofs:
+        console.print(table(proofs))
+
+
 def main(argv: list[str] | None = None) -> int:
     """Export what is asked for; exit code 2 for a user's mistake, 1 for a file that could not be proved."""
     arguments = _parser().parse_args(argv)
-    console = terminal()
-    try:
-        chosen = _choose(arguments)
-    except ValueError as error:
-        complain(console, error)
-        return 2
-    proofs = []
-    for model, exporter in chosen.items():
-        try:
-            folder = model_folder(model, arguments.repository)
-            path = model_file(folder, read_config(config_file(folder, None)))
-            if up_to_date(path, exporter.recipe) and not arguments.force:
-                console.print(f"{model}: up to date", markup=False)
-                continue
-            with console.status(f"exporting and proving {model}"):
-                proofs.append(export(model, exporter, repository=arguments.repository))
-            console.print(f"{model}: {path.stat().st_size / 1e6:.1f} MB written", markup=False)
-        except ModuleNotFoundError as error:
-            complain(console, f"{model}: exporting it needs {error.name}. Install it: make export.")
-            return 2
-        except (ValueError, RepositoryError) as error:
-            complain(console, f"{model}: {error}")
-            return 2
-        except (ProofError, SignatureError) as error:
-            complain(console, f"{model}: {error}")
-            return 2 if "config.pbtxt" in str(error) else 1
-    if proofs:
-        console.print(table(proofs))
-    return 0
-
-
-def _choose(arguments: argparse.Namespace) -> dict[str, Exporter]:
-    known = catalogue()
-    names = arguments.models or list(known)
-    for name in names:
-        if name not in known:
-            raise ValueError(f"unknown model '{name}'. Known: {', '.join(known)}.")
-    chosen = {name: known[name] for name in names}
-    if arguments.weights is None and arguments.width is None:
-        return chosen
-    if len(arguments.models) != 1:
-        raise ValueError("--weights and --width belong to one model: name it, for example text_recognition_512.")
-    name, exporter = next(iter(chosen.items()))
-    recipe = exporter.recipe
-    if arguments.width is not None:
-        if not exporter.takes_width:
-            raise ValueError(f"'{name}' has no --width. Only text_recognition is made in several.")
-        recipe = replace(recipe, width=arguments.width, weights=None, weights_sha256=None)
-    if arguments.weights is not None:
-        if not exporter.takes_weights:
-            raise ValueError(f"'{name}' takes no --weights: it is drawn from its seed.")
-        recipe = with_weights(recipe, arguments.weights)
-    return {name: replace(exporter, recipe=recipe)}
+    return guarded(
+        lambda: export_all(
+            choose(arguments.models, weights=arguments.weights, width=arguments.width),
+            repository=arguments.repository,
+            force=arguments.force,
+        )
+    )
 
 
 def _parser() -> argparse.ArgumentParser:

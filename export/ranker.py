@@ -1,7 +1,8 @@
-"""The ranker: a wide multi-layer perceptron of 105 MB of weights, built from a seed with numpy and onnx alone.
+"""The ranker: a pairwise scorer, a wide multi-layer perceptron of 105 MB of weights, built with numpy and onnx alone.
 
-One pass over the weights costs about the same for 1 row or 16, so this is a model that batching really speeds up
-on a CPU.
+A row is a pair of candidates, as pairwise ranking compares them (RankNet, Burges et al. 2005); both are scored with the
+same weights. One pass over the weights costs about the same for 1 row or 8, so this is a model that batching really
+speeds up on a CPU.
 """
 
 import itertools
@@ -17,6 +18,7 @@ from export.recipe import Recipe
 
 FEATURES = "features"
 SCORE = "score"
+PAIR = 2
 WIDTHS = (256, 4096, 4096, 2048, 1)
 
 Layer = tuple[NDArray[np.float32], NDArray[np.float32]]
@@ -35,21 +37,27 @@ def layers(seed: int) -> list[Layer]:
 
 
 def write(recipe: Recipe, path: Path) -> None:
-    """Write the graph: `features` FP32 (batch, 256) -> `score` FP32 (batch, 1)."""
-    nodes, weights, tensor = [], [], FEATURES
-    for index, (matrix, bias) in enumerate(layers(recipe.seed)):
-        last = index == len(WIDTHS) - 2
-        result = SCORE if last else f"sum{index}"
+    """Write the graph: `features` FP32 (batch, 2, 256) -> `score` FP32 (batch, 2)."""
+    made = layers(recipe.seed)
+    weights = [
+        numpy_helper.from_array(np.array([-1, WIDTHS[0]]), "candidates"),
+        numpy_helper.from_array(np.array([-1, PAIR]), "pairs"),
+    ]
+    nodes = [helper.make_node("Reshape", [FEATURES, "candidates"], ["layer"])]
+    tensor = "layer"
+    for index, (matrix, bias) in enumerate(made):
         weights += [numpy_helper.from_array(matrix, f"w{index}"), numpy_helper.from_array(bias, f"b{index}")]
-        nodes.append(helper.make_node("Gemm", [tensor, f"w{index}", f"b{index}"], [result]))
-        if not last:
-            nodes.append(helper.make_node("Relu", [result], [f"layer{index}"]))
-        tensor = f"layer{index}"
+        nodes.append(helper.make_node("Gemm", [tensor, f"w{index}", f"b{index}"], [f"sum{index}"]))
+        tensor = f"sum{index}"
+        if index < len(made) - 1:
+            nodes.append(helper.make_node("Relu", [tensor], [f"layer{index}"]))
+            tensor = f"layer{index}"
+    nodes.append(helper.make_node("Reshape", [tensor, "pairs"], [SCORE]))
     graph = helper.make_graph(
         nodes,
         recipe.model,
-        [helper.make_tensor_value_info(FEATURES, TensorProto.FLOAT, ["batch", WIDTHS[0]])],
-        [helper.make_tensor_value_info(SCORE, TensorProto.FLOAT, ["batch", WIDTHS[-1]])],
+        [helper.make_tensor_value_info(FEATURES, TensorProto.FLOAT, ["batch", PAIR, WIDTHS[0]])],
+        [helper.make_tensor_value_info(SCORE, TensorProto.FLOAT, ["batch", PAIR])],
         weights,
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
@@ -66,9 +74,9 @@ class Reference:
         self.parameters = sum(matrix.size + bias.size for matrix, bias in self._layers)
 
     def __call__(self, inputs: Mapping[str, NDArray[np.generic]]) -> dict[str, NDArray[np.generic]]:
-        """(rows, 256) -> (rows, 1)."""
-        hidden = inputs[FEATURES].astype(np.float32)
+        """(rows, 2, 256) -> (rows, 2)."""
+        hidden = inputs[FEATURES].reshape(-1, WIDTHS[0]).astype(np.float32)
         for matrix, bias in self._layers[:-1]:
             hidden = np.maximum(hidden @ matrix + bias, 0)
         matrix, bias = self._layers[-1]
-        return {SCORE: hidden @ matrix + bias}
+        return {SCORE: (hidden @ matrix + bias).reshape(-1, PAIR)}

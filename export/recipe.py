@@ -16,8 +16,9 @@ KEY = "triton_batching.recipe"
 class Recipe:
     """The inputs of one export; two files with equal recipes give equal answers.
 
-    `width` is the recogniser's channel count; `weights` the state-dict file or None for weights drawn from `seed`;
-    `weights_sha256` its digest; `format` rises when an exporter changes what it writes.
+    `width` is the recogniser's channel count; `weights` the name of the state-dict file (no folder: the file travels)
+    or None for weights drawn from `seed`; `weights_sha256` its digest; `format` rises when an exporter changes what it
+    writes.
     """
 
     model: str
@@ -43,9 +44,9 @@ class Recipe:
         """Write the recipe into `model`."""
         onnx.helper.set_model_props(model, {KEY: json.dumps(dataclasses.asdict(self), sort_keys=True)})
 
-    def same_content(self, other: "Recipe | None") -> bool:
-        """Whether both describe the same file; where the weights lie does not matter, their digest does."""
-        return other is not None and dataclasses.replace(self, weights=None) == dataclasses.replace(other, weights=None)
+    def with_weights(self, path: Path) -> Self:
+        """The recipe with its weights taken from `path`."""
+        return dataclasses.replace(self, weights=path.name, weights_sha256=digest(path))
 
 
 def digest(path: Path) -> str:

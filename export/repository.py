@@ -12,12 +12,12 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.signature import Signature, SignatureError, check
-from export.terminal import complain, terminal
+from export.terminal import Mistake, complain, guarded, terminal
 
 REPOSITORY = Path(__file__).parents[1] / "model_repository"
 
 
-class RepositoryError(Exception):
+class RepositoryError(Mistake):
     """Something in a model repository that Triton would refuse or misread; the text says where and what to do."""
 
 
@@ -75,6 +75,12 @@ def model_file(folder: Path, config: ModelConfig) -> Path:
     return folder / str(max(versions, default=1)) / (config.default_model_filename or default)
 
 
+def served_file(model: str, repository: Path = REPOSITORY) -> Path:
+    """The file that `model` serves with its config.pbtxt; it need not exist yet."""
+    folder = model_folder(model, repository)
+    return model_file(folder, read_config(config_file(folder, None)))
+
+
 def faults(repository: Path = REPOSITORY) -> Iterator[str]:
     """Every disagreement between a model's folder, its configurations and its graph, one line each."""
     for model in models(repository):
@@ -97,8 +103,30 @@ def _faults(path: Path, folder: Path, config: ModelConfig) -> Iterator[str]:
         yield f"{path}: the model file {served} does not exist, so the model cannot load. Add it."
 
 
+def report(repository: Path) -> int:
+    """Print what was checked; 1 when there is a fault."""
+    console = terminal()
+    found = list(dict.fromkeys(faults(repository)))
+    for model in models(repository):
+        folder = repository / model
+        missing = [path for path in [_served(folder)] if path is not None and not path.is_file()]
+        state = f" (not exported yet: make export ARGS={model})" if missing else ""
+        console.print(f"{model}: config.pbtxt + {len(variants(folder))} variants{state}", markup=False)
+    for fault in found:
+        complain(fault)
+    console.print("no faults" if not found else f"{len(found)} faults")
+    return 1 if found else 0
+
+
+def _served(folder: Path) -> Path | None:
+    try:
+        return model_file(folder, read_config(folder / "config.pbtxt"))
+    except RepositoryError:
+        return None  # it is among the faults
+
+
 def main(argv: list[str] | None = None) -> int:
-    """Print what was checked; exit code 1 when there is a fault, 2 when there is no repository."""
+    """Check a repository; exit code 1 when there is a fault, 2 when there is no repository."""
     parser = argparse.ArgumentParser(
         prog="python -m export.repository",
         description=__doc__,
@@ -107,20 +135,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("repository", nargs="?", type=Path, default=REPOSITORY)
     repository = parser.parse_args(argv).repository
-    console = terminal()
-    try:
-        found = list(faults(repository))
-        for model in models(repository):
-            folder = repository / model
-            served = model_file(folder, read_config(folder / "config.pbtxt"))
-            state = "" if served.is_file() else f" ({served.name} not exported yet: python -m export {model})"
-            console.print(f"{model}: config.pbtxt + {len(variants(folder))} variants{state}", markup=False)
-    except RepositoryError as error:
-        found = [str(error)]
-    for fault in dict.fromkeys(found):
-        complain(console, fault)
-    console.print("no faults" if not found else f"{len(found)} faults")
-    return 1 if found else 0
+    return guarded(lambda: report(repository))
 
 
 if __name__ == "__main__":

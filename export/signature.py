@@ -9,6 +9,8 @@ import onnx
 from google.protobuf.message import DecodeError
 from tritonclient.grpc.model_config_pb2 import BatchInput, BatchOutput, DataType, ModelConfig
 
+from export.terminal import Mistake
+
 # onnx element type -> Triton data type
 TYPES: dict[int, str] = {
     onnx.TensorProto.BOOL: "TYPE_BOOL",
@@ -28,7 +30,7 @@ TYPES: dict[int, str] = {
 }
 
 
-class SignatureError(Exception):
+class SignatureError(Mistake):
     """The file is not an ONNX model that this project can read."""
 
 

@@ -1,6 +1,20 @@
-"""The terminal that the programs print to: tables for people, and one plain line for each mistake."""
+"""The terminal that the programs print to, and the two kinds of error that end them with one clear line.
+
+Mistake   the user's: exit code 2
+Failure   of something else, a server or a proof: exit code 1
+"""
+
+from collections.abc import Callable
 
 from rich.console import Console
+
+
+class Mistake(Exception):  # noqa: N818 - it is what the user made
+    """Bad input: the text says where, what was found, what it means and what to do."""
+
+
+class Failure(Exception):  # noqa: N818
+    """Something that the user did not cause went wrong; the text holds what is known of it."""
 
 
 def terminal() -> Console:
@@ -8,6 +22,22 @@ def terminal() -> Console:
     return Console(soft_wrap=True, highlight=False, emoji=False)
 
 
-def complain(console: Console, message: object) -> None:
-    """Print a mistake or a failure, in red where there is colour."""
+def complain(message: object) -> None:
+    """Print a mistake or a failure to standard error, in red where there is colour."""
+    console = Console(stderr=True, soft_wrap=True, highlight=False, emoji=False)
     console.print(str(message), style="red", markup=False)
+
+
+def guarded(action: Callable[[], int | None], *, on_interrupt: str = "stopped.") -> int:
+    """Run a program's `action`: its exit code (None is 0), 2 for a mistake, 1 for a failure, 130 after Ctrl-C."""
+    try:
+        return action() or 0
+    except Mistake as mistake:
+        complain(mistake)
+        return 2
+    except Failure as failure:
+        complain(failure)
+        return 1
+    except KeyboardInterrupt:
+        complain(on_interrupt)
+        return 130

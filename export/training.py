@@ -41,6 +41,11 @@ class Run:
         """Where an unfinished training of this seed is kept."""
         return BUILD / f"checkpoint-{self.seed}.pth"
 
+    @property
+    def best_weights(self) -> Path:
+        """The weights that read most so far; only a finished training replaces those in use."""
+        return BUILD / f"best-{self.seed}.pth"
+
     def save(self) -> None:
         """Write the checkpoint."""
         state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}

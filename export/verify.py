@@ -16,28 +16,20 @@ from rich.table import Column, Table
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export import verify_ragged
-from export.catalogue import Exporter, Reference, catalogue
+from export.catalogue import Exporter, Reference, choose
 from export.ragged_feed import is_ragged
 from export.recipe import Recipe
-from export.repository import (
-    REPOSITORY,
-    RepositoryError,
-    config_file,
-    model_file,
-    model_folder,
-    read_config,
-    variants,
-)
+from export.repository import REPOSITORY, RepositoryError, config_file, model_folder, read_config, served_file, variants
 from export.samples import sample
-from export.signature import Signature, SignatureError, check
-from export.terminal import complain, terminal
+from export.signature import Signature, check
+from export.terminal import Failure, Mistake, complain, guarded, terminal
 
 BATCHES = (1, 3, 8)
 
 Arrays = Mapping[str, NDArray[np.generic]]
 
 
-class ProofError(Exception):
+class ProofError(Failure):
     """An exported file that does not hold what is claimed of it."""
 
 
@@ -46,7 +38,7 @@ class Proof:
     """What was shown of one file.
 
     Errors are the largest absolute difference over the largest reference value (at least 1), over all batches;
-    `reference_error` and `parameters` are None when the reference could not be built (`why` says the reason).
+    `reference_error` and `parameters` are None when no reference was asked for.
     """
 
     model: str
@@ -55,29 +47,35 @@ class Proof:
     tolerance: float
     reference_error: float | None = None
     parameters: int | None = None
-    why: str = ""
 
 
-def prove(model: str, path: Path, exporter: Exporter, *, repository: Path = REPOSITORY) -> Proof:
+def prove(
+    model: str, path: Path, exporter: Exporter, *, repository: Path = REPOSITORY, with_reference: bool = True
+) -> Proof:
     """Prove the ONNX file at `path` as `model`; raises `ProofError`, `RepositoryError` or `SignatureError`."""
     folder = model_folder(model, repository)
     signature = Signature.of(path)
     for variant in [None, *variants(folder)]:
         source = config_file(folder, variant)
         for fault in check(read_config(source), signature):
-            raise ProofError(f"{source}: {fault}")
+            raise RepositoryError(f"{source}: {fault}")
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     config = read_config(config_file(folder, None))
-    reference, why = _reference(path, exporter)
-    compare = verify_ragged.differences if is_ragged(config) else _differences
-    rows_error, reference_error = compare(config, session, exporter, reference)
+    ragged = is_ragged(config)
+    rows_error = (verify_ragged.rows_error if ragged else _rows_error)(config, session, exporter)
+    # "Not within" instead of "beyond", so that an answer of NaN is no proof.
     if not rows_error <= exporter.tolerance:
-        raise ProofError(f"{path}: {_mixed_up(config, rows_error, exporter.tolerance)}")
-    if reference_error is not None and not reference_error <= exporter.tolerance:
-        raise ProofError(
-            f"{path}: differs from its reference by {reference_error:.1e} (tolerance {exporter.tolerance:.0e}). "
-            f"The file is not what its recipe says: export it again with python -m export {model} --force."
-        )
+        raise ProofError(f"{path}: {_mixed_up(ragged, rows_error, exporter.tolerance)}")
+    reference = _reference(model, path, exporter) if with_reference else None
+    reference_error = None
+    if reference is not None:
+        compare = verify_ragged.reference_error if ragged else _reference_error
+        reference_error = compare(config, session, exporter, reference)
+        if not reference_error <= exporter.tolerance:
+            raise ProofError(
+                f"{path}: differs from its reference by {reference_error:.1e} (tolerance {exporter.tolerance:.0e}). "
+                f"The file is not what its recipe says: export it again: make export ARGS='{model} --force'."
+            )
     return Proof(
         model=model,
         outputs={name: tensor.shape for name, tensor in signature.outputs.items()},
@@ -85,27 +83,30 @@ def prove(model: str, path: Path, exporter: Exporter, *, repository: Path = REPO
         tolerance=exporter.tolerance,
         reference_error=reference_error,
         parameters=None if reference is None else reference.parameters,
-        why=why,
     )
 
 
-def _differences(
-    config: ModelConfig, session: onnxruntime.InferenceSession, exporter: Exporter, reference: Reference | None
-) -> tuple[float, float | None]:
-    """The largest differences of a batch from its rows alone, and from the reference on the batch."""
+def _rows_error(config: ModelConfig, session: onnxruntime.InferenceSession, _: Exporter) -> float:
+    """The largest difference of a batch from its rows alone."""
     inputs = sample(config, rows=max(BATCHES))
-    answers = {rows: _run(session, inputs, rows) for rows in BATCHES}
     alone = _stack([_run(session, inputs, 1, start=row) for row in range(max(BATCHES))])
-    rows_error = max(_error(answers[rows], alone) for rows in BATCHES)
-    if reference is None:
-        return rows_error, None
-    expected = {rows: reference({name: array[:rows] for name, array in inputs.items()}) for rows in BATCHES}
-    return rows_error, max(_error(answers[rows], expected[rows]) for rows in BATCHES)
+    return max(_error(_run(session, inputs, rows), alone) for rows in BATCHES)
 
 
-def _mixed_up(config: ModelConfig, error: float, tolerance: float) -> str:
+def _reference_error(
+    config: ModelConfig, session: onnxruntime.InferenceSession, _: Exporter, reference: Reference
+) -> float:
+    """The largest difference of a batch from the reference on the batch."""
+    inputs = sample(config, rows=max(BATCHES))
+    return max(
+        _error(_run(session, inputs, rows), reference({name: array[:rows] for name, array in inputs.items()}))
+        for rows in BATCHES
+    )
+
+
+def _mixed_up(ragged: bool, error: float, tolerance: float) -> str:
     found = f"by {error:.1e} (tolerance {tolerance:.0e})"
-    if is_ragged(config):
+    if ragged:
         return (
             f"an item among longer ones answers differently from the item alone {found}, so padding reaches its "
             "answer. Mask what lies beyond an item's own length, see export/ragged.py."
@@ -116,16 +117,20 @@ def _mixed_up(config: ModelConfig, error: float, tolerance: float) -> str:
     )
 
 
-def _reference(path: Path, exporter: Exporter) -> tuple[Reference | None, str]:
+def _reference(model: str, path: Path, exporter: Exporter) -> Reference:
     recipe = Recipe.of(path)
     if recipe is None:
-        return None, "written by another exporter"
+        raise ProofError(
+            f"{path}: was not written by this project's exporter, so there is no reference to compare it with. "
+            f"Write it: make export ARGS={model}. To check its batch axis alone: --without-reference."
+        )
     try:
-        return exporter.reference(recipe), ""
+        return exporter.reference(recipe, exporter.weights_of(recipe))
     except ModuleNotFoundError as error:
-        return None, f"{error.name} is not installed (make setup, then make export)"
-    except ValueError as error:
-        return None, str(error)
+        raise ProofError(
+            f"{model}: comparing it with its reference needs {error.name}. Install it with the command: make export. "
+            "To check the batch axis alone: --without-reference."
+        ) from error
 
 
 def _run(session: onnxruntime.InferenceSession, inputs: Arrays, rows: int, start: int = 0) -> Arrays:
@@ -164,7 +169,7 @@ def table(proofs: list[Proof]) -> Table:
             "-" if proof.parameters is None else f"{proof.parameters:,}",
             ", ".join(_shape(shape) for shape in proof.outputs.values()),
             f"{proof.rows_error:.1e}",
-            proof.why if proof.reference_error is None else f"{proof.reference_error:.1e}",
+            "-" if proof.reference_error is None else f"{proof.reference_error:.1e}",
             f"{proof.tolerance:.0e}",
         )
     return made
@@ -172,6 +177,27 @@ def table(proofs: list[Proof]) -> Table:
 
 def _shape(shape: tuple[int, ...]) -> str:
     return "(" + ",".join("B" if dim == -1 else str(dim) for dim in shape) + ")"
+
+
+def verify(chosen: Mapping[str, Exporter], *, repository: Path, with_reference: bool) -> int:
+    """Print a proof of each model; 1 when one fails or a file is missing."""
+    console = terminal()
+    proofs, failures = [], []
+    for model, exporter in chosen.items():
+        path = served_file(model, repository)
+        if not path.is_file():
+            failures.append(f"{path}: not exported yet. Run: make export ARGS={model}.")
+            continue
+        try:
+            with console.status(f"proving {model}"):
+                proofs.append(prove(model, path, exporter, repository=repository, with_reference=with_reference))
+        except (Failure, Mistake) as error:
+            failures.append(f"{model}: {error}")
+    if proofs:
+        console.print(table(proofs))
+    for failure in failures:
+        complain(failure)
+    return 1 if failures else 0
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -182,30 +208,18 @@ def main(argv: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="example: python -m export.verify ranker",
     )
-    parser.add_argument("models", nargs="*", help="default: every model of the catalogue that is exported")
+    parser.add_argument("models", nargs="*", help="default: all of them")
+    parser.add_argument("--weights", type=Path, help="the state dict that the one named model was exported from")
+    parser.add_argument("--without-reference", action="store_true", help="check the batch axis alone (needs no torch)")
     parser.add_argument("--repository", type=Path, default=REPOSITORY)
     arguments = parser.parse_args(argv)
-    console = terminal()
-    known = catalogue()
-    if unknown := set(arguments.models) - known.keys():
-        complain(console, f"unknown model {', '.join(sorted(unknown))}. Known: {', '.join(known)}.")
-        return 2
-    proofs, failures = [], []
-    for model in arguments.models or known:
-        try:
-            folder = model_folder(model, arguments.repository)
-            path = model_file(folder, read_config(config_file(folder, None)))
-            if not path.is_file():
-                failures.append(f"{path}: not exported yet. Run python -m export {model}.")
-                continue
-            with console.status(f"proving {model}"):
-                proofs.append(prove(model, path, known[model], repository=arguments.repository))
-        except (ProofError, RepositoryError, SignatureError) as error:
-            failures.append(str(error))
-    console.print(table(proofs))
-    for failure in failures:
-        complain(console, failure)
-    return 1 if failures else 0
+    return guarded(
+        lambda: verify(
+            choose(arguments.models, weights=arguments.weights),
+            repository=arguments.repository,
+            with_reference=not arguments.without_reference,
+        )
+    )
 
 
 if __name__ == "__main__":

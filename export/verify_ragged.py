@@ -18,24 +18,31 @@ LARGEST = 12
 Answers = Sequence[Mapping[str, NDArray[Any]]]
 
 
-def differences(
-    config: ModelConfig, session: onnxruntime.InferenceSession, exporter: Exporter, reference: Reference | None
-) -> tuple[float, float | None]:
-    """The largest differences of an item in a mix from the item alone, and from the reference on the item alone.
+def rows_error(config: ModelConfig, session: onnxruntime.InferenceSession, exporter: Exporter) -> float:
+    """The largest difference of an item in a mix from the item alone.
 
-    Both are absolute, over the largest expected value (at least 1). An answer may be longer in a mix than alone
+    It is absolute, over the largest expected value (at least 1). An answer may be longer in a mix than alone
     (steps up to those of the longest item); its own part is compared.
     """
-    rows_error, reference_error = 0.0, None if reference is None else 0.0
+    return max(
+        _error(run(config, session, items), [run(config, session, [item])[0] for item in items])
+        for items in _drawn(config, exporter)
+    )
+
+
+def reference_error(
+    config: ModelConfig, session: onnxruntime.InferenceSession, exporter: Exporter, reference: Reference
+) -> float:
+    """The largest difference of an item in a mix from the reference on the item alone, as in `rows_error`."""
+    return max(
+        _error(run(config, session, items), [_alone(reference, item) for item in items])
+        for items in _drawn(config, exporter)
+    )
+
+
+def _drawn(config: ModelConfig, exporter: Exporter) -> Iterator[Items]:
     for seed, lengths in enumerate(mixes(*exporter.lengths)):
-        items = draw_items(config, lengths, seed=seed)
-        together = run(config, session, items)
-        alone = [run(config, session, [item])[0] for item in items]
-        rows_error = max(rows_error, _error(together, alone))
-        if reference is not None:
-            expected = [_alone(reference, item) for item in items]
-            reference_error = max(reference_error or 0.0, _error(together, expected))
-    return rows_error, reference_error
+        yield draw_items(config, lengths, seed=seed)
 
 
 def mixes(shortest: int, longest: int) -> Iterator[list[int]]:

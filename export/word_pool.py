@@ -5,12 +5,13 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from export import word_image
-from export.alphabet import encode
+from export.alphabet import ALPHABET, encode
 from export.words import draw_picture, draw_word
 
 CHUNK = 2000
@@ -31,6 +32,10 @@ class Shelf:
     def count(self, longest: int) -> int:
         """How many of the pictures, counted from the first, have words of at most `longest` characters."""
         return int(np.searchsorted((self.labels > 0).sum(axis=1), longest, side="right"))
+
+    def words(self) -> frozenset[str]:
+        """Every word on the pictures."""
+        return frozenset("".join(ALPHABET[number - 1] for number in row if number) for row in self.labels)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,12 +84,13 @@ def load(file: Path, *, pictures: int, seed: int, taken: Collection[str], progre
         file.parent.mkdir(parents=True, exist_ok=True)
         chunks = _render(pictures, seed, frozenset(taken), progress)
         unfinished = file.with_suffix(".part.npz")
-        np.savez(unfinished, **_sorted(chunks))  # type: ignore[arg-type]
+        arrays: dict[str, Any] = _sorted(chunks)  # Any: numpy releases differ in savez's annotation
+        np.savez(unfinished, **arrays)
         unfinished.rename(file)
-    with np.load(file) as arrays:
+    with np.load(file) as stored:
         shelves = {
-            name.removeprefix("pixels"): Shelf(pixels=arrays[name], labels=arrays[name.replace("pixels", "labels")])
-            for name in arrays.files
+            name.removeprefix("pixels"): Shelf(pixels=stored[name], labels=stored[name.replace("pixels", "labels")])
+            for name in stored.files
             if name.startswith("pixels")
         }
     padded = shelves.pop("")

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,14 +22,17 @@ from numpy.typing import NDArray
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.samples import sample
+from export.terminal import Failure
 from perf.record import Load, Measured, Window
-from serve.installation import InstallationError, find, link_plain_names
+from serve.installation import bundled_libraries, link_plain_names
 
 # perf_analyzer ends after three windows whose spread is within this limit: always.
 ANY_SPREAD_PERCENT = 100_000
 WINDOWS = 3
+ATTEMPTS = 3
+# A window must hold this many latencies.
+LEAST_LATENCIES = 4
 SAMPLES = 16
-ROOT = Path(__file__).parents[1]
 NEEDED = ["libb64.so.0d", "libcudart.so.12"]
 
 PASS = re.compile(r"Pass \[\d+\] throughput: ([\d.]+) infer/sec\. (?:\w+ latency|Avg latency): (\d+) usec")
@@ -37,7 +41,7 @@ REQUESTS = re.compile(r"Request count: (\d+)")
 Arrays = Mapping[str, NDArray[np.generic]]
 
 
-class AnalyzerError(Exception):
+class AnalyzerError(Failure):
     """perf_analyzer is missing or gave no measurement; the text holds what it said."""
 
 
@@ -56,27 +60,45 @@ def measure(
 ) -> tuple[Measured, tuple[str, ...]]:
     """Run one closed-loop point of three windows; the measurement and the command without this run's paths.
 
-    `rows`, each of its own shape, are sent in turn instead of what `load.data` says.
+    A window hardly longer than a request gives several times the true throughput, or nothing at all: perf_analyzer is
+    then run again with longer ones, twice at most. `rows`, each of its own shape, are sent in turn instead of what
+    `load.data` says.
     """
+    for _ in range(ATTEMPTS):
+        measured, command, said = _run(target, load, window_ms, rows)
+        latency_ms = max((window.latency_us / 1e3 for window in measured.windows), default=0.0) if measured else 0.0
+        if measured is not None and len(measured.windows) >= WINDOWS and window_ms >= LEAST_LATENCIES * latency_ms:
+            return measured, command
+        window_ms = max(2 * window_ms, round(1.5 * LEAST_LATENCIES * latency_ms))
+    if measured is not None:
+        return measured, command
+    raise AnalyzerError(f"perf_analyzer measured nothing for '{target.model}':\n{said}")
+
+
+def _run(
+    target: Target, load: Load, window_ms: int, rows: Sequence[Arrays] | None
+) -> tuple[Measured | None, tuple[str, ...], str]:
     with tempfile.TemporaryDirectory(prefix="triton-batching-") as folder:
         table = Path(folder) / "point.csv"
         arguments = _arguments(target, load, Path(folder), window_ms, rows)
-        answer = subprocess.run(
-            [str(_binary()), *arguments, "-f", str(table)],
-            capture_output=True,
-            text=True,
-            env=_environment(Path(folder) / "libraries"),
-            timeout=60 + WINDOWS * 10 * window_ms / 1e3,
-            cwd=folder,
-        )
-        measured = parse(answer.stdout, table.read_text() if table.is_file() else "")
-    if measured is None:
-        said = "\n".join([*answer.stdout.splitlines()[-5:], *answer.stderr.splitlines()[-5:]])
-        raise AnalyzerError(f"perf_analyzer measured nothing for '{target.model}' (code {answer.returncode}):\n{said}")
-    return measured, ("perf_analyzer", *(Path(part).name if folder in part else part for part in arguments))
+        limit_s = 60 + WINDOWS * 10 * window_ms / 1e3
+        try:
+            answer = subprocess.run(
+                [str(_binary()), *arguments, "-f", str(table)],
+                capture_output=True,
+                text=True,
+                env=_environment(Path(folder) / "libraries"),
+                timeout=limit_s,
+                cwd=folder,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise AnalyzerError(f"perf_analyzer did not end within {limit_s:.0f} s for '{target.model}'.") from error
+        measured = parse(answer.stdout, table.read_text() if table.is_file() else "", window_ms)
+    command = ("perf_analyzer", *(Path(part).name if folder in part else part for part in arguments))
+    return measured, command, "\n".join([*answer.stdout.splitlines()[-5:], *answer.stderr.splitlines()[-5:]])
 
 
-def parse(output: str, table: str) -> Measured | None:
+def parse(output: str, table: str, window_ms: int) -> Measured | None:
     """Read what perf_analyzer printed with `-v` and its CSV with `--verbose-csv`; None when there is no window.
 
     Without the CSV (it gave up, or an older version) the windows alone give a throughput, their median.
@@ -89,6 +111,7 @@ def parse(output: str, table: str) -> Measured | None:
     rows = list(csv.DictReader(table.splitlines()))
     if not rows:
         return Measured(
+            window_ms=window_ms,
             windows=windows,
             throughput_rows_per_s=float(np.median([window.throughput_rows_per_s for window in windows])),
         )
@@ -97,6 +120,7 @@ def parse(output: str, table: str) -> Measured | None:
     server = ("Server Queue", "Server Compute Input", "Server Compute Infer", "Server Compute Output")
     requests = REQUESTS.search(output)
     return Measured(
+        window_ms=window_ms,
         windows=windows,
         throughput_rows_per_s=cells["Inferences/Second"],
         requests=int(requests[1]) if requests else None,
@@ -114,17 +138,20 @@ def parse(output: str, table: str) -> Measured | None:
 
 def write_samples(config: ModelConfig, path: Path) -> Path:
     """Seeded valid inputs as perf_analyzer's JSON: one entry per row, sent in turn."""
-    drawn = sample(config, rows=SAMPLES)
-    return write_rows([{name: array[row] for name, array in drawn.items()} for row in range(SAMPLES)], path)
+    drawn = [sample(config, rows=1, seed=seed) for seed in range(SAMPLES)]
+    rows = [{name: array[0] if config.max_batch_size > 0 else array for name, array in one.items()} for one in drawn]
+    return write_rows(rows, path)
 
 
 def write_rows(rows: Sequence[Arrays], path: Path) -> Path:
     """Inputs by name, without a batch axis, as perf_analyzer's JSON: one entry per row, sent in turn."""
-    entries = [
-        {name: {"content": _content(array), "shape": list(array.shape)} for name, array in row.items()} for row in rows
-    ]
+    entries = [{name: _entry(array) for name, array in row.items()} for row in rows]
     path.write_text(json.dumps({"data": entries}))
     return path
+
+
+def _entry(row: NDArray[np.generic]) -> dict[str, object]:
+    return {"content": _content(row), "shape": list(row.shape)}
 
 
 def _content(array: NDArray[np.generic]) -> list[object]:
@@ -166,20 +193,18 @@ def _output_bytes(target: Target, load: Load) -> int:
 
 
 def _binary() -> Path:
-    bundled = ROOT / ".venv" / "perf_analyzer" / "bin" / "perf_analyzer"
-    folders = [bundled.parent, *map(Path, os.environ.get("PATH", "").split(":"))]
+    bundled = Path(sys.prefix) / "perf_analyzer" / "bin"
+    folders = [bundled, *map(Path, os.environ.get("PATH", "").split(":"))]
     for folder in folders:
         if (folder / "perf_analyzer").is_file():
             return folder / "perf_analyzer"
-    raise AnalyzerError("no perf_analyzer: neither in .venv/perf_analyzer nor on PATH. Run make setup.")
+    raise AnalyzerError(f"no perf_analyzer: neither in {bundled} nor on PATH. Run make setup.")
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    environment = dict(os.environ)
-    try:
-        libraries = find().libraries
-    except InstallationError:
-        return environment
+    # A proxy that the environment names for the world must not be asked for a server on this machine.
+    environment = {key: value for key, value in os.environ.items() if not key.lower().endswith("_proxy")}
+    libraries = bundled_libraries()
     if libraries is not None:
         links = link_plain_names(libraries, NEEDED, folder)
         environment["LD_LIBRARY_PATH"] = f"{links}:{environment.get('LD_LIBRARY_PATH', '')}"

@@ -23,12 +23,10 @@ from onnx import TensorProto, helper, numpy_helper
 from rich.progress import Progress
 from rich.table import Table
 
-from clients.connection import ClientError
 from clients.counters import Counters
-from export.terminal import complain, terminal
+from export.terminal import guarded, terminal
 from perf.full_batches import full_batches
 from perf.machine import Machine, versions
-from serve.installation import InstallationError
 from serve.launcher import LaunchError, Server, Settings, launch
 
 SIZES = {"1 KB": 1 << 10, "600 KB": 600 << 10, "4 MB": 4 << 20}
@@ -224,7 +222,7 @@ def write(cells: Sequence[Cell], folder: Path, started_at: str, command: Sequenc
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure and print; exit code 1 when a cell is over the limit, 2 when there is no server to measure."""
+    """Measure and print; exit code 1 when a cell is over the limit or a server failed, 2 for a mistake."""
     parser = argparse.ArgumentParser(
         prog="python -m perf.backend_overhead",
         description=__doc__,
@@ -236,23 +234,23 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--results", type=Path, help="also write a record into this folder")
     arguments = parser.parse_args(argv)
+    command = ["python", "-m", "perf.backend_overhead", *(sys.argv[1:] if argv is None else argv)]
+    return guarded(lambda: _report(arguments, command))
+
+
+def _report(arguments: argparse.Namespace, command: list[str]) -> int:
     console = terminal()
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    try:
-        with Progress(transient=True) as bar:
-            task = bar.add_task("overhead", total=None)
-            cells = measure(
-                [SIZES[size] for size in arguments.size or SIZES],
-                arguments.requests or REQUESTS,
-                rounds=arguments.rounds,
-                progress=lambda text: bar.update(task, description=text),
-            )
-    except (LaunchError, InstallationError, ClientError) as error:
-        complain(console, error)
-        return 2
+    with Progress(console=console, transient=True) as bar:
+        task = bar.add_task("overhead", total=None)
+        cells = measure(
+            [SIZES[size] for size in arguments.size or SIZES],
+            arguments.requests or REQUESTS,
+            rounds=arguments.rounds,
+            progress=lambda text: bar.update(task, description=text),
+        )
     console.print(table(cells))
     if arguments.results:
-        command = ["python", "-m", "perf.backend_overhead", *(sys.argv[1:] if argv is None else argv)]
         console.print(f"written: {write(cells, arguments.results, started, command)}", markup=False)
     return 0 if all(cell.ratio <= LIMIT for cell in cells) else 1
 

@@ -15,6 +15,8 @@ import tritonclient.grpc as triton
 from numpy.typing import NDArray
 from tritonclient.utils import np_to_triton_dtype, shared_memory
 
+from clients.connection import channel_arguments
+
 TIMEOUT_S = 60.0
 
 
@@ -66,5 +68,8 @@ def _answer(result: Any, error: Any) -> NDArray[Any]:
 @contextlib.contextmanager
 def full_batches(url: str, batch: NDArray[Any]) -> Iterator[FullBatches]:
     """Share `batch` with the server at `host:port` (gRPC), on this machine."""
-    with triton.InferenceServerClient(url) as client, shared_rows(client, "x", batch) as inputs:
+    with (
+        triton.InferenceServerClient(url, channel_args=channel_arguments(url)) as client,
+        shared_rows(client, "x", batch) as inputs,
+    ):
         yield FullBatches(client, inputs)

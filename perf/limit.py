@@ -5,10 +5,9 @@
 
 import argparse
 import datetime
-import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,17 +19,17 @@ from rich.table import Table
 
 from export.ragged_feed import is_ragged
 from export.recipe import digest
-from export.repository import REPOSITORY, RepositoryError, config_file, model_file, model_folder, read_config
+from export.repository import REPOSITORY, config_file, model_file, model_folder, read_config
 from export.samples import sample
-from export.terminal import complain, terminal
-from perf.machine import Machine, versions
+from export.terminal import Mistake, guarded, terminal
+from perf.machine import Machine, cores, versions
 from perf.record import Ceiling, Store
 
-ROUNDS = 3
-ROUND_S = 0.5
+ROUNDS = range(3)
+ROUND_S = 0.4
 
 
-class LimitError(Exception):
+class LimitError(Mistake):
     """The model has no ceiling to measure."""
 
 
@@ -41,14 +40,16 @@ def plan(model: str, *, threads: int | None = None, repeat: int = 1, repository:
     path = model_file(folder, config)
     if is_ragged(config):
         raise LimitError(f"'{model}' is ragged, so its rate hangs on the lengths. Measure it: python -m perf.ragged.")
+    if config.max_batch_size < 1:
+        raise LimitError(f"'{model}' has max_batch_size 0, so it has no batches to measure.")
     if path.suffix != ".onnx":
         raise LimitError(f"'{model}' is not an ONNX model ({path.name}), so it has no onnxruntime ceiling.")
     if not path.is_file():
-        raise LimitError(f"{path}: not exported yet. Run python -m export {model}.")
+        raise LimitError(f"{path}: not exported yet. Run: make export ARGS={model}.")
     return Ceiling(
         model=model,
         model_sha256=digest(path),
-        threads=threads or len(os.sched_getaffinity(0)),
+        threads=threads or cores(),
         repeat=repeat,
         machine=Machine.this(),
         versions=versions(),
@@ -60,20 +61,27 @@ def plan(model: str, *, threads: int | None = None, repeat: int = 1, repository:
 def measure(
     planned: Ceiling, *, repository: Path = REPOSITORY, progress: Callable[[str], None] = lambda _: None
 ) -> Ceiling:
-    """Run every batch size 1, 2, 4 .. max in turn, `ROUNDS` times over, `ROUND_S` seconds each."""
+    """One round: every batch size 1, 2, 4 .. max in turn, `ROUND_S` seconds each."""
     folder = model_folder(planned.model, repository)
     config = read_config(config_file(folder, None))
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = planned.threads
     session = onnxruntime.InferenceSession(str(model_file(folder, config)), options, providers=["CPUExecutionProvider"])
     inputs = sample(config, rows=config.max_batch_size)
-    rates: dict[int, list[float]] = {rows: [] for rows in batch_sizes(config.max_batch_size)}
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    for round_number in range(ROUNDS):
-        for rows, found in rates.items():
-            progress(f"ceiling of {planned.model}, round {round_number + 1}, batch {rows}")
-            found.append(_rows_per_s(session, {name: array[:rows] for name, array in inputs.items()}, rows))
-    return replace(planned, started_at=started, rows_per_s={rows: tuple(found) for rows, found in rates.items()})
+    found = {}
+    for rows in batch_sizes(config.max_batch_size):
+        progress(f"ceiling of {planned.model}, batch {rows}")
+        found[rows] = (_rows_per_s(session, {name: array[:rows] for name, array in inputs.items()}, rows),)
+    return replace(planned, started_at=started, rows_per_s=found)
+
+
+def merge(rounds: Sequence[Ceiling]) -> Ceiling:
+    """Rounds of one plan as one record."""
+    sizes = rounds[0].rows_per_s
+    return replace(
+        rounds[0], rows_per_s={rows: tuple(rate for one in rounds for rate in one.rows_per_s[rows]) for rows in sizes}
+    )
 
 
 def batch_sizes(largest: int) -> list[int]:
@@ -102,23 +110,23 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, help="intra-op threads (default: all cores)")
     parser.add_argument("--results", type=Path, help="also write a record into this folder")
     arguments = parser.parse_args(argv)
+    return guarded(lambda: report(arguments.model, arguments.threads, arguments.results))
+
+
+def report(model: str, threads: int | None, results: Path | None) -> None:
+    """Measure and print; write a record too when a folder is given."""
     console = terminal()
-    try:
-        planned = plan(arguments.model, threads=arguments.threads)
-    except (LimitError, RepositoryError) as error:
-        complain(console, error)
-        return 2
+    planned = plan(model, threads=threads)
     with Progress(transient=True) as bar:
         task = bar.add_task("ceiling", total=None)
-        ceiling = measure(planned, progress=lambda text: bar.update(task, description=text))
+        ceiling = merge([measure(planned, progress=lambda text: bar.update(task, description=text)) for _ in ROUNDS])
     table = Table("rows per run", "rows/s (median)", "spread", title=f"{ceiling.model}, {ceiling.threads} threads")
     for rows, found in ceiling.rows_per_s.items():
         spread = (max(found) - min(found)) / float(np.median(found))
         table.add_row(str(rows), f"{np.median(found):,.1f}", f"{spread:.0%}")
     console.print(table)
-    if arguments.results:
-        console.print(f"written: {Store(arguments.results).add(ceiling)}", markup=False)
-    return 0
+    if results is not None:
+        console.print(f"written: {Store(results).add(ceiling)}", markup=False)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ class Machine:
         """Describe the machine that this runs on; no name of a host or a person."""
         return cls(
             cpu=_cpu(),
-            cores=len(os.sched_getaffinity(0)),
+            cores=cores(),
             memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
             system=f"{platform.system()} {platform.machine()}",
             gpu=_gpu(),
@@ -48,6 +48,16 @@ def versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return found
+
+
+def cores() -> int:
+    """Cores that this process may use: its affinity, or less where a container has a quota (cgroup v2 `cpu.max`)."""
+    allowed = len(os.sched_getaffinity(0))
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return allowed if quota == "max" else max(1, min(allowed, int(quota) // int(period)))
+    except (OSError, ValueError):
+        return allowed
 
 
 def _cpu() -> str:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from perf.analyzer import WINDOWS
 from perf.record import Record
 
 # In a closed loop, concurrency x rows / mean latency is the throughput, exactly in the long run (Little's law). What
@@ -18,6 +19,7 @@ SPREAD_LIMIT = 0.10
 def marks(records: Sequence[Record], ceiling_spread: float | None) -> tuple[str, ...]:
     """The reasons against the repeats of one point, the worst repeat's number in each; empty means stable."""
     little = max(little_error(record) for record in records)
+    few = min(len(record.measured.windows) for record in records)
     windows = max(window_spread(record) for record in records)
     repeats = spread([record.measured.throughput_rows_per_s for record in records])
     silent = [str(record.point.repeat) for record in records if record.measured.mean_us is None]
@@ -25,6 +27,7 @@ def marks(records: Sequence[Record], ceiling_spread: float | None) -> tuple[str,
     ceiling = ceiling_spread or 0.0
     candidates = (
         (little > LITTLE_LIMIT, f"Little's law off by {percent(little)}"),
+        (few < WINDOWS, f"{few} windows of {WINDOWS}"),
         (windows > SPREAD_LIMIT, f"windows spread {percent(windows)}"),
         (repeats > SPREAD_LIMIT, f"repeats spread {percent(repeats)}"),
         (bool(silent), f"perf_analyzer printed no summary in repeat {', '.join(silent)}"),

@@ -3,13 +3,14 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from export.terminal import Mistake
 from perf.record import Ceiling, Point, Record
 
 APART = "Move the records of one of them into a folder of its own."
 AGAIN = "Remove the records of the file that is no longer in use, and measure again."
 
 
-class MixtureError(Exception):
+class MixtureError(Mistake):
     """Records that do not belong into one table; the text names two of them and what to do."""
 
 

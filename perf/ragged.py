@@ -20,13 +20,13 @@ from clients.counters import Counters
 from export.ragged_feed import draw_items
 from export.recipe import digest
 from export.repository import REPOSITORY, config_file, model_file, model_folder, read_config, variants
-from export.terminal import terminal
+from export.terminal import Mistake, guarded, terminal
 from perf.analyzer import Target, measure
 from perf.length_mix import Mix
 from perf.machine import Machine, versions
 from perf.ragged_table import MIXES, ROUTES, Route, Study, folder, rows_of, table
 from perf.record import Load, Point, Record, Store
-from perf.sweep import guarded
+from perf.sweep import STOPPED
 from serve.launcher import Server, Settings, launch
 
 CONCURRENCY = 32
@@ -51,7 +51,7 @@ def run(study: Study, results: Path, bar: Progress) -> None:
 def _measure(study: Study, mix: Mix, route: Route, repeat: int, server: Server, results: Path) -> None:
     store = Store(folder(results, study.model, mix, route))
     point = _point(study, mix, route, repeat)
-    if store.has(point):
+    if store.get(point) is not None:
         return
     config = server.configs[study.model]
     target = Target(model=study.model, config=config, http_url=server.http_url, grpc_url=server.grpc_url)
@@ -100,7 +100,7 @@ def _point(study: Study, mix: Mix, route: Route, repeat: int) -> Point:
 
 def _study(arguments: argparse.Namespace, model: str) -> Study:
     if model not in MIXES:
-        raise ValueError(f"'{model}' has no mixes of lengths. Known: {', '.join(MIXES)}.")
+        raise Mistake(f"'{model}' has no mixes of lengths. Known: {', '.join(MIXES)}.")
     known = variants(model_folder(model, REPOSITORY))
     return Study(
         model=model,
@@ -127,7 +127,7 @@ def main(argv: list[str] | None = None) -> int:
                 for mark in row.marks:
                     console.print(f"! {row.mix}, {row.route}: {mark}", markup=False)
 
-    return guarded(compare, Store(arguments.results), console)
+    return guarded(compare, on_interrupt=STOPPED.format(arguments.results))
 
 
 def _run_with_progress(study: Study, results: Path, console: Console) -> None:

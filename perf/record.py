@@ -1,6 +1,11 @@
-"""Records of measurements on disk: one JSON file per measured point, never changed after it is written."""
+"""Records of measurements on disk: one JSON file per measured point.
+
+A record is never edited. It is measured again, in its place, when the configuration, the model file, the machine or a
+version has changed since.
+"""
 
 import dataclasses
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -8,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from clients.counters import Counters
+from export.terminal import Mistake
 from perf.machine import Machine
 
 FORMAT = 1
 
 
-class RecordError(Exception):
+class RecordError(Mistake):
     """A file among the records that is not one; the text names it."""
 
 
@@ -45,11 +51,12 @@ class Window:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """What the client saw, over all windows; None where perf_analyzer gave up and printed no summary.
+    """What the client saw, over all windows of `window_ms`; None where perf_analyzer gave up and printed no summary.
 
     Latencies are per request. `network_us` is what lies between client and server, both directions.
     """
 
+    window_ms: int
     windows: tuple[Window, ...]
     throughput_rows_per_s: float
     requests: int | None = None
@@ -81,11 +88,12 @@ class Point:
 
     @property
     def file_name(self) -> str:
-        """A name that a person can read; equal points have equal names."""
+        """A name that a person can read, with a digest of the kind of load; another load has another name."""
         load = self.load
-        memory = ".shm" if load.shared_memory else ""
+        kind = dataclasses.replace(load, concurrency=0)
+        digest = hashlib.sha256(repr(kind).encode()).hexdigest()[:6]
         return (
-            f"{self.model}.{self.config_name}.{load.protocol}{memory}.b{load.request_rows}"
+            f"{self.model}.{self.config_name}.{load.protocol}.b{load.request_rows}.{digest}"
             f".c{load.concurrency:03d}.r{self.repeat}.json"
         )
 
@@ -128,11 +136,14 @@ class Ceiling:
 
 def write(entry: Record | Ceiling, folder: Path) -> Path:
     """Write one file, whole or not at all."""
-    folder.mkdir(parents=True, exist_ok=True)
     name = entry.point.file_name if isinstance(entry, Record) else entry.file_name
     content = {"format": FORMAT, "kind": type(entry).__name__.lower(), **dataclasses.asdict(entry)}
     draft = folder / f".{name}.draft"
-    draft.write_text(json.dumps(content, indent=1) + "\n")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        draft.write_text(json.dumps(content, indent=1) + "\n")
+    except OSError as error:
+        raise RecordError(f"{folder}: cannot be written to ({error.strerror}). Name another folder.") from error
     return draft.rename(folder / name)
 
 
@@ -188,10 +199,10 @@ class Store:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def has(self, point: Point) -> bool:
-        """Whether this very point, down to the machine and the versions, is measured."""
+    def get(self, point: Point) -> Record | None:
+        """The record of this very point, down to the machine and the versions; None when it is not measured."""
         found = self._load(point.file_name)
-        return isinstance(found, Record) and found.point == point
+        return found if isinstance(found, Record) and found.point == point else None
 
     def has_ceiling(self, wanted: Ceiling) -> bool:
         """Whether the ceiling of this model file, thread count, machine and repeat is measured."""

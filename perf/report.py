@@ -8,6 +8,7 @@ import csv
 import dataclasses
 import io
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,19 +16,20 @@ import jinja2
 from markupsafe import Markup
 from rich.console import Console
 
+from export.terminal import Mistake, guarded, terminal
 from perf.machine import Machine
 from perf.marks import LITTLE_LIMIT, SPREAD_LIMIT, percent
-from perf.mixture import MixtureError
 from perf.plots import plots, save_png
-from perf.record import Ceiling, Load, Point, Record, RecordError, read
+from perf.record import Ceiling, Load, Point, Record, read
 from perf.summary import Comparison, Row, compare
-from perf.table import filled, table
+from perf.table import filled, markdown, table
 from perf.verdict import sentences
 
-FORMATS = ("table", "csv", "html", "png")
+FORMATS = ("table", "csv", "html", "png", "markdown")
+DEFAULT = ("table", "csv", "html")
 
 
-class ReportError(Exception):
+class ReportError(Mistake):
     """A folder from which no report can be made; the text says what to do."""
 
 
@@ -60,12 +62,12 @@ class Summary:
 def summarise(folder: Path) -> Summary:
     """Read a folder; raises `ReportError`, `RecordError` for a bad file, `MixtureError` for what must not be merged."""
     if not folder.is_dir():
-        raise ReportError(f"{folder}: no such folder. Measure first: python -m perf.sweep MODEL --results {folder}")
+        raise ReportError(f"{folder}: no such folder. Measure first: make measure MODEL=ranker RESULTS={folder}")
     entries = tuple(read(folder))
     comparisons = compare(entries)
     if not comparisons:
         raise ReportError(
-            f"{folder}: holds no measured point. Measure first: python -m perf.sweep MODEL --results {folder}"
+            f"{folder}: holds no measured point. Measure first: make measure MODEL=ranker RESULTS={folder}"
         )
     return Summary(folder=folder, entries=entries, comparisons=comparisons)
 
@@ -73,14 +75,14 @@ def summarise(folder: Path) -> Summary:
 def print_tables(console: Console, summary: Summary) -> None:
     """One table per model and kind of load, what it says in words, and the reasons of the marks."""
     for comparison in summary.comparisons:
-        console.print(heading(comparison), style="bold", markup=False, highlight=False)
+        console.print(heading(comparison), style="bold", markup=False)
         console.print(table(comparison, console.width))
         for sentence in sentences(comparison):
-            console.print(sentence, markup=False, highlight=False)
+            console.print(sentence, markup=False)
         for row in comparison.rows:
             if row.marks:
                 reasons = f"! {row.config_name} at {row.load.concurrency}: {'; '.join(row.marks)}"
-                console.print(reasons, markup=False, highlight=False, style="dim")
+                console.print(reasons, markup=False, style="dim")
         console.print()
 
 
@@ -90,7 +92,8 @@ def heading(comparison: Comparison) -> str:
     rows = f"{load.request_rows} row{'s' if load.request_rows > 1 else ''} per request"
     shapes = [f"{name} {' x '.join(map(str, dims))}" for name, dims in load.shapes]
     memory = ["shared memory"] if load.shared_memory else []
-    return ", ".join([f"{comparison.model}: {rows}", load.protocol, *memory, f"{load.data} data", *shapes])
+    windows = f"windows of {load.window_ms} ms or more"
+    return ", ".join([f"{comparison.model}: {rows}", load.protocol, *memory, f"{load.data} data", *shapes, windows])
 
 
 def write_csv(summary: Summary, folder: Path) -> Path:
@@ -204,23 +207,24 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("folder", type=Path, help="folder of records")
     parser.add_argument("--out", type=Path, help="where to write (default: the folder of the records)")
-    parser.add_argument("--format", choices=(*FORMATS, "all"), default="all", help="default: all but png")
+    parser.add_argument("--format", choices=(*FORMATS, "all"), default="all", help="default: table, csv and html")
     arguments = parser.parse_args(argv)
-    console, out = Console(), arguments.out or arguments.folder
-    wanted = FORMATS[:3] if arguments.format == "all" else (arguments.format,)
-    try:
-        summary = summarise(arguments.folder)
-    except (ReportError, RecordError, MixtureError) as error:
-        console.print(str(error), style="red", markup=False, highlight=False, soft_wrap=True)
-        return 2
+    wanted = DEFAULT if arguments.format == "all" else (arguments.format,)
+    return guarded(lambda: report(arguments.folder, arguments.out or arguments.folder, wanted))
+
+
+def report(folder: Path, out: Path, wanted: Sequence[str]) -> None:
+    """Print what is for the terminal and write what is for files."""
+    console, summary = terminal(), summarise(folder)
     if "table" in wanted:
         print_tables(console, summary)
+    if "markdown" in wanted:
+        console.print("\n\n".join(map(markdown, summary.comparisons)), markup=False)
     writers = {"csv": write_csv, "html": write_html, "png": write_png}
     for name in [name for name in wanted if name in writers]:
         written = writers[name](summary, out)
         for path in written if isinstance(written, tuple) else (written,):
-            console.print(f"written: {path}", markup=False, highlight=False, soft_wrap=True)
-    return 0
+            console.print(f"written: {path}", markup=False)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ onnxruntime alone is timed at each of their sizes. The clients' inputs lie in sh
 import argparse
 import datetime
 import json
-import os
 import statistics
 import sys
 import threading
@@ -23,15 +22,14 @@ import tritonclient.grpc as triton
 from numpy.typing import NDArray
 from rich.progress import Progress
 
-from clients.connection import ClientError
+from clients.connection import channel_arguments
 from clients.counters import Counters
 from export.recipe import digest
-from export.repository import RepositoryError, config_file, model_file, model_folder, read_config
+from export.repository import config_file, model_file, model_folder, read_config
 from export.samples import sample
-from export.terminal import complain, terminal
+from export.terminal import guarded, terminal
 from perf.full_batches import shared_rows
-from perf.machine import Machine, versions
-from serve.installation import InstallationError
+from perf.machine import Machine, cores, versions
 from serve.launcher import LaunchError, Server, Settings, launch
 
 
@@ -68,7 +66,7 @@ def measure(
     name = config.input[0].name
     row = next(iter(sample(config, rows=1, seed=1).values()))
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = len(os.sched_getaffinity(0))
+    options.intra_op_num_threads = cores()
     # As the served session: threads that spin between two runs would take the clients' cores.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     session = onnxruntime.InferenceSession(str(model_file(folder, config)), options, providers=["CPUExecutionProvider"])
@@ -76,7 +74,7 @@ def measure(
     done = []
     with (
         launch(Settings(models=(model,), config_name="dynamic"), progress=progress) as server,
-        triton.InferenceServerClient(server.grpc_url) as client,
+        triton.InferenceServerClient(server.grpc_url, channel_args=channel_arguments(server.grpc_url)) as client,
         shared_rows(client, name, rows) as tensors,
     ):
         for number in range(rounds + 1):
@@ -93,7 +91,8 @@ def measure(
 
 def _serve(server: Server, model: str, tensors: list[triton.InferInput], requests: int) -> float:
     def one_client(tensor: triton.InferInput) -> None:
-        with triton.InferenceServerClient(server.grpc_url) as client:
+        url = server.grpc_url
+        with triton.InferenceServerClient(url, channel_args=channel_arguments(url)) as client:
             for _ in range(requests):
                 client.infer(model, [tensor])
 
@@ -147,7 +146,7 @@ def write(model: str, rounds: list[Round], folder: Path, started_at: str, comman
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure and print; exit code 2 for a model that cannot be served here."""
+    """Measure and print; exit code 2 for a model that cannot be served here, 1 when the server failed."""
     parser = argparse.ArgumentParser(
         prog="python -m perf.served_share",
         description=__doc__,
@@ -160,21 +159,22 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--results", type=Path, help="also write a record into this folder")
     arguments = parser.parse_args(argv)
+    command = ["python", "-m", "perf.served_share", *(sys.argv[1:] if argv is None else argv)]
+    return guarded(lambda: _report(arguments, command))
+
+
+def _report(arguments: argparse.Namespace, command: list[str]) -> None:
     console = terminal()
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    try:
-        with Progress(transient=True) as bar:
-            task = bar.add_task("share", total=None)
-            rounds = measure(
-                arguments.model,
-                clients=arguments.clients,
-                requests=arguments.requests,
-                rounds=arguments.rounds,
-                progress=lambda text: bar.update(task, description=text),
-            )
-    except (LaunchError, InstallationError, ClientError, RepositoryError) as error:
-        complain(console, error)
-        return 2
+    with Progress(console=console, transient=True) as bar:
+        task = bar.add_task("share", total=None)
+        rounds = measure(
+            arguments.model,
+            clients=arguments.clients,
+            requests=arguments.requests,
+            rounds=arguments.rounds,
+            progress=lambda text: bar.update(task, description=text),
+        )
     for one in rounds:
         batches = ", ".join(f"{executions} x {rows}" for rows, executions in one.batches.items())
         console.print(
@@ -187,10 +187,8 @@ def main(argv: list[str] | None = None) -> int:
         f"execution {statistics.median(one.execution_share for one in rounds):.3f} of onnxruntime alone"
     )
     if arguments.results:
-        command = ["python", "-m", "perf.served_share", *(sys.argv[1:] if argv is None else argv)]
         written = write(arguments.model, rounds, arguments.results, started, command)
         console.print(f"written: {written}", markup=False)
-    return 0
 
 
 if __name__ == "__main__":

@@ -56,7 +56,10 @@ class Stages:
 
 @dataclass(frozen=True, kw_only=True)
 class Top:
-    """The ceiling of a model: onnxruntime alone at the largest batch measured, `rows` together on `threads` threads."""
+    """The ceiling of a model: onnxruntime alone at its best batch, `rows` together on `threads` threads.
+
+    `spread` is that of the repeats, each the median of its rounds.
+    """
 
     model_sha256: str
     rows: int
@@ -150,21 +153,25 @@ def compare(entries: Iterable[Record | Ceiling]) -> tuple[Comparison, ...]:
 
 
 def top(ceilings: Sequence[Ceiling]) -> Top | None:
-    """The ceiling of one model: its largest batch, on the most threads that were measured."""
-    if not ceilings:
+    """The ceiling of one model: its fastest batch size, on all cores, which is what one instance gets."""
+    chosen = [ceiling for ceiling in ceilings if ceiling.threads == ceiling.machine.cores]
+    if not chosen:
         return None
-    threads = max(ceiling.threads for ceiling in ceilings)
-    chosen = [ceiling for ceiling in ceilings if ceiling.threads == threads]
-    rows = max(size for ceiling in chosen for size in ceiling.rows_per_s)
-    found = {ceiling.repeat: ceiling.rows_per_s[rows] for ceiling in chosen if ceiling.rows_per_s.get(rows)}
-    rates = [rate for rounds in found.values() for rate in rounds]
+    rates: dict[int, list[float]] = defaultdict(list)
+    for ceiling in chosen:
+        for size, rounds in ceiling.rows_per_s.items():
+            rates[size].extend(rounds)
+    rows = max(rates, key=lambda size: float(np.median(rates[size])))
+    by_repeat = {
+        ceiling.repeat: float(np.median(ceiling.rows_per_s[rows])) for ceiling in chosen if ceiling.rows_per_s.get(rows)
+    }
     return Top(
         model_sha256=chosen[0].model_sha256,
         rows=rows,
-        threads=threads,
-        throughput_rows_per_s=float(np.median(rates)),
-        by_repeat={repeat: float(np.median(rounds)) for repeat, rounds in found.items()},
-        spread=spread(rates),
+        threads=chosen[0].threads,
+        throughput_rows_per_s=float(np.median(rates[rows])),
+        by_repeat=by_repeat,
+        spread=spread(list(by_repeat.values())),
     )
 
 

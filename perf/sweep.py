@@ -5,6 +5,7 @@ measured. Repeats are interleaved (A B C A B C), so that a slow minute of the ma
 """
 
 import argparse
+import asyncio
 import datetime
 import itertools
 import sys
@@ -13,18 +14,15 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-import tritonclient.grpc as triton
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from tritonclient.utils import np_to_triton_dtype
 
-from clients.connection import ClientError
+from clients.connection import connect
 from clients.counters import Counters
 from export.ragged_feed import is_ragged
 from export.recipe import digest
 from export.repository import (
     REPOSITORY,
-    RepositoryError,
     config_file,
     model_file,
     model_folder,
@@ -32,15 +30,15 @@ from export.repository import (
     variants,
 )
 from export.samples import sample
-from export.terminal import complain, terminal
+from export.terminal import Mistake, guarded, terminal
 from perf import limit
-from perf.analyzer import WINDOWS, AnalyzerError, Target, measure
+from perf.analyzer import WINDOWS, Target, measure
 from perf.machine import Machine, versions
-from perf.record import Load, Point, Record, RecordError, Store
-from serve.installation import InstallationError
-from serve.launcher import LaunchError, Server, Settings, SettingsError, launch
+from perf.record import Ceiling, Load, Point, Record, Store
+from serve.launcher import Server, Settings, launch
 
-RAMP = 25
+RAMP = 20
+STOPPED = "stopped; what was measured is in {}. The same command goes on from there."
 
 Progressed = Callable[[str, bool], None]
 """Told what is going on now, and whether one more step is done."""
@@ -67,36 +65,48 @@ class Study:
 
 
 def run(study: Study, store: Store, progress: Progressed) -> None:
-    """Measure what is missing; each record is on disk as soon as it is measured, so a later run goes on from there."""
+    """Measure what is missing; each record is on disk as soon as it is measured, so a later run goes on from there.
+
+    The ceiling takes one round before each configuration, so that both see the same minutes of the machine.
+    """
     for repeat in range(1, study.repeats + 1):
-        if study.ceiling:
-            _run_ceiling(study, repeat, store, progress)
+        planned = _planned_ceiling(study, repeat, store)
+        rounds = []
         for config_name in study.config_names:
+            if planned is not None:
+                rounds.append(
+                    limit.measure(planned, repository=study.repository, progress=lambda text: progress(text, False))
+                )
             _run_config(study, config_name, repeat, store, progress)
+        if rounds:
+            store.add(limit.merge(rounds))
+        if study.ceiling:
+            progress(f"ceiling of {study.model}", True)
 
 
-def _run_ceiling(study: Study, repeat: int, store: Store, progress: Progressed) -> None:
+def _planned_ceiling(study: Study, repeat: int, store: Store) -> Ceiling | None:
+    if not study.ceiling:
+        return None
     planned = limit.plan(study.model, repeat=repeat, repository=study.repository)
-    if not store.has_ceiling(planned):
-        store.add(limit.measure(planned, repository=study.repository, progress=lambda text: progress(text, False)))
-    progress(f"ceiling of {study.model}", True)
+    return None if store.has_ceiling(planned) else planned
 
 
 def _run_config(study: Study, config_name: str, repeat: int, store: Store, progress: Progressed) -> None:
     points = list(_points(study, config_name, repeat))
-    missing = [point for point in points if not store.has(point)]
-    for _ in range(len(points) - len(missing)):
-        progress(f"{study.model} {config_name}: measured before", True)
-    if not missing:
+    records = [store.get(point) for point in points]
+    if all(records):
+        for _ in points:
+            progress(f"{study.model} {config_name}: measured before", True)
         return
     with _server(study, config_name, progress) as server:
         _warm_up(server, study.model)
         rows_per_s = None
-        for point in missing:
+        for point, found in zip(points, records, strict=True):
             progress(f"{study.model} {config_name}, concurrency {point.load.concurrency}, repeat {repeat}", False)
-            record = _measure(server, point, window_ms(point.load, rows_per_s))
-            rows_per_s = record.measured.throughput_rows_per_s
-            store.add(record)
+            if found is None:
+                found = _measure(server, point, window_ms(point.load, rows_per_s))
+                store.add(found)
+            rows_per_s = found.measured.throughput_rows_per_s
             progress(f"{study.model} {config_name}", True)
 
 
@@ -136,14 +146,14 @@ def _server(study: Study, config_name: str, progress: Progressed) -> AbstractCon
 def _warm_up(server: Server, model: str) -> None:
     """One request of one row and one full batch, so that no measurement holds a first allocation."""
     config = server.configs[model]
-    with triton.InferenceServerClient(server.grpc_url) as client:
-        # A ragged request of several rows may not be a thing that the model takes.
-        for rows in (1,) if is_ragged(config) else (1, max(1, config.max_batch_size)):
-            tensors = []
-            for name, array in sample(config, rows=rows).items():
-                tensors.append(triton.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype)))
-                tensors[-1].set_data_from_numpy(array)
-            client.infer(model, tensors)
+
+    async def send() -> None:
+        async with connect(server.grpc_url) as connection:
+            # A ragged request of several rows may not be a thing that the model takes.
+            for rows in (1,) if is_ragged(config) else sorted({1, max(1, config.max_batch_size)}):
+                await connection.infer(model, sample(config, rows=rows))
+
+    asyncio.run(send())
 
 
 def _measure(server: Server, point: Point, window: int) -> Record:
@@ -170,41 +180,25 @@ def run_with_progress(studies: list[Study], store: Store, console: Console) -> N
 
 
 def parse_range(text: str) -> list[int]:
-    """`start:end:step` as perf_analyzer takes it, or one number; raises `ValueError`."""
-    parts = [int(part) for part in text.split(":")]
+    """`start:end:step` as perf_analyzer takes it, or one number; raises `Mistake`."""
+    parts = [int(part) if part.isdecimal() else 0 for part in text.split(":")]
     start, end, step = (parts + [parts[0], 1][len(parts) - 1 :])[:3]
     if len(parts) > 3 or start < 1 or end < start or step < 1:
-        raise ValueError(f"'{text}' is not a range of concurrencies. Write start:end:step, for example 2:16:2.")
+        raise Mistake(f"'{text}' is not a range of concurrencies. Write start:end:step, for example 2:16:2.")
     return list(itertools.takewhile(lambda value: value <= end, itertools.count(start, step)))
 
 
-def guarded(action: Callable[[], None], store: Store, console: Console) -> int:
-    """Run `action`; 0, or after one clear line 2 for a user's mistake, 1 for a failure, 130 after Ctrl-C."""
-    try:
-        action()
-    except (RepositoryError, ValueError, limit.LimitError, InstallationError, SettingsError) as error:
-        complain(console, error)
-        return 2
-    except (LaunchError, AnalyzerError, RecordError, ClientError) as error:
-        complain(console, error)
-        return 1
-    except KeyboardInterrupt:
-        console.print(f"stopped; what was measured is in {store.folder}. The same command goes on from there.")
-        return 130
-    return 0
-
-
 def main(argv: list[str] | None = None) -> int:
-    """Run one study; exit codes as `guarded`."""
+    """Run one study; exit code 2 for a user's mistake, 1 for a failed server or measurement, 130 after Ctrl-C."""
     arguments = _parser().parse_args(argv)
     console = terminal()
     store = Store(arguments.results)
 
     def sweep() -> None:
         run_with_progress([_study(arguments)], store, console)
-        console.print(f"records: {store.folder}. Table and plots: python -m perf.report {store.folder}", markup=False)
+        console.print(f"records: {store.folder}. Tables and plots: make report RESULTS={store.folder}", markup=False)
 
-    return guarded(sweep, store, console)
+    return guarded(sweep, on_interrupt=STOPPED.format(store.folder))
 
 
 def _study(arguments: argparse.Namespace) -> Study:
@@ -235,10 +229,10 @@ def _study(arguments: argparse.Namespace) -> Study:
 
 
 def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
-    """`name:1,32,100` as perf_analyzer takes it; raises `ValueError`."""
+    """`name:1,32,100` as perf_analyzer takes it; raises `Mistake`."""
     name, _, dims = text.rpartition(":")
     if not name or not all(dim.isdecimal() for dim in dims.split(",")):
-        raise ValueError(f"'{text}' is not a shape. Write name:d1,d2,..., for example input.1:1,32,100.")
+        raise Mistake(f"'{text}' is not a shape. Write name:d1,d2,..., for example input.1:1,32,100.")
     return name, tuple(int(dim) for dim in dims.split(","))
 
 
@@ -262,7 +256,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--window-ms", type=int, default=1000, help="three windows per point (default 1000)")
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--ceiling", action="store_true", help="also measure onnxruntime alone, interleaved")
-    parser.add_argument("--results", type=Path, default=Path("perf/results/demo"), help="folder of the records")
+    parser.add_argument("--results", type=Path, default=Path("perf/results/local"), help="folder of the records")
     return parser
 
 

@@ -1,4 +1,4 @@
-"""The table that a person reads: the columns, and which of them a terminal has room for."""
+"""The table that a person reads, in a terminal (with the columns that it has room for) or in a README."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -85,3 +85,17 @@ def table(comparison: Comparison, width: int) -> Table:
             shown.add_row(*(column.value(row) for column in columns), style="dim" if row.marks else None)
         shown.add_section()
     return shown
+
+
+def markdown(comparison: Comparison) -> str:
+    """The same table for a README, with every column that has a value."""
+    columns = [column for column in filled(comparison) if column.title]
+    lines = [
+        "| " + " | ".join(column.title.replace("\n", " ") for column in columns) + " |",
+        "|" + "|".join("---" if column.left else "--:" for column in columns) + "|",
+    ]
+    for row in comparison.rows:
+        cells = [column.value(row) for column in columns]
+        cells[0] += " !" if row.marks else ""
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)

@@ -11,44 +11,41 @@ from pathlib import Path
 
 from rich.table import Table
 
-from export.repository import REPOSITORY, RepositoryError, models
-from export.terminal import complain, terminal
-from serve.installation import InstallationError
-from serve.launcher import LaunchError, Server, Settings, SettingsError, launch
+from export.repository import REPOSITORY, models, served_file
+from export.terminal import guarded, terminal
+from serve.launcher import LaunchError, Server, Settings, launch
 
 LOG = Path("build/tritonserver.log")
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Exit code 0 after Ctrl-C, 2 for a mistake in the call or the files, 1 when the server failed."""
-    given = sys.argv[1:] if argv is None else argv
-    ours, theirs = _split(given)
-    arguments = _parser().parse_args(ours)
+def serve(settings: Settings) -> int:
+    """Serve until the server ends by itself, which is a failure, or Ctrl-C."""
     console = terminal()
+    with console.status("starting tritonserver") as status, launch(settings, progress=status.update) as server:
+        status.stop()
+        console.print(_table(server))
+        console.print(f"ready; the log is {server.log}. Ctrl-C stops the server.", markup=False)
+        while server.running():
+            time.sleep(0.2)
+        raise LaunchError(f"tritonserver ended by itself.\n{server.log_tail()}")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Exit code 130 after Ctrl-C or SIGTERM, 2 for a mistake in the call or the files, 1 when the server failed."""
+    ours, theirs = _split(sys.argv[1:] if argv is None else argv)
+    arguments = _parser().parse_args(ours)
     # A service manager stops with SIGTERM: end the same way as on Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        settings = _settings(arguments, theirs)
-        with (
-            console.status("starting tritonserver") as status,
-            launch(settings, progress=status.update) as server,
-        ):
-            status.stop()
-            console.print(_table(server))
-            console.print("ready. Ctrl-C stops it.", highlight=False)
-            while server.running():
-                time.sleep(0.2)
-            complain(console, f"tritonserver ended by itself.\n{server.log_tail()}")
-        return 1
-    except (RepositoryError, SettingsError, InstallationError) as error:
-        complain(console, error)
-        return 2
-    except LaunchError as error:
-        complain(console, error)
-        return 1
-    except KeyboardInterrupt:
-        console.print(f"stopped. Log: {LOG}", markup=False)
-        return 0
+    return guarded(lambda: serve(_settings(arguments, theirs)), on_interrupt=f"stopped. The log is {LOG}.")
+
+
+def _exported(repository: Path) -> tuple[str, ...]:
+    """Models whose file exists; names those that are left out."""
+    found = models(repository)
+    ready = tuple(model for model in found if served_file(model, repository).is_file())
+    for model in sorted(set(found) - set(ready)):
+        terminal().print(f"left out: {model} is not exported yet (make export ARGS={model})", markup=False)
+    return ready
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
@@ -60,7 +57,7 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 def _settings(arguments: argparse.Namespace, theirs: list[str]) -> Settings:
     return Settings(
-        models=tuple(arguments.model or models(arguments.repository)),
+        models=tuple(arguments.model or _exported(arguments.repository)),
         config_name=arguments.config_name,
         repository=arguments.repository,
         host=arguments.host,
@@ -101,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="example: python -m serve --model text_recognition --config-name dynamic -- --log-verbose=1",
     )
-    parser.add_argument("--model", action="append", help="repeatable; default: every model of the repository")
+    parser.add_argument("--model", action="append", help="repeatable; default: every model that is exported")
     parser.add_argument("--config-name", help="variant configs/NAME.pbtxt (default: config.pbtxt)")
     parser.add_argument("--repository", type=Path, default=REPOSITORY)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")

@@ -1,8 +1,9 @@
-"""The watchdog between a launcher and its tritonserver: `python -m serve.guard FOLDER PREFIX -- COMMAND...`.
+"""The watchdog between a launcher and its tritonserver: `python guard.py FOLDER LOG PREFIX COMMAND...`.
 
 It owns the server process. When its standard input closes, because the launcher says stop or because the launcher
 died in whatever way, it stops the server (SIGINT, wait, SIGKILL) and removes what the server leaves in /dev/shm.
-FOLDER is removed too when the launcher is gone. The exit code is the server's.
+FOLDER is removed too when the launcher is gone. The exit code is the server's. It imports nothing of the project, so
+that it runs by its path from anywhere.
 """
 
 import ctypes
@@ -54,8 +55,8 @@ def _stop(server: subprocess.Popen[bytes]) -> None:
 
 def main(argv: list[str]) -> int:
     """Run the command under guard until it ends or the launcher goes."""
-    folder, prefix, launcher = Path(argv[0]), argv[1], os.getppid()
-    with (folder / "tritonserver.log").open("wb") as log:
+    folder, prefix, launcher = Path(argv[0]), argv[2], os.getppid()
+    with Path(argv[1]).open("wb") as log:
         server = subprocess.Popen(
             argv[3:],
             stdin=subprocess.DEVNULL,

@@ -3,6 +3,7 @@
 Looked for on PATH first (NVIDIA's image), then in the pip wheel `nvidia-pytriton`, of which only the binaries are used.
 """
 
+import ctypes.util
 import importlib.metadata
 import importlib.util
 import os
@@ -12,10 +13,12 @@ import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
+from export.terminal import Mistake
+
 DROP_IN = Path(__file__).parent / "backends"
 
 
-class InstallationError(Exception):
+class InstallationError(Mistake):
     """No tritonserver that could run here; the text says what to install."""
 
 
@@ -33,14 +36,14 @@ class Installation:
         environment = dict(os.environ)
         if self.libraries is None:
             return environment
-        folders = [str(self.libraries), environment.get("LD_LIBRARY_PATH", "")]
-        libdir = Path(sysconfig.get_config_var("LIBDIR") or "")
-        if (libdir / _libpython()).is_file():
-            folders.insert(0, str(libdir))
+        folders = [_libpython_folder(), str(self.libraries), environment.get("LD_LIBRARY_PATH", "")]
         environment["LD_LIBRARY_PATH"] = ":".join(filter(None, folders))
         # The stub embeds Python in isolated mode: it ignores PYTHONPATH, and takes prefix and site-packages from the
         # `python3` that it finds first on PATH. That must be the one that runs here.
         environment["PATH"] = f"{Path(sys.executable).parent}:{environment.get('PATH', '')}"
+        if not _installed("onnxruntime-gpu"):
+            # Without kind, Triton would put instances on a GPU that this onnxruntime cannot use.
+            environment.setdefault("CUDA_VISIBLE_DEVICES", "")
         return environment
 
     def assemble_backends(self, folder: Path) -> Path:
@@ -69,13 +72,12 @@ def find() -> Installation:
     if on_path is not None:
         binary = Path(on_path).resolve()
         return Installation(binary=binary, backends=binary.parents[1] / "backends")
-    wheel = importlib.util.find_spec("pytriton")
-    if wheel is None or not wheel.submodule_search_locations:
+    package = _wheel()
+    if package is None:
         raise InstallationError(
             "no tritonserver: none on PATH, and the pip wheel that carries one is not installed in "
             f"{sys.prefix}. Run make setup, or pip install --no-deps nvidia-pytriton."
         )
-    package = Path(wheel.submodule_search_locations[0])
     server = package / "tritonserver"
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     stub = server / "python_backend_stubs" / version / "triton_python_backend_stub"
@@ -90,6 +92,12 @@ def find() -> Installation:
             f"{Path(sys.executable).parent}: has no python3, so Triton's Python stub would run another Python. "
             "Use a virtual environment: make setup."
         )
+    if _libpython_folder() is None and ctypes.util.find_library(f"python{version}") is None:
+        raise InstallationError(
+            f"{_libpython()} is neither beside {sys.base_prefix} nor among the system's libraries, and Triton's "
+            "Python stub embeds it. Install it (Debian and Ubuntu: apt-get install "
+            f"libpython{version}), or use a Python that has it: pyenv with --enable-shared, conda, uv."
+        )
     if version_of_numpy().startswith("2"):
         raise InstallationError(
             f"numpy {version_of_numpy()} is installed, and with numpy 2 the Python stub of the pip tritonserver "
@@ -98,9 +106,15 @@ def find() -> Installation:
     return Installation(
         binary=server / "bin" / "tritonserver",
         backends=server / "backends",
-        libraries=package.parent / "nvidia_pytriton.libs",
+        libraries=bundled_libraries(),
         stub=stub,
     )
+
+
+def bundled_libraries() -> Path | None:
+    """The folder of shared libraries in pip's wheel; None when it is not installed."""
+    package = _wheel()
+    return None if package is None else package.parent / "nvidia_pytriton.libs"
 
 
 def link_plain_names(libraries: Path, names: list[str], folder: Path) -> Path:
@@ -122,5 +136,27 @@ def version_of_numpy() -> str:
     return importlib.metadata.version("numpy")
 
 
+def _installed(package: str) -> bool:
+    try:
+        importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _wheel() -> Path | None:
+    found = importlib.util.find_spec("pytriton")
+    if found is None or not found.submodule_search_locations:
+        return None
+    return Path(found.submodule_search_locations[0])
+
+
+def _libpython_folder() -> str | None:
+    """Where the running Python keeps its shared library; None when the system's loader must find it."""
+    folders = [Path(sysconfig.get_config_var("LIBDIR") or "/nonexistent"), Path(sys.base_prefix) / "lib"]
+    return next((str(folder) for folder in folders if (folder / _libpython()).is_file()), None)
+
+
 def _libpython() -> str:
-    return str(sysconfig.get_config_var("INSTSONAME") or f"libpython3.{sys.version_info.minor}.so.1.0")
+    # INSTSONAME is that of a static library where Python was built without a shared one.
+    return f"libpython{sys.version_info.major}.{sys.version_info.minor}.so.1.0"

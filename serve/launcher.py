@@ -6,6 +6,7 @@ with launch(Settings(models=("ranker",), config_name="dynamic")) as server:
 
 import contextlib
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -13,7 +14,6 @@ import sys
 import tempfile
 import time
 import urllib.error
-import urllib.request
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,19 +22,24 @@ from pathlib import Path
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.repository import REPOSITORY, config_file, model_file, model_folder, read_config
-from serve import loaded
+from export.terminal import Failure, Mistake
+from serve import guard, loaded
 from serve.installation import Installation, find
 
 START_TIMEOUT_S = 120.0
 LOG_LINES = 20
-ROOT = Path(__file__).parents[1]
+# Flags that the launcher sets itself and relies on.
+OURS = re.compile(
+    r"--(model-repository|model-store|backend-directory|model-control-mode|load-model|model-config-name"
+    r"|(http|grpc|metrics)-(port|address))(=|$)"
+)
 
 
-class LaunchError(Exception):
+class LaunchError(Failure):
     """The server did not start or is not what was asked; the text ends with the last lines of its log."""
 
 
-class SettingsError(LaunchError):
+class SettingsError(Mistake):
     """What was asked cannot be served here: a port in use, a model that is not exported."""
 
 
@@ -42,8 +47,9 @@ class SettingsError(LaunchError):
 class Settings:
     """What to serve and how.
 
-    A port of 0 means any free one. `environment` is added to the server's. `log` is where the log is kept after the
-    end; None drops it. `arguments` go to tritonserver as they are, after ours, so that they win.
+    A port of 0 means any free one. `environment` is added to the server's. `log` is where the log is written and
+    stays; None drops it at the end. `arguments` go to tritonserver as they are; those that the fields above stand for
+    are refused.
     """
 
     models: tuple[str, ...]
@@ -60,7 +66,10 @@ class Settings:
 
 @dataclass(frozen=True, kw_only=True)
 class Server:
-    """A ready server. `pid` is its guard's; `configs` what it reports to have loaded, by model."""
+    """A ready server. `pid` is its guard's; `configs` what it reports to have loaded, by model.
+
+    `shared_memory_prefix` begins the name of each of its files in /dev/shm.
+    """
 
     settings: Settings
     http_port: int
@@ -68,6 +77,7 @@ class Server:
     metrics_port: int
     pid: int
     log: Path
+    shared_memory_prefix: str
     configs: Mapping[str, ModelConfig]
     _process: subprocess.Popen[bytes]
 
@@ -98,13 +108,14 @@ def launch(settings: Settings, *, progress: Callable[[str], None] = lambda _: No
     without a tritonserver and `LaunchError` when the server does not come up with exactly what was asked for.
     """
     asked = _asked(settings)
+    _refuse_ours(settings.arguments)
     installation = find()
     ports = _ports(settings)
     folder = Path(tempfile.mkdtemp(prefix="triton-batching-"))
     prefix = f"triton_batching_{uuid.uuid4().hex[:12]}_"
-    log = folder / "tritonserver.log"
     try:
-        process = _start(settings, installation, folder, prefix, ports)
+        log = _log(settings, folder)
+        process = _start(settings, installation, folder, log, prefix, ports)
         try:
             _wait_until_ready(process, f"http://{settings.host}:{ports[0]}", log, progress)
             configs = {model: loaded.config(f"http://{settings.host}:{ports[0]}", model) for model in asked}
@@ -116,14 +127,12 @@ def launch(settings: Settings, *, progress: Callable[[str], None] = lambda _: No
                 metrics_port=ports[2],
                 pid=process.pid,
                 log=log,
+                shared_memory_prefix=prefix,
                 configs=configs,
                 _process=process,
             )
         finally:
             _stop(process)
-            if settings.log is not None:
-                settings.log.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(log, settings.log)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -137,9 +146,31 @@ def _asked(settings: Settings) -> dict[str, ModelConfig]:
         asked[model] = read_config(path)
         served = model_file(folder, asked[model])
         if not served.is_file():
-            how = f"Run python -m export {model}." if served.suffix == ".onnx" else "Add it."
+            how = f"Run: make export ARGS={model}." if served.suffix == ".onnx" else "Add it."
             raise SettingsError(f"{served}: no such file, so '{model}' cannot be served. {how}")
     return asked
+
+
+def _refuse_ours(arguments: tuple[str, ...]) -> None:
+    for argument in arguments:
+        if OURS.match(argument):
+            raise SettingsError(
+                f"{argument} after -- would take the server from under its launcher. Say it before the --, as an "
+                "argument of python -m serve or a field of Settings."
+            )
+
+
+def _log(settings: Settings, folder: Path) -> Path:
+    if settings.log is None:
+        return folder / "tritonserver.log"
+    try:
+        settings.log.parent.mkdir(parents=True, exist_ok=True)
+        settings.log.touch()
+    except OSError as error:
+        raise SettingsError(
+            f"{settings.log}: the log cannot be written there ({error.strerror}). Name another file."
+        ) from error
+    return settings.log.resolve()
 
 
 def _ports(settings: Settings) -> tuple[int, int, int]:
@@ -153,16 +184,18 @@ def _claim(host: str, port: int, held: contextlib.ExitStack) -> int:
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         holder.bind((host, port))
-    except OSError as error:
+        holder.listen()
+    except (OSError, OverflowError) as error:
+        why = getattr(error, "strerror", None) or "a port is a number from 0 to 65535"
         raise SettingsError(
-            f"port {port} on {host} cannot be used ({error.strerror}), so the server would not start. Stop what "
+            f"port {port} on {host} cannot be used ({why}), so the server would not start. Stop what "
             "uses it, or choose others with --http-port, --grpc-port and --metrics-port."
         ) from error
     return int(holder.getsockname()[1])
 
 
 def _start(
-    settings: Settings, installation: Installation, folder: Path, prefix: str, ports: tuple[int, int, int]
+    settings: Settings, installation: Installation, folder: Path, log: Path, prefix: str, ports: tuple[int, int, int]
 ) -> subprocess.Popen[bytes]:
     # An empty working directory: the Python stub has it on sys.path, so anything in it would change imports.
     (folder / "work").mkdir()
@@ -180,22 +213,11 @@ def _start(
         *settings.arguments,
     ]
     environment = installation.environment() | dict(settings.environment)
-    guard = {"PYTHONPATH": str(ROOT)}
     return subprocess.Popen(
-        # The guard runs with this Python's own settings and hands the server's environment on through `env`.
-        [
-            sys.executable,
-            "-m",
-            "serve.guard",
-            str(folder),
-            prefix,
-            "--",
-            *_env_command(environment),
-            *command,
-        ],
+        # The guard runs in this Python's own environment and hands the server's on through `env`.
+        [sys.executable, guard.__file__, str(folder), str(log), prefix, *_env_command(environment), *command],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
-        env=dict(os.environ) | guard,
         start_new_session=True,
     )
 
@@ -211,7 +233,7 @@ def _wait_until_ready(process: subprocess.Popen[bytes], url: str, log: Path, pro
         if process.poll() is not None:
             raise LaunchError(f"tritonserver ended with code {process.returncode} while it started.\n{_tail(log)}")
         with contextlib.suppress(OSError, urllib.error.HTTPError):
-            urllib.request.urlopen(f"{url}/v2/health/ready", timeout=1).close()
+            loaded.DIRECT.open(f"{url}/v2/health/ready", timeout=1).close()
             return
         progress(f"tritonserver is starting ({waited:.0f} s)")
         time.sleep(0.1)

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 SHARED_MEMORY = Path("/dev/shm")
-PREFIX = "triton_batching_"
 
 
 def descendants(pid: int) -> set[int]:
@@ -37,9 +36,9 @@ def alive(pids: set[int]) -> set[int]:
     return running
 
 
-def leftovers() -> list[str]:
-    """Our servers' files in /dev/shm."""
-    return sorted(path.name for path in SHARED_MEMORY.glob(f"{PREFIX}*"))
+def leftovers(prefix: str) -> list[str]:
+    """One server's files in /dev/shm."""
+    return sorted(path.name for path in SHARED_MEMORY.glob(f"{prefix}*"))
 
 
 def wait_until(condition: Callable[[], bool], *, seconds: float) -> bool:

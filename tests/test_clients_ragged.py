@@ -95,7 +95,7 @@ def test_500_crops_of_20_widths_are_read_as_alone() -> None:
     """The served ragged recogniser against the torch model on one crop at a time."""
     assert export(["text_recognition_ragged"]) == 0
     rng = np.random.default_rng(3)
-    drawn = reading_accuracy.held_out(500)
+    drawn = reading_accuracy.pictures(reading_accuracy.HELD_OUT_SEED, 500)
     widths = rng.permutation(np.repeat(np.arange(16, 316, 15), 25))
     assert len(set(widths)) == 20
     crops = [Image.fromarray(word_image.stretch(one.picture, w)) for one, w in zip(drawn, widths, strict=True)]
@@ -164,7 +164,7 @@ def test_mistakes_end_with_one_line_and_code_2(capsys: pytest.CaptureFixture[str
         free.bind(("127.0.0.1", 0))
         nobody = f"127.0.0.1:{free.getsockname()[1]}"
     assert ragged.main(["--url", nobody]) == 2
-    printed = capsys.readouterr().out
+    printed = capsys.readouterr().err
     assert len(printed.strip().splitlines()) == 1
     assert f"make serve MODEL={MODEL}" in printed
     with pytest.raises(SystemExit) as stopped:

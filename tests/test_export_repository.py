@@ -109,5 +109,5 @@ def test_a_broken_onnx_file_is_a_fault(tmp_path: Path) -> None:
 
 
 def test_no_repository_ends_with_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["nowhere"]) == 1
-    assert "nowhere: no such directory" in capsys.readouterr().out
+    assert main(["nowhere"]) == 2
+    assert "nowhere: no such directory" in capsys.readouterr().err

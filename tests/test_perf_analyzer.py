@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +11,11 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from clients.counters import Counters
+from export.repository import REPOSITORY
 from perf import analyzer
 from perf.analyzer import AnalyzerError, Target, measure, parse, write_samples
 from perf.record import Load, Measured, Window
-from serve.launcher import Server
+from serve.launcher import Server, Settings, launch
 
 # As perf_analyzer 2.45 printed them.
 OUTPUT = """
@@ -35,8 +37,9 @@ TABLE = (
 
 
 def test_summary_and_windows() -> None:
-    measured = parse(OUTPUT, TABLE)
+    measured = parse(OUTPUT, TABLE, 700)
     assert measured == Measured(
+        window_ms=700,
         windows=(
             Window(throughput_rows_per_s=307.701, latency_us=101196),
             Window(throughput_rows_per_s=319.643, latency_us=99880),
@@ -57,7 +60,7 @@ def test_summary_and_windows() -> None:
 
 def test_without_a_summary_the_windows_are_kept() -> None:
     """With no stable window perf_analyzer prints nothing but its passes, and ends with code 2."""
-    measured = parse(OUTPUT.split("  Client:")[0], "")
+    measured = parse(OUTPUT.split("  Client:")[0], "", 700)
     assert measured is not None
     assert measured.throughput_rows_per_s == 319.393
     assert len(measured.windows) == 3
@@ -66,13 +69,13 @@ def test_without_a_summary_the_windows_are_kept() -> None:
 
 
 def test_average_latency_windows() -> None:
-    measured = parse("  Pass [1] throughput: 10.5 infer/sec. Avg latency: 95238 usec (std 11 usec).\n", "")
+    measured = parse("  Pass [1] throughput: 10.5 infer/sec. Avg latency: 95238 usec (std 11 usec).\n", "", 700)
     assert measured is not None
     assert measured.windows == (Window(throughput_rows_per_s=10.5, latency_us=95238),)
 
 
 def test_nothing_measured_is_no_measurement() -> None:
-    assert parse("error: Failed to init manager inputs", "") is None
+    assert parse("error: Failed to init manager inputs", "", 700) is None
 
 
 CONFIG = text_format.Parse(
@@ -134,6 +137,20 @@ def test_a_real_measurement_agrees_with_the_server(server: Server, load: Load) -
 
 
 @pytest.mark.server
+def test_windows_shorter_than_a_request_are_made_longer(tmp_path: Path) -> None:
+    """With windows in which nothing ends perf_analyzer gives up after one and reports several times the truth."""
+    folder = tmp_path / "simulated_accelerator"
+    shutil.copytree(REPOSITORY / folder.name, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    path = folder / "config.pbtxt"
+    path.write_text(path.read_text().replace('"20"', '"600"'))
+    with launch(Settings(models=(folder.name,), repository=tmp_path)) as slow:
+        measured, _ = measure(target(slow, folder.name), Load(concurrency=1), window_ms=100)
+    assert measured.window_ms > 100
+    assert len(measured.windows) == 3
+    assert measured.throughput_rows_per_s < 1 / 0.6
+
+
+@pytest.mark.server
 def test_a_failure_says_what_perf_analyzer_said(server: Server) -> None:
     wrong = dataclasses.replace(target(server, "ranker"), model="nowhere")
     with pytest.raises(AnalyzerError, match=r"measured nothing for 'nowhere'.*\n.*"):
@@ -141,10 +158,24 @@ def test_a_failure_says_what_perf_analyzer_said(server: Server) -> None:
 
 
 def test_no_perf_analyzer_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(analyzer, "ROOT", tmp_path)
+    monkeypatch.setattr("sys.prefix", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(AnalyzerError, match="Run make setup"):
         analyzer._binary()
+
+
+def test_a_model_without_batching_has_samples_too(tmp_path: Path) -> None:
+    config = ModelConfig()
+    config.CopyFrom(CONFIG)
+    config.max_batch_size = 0
+    entries = json.loads(write_samples(config, tmp_path / "samples.json").read_text())["data"]
+    assert [entry["a"]["shape"] for entry in entries] == [[2, 3]] * analyzer.SAMPLES
+
+
+def test_proxies_are_not_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("http_proxy", "http://proxy:1")
+    monkeypatch.setenv("GRPC_PROXY", "http://proxy:1")
+    assert not [name for name in analyzer._environment(tmp_path) if "proxy" in name.lower()]
 
 
 def test_numbers_stay_floats() -> None:

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,7 +43,10 @@ RECORD = Record(
     started_at="2026-01-01T00:00:00+00:00",
     command=("perf_analyzer", "-m", "m"),
     measured=Measured(
-        windows=(Window(throughput_rows_per_s=1.5, latency_us=2.0),), throughput_rows_per_s=1.5, requests=3
+        window_ms=700,
+        windows=(Window(throughput_rows_per_s=1.5, latency_us=2.0),),
+        throughput_rows_per_s=1.5,
+        requests=3,
     ),
     before=counters(10),
     after=counters(30),
@@ -61,10 +65,26 @@ CEILING = Ceiling(
 
 def test_round_trip(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    assert store.add(RECORD).name == "m.dynamic.http.b1.c004.r1.json"
+    assert store.add(RECORD).name.startswith("m.dynamic.http.b1.")
     store.add(CEILING)
     assert list(read(tmp_path)) == [CEILING, RECORD]
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_another_kind_of_load_has_another_file(tmp_path: Path) -> None:
+    """A quick look must not overwrite a long measurement of the same concurrency."""
+    store = Store(tmp_path)
+    loads = [dataclasses.replace(RECORD.point.load, **change) for change in ({}, {"window_ms": 300}, {"data": "zero"})]
+    records = [dataclasses.replace(RECORD, point=dataclasses.replace(RECORD.point, load=load)) for load in loads]
+    for record in records:
+        store.add(record)
+    assert [store.get(record.point) for record in records] == records
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(RecordError, match="file: cannot be written to"):
+        Store(tmp_path / "file").add(RECORD)
 
 
 def test_what_the_server_counted_in_between() -> None:
@@ -83,12 +103,12 @@ def test_what_the_server_counted_in_between() -> None:
         {"load": dataclasses.replace(RECORD.point.load, window_ms=2000)},
     ],
 )
-def test_another_point_is_not_measured_yet(tmp_path: Path, change: dict[str, object]) -> None:
+def test_another_point_is_not_measured_yet(tmp_path: Path, change: dict[str, Any]) -> None:
     store = Store(tmp_path)
-    assert not store.has(RECORD.point)
+    assert store.get(RECORD.point) is None
     store.add(RECORD)
-    assert store.has(RECORD.point)
-    assert not store.has(dataclasses.replace(RECORD.point, **change))
+    assert store.get(RECORD.point) == RECORD
+    assert store.get(dataclasses.replace(RECORD.point, **change)) is None
 
 
 def test_another_ceiling_is_not_measured_yet(tmp_path: Path) -> None:
@@ -110,7 +130,7 @@ def test_a_file_that_is_no_record_is_named(tmp_path: Path, content: str) -> None
 def test_a_half_written_record_is_measured_again(tmp_path: Path) -> None:
     path = Store(tmp_path).add(RECORD)
     path.write_text(path.read_text()[:100])
-    assert not Store(tmp_path).has(RECORD.point)
+    assert Store(tmp_path).get(RECORD.point) is None
 
 
 def test_a_record_names_its_units_and_machine(tmp_path: Path) -> None:

@@ -110,17 +110,17 @@ def test_an_unknown_or_empty_folder_ends_with_2_and_one_line(
 ) -> None:
     for folder, said in ((tmp_path / "none", "no such folder"), (tmp_path, "no measured point")):
         assert main([str(folder)]) == 2
-        (line,) = capsys.readouterr().out.splitlines()
+        (line,) = capsys.readouterr().err.splitlines()
         assert said in line
-        assert "python -m perf.sweep" in line
+        assert "make measure" in line
 
 
 def test_a_bad_record_or_a_mixture_ends_with_2(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "bad.json").write_text("{}")
     assert main([str(folder)]) == 2
-    assert "bad.json: not a record" in capsys.readouterr().out
+    assert "bad.json: not a record" in capsys.readouterr().err
     (folder / "bad.json").unlink()
     name = next(folder.glob("*.baseline.*r2.json"))
     name.write_text(name.read_text().replace("sha of baseline", "another"))
     assert main([str(folder)]) == 2
-    assert "configuration file" in capsys.readouterr().out
+    assert "configuration file" in capsys.readouterr().err

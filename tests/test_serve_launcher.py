@@ -6,7 +6,9 @@ import socket
 import subprocess
 import sys
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from processes import alive, descendants, leftovers, wait_until
@@ -43,15 +45,16 @@ def test_only_this_machine_can_connect(server: Server) -> None:
 def test_stop_leaves_no_process_and_no_file(tmp_path: Path) -> None:
     lookup(tmp_path)
     log = tmp_path / "kept" / "server.log"
-    before = set(leftovers())
     with launch(Settings(models=("lookup",), repository=tmp_path, log=log)) as running:
         processes = {running.pid} | descendants(running.pid)
         assert len(processes) >= 3  # guard, server, one stub
-        assert set(leftovers()) > before
-        folder = running.log.parent
+        assert leftovers(running.shared_memory_prefix)
+        assert running.log == log
+        folder = Path(f"/proc/{running.pid}/cmdline").read_bytes().split(b"\0")[2].decode()
+        assert Path(folder).is_dir()
     assert not alive(processes)
-    assert set(leftovers()) <= before
-    assert not folder.exists()
+    assert not leftovers(running.shared_memory_prefix)
+    assert not Path(folder).exists()
     assert "Started HTTPService" in log.read_text()
 
 
@@ -61,19 +64,20 @@ def test_a_killed_process_leaves_no_orphan(tmp_path: Path, victim: str) -> None:
     program = (
         "import sys, time\nfrom pathlib import Path\nfrom serve.launcher import Settings, launch\n"
         f"with launch(Settings(models=('lookup',), repository=Path({str(tmp_path)!r}))) as server:\n"
-        "    print(server.pid, flush=True)\n"
+        "    print(server.pid, server.shared_memory_prefix, flush=True)\n"
         "    while server.running():\n        time.sleep(0.05)\n"
     )
-    before = set(leftovers())
     parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=ROOT)
     assert parent.stdout is not None
-    guard = int(parent.stdout.readline())
+    pid, prefix = parent.stdout.readline().split()
+    guard = int(pid)
+    assert leftovers(prefix)
     processes = {guard} | descendants(guard)
     tritonserver = next(pid for pid in processes if Path(f"/proc/{pid}/comm").read_text().strip() == "tritonserver")
     os.kill({"parent": parent.pid, "guard": guard, "server": tritonserver}[victim], signal.SIGKILL)
     assert wait_until(lambda: not alive(processes), seconds=20), alive(processes)
     parent.wait(20)
-    assert wait_until(lambda: set(leftovers()) <= before, seconds=5), leftovers()
+    assert wait_until(lambda: not leftovers(prefix), seconds=5), leftovers(prefix)
 
 
 def test_a_port_in_use_is_named(ranker: Path) -> None:
@@ -92,7 +96,7 @@ def test_a_missing_model_file_says_how_to_make_it(tmp_path: Path) -> None:
     folder = lookup(tmp_path)
     (folder / "1" / "model.onnx").unlink()
     with (
-        pytest.raises(SettingsError, match=r"model\.onnx: no such file.* python -m export lookup"),
+        pytest.raises(SettingsError, match=r"model\.onnx: no such file.* make export ARGS=lookup"),
         launch(Settings(models=("lookup",), repository=tmp_path)),
     ):
         pass
@@ -147,9 +151,76 @@ def test_arguments_after_ours_reach_the_server(tmp_path: Path) -> None:
         assert "TRITONBACKEND_ModelInstanceInitialize" in running.log.read_text()
 
 
+def test_nothing_of_ours_reaches_the_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model.py that works here must work in the container, where this project is not on its path."""
+    monkeypatch.setenv("PYTHONPATH", "/users/own")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "serve").mkdir()  # must not stand in for ours
+    folder = python_model(tmp_path / "models", "paths", "return []")
+    (folder / "1" / "model.py").write_text(
+        "import os, sys\nprint('PATHS', os.environ.get('PYTHONPATH'), os.getcwd(), sys.path, flush=True)\n"
+        "class TritonPythonModel:\n    def execute(self, requests):\n        return []\n"
+    )
+    with launch(Settings(models=("paths",), repository=tmp_path / "models")) as running:
+        said = next(line for line in running.log.read_text().splitlines() if line.startswith("PATHS"))
+    assert said.startswith("PATHS /users/own")
+    assert f"'{ROOT}'" not in said
+
+
+def test_a_proxy_is_not_asked_for_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    lookup(tmp_path)
+    with launch(Settings(models=("lookup",), repository=tmp_path)) as running:
+        assert running.running()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"http_port": 70000}, "port 70000 .*a port is a number from 0 to 65535"),
+        ({"arguments": ("--http-port=18555",)}, "--http-port=18555 after -- would take the server"),
+        ({"arguments": ("--model-repository", "/else")}, "--model-repository after -- would take the server"),
+        ({"log": Path("/proc/no/such/place.log")}, "the log cannot be written there"),
+    ],
+)
+def test_settings_that_cannot_work(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    lookup(tmp_path)
+    settings = replace(Settings(models=("lookup",), repository=tmp_path), **changes)
+    with pytest.raises(SettingsError, match=said), launch(settings):
+        pass
+
+
+def test_one_port_for_two_endpoints_is_refused(tmp_path: Path) -> None:
+    lookup(tmp_path)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    settings = Settings(models=("lookup",), repository=tmp_path, http_port=port, grpc_port=port)
+    with pytest.raises(SettingsError, match=f"port {port} .* in use"), launch(settings):
+        pass
+
+
+def test_a_missing_libpython_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installation, "_libpython_folder", lambda: None)
+    monkeypatch.setattr("ctypes.util.find_library", lambda _: None)
+    with pytest.raises(
+        InstallationError, match=r"libpython3\.\d+\.so\.1\.0 is neither beside .*apt-get install libpython3"
+    ):
+        installation.find()
+
+
+def test_gpus_are_hidden_from_a_server_that_cannot_use_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without kind, Triton puts an instance on each GPU it sees, and this onnxruntime is for the CPU."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(installation, "_installed", lambda package: package != "onnxruntime-gpu")
+    assert installation.find().environment()["CUDA_VISIBLE_DEVICES"] == ""
+    monkeypatch.setattr(installation, "_installed", lambda package: True)
+    assert "CUDA_VISIBLE_DEVICES" not in installation.find().environment()
+
+
 def test_no_tritonserver_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
-    monkeypatch.setattr(installation.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(InstallationError, match="make setup, or pip install --no-deps nvidia-pytriton"):
         installation.find()
 
@@ -158,7 +229,7 @@ def test_a_python_without_a_stub_names_those_that_have_one(monkeypatch: pytest.M
     class Version(tuple[int, ...]):
         major, minor = 3, 99
 
-    monkeypatch.setattr(installation.sys, "version_info", Version((3, 99)))
+    monkeypatch.setattr("sys.version_info", Version((3, 99)))
     with pytest.raises(InstallationError, match=r"Python 3\.99 has no triton_python_backend_stub .*3\.11"):
         installation.find()
 

@@ -100,7 +100,17 @@ def run_options(config: Config) -> onnxruntime.RunOptions | None:
 def default_threads(config: Config) -> int:
     """Cores per instance: an instance that took all cores would only get in the way of the others."""
     instances = sum(max(1, int(group.get("count", 1))) for group in config.get("instance_group", []))
-    return max(1, len(os.sched_getaffinity(0)) // max(1, instances))
+    return max(1, cores() // max(1, instances))
+
+
+def cores() -> int:
+    """Cores that this process may use: its affinity, or less where a container has a quota (cgroup v2 `cpu.max`)."""
+    allowed = len(os.sched_getaffinity(0))
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return allowed if quota == "max" else max(1, min(allowed, int(quota) // int(period)))
+    except (OSError, ValueError):
+        return allowed
 
 
 def _threads(config: Config, server: Mapping[str, str]) -> tuple[int, int]:

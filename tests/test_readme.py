@@ -1,0 +1,146 @@
+"""The README tells the truth: its commands run, its tables come from records, its files exist."""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from processes import wait_until
+
+from perf.report import summarise
+from perf.table import markdown
+from perf.verdict import sentences
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+RECORDS = ROOT / "perf" / "results" / "readme"
+COMMANDS = sorted(set(re.findall(r"(?:`|^    )(make [a-z-]+)", README, re.MULTILINE)))
+
+
+def make(*arguments: str, **keywords: object) -> subprocess.CompletedProcess[str]:
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}
+    return subprocess.run(
+        ["make", *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=400, check=False
+    )
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def test_two_commands_and_their_output_come_first() -> None:
+    top = "\n".join(README.splitlines()[:20])
+    assert "make demo" in top
+    assert "make test" in top
+    assert "x the rows/s of the baseline" in top
+
+
+def test_every_target_exists() -> None:
+    assert len(COMMANDS) >= 8
+    for command in COMMANDS:
+        assert make("--dry-run", command.split()[1]).returncode == 0, command
+
+
+def test_help_lists_every_target() -> None:
+    listed = set(re.findall(r"^  ([a-z-]+) ", make("help").stdout, re.MULTILINE))
+    phony = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert phony is not None
+    assert listed == set(phony[1].split())
+
+
+def test_every_file_that_is_linked_exists() -> None:
+    links = [link for link in re.findall(r"\]\(([^)#]+)\)", README) if "://" not in link]
+    assert links
+    for link in links:
+        assert (ROOT / link).exists(), link
+
+
+def test_the_tables_are_the_records() -> None:
+    for comparison in summarise(RECORDS).comparisons:
+        assert markdown(comparison) in README, comparison.model
+
+
+def test_the_output_is_what_the_records_say() -> None:
+    said = [sentence for comparison in summarise(RECORDS).comparisons for sentence in sentences(comparison)]
+    folded = " ".join(README.split())
+    assert said
+    for sentence in said:
+        assert sentence in folded, sentence
+
+
+def test_the_machine_is_named() -> None:
+    assert str(summarise(RECORDS).machine) in README
+
+
+@pytest.mark.server
+def test_make_demo(tmp_path: Path) -> None:
+    """The README's first command, with fewer and shorter measurements."""
+    done = make("demo", f"RESULTS={tmp_path}", "ARGS=--quick")
+    assert done.returncode == 0, done.stdout + done.stderr
+    for word in ("What batching bought", "simulated_accelerator", "ranker", "text_recognition", "queue42"):
+        assert word in done.stdout, done.stdout
+    page = (tmp_path / "report.html").read_text()
+    assert "<svg" in page
+    assert (tmp_path / "summary.csv").read_text().startswith("model,")
+    # A second run measures nothing again.
+    before = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.json")}
+    assert make("demo", f"RESULTS={tmp_path}", "ARGS=--quick").returncode == 0
+    assert {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.json")} == before
+
+
+@pytest.mark.server
+def test_make_serve_and_make_client(tmp_path: Path) -> None:
+    port = free_port()
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}
+    with (tmp_path / "serve.txt").open("w") as output:
+        server = subprocess.Popen(
+            ["make", "serve", "MODEL=text_recognition", f"ARGS=--http-port 0 --grpc-port {port} --metrics-port 0"],
+            cwd=ROOT,
+            env=environment,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        shown = tmp_path / "serve.txt"
+        assert wait_until(lambda: "ready" in shown.read_text(), seconds=60), shown.read_text()
+        read = make("client", f"ARGS=--url 127.0.0.1:{port}")
+        assert read.returncode == 0, read.stdout
+        assert "queue42" in read.stdout
+    finally:
+        os.killpg(server.pid, 2)
+        server.wait(30)
+    assert "stopped" in shown.read_text()
+
+
+@pytest.mark.server
+def test_make_measure_and_make_report(tmp_path: Path) -> None:
+    arguments = "ARGS=--concurrency-range 1:8:7 --repeats 1 --window-ms 200 --config-name dynamic"
+    assert make("measure", "MODEL=simulated_accelerator", f"RESULTS={tmp_path}", arguments).returncode == 0
+    report = make("report", f"RESULTS={tmp_path}")
+    assert report.returncode == 0, report.stderr
+    assert (tmp_path / "report.html").is_file()
+
+
+def test_make_check_repo() -> None:
+    done = make("check-repo")
+    assert done.returncode == 0
+    assert "no faults" in done.stdout
+
+
+PROGRAMS = ["export", "export.verify", "export.repository", "serve", "clients.recognize", "perf.demo", "perf.sweep",
+            "perf.limit", "perf.report", "clients.ragged", "perf.ragged", "perf.backend_overhead",
+            "perf.served_share"]  # fmt: skip
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_every_program_has_help_with_an_example(program: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", program, "--help"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert f"example: python -m {program}" in done.stdout
