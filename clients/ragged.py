@@ -235,8 +235,8 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m clients.ragged",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="example: python -m serve --model python_batched_service --config-name separate; "
-        "in another terminal: python -m clients.ragged --url localhost:8001",
+        epilog="example: python -m clients.ragged --url localhost:8001 (in another terminal: "
+        "make serve MODEL=python_batched_service CONFIG=separate)",
     )
     parser.add_argument("--url", help="gRPC address of a running server (default: start one for each variant)")
     parser.add_argument("--model", default=MODEL, help=f"its name on that server (default {MODEL})")

@@ -1,6 +1,7 @@
 """What the C++ onnxruntime backend does, on the real server: loading, completing, types, and errors."""
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -165,10 +166,24 @@ def zoo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     loadable_models(repository)
     refused_models(repository)
     ragged_padded(repository, "guarded", guard=True, rows=4)
-    loads = [f"--load-model={path.name}" for path in sorted(repository.iterdir())]
-    arguments = (*loads, "--exit-on-error=false", "--strict-readiness=false")
-    with launch(Settings(models=(), repository=repository, arguments=arguments)) as running:
+    with launch(Settings(models=(), repository=repository)) as running:
+        loaded = load(running, sorted(path.name for path in repository.iterdir()))
+        assert {model for model, done in loaded.items() if not done} == set(REFUSED)
         yield running
+
+
+def load(server: Server, models: Sequence[str]) -> dict[str, bool]:
+    """Ask a running server for models whose configuration is the test, so that the launcher cannot compare it."""
+    with triton.InferenceServerClient(server.grpc_url) as client, ThreadPoolExecutor(4) as pool:
+        return dict(zip(models, pool.map(lambda model: _load(client, model), models), strict=True))
+
+
+def _load(client: triton.InferenceServerClient, model: str) -> bool:
+    try:
+        client.load_model(model)
+    except InferenceServerException:
+        return False
+    return True
 
 
 @pytest.fixture(scope="module")
@@ -217,9 +232,10 @@ def test_auto_complete(client: Any, model: str, limit: int, dims: list[int], bat
 
 def test_the_servers_default_batch_size_is_read(tmp_path: Path) -> None:
     save(tmp_path, "nothing", identity(["b", 3], ["b", 3]), "")
-    arguments = ("--load-model=nothing", "--backend-config=onnxruntime,default-max-batch-size=7")
+    arguments = ("--backend-config=onnxruntime,default-max-batch-size=7",)
     settings = Settings(models=(), repository=tmp_path, arguments=arguments)
     with launch(settings) as running, triton.InferenceServerClient(running.grpc_url) as client:
+        assert load(running, ["nothing"]) == {"nothing": True}
         assert client.get_model_config("nothing").config.max_batch_size == 7
 
 
