@@ -1,6 +1,7 @@
 """A gRPC connection to a KServe v2 server, and the errors that it can end in.
 
 ClientError                     base of them all
++-- AddressError                what was given is not host:port
 +-- ServerUnreachableError  nothing answers at that address, or it is not ready
 +-- RequestFailedError      the server answered with an error; the text is the server's
 """
@@ -27,6 +28,10 @@ class ClientError(Failure):
 
 class ServerUnreachableError(ClientError, Mistake):
     """Nothing serves at the address, or the model is not ready there: the user has to start it."""
+
+
+class AddressError(ClientError, Mistake):
+    """The address is not of the form host:port."""
 
 
 class RequestFailedError(ClientError):
@@ -69,7 +74,8 @@ class Connection:
         status = str(error.status()) if isinstance(error, InferenceServerException) else str(error)
         if any(code in status for code in UNREACHABLE):
             return ServerUnreachableError(
-                f"{self._url}: no server answers there ({error}). Start one: make serve MODEL={model}."
+                f"{self._url}: no gRPC server answers there ({error}). Start one: make serve MODEL={model}; "
+                "its gRPC port is not its HTTP port."
             )
         return RequestFailedError(f"{self._url}: '{model}' answered: {error}")
 
@@ -82,7 +88,12 @@ def channel_arguments(url: str) -> list[tuple[str, int]]:
 
 @contextlib.asynccontextmanager
 async def connect(url: str = DEFAULT_URL) -> AsyncIterator[Connection]:
-    """Open a connection to `host:port` (gRPC) and close it at the end; nothing is sent yet."""
+    """Open a connection to `host:port` (gRPC) and close it at the end; nothing is sent yet.
+
+    Raises `AddressError` for anything else.
+    """
+    if "://" in url or not url.rpartition(":")[2].isdecimal():
+        raise AddressError(f"{url}: not a gRPC address. Write host:port, for example {DEFAULT_URL}.")
     client = triton.InferenceServerClient(url, channel_args=channel_arguments(url))
     try:
         yield Connection(client, url)

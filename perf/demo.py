@@ -1,6 +1,6 @@
 """The whole journey in one command: serve, batch, measure, report, and read words from pictures.
 
-`python -m perf.demo` takes about six minutes; a stopped demo goes on where it was. `--quick` takes about one and is
+`python -m perf.demo` takes about seven minutes; a stopped demo goes on where it was. `--quick` takes about two and is
 for a first look: too few repeats for a figure to quote.
 """
 
@@ -66,7 +66,7 @@ def demo(store: Store, *, quick: bool) -> int:
     console = terminal()
     console.rule("1. Export the ranker to ONNX (text_recognition comes trained and exported)")
     export_all(choose(["ranker"]))
-    console.rule("2. Measure on a real tritonserver: no batching, dynamic batching, two instances")
+    console.rule("2. Measure three models with and without batching")
     run_with_progress(studies(quick=quick), store, console)
     console.rule("3. What batching bought")
     summary = report.summarise(store.folder)

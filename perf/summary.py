@@ -58,7 +58,7 @@ class Stages:
 class Top:
     """The ceiling of a model: onnxruntime alone at its best batch, `rows` together on `threads` threads.
 
-    `spread` is that of the repeats, each the median of its rounds.
+    `spread` is that of all rounds.
     """
 
     model_sha256: str
@@ -171,7 +171,7 @@ def top(ceilings: Sequence[Ceiling]) -> Top | None:
         threads=chosen[0].threads,
         throughput_rows_per_s=float(np.median(rates[rows])),
         by_repeat=by_repeat,
-        spread=spread(list(by_repeat.values())),
+        spread=spread(rates[rows]),
     )
 
 

@@ -9,6 +9,7 @@ import asyncio
 import datetime
 import itertools
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from clients.connection import connect
 from clients.counters import Counters
@@ -107,7 +109,7 @@ def _run_config(study: Study, config_name: str, repeat: int, store: Store, progr
                 found = _measure(server, point, window_ms(point.load, rows_per_s))
                 store.add(found)
             rows_per_s = found.measured.throughput_rows_per_s
-            progress(f"{study.model} {config_name}", True)
+            progress(f"{study.model} {config_name}, concurrency {point.load.concurrency}, repeat {repeat}", True)
 
 
 def window_ms(load: Load, rows_per_s: float | None) -> int:
@@ -146,14 +148,18 @@ def _server(study: Study, config_name: str, progress: Progressed) -> AbstractCon
 def _warm_up(server: Server, model: str) -> None:
     """One request of one row and one full batch, so that no measurement holds a first allocation."""
     config = server.configs[model]
+    # A ragged request of several rows may not be a thing that the model takes.
+    sizes = [1] if is_ragged(config) else sorted({1, max(1, config.max_batch_size)})
 
     async def send() -> None:
         async with connect(server.grpc_url) as connection:
-            # A ragged request of several rows may not be a thing that the model takes.
-            for rows in (1,) if is_ragged(config) else sorted({1, max(1, config.max_batch_size)}):
+            for rows in sizes:
                 await connection.infer(model, sample(config, rows=rows))
 
     asyncio.run(send())
+    # Triton counts a request after it has answered it: what is measured next must not begin before.
+    while Counters.read(server.grpc_url, model).requests < len(sizes):
+        time.sleep(0.01)
 
 
 def _measure(server: Server, point: Point, window: int) -> Record:
@@ -172,11 +178,17 @@ def _measure(server: Server, point: Point, window: int) -> Record:
 
 def run_with_progress(studies: list[Study], store: Store, console: Console) -> None:
     """Run studies one after the other under one progress bar."""
+
+    def told(text: str, done: bool) -> None:
+        bar.update(task, description=text, advance=int(done))
+        if done and not console.is_terminal:
+            console.print(f"{text}: done", markup=False)
+
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("starting", total=sum(study.steps for study in studies))
         for study in studies:
-            run(study, store, lambda text, done: bar.update(task, description=text, advance=int(done)))
+            run(study, store, told)
 
 
 def parse_range(text: str) -> list[int]:
@@ -201,8 +213,24 @@ def main(argv: list[str] | None = None) -> int:
     return guarded(sweep, on_interrupt=STOPPED.format(store.folder))
 
 
+def _check(arguments: argparse.Namespace, config: ModelConfig) -> None:
+    """Refuse what perf_analyzer would only answer with its own help text."""
+    inputs = [tensor.name for tensor in config.input]
+    for name, _ in map(parse_shape, arguments.shape):
+        if name not in inputs:
+            raise Mistake(f"--shape {name}: '{arguments.model}' has no such input. It has: {', '.join(inputs)}.")
+    largest = max(1, config.max_batch_size)
+    limits = (("rows", largest), ("repeats", 1000), ("percentile", 99), ("window_ms", 600_000))
+    for field, most in limits:
+        value = getattr(arguments, field)
+        if not 1 <= value <= most:
+            flag = "--" + field.replace("_", "-")
+            raise Mistake(f"{flag} {value}: must be from 1 to {most} for '{arguments.model}'.")
+
+
 def _study(arguments: argparse.Namespace) -> Study:
     folder = model_folder(arguments.model)
+    _check(arguments, read_config(config_file(folder, None)))
     names = tuple(arguments.config_name or variants(folder))
     for name in names:
         config_file(folder, name)

@@ -48,7 +48,8 @@ def _sentence(label: str, row: Row, reference: Row | None, comparison: Compariso
     outcome = gained(row, reference)
     if outcome == 0:
         why = _why_not(row, reference, comparison)
-        return f"{label}: nothing gained over {where} ({ratio.median:.2f} x, within the spread){why}."
+        caution = _caution(row, reference)
+        return f"{label}: nothing gained over {where} ({ratio.median:.2f} x, within the spread){why}.{caution}"
     latency = Ratio.of(row.p95_us_by_repeat, reference.p95_us_by_repeat)
     p95 = f" (p95 {latency.median:.2f} x)" if latency else ""
     another = "" if first or outcome < 0 else "another "

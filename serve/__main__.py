@@ -4,6 +4,7 @@ Anything after `--` goes to tritonserver as it is.
 """
 
 import argparse
+import os
 import signal
 import sys
 import time
@@ -15,7 +16,8 @@ from export.repository import REPOSITORY, models, served_file
 from export.terminal import guarded, terminal
 from serve.launcher import LaunchError, Server, Settings, launch
 
-LOG = Path("build/tritonserver.log")
+# Of its own for each server, so that two of them can be told apart.
+LOG = Path("build").resolve() / f"tritonserver-{os.getpid()}.log"
 
 
 def serve(settings: Settings) -> int:
@@ -25,6 +27,7 @@ def serve(settings: Settings) -> int:
         status.stop()
         console.print(_table(server))
         console.print(f"ready; the log is {server.log}. Ctrl-C stops the server.", markup=False)
+        console.print(f"gRPC clients take --url {server.grpc_url}", markup=False)
         while server.running():
             time.sleep(0.2)
         raise LaunchError(f"tritonserver ended by itself.\n{server.log_tail()}")

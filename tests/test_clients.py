@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from clients import recognize
-from clients.connection import RequestFailedError, ServerUnreachableError, connect
+from clients.connection import AddressError, RequestFailedError, ServerUnreachableError, connect
 from clients.counters import Counters
 from serve.launcher import Server
 
@@ -72,8 +72,14 @@ def test_a_model_that_is_not_loaded(server: Server) -> None:
 
 
 def test_nobody_there(nobody: str) -> None:
-    with pytest.raises(ServerUnreachableError, match=r"no server answers there.*make serve MODEL=ranker"):
+    with pytest.raises(ServerUnreachableError, match=r"no gRPC server answers there.*make serve MODEL=ranker"):
         asyncio.run(ask(nobody, "ranker", np.zeros((1, 2, 256), dtype=np.float32)))
+
+
+@pytest.mark.parametrize("url", ["localhost", "http://localhost:8001", "localhost:", ""])
+def test_an_address_is_host_and_port(url: str) -> None:
+    with pytest.raises(AddressError, match=r"not a gRPC address\. Write host:port"):
+        asyncio.run(ask(url, "ranker", np.zeros((1, 2, 256), dtype=np.float32)))
 
 
 @pytest.mark.server

@@ -76,6 +76,8 @@ def test_a_stopped_sweep_goes_on(tmp_path: Path) -> None:
     }
     assert set(by_config[("baseline", 4)].counters.batches) == {1}
     assert max(by_config[("dynamic", 4)].counters.batches) > 1
+    # The warm-up, with its batch of 8, is counted before the first point.
+    assert set(by_config[("dynamic", 1)].counters.batches) == {1}
     # The point that was resumed was given the window that it would have had: 20 x 4 requests in three windows.
     reached = by_config[("dynamic", 1)].measured.throughput_rows_per_s
     assert by_config[("dynamic", 4)].measured.window_ms == round(20 * 4 / reached / 3 * 1e3)
@@ -111,6 +113,11 @@ def test_repeats_and_the_ceiling_are_interleaved(tmp_path: Path) -> None:
         (["ranker", "--config-name", "fast"], "'ranker' has: baseline"),
         (["ranker", "--concurrency-range", "9:1:1"], "Write start:end:step"),
         (["ranker", "--shape", "x"], "is not a shape"),
+        (["ranker", "--shape", "foo:3"], "'ranker' has no such input. It has: features"),
+        (["ranker", "--rows", "65"], "--rows 65: must be from 1 to 64"),
+        (["ranker", "--repeats", "0"], "--repeats 0: must be from 1 to 1000"),
+        (["ranker", "--percentile", "200"], "--percentile 200: must be from 1 to 99"),
+        (["ranker", "--window-ms", "0"], "--window-ms 0: must be from 1 to"),
         (["simulated_accelerator", "--ceiling", "--concurrency-range", "1"], "has no onnxruntime ceiling"),
     ],
 )

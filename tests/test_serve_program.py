@@ -36,7 +36,7 @@ def test_it_serves_until_it_is_stopped(tmp_path: Path, how: signal.Signals) -> N
     assert "lookup" in said
     assert "second" in said
     assert "dynamic, 0 us delay" in said
-    log = ROOT / "build" / "tritonserver.log"
+    log = ROOT / "build" / f"tritonserver-{program.pid}.log"
     assert f"the log is {log}" in " ".join(said.split())
     assert "TRITONBACKEND_ModelInstanceInitialize" in log.read_text()  # the argument after -- reached the server
     processes = descendants(program.pid)
