@@ -148,7 +148,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--concurrency", type=int, default=CONCURRENCY, help=f"requests in flight ({CONCURRENCY})")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--window-ms", type=int, default=1000, help="three windows per point (default 1000)")
-    parser.add_argument("--results", type=Path, default=Path("perf/results/ragged"), help="folder of the records")
+    parser.add_argument("--results", type=Path, default=Path("perf/results/local"), help="folder of the records")
     return parser
 
 
