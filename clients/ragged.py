@@ -24,7 +24,7 @@ from tritonclient.utils import InferenceServerException
 from clients import messages
 from clients.connection import ServerUnreachableError, channel_arguments, connect
 from clients.counters import Counters
-from export.terminal import guarded, terminal
+from export.terminal import guarded, program_parser, terminal
 from serve.launcher import Settings, launch
 
 MODEL = "python_batched_service"
@@ -231,12 +231,10 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m clients.ragged",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="example: python -m clients.ragged --url localhost:8001 (in another terminal: "
-        "make serve MODEL=python_batched_service CONFIG=separate)",
+    parser = program_parser(
+        "python -m clients.ragged",
+        __doc__,
+        example="--url localhost:8001 (in another terminal: make serve MODEL=python_batched_service CONFIG=separate)",
     )
     parser.add_argument("--url", help="gRPC address of a running server (default: start one for each variant)")
     parser.add_argument("--model", default=MODEL, help=f"its name on that server (default {MODEL})")

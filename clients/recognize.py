@@ -3,7 +3,6 @@
 `python -m clients.recognize clients/pictures/*.png` needs a server: `make serve`.
 """
 
-import argparse
 import asyncio
 import sys
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ from rich.text import Text
 
 from clients.connection import DEFAULT_URL, ClientError, Connection, connect
 from export.alphabet import decode
-from export.terminal import guarded, terminal
+from export.terminal import guarded, program_parser, terminal
 from export.word_image import prepare
 
 MODEL = "text_recognition"
@@ -59,11 +58,10 @@ def read(pictures: Sequence[Path], *, url: str = DEFAULT_URL, model: str = MODEL
 
 def main(argv: list[str] | None = None) -> int:
     """Print the words; exit code 1 when a picture could not be read, 2 without a server."""
-    parser = argparse.ArgumentParser(
-        prog="python -m clients.recognize",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="example: python -m clients.recognize --url localhost:8001 clients/pictures/batch.png",
+    parser = program_parser(
+        "python -m clients.recognize",
+        __doc__,
+        example="--url localhost:8001 clients/pictures/batch.png",
     )
     parser.add_argument("pictures", nargs="+", type=Path, metavar="IMAGE")
     parser.add_argument("--url", default=DEFAULT_URL, help=f"gRPC address (default {DEFAULT_URL})")

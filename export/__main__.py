@@ -10,7 +10,7 @@ from pathlib import Path
 from export.catalogue import Exporter, choose
 from export.recipe import Recipe
 from export.repository import REPOSITORY, served_file
-from export.terminal import Mistake, guarded, terminal
+from export.terminal import Mistake, guarded, program_parser, terminal
 from export.verify import Proof, prove, table
 
 
@@ -59,11 +59,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m export",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="example: python -m export text_recognition_512 --weights None-ResNet-None-CTC.pth",
+    parser = program_parser(
+        "python -m export", __doc__, example="text_recognition_512 --weights None-ResNet-None-CTC.pth"
     )
     parser.add_argument("models", nargs="*", help="default: all of them")
     parser.add_argument("--weights", type=Path, help="a torch state dict with the public names (one model)")

@@ -3,7 +3,6 @@
 `python -m export.repository` checks every configuration and variant against its ONNX graph.
 """
 
-import argparse
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.signature import Signature, SignatureError, check
-from export.terminal import Mistake, complain, guarded, terminal
+from export.terminal import Mistake, complain, guarded, program_parser, terminal
 
 REPOSITORY = Path(__file__).parents[1] / "model_repository"
 
@@ -127,12 +126,7 @@ def _served(folder: Path) -> Path | None:
 
 def main(argv: list[str] | None = None) -> int:
     """Check a repository; exit code 1 when there is a fault, 2 when there is no repository."""
-    parser = argparse.ArgumentParser(
-        prog="python -m export.repository",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="example: python -m export.repository model_repository",
-    )
+    parser = program_parser("python -m export.repository", __doc__, example="model_repository")
     parser.add_argument("repository", nargs="?", type=Path, default=REPOSITORY)
     repository = parser.parse_args(argv).repository
     return guarded(lambda: report(repository))

@@ -4,6 +4,7 @@ Mistake   the user's: exit code 2
 Failure   of something else, a server or a proof: exit code 1
 """
 
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable
 
 from rich.console import Console
@@ -26,6 +27,16 @@ def complain(message: object) -> None:
     """Print a mistake or a failure to standard error, in red where there is colour."""
     console = Console(stderr=True, soft_wrap=True, highlight=False, emoji=False)
     console.print(str(message), style="red", markup=False)
+
+
+def program_parser(name: str, description: str | None, *, example: str) -> ArgumentParser:
+    """The command line of a program: its module's text above the options, and its `name` with `example` below them."""
+    return ArgumentParser(
+        prog=name,
+        description=description,
+        formatter_class=RawDescriptionHelpFormatter,
+        epilog=f"example: {name} {example}",
+    )
 
 
 def guarded(action: Callable[[], int | None], *, on_interrupt: str = "stopped.") -> int:

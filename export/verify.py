@@ -3,7 +3,6 @@
 `python -m export.verify` proves every exported model; `python -m export` runs the same proof before it keeps a file.
 """
 
-import argparse
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from export.recipe import Recipe
 from export.repository import REPOSITORY, RepositoryError, config_file, model_folder, read_config, served_file, variants
 from export.samples import sample
 from export.signature import Signature, check
-from export.terminal import Failure, Mistake, complain, guarded, terminal
+from export.terminal import Failure, Mistake, complain, guarded, program_parser, terminal
 
 BATCHES = (1, 3, 8)
 
@@ -202,12 +201,7 @@ def verify(chosen: Mapping[str, Exporter], *, repository: Path, with_reference: 
 
 def main(argv: list[str] | None = None) -> int:
     """Prove what is exported; exit code 1 when a proof fails or nothing is exported, 2 for a wrong name."""
-    parser = argparse.ArgumentParser(
-        prog="python -m export.verify",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="example: python -m export.verify ranker",
-    )
+    parser = program_parser("python -m export.verify", __doc__, example="ranker")
     parser.add_argument("models", nargs="*", help="default: all of them")
     parser.add_argument("--weights", type=Path, help="the state dict that the one named model was exported from")
     parser.add_argument("--without-reference", action="store_true", help="check the batch axis alone (needs no torch)")

@@ -24,7 +24,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from clients.counters import Counters
-from export.terminal import guarded, terminal
+from export.terminal import guarded, program_parser, terminal
 from perf.full_batches import full_batches
 from perf.machine import Machine, versions
 from serve.launcher import LaunchError, Server, Settings, launch
@@ -223,11 +223,10 @@ def write(cells: Sequence[Cell], folder: Path, started_at: str, command: Sequenc
 
 def main(argv: list[str] | None = None) -> int:
     """Measure and print; exit code 1 when a cell is over the limit or a server failed, 2 for a mistake."""
-    parser = argparse.ArgumentParser(
-        prog="python -m perf.backend_overhead",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="example: python -m perf.backend_overhead --size '600 KB' --requests 8 --rounds 15",
+    parser = program_parser(
+        "python -m perf.backend_overhead",
+        __doc__,
+        example="--size '600 KB' --requests 8 --rounds 15",
     )
     parser.add_argument("--size", choices=SIZES, action="append", help="of one input (default: all of these)")
     parser.add_argument("--requests", type=int, action="append", help=f"per execution (default: {REQUESTS})")

@@ -4,14 +4,13 @@
 for a first look: too few repeats for a figure to quote.
 """
 
-import argparse
 import sys
 from pathlib import Path
 
 from clients import recognize
 from export.__main__ import export_all
 from export.catalogue import choose
-from export.terminal import guarded, terminal
+from export.terminal import guarded, program_parser, terminal
 from perf import report
 from perf.record import Load, Store
 from perf.sweep import STOPPED, Study, parse_range, run_with_progress
@@ -82,12 +81,7 @@ def demo(store: Store, *, quick: bool) -> int:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the demo; exit codes as `perf.sweep`."""
-    parser = argparse.ArgumentParser(
-        prog="python -m perf.demo",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="example: python -m perf.demo --results perf/results/mine",
-    )
+    parser = program_parser("python -m perf.demo", __doc__, example="--results perf/results/mine")
     parser.add_argument("--results", type=Path, default=Path("perf/results/demo"), help="folder of the records")
     parser.add_argument("--quick", action="store_true", help="fewer and shorter measurements")
     arguments = parser.parse_args(argv)

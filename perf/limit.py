@@ -3,7 +3,6 @@
 `python -m perf.limit ranker` prints rows per second for every batch size up to max_batch_size.
 """
 
-import argparse
 import datetime
 import sys
 import time
@@ -21,7 +20,7 @@ from export.ragged_feed import is_ragged
 from export.recipe import digest
 from export.repository import REPOSITORY, config_file, model_file, model_folder, read_config
 from export.samples import sample
-from export.terminal import Mistake, guarded, terminal
+from export.terminal import Mistake, guarded, program_parser, terminal
 from perf.machine import Machine, cores, versions
 from perf.record import Ceiling, Store
 
@@ -100,12 +99,7 @@ def _rows_per_s(session: onnxruntime.InferenceSession, inputs: dict[str, NDArray
 
 def main(argv: list[str] | None = None) -> int:
     """Measure and print; exit code 2 for a model that has no ceiling."""
-    parser = argparse.ArgumentParser(
-        prog="python -m perf.limit",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="example: python -m perf.limit ranker --threads 1",
-    )
+    parser = program_parser("python -m perf.limit", __doc__, example="ranker --threads 1")
     parser.add_argument("model")
     parser.add_argument("--threads", type=int, help="intra-op threads (default: all cores)")
     parser.add_argument("--results", type=Path, help="also write a record into this folder")

@@ -20,7 +20,7 @@ from clients.counters import Counters
 from export.ragged_feed import draw_items
 from export.recipe import digest
 from export.repository import REPOSITORY, config_file, model_file, model_folder, read_config, variants
-from export.terminal import Mistake, guarded, terminal
+from export.terminal import Mistake, guarded, program_parser, terminal
 from perf.analyzer import Target, measure
 from perf.length_mix import Mix
 from perf.machine import Machine, versions
@@ -137,12 +137,7 @@ def _run_with_progress(study: Study, results: Path, console: Console) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m perf.ragged",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="example: python -m perf.ragged ragged_encoder --mix uniform --repeats 3",
-    )
+    parser = program_parser("python -m perf.ragged", __doc__, example="ragged_encoder --mix uniform --repeats 3")
     parser.add_argument("models", nargs="*", help=f"default: {', '.join(MIXES)}")
     parser.add_argument("--mix", action="append", help="equal, uniform or 'long tail'; repeatable; default: all")
     parser.add_argument("--concurrency", type=int, default=CONCURRENCY, help=f"requests in flight ({CONCURRENCY})")

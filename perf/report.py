@@ -3,7 +3,6 @@
 `python -m perf.report perf/results/demo` prints the tables and writes summary.csv and report.html beside the records.
 """
 
-import argparse
 import csv
 import dataclasses
 import io
@@ -16,7 +15,7 @@ import jinja2
 from markupsafe import Markup
 from rich.console import Console
 
-from export.terminal import Mistake, guarded, terminal
+from export.terminal import Mistake, guarded, program_parser, terminal
 from perf.machine import Machine
 from perf.marks import LITTLE_LIMIT, SPREAD_LIMIT, percent
 from perf.plots import plots, save_png
@@ -199,12 +198,7 @@ def _write(path: Path, text: str) -> Path:
 
 def main(argv: list[str] | None = None) -> int:
     """Report on one folder; exit code 2 for a folder or a record that gives no report."""
-    parser = argparse.ArgumentParser(
-        prog="python -m perf.report",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="example: python -m perf.report perf/results/demo --format table",
-    )
+    parser = program_parser("python -m perf.report", __doc__, example="perf/results/demo --format table")
     parser.add_argument("folder", type=Path, help="folder of records")
     parser.add_argument("--out", type=Path, help="where to write (default: the folder of the records)")
     parser.add_argument("--format", choices=(*FORMATS, "all"), default="all", help="default: table, csv and html")

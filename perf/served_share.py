@@ -27,7 +27,7 @@ from clients.counters import Counters
 from export.recipe import digest
 from export.repository import config_file, model_file, model_folder, read_config
 from export.samples import sample
-from export.terminal import guarded, terminal
+from export.terminal import guarded, program_parser, terminal
 from perf.full_batches import shared_rows
 from perf.machine import Machine, cores, versions
 from serve.launcher import LaunchError, Server, Settings, launch
@@ -147,12 +147,7 @@ def write(model: str, rounds: list[Round], folder: Path, started_at: str, comman
 
 def main(argv: list[str] | None = None) -> int:
     """Measure and print; exit code 2 for a model that cannot be served here, 1 when the server failed."""
-    parser = argparse.ArgumentParser(
-        prog="python -m perf.served_share",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="example: python -m perf.served_share resnet50 --clients 8",
-    )
+    parser = program_parser("python -m perf.served_share", __doc__, example="resnet50 --clients 8")
     parser.add_argument("model")
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--requests", type=int, default=10, help="of each client in a round")

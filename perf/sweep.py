@@ -32,7 +32,7 @@ from export.repository import (
     variants,
 )
 from export.samples import sample
-from export.terminal import Mistake, guarded, terminal
+from export.terminal import Mistake, guarded, program_parser, terminal
 from perf import limit
 from perf.analyzer import WINDOWS, Target, measure
 from perf.machine import Machine, versions
@@ -265,12 +265,10 @@ def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m perf.sweep",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="example: python -m perf.sweep ranker --config-name baseline --config-name dynamic "
-        "--concurrency-range 1:64:21 --ceiling",
+    parser = program_parser(
+        "python -m perf.sweep",
+        __doc__,
+        example="ranker --config-name baseline --config-name dynamic --concurrency-range 1:64:21 --ceiling",
     )
     parser.add_argument("model")
     parser.add_argument("--config-name", action="append", help="repeatable; default: every variant of the model")

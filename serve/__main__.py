@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.table import Table
 
 from export.repository import REPOSITORY, models, served_file
-from export.terminal import guarded, terminal
+from export.terminal import guarded, program_parser, terminal
 from serve.launcher import LaunchError, Server, Settings, launch
 
 # Of its own for each server, so that two of them can be told apart.
@@ -95,11 +95,10 @@ def _table(server: Server) -> Table:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m serve",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="example: python -m serve --model text_recognition --config-name dynamic -- --log-verbose=1",
+    parser = program_parser(
+        "python -m serve",
+        __doc__,
+        example="--model text_recognition --config-name dynamic -- --log-verbose=1",
     )
     parser.add_argument("--model", action="append", help="repeatable; default: every model that is exported")
     parser.add_argument("--config-name", help="variant configs/NAME.pbtxt (default: config.pbtxt)")
