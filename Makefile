@@ -25,7 +25,7 @@ help:  ## list the targets
 setup: $(READY)  ## make .venv with tritonserver, perf_analyzer and onnxruntime (RUNTIME=cpu or gpu)
 
 demo: $(READY) $(RANKER)  ## the whole journey: serve, batch, measure, report, read words (RESULTS=folder)
-	$(PY) -m perf.demo --results $(or $(RESULTS),perf/results/demo) $(ARGS)
+	$(PY) -m perf.demo --results "$(or $(RESULTS),perf/results/demo)" $(ARGS)
 
 export: $(VENV)/.dev  ## export every model to ONNX and prove it (needs torch)
 	$(PY) -m export $(ARGS)
@@ -40,14 +40,14 @@ client: $(READY)  ## read the sample pictures on the running server
 	$(PY) -m clients.recognize clients/pictures/*.png $(ARGS)
 
 measure: $(READY) $(RANKER)  ## sweep one model over its configurations (MODEL=, RESULTS=)
-	$(PY) -m perf.sweep $(MODEL) --results $(or $(RESULTS),perf/results/local) $(ARGS)
+	$(PY) -m perf.sweep $(MODEL) --results "$(or $(RESULTS),perf/results/local)" $(ARGS)
 
 report: $(READY)  ## tables, CSV and report.html from the records (RESULTS=)
-	$(PY) -m perf.report $(or $(RESULTS),perf/results/local) $(ARGS)
+	$(PY) -m perf.report "$(or $(RESULTS),perf/results/local)" $(ARGS)
 
 test: $(VENV)/.dev  ## every test, with real servers
 	$(PY) -m export
-	$(PY) -m pytest $(ARGS)
+	$(PY) -m pytest --numprocesses 2 --dist loadfile $(ARGS)
 
 check: $(VENV)/.dev  ## style, types and import direction
 	$(PY) -m ruff format --check .
