@@ -1,4 +1,4 @@
-"""Files of this folder that model folders carry a copy of beside their model.py; `python -m export.carried` renews them.
+"""Files of this folder that models carry a copy of beside their model.py; `python -m export.carried` renews them.
 
 A model folder must work when it is copied alone, and neither a container image, an object store nor a zip file keeps a
 link that leads out of it. So they are copies, and `make check-repo` and a test refuse one that differs.

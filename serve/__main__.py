@@ -49,7 +49,9 @@ def _exported(repository: Path) -> tuple[str, ...]:
     ready = []
     for model in found:
         if lacking := sorted(missing.intersection(with_steps([model], repository=repository))):
-            how = f"(make export ARGS='{' '.join(lacking)}')" if len(lacking) > 1 else f"(make export ARGS={lacking[0]})"
+            how = (
+                f"(make export ARGS='{' '.join(lacking)}')" if len(lacking) > 1 else f"(make export ARGS={lacking[0]})"
+            )
             who = "is" if lacking == [model] else f"calls {', '.join(lacking)}, which is"
             terminal().print(f"left out: {model} {who} not exported yet {how}", markup=False)
         else:

@@ -198,4 +198,3 @@ class BatchHooks:
             family = self.triton.MetricFamily
             self._families[name] = family(name=name, description=description, kind=getattr(family, kind))
         return self._families[name]
-

@@ -4,14 +4,16 @@ Carried by model folders beside model.py (export/HOOKS.md), so it imports nothin
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-# In parts of the letters' height: the median of the page's components, for gaps of the line's own.
+# In parts of the letters' height: the median of the page's components, for gaps of the line's letters.
 WORD_GAP = 0.45  # wider than between two letters, narrower than a blank; where a line itself does not show it
-WORD_GAPS = (0.15, 0.7)  # where the step from one to the other lies in any face
-CLEAR_STEP = 0.1
+WORD_GAPS = (0.25, 0.9)  # where the step from one to the other lies in any face
+CLEAR_STEP = 0.05
+FAR = 1 << 20  # pixels; no page is as wide
 TALLEST = 5.0  # a larger component is no letter, not even of a heading
 SPECK = 0.15  # a smaller component is dirt, unless it is the dot of a letter
 MARGIN = 0.15  # around a word's ink when it is cropped
@@ -60,7 +62,8 @@ def lines(grey: Any) -> list[list[Box]]:
 
     For one column of level text in one direction; light text on dark is found as well. An empty page has no lines.
     """
-    letters = components(ink(grey))
+    mask = ink(grey)
+    letters = components(mask)
     if not letters:
         return []
     height = float(np.median([letter.height for letter in letters]))
@@ -69,7 +72,7 @@ def lines(grey: Any) -> list[list[Box]]:
     dots = [letter for letter in letters if max(letter.width, letter.height) < 0.5 * height]
     _put_dots(found, [dot for dot in dots if max(dot.width, dot.height) >= SPECK * height], height)
     margin = max(1, round(MARGIN * height))
-    return [[word.grown(margin, grey.shape) for word in _words(line)] for line in found]
+    return [[word.grown(margin, grey.shape) for word in _words(line, mask)] for line in found]
 
 
 def ink(grey: Any) -> Any:
@@ -160,23 +163,48 @@ def _put_dots(found: list[list[Box]], dots: list[Box], height: float) -> None:
                     break
 
 
-def _words(line: list[Box]) -> list[Box]:
+def _words(line: list[Box], mask: Any) -> list[Box]:
     letters = sorted(line, key=lambda letter: letter.left)
-    gap = _gap(letters, float(np.median([letter.height for letter in letters])))
-    words: list[Box] = []
-    for letter in letters:
-        if words and letter.left - words[-1].right < gap:
+    height = float(np.median([letter.height for letter in letters]))
+    gaps = _gaps(letters, mask) / height
+    end = _word_gap(np.sort(gaps))
+    words = letters[:1]
+    for letter, gap in zip(letters[1:], gaps, strict=True):
+        if gap < end:
             words[-1] = words[-1].join(letter)
         else:
             words.append(letter)
     return words
 
 
-def _gap(letters: list[Box], height: float) -> float:
-    """From which gap on a line a word ends: the middle of the widest step between its small and its wide gaps."""
-    rights = np.maximum.accumulate([letter.right for letter in letters])
-    gaps = np.sort([letter.left for letter in letters[1:]] - rights[:-1]) / height
-    middles, steps = (gaps[1:] + gaps[:-1]) / 2, np.diff(gaps)
-    likely = (steps >= CLEAR_STEP) & (WORD_GAPS[0] <= middles) & (middles <= WORD_GAPS[1])
-    middle = middles[likely][steps[likely].argmax()] if likely.any() else WORD_GAP
-    return float(middle) * height
+def _gaps(letters: list[Box], mask: Any) -> Any:
+    """How far each letter's ink is from the one before, in the rows that both have: a j does not reach under an a."""
+    found = []
+    edges = [_edges(letter, mask) for letter in letters]
+    for index, (one, other) in enumerate(pairwise(letters)):
+        top, bottom = max(one.top, other.top), min(one.bottom, other.bottom)
+        rights = edges[index][1][max(0, top - one.top) : max(0, bottom - one.top)]
+        lefts = edges[index + 1][0][max(0, top - other.top) : max(0, bottom - other.top)]
+        nearest = int((lefts - rights).min(initial=FAR))
+        found.append(nearest if nearest < FAR else other.left - one.right)
+    return np.array(found, dtype=np.float64)
+
+
+def _edges(letter: Box, mask: Any) -> tuple[Any, Any]:
+    """First column of ink, and one beyond the last, of each row of a letter; far outside where a row has none."""
+    inside = mask[letter.top : letter.bottom, letter.left : letter.right]
+    inked = inside.any(axis=1)
+    first = np.where(inked, letter.left + inside.argmax(axis=1), FAR)
+    return first, np.where(inked, letter.right - inside[:, ::-1].argmax(axis=1), -FAR)
+
+
+def _word_gap(gaps: Any) -> float:
+    """From which of the sorted gaps on a line a word ends: small and wide ones as far apart as Otsu's method gets."""
+    best, middle = 0.0, WORD_GAP
+    for small in range(1, len(gaps)):
+        between = (gaps[small - 1] + gaps[small]) / 2
+        apart = small * (len(gaps) - small) * (gaps[:small].mean() - gaps[small:].mean()) ** 2
+        clear = gaps[small] - gaps[small - 1] >= CLEAR_STEP and WORD_GAPS[0] <= between <= WORD_GAPS[1]
+        if clear and apart > best:
+            best, middle = apart, between
+    return float(middle)
