@@ -50,8 +50,9 @@ class Tensor:
 class Metadata:
     """A model's inputs and outputs in the order of its configuration; shapes have the batch axis where it batches.
 
-    `max_batch_size` is in rows, 0 for a model without a batch axis. `instances` run at a time (1 where the server
-    does not say). `queue_timeout` is whether a request may bring its own time limit for the server's queue.
+    `max_batch_size` is in rows, 0 for a model without a batch axis. `instances` run at a time (0 where the config
+    names none, as for an ensemble). `queue_timeout` is whether a request may bring its own time limit for the
+    server's queue.
     """
 
     name: str
@@ -72,7 +73,7 @@ class Metadata:
             inputs=tuple(_tensor(config, one, batch) for one in config.input),
             outputs=tuple(_tensor(config, one, batch) for one in config.output),
             max_batch_size=config.max_batch_size,
-            instances=max(1, sum(group.count * max(1, len(group.gpus)) for group in config.instance_group)),
+            instances=sum(group.count * max(1, len(group.gpus)) for group in config.instance_group),
             queue_timeout=any(one.allow_timeout_override for one in policies),
         )
 

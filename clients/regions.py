@@ -145,7 +145,7 @@ def _owner() -> str:
 def _host() -> str:
     """One word for this boot of this machine and this container: where a process number means the same process."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    namespace = os.readlink("/proc/self/ns/pid")
+    namespace = Path("/proc/self/ns/pid").readlink()
     return hashlib.blake2s(f"{boot} {namespace}".encode(), digest_size=6).hexdigest()
 
 

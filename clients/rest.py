@@ -56,8 +56,8 @@ class BlockingRestConnection:
                 if reused and isinstance(error, (http.client.RemoteDisconnected, ConnectionError)):
                     continue
                 raise ServerUnreachableError(
-                    f"{self.url}: no HTTP server answers there ({error}). Start one: make serve MODEL={model}; its HTTP "
-                    "port is not its gRPC port."
+                    f"{self.url}: no HTTP server answers there ({error}). Start one: make serve MODEL={model}; its "
+                    "HTTP port is not its gRPC port."
                 ) from error
             self._idle.append(connection)
             return _checked(answer, step, self.url, model)

@@ -61,6 +61,8 @@ class SharedMemory:
     ) -> Steps[dict[str, Array] | None]:
         """Outputs by name, in arrays of their own; None where memory cannot be shared or has no room."""
         tensors = [wire.contents(array) for array in arrays.values()]
+        if not all(map(len, tensors)):
+            return None  # the server takes no 0 bytes from a region
         for _ in range(ATTEMPTS):
             layout = self._layout(arrays, tensors)
             region = yield from self._region(layout.size)
