@@ -13,7 +13,9 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from clients.connection import DEFAULT_URL, ClientError, Connection, connect
+from clients.async_model import AsyncModel
+from clients.connection import DEFAULT_URL
+from clients.errors import ClientError
 from export.terminal import guarded, program_parser, terminal
 
 MODEL = "image_classification"
@@ -35,20 +37,19 @@ async def classify(pictures: Sequence[Path], *, url: str = DEFAULT_URL, model: s
 
     One request per picture, all in flight together. Raises `ClientError` when the server is not there.
     """
-    async with connect(url) as connection:
-        await connection.check(model)
-        return await asyncio.gather(*(_ask(connection, model, picture) for picture in pictures))
+    async with AsyncModel(model, url=url) as classifier:
+        return await asyncio.gather(*(_ask(classifier, picture) for picture in pictures))
 
 
-async def _ask(connection: Connection, model: str, picture: Path) -> Answer:
+async def _ask(classifier: AsyncModel, picture: Path) -> Answer:
     try:
-        content = picture.read_bytes()
-        answer = await connection.infer(model, {"PICTURE": np.array([[content]], dtype=np.object_)})
+        content = np.array([[picture.read_bytes()]], dtype=np.object_)
+        labels, probabilities, _ = await classifier.predict(content)
     except (OSError, ClientError) as error:
         return error
     return [
         Guess(label=label.decode(), probability=float(probability))
-        for label, probability in zip(answer["LABEL"][0], answer["PROBABILITY"][0], strict=True)
+        for label, probability in zip(labels[0], probabilities[0], strict=True)
     ]
 
 

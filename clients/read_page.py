@@ -10,7 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from clients.connection import DEFAULT_URL, ClientError, Connection, connect
+from clients.async_model import AsyncModel
+from clients.connection import DEFAULT_URL
+from clients.errors import ClientError
 from export.terminal import complain, guarded, program_parser, terminal
 
 MODEL = "text_reading"
@@ -22,17 +24,16 @@ async def read_pages(pages: Sequence[Path], *, url: str = DEFAULT_URL, model: st
 
     One request per page, all in flight together. Raises `ClientError` when the server is not there.
     """
-    async with connect(url) as connection:
-        await connection.check(model)
-        return await asyncio.gather(*(_read(connection, model, page) for page in pages))
+    async with AsyncModel(model, url=url) as reader:
+        return await asyncio.gather(*(_read(reader, page) for page in pages))
 
 
-async def _read(connection: Connection, model: str, page: Path) -> Answer:
+async def _read(reader: AsyncModel, page: Path) -> Answer:
     try:
-        answer = await connection.infer(model, {"PAGE": np.array([[page.read_bytes()]], dtype=np.object_)})
+        found = await reader.predict(np.array([[page.read_bytes()]], dtype=np.object_))
     except (OSError, ClientError) as error:
         return error
-    text: str = answer["TEXT"][0, 0].decode()
+    text: str = found[0, 0].decode()
     return text.splitlines()
 
 

@@ -48,7 +48,7 @@ def _pair(record: Mapping[str, Any], concurrency: int) -> tuple[Mapping[str, Any
 
 def _cells(concurrency: int, pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> list[str]:
     def median(which: int, name: str) -> float:
-        return statistics.median(pair[which][name] for pair in pairs)
+        return float(statistics.median(pair[which][name] for pair in pairs))
 
     changed = [dynamic["mean_ms"] / none["mean_ms"] - 1 for none, dynamic in pairs]
     gpu = pairs[0][1]["gpu_busy_percent"] is not None

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 from rich.progress import Progress
 
-from clients.connection import Connection, connect
+from clients.async_model import AsyncModel
 from clients.counters import Counters
 from export.terminal import guarded, program_parser, terminal
 from perf import gpu_use
@@ -31,7 +31,8 @@ from serve.launcher import Server, Settings, launch
 
 VARIANTS = ("baseline", "dynamic")
 CONCURRENCY = (1, 2, 4, 8, 16, 32)
-SETTLE_S = 1.0
+# Before a point is measured, as a share of it: longer than a request takes, so that all callers are under way.
+SETTLE = 0.4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +67,7 @@ class _Answer:
 
 
 async def load(
-    connection: Connection, model: str, contents: Sequence[bytes], expected: Sequence[int], callers: int, until: float
+    model: AsyncModel, contents: Sequence[bytes], expected: Sequence[int], callers: int, until: float
 ) -> list[_Answer]:
     """Every answer to `callers` that each send one picture after the other until the time `until`."""
     done: list[_Answer] = []
@@ -75,7 +76,7 @@ async def load(
         while (sent := time.perf_counter()) < until:
             which = number % len(contents)
             number += callers
-            found = await _first_class(connection, model, contents[which])
+            found = await _first_class(model, contents[which])
             ended = time.perf_counter()
             done.append(_Answer(ended=ended, latency_s=ended - sent, changed=found != expected[which]))
 
@@ -83,12 +84,12 @@ async def load(
     return done
 
 
-async def point(server: Server, model: str, contents: Sequence[bytes], concurrency: int, seconds: float) -> Point:
-    """Measure one point: what is answered within `seconds`, after a second in which the server settles."""
-    async with connect(server.grpc_url) as connection:
-        expected = [await _first_class(connection, model, content) for content in contents]
-        start = time.perf_counter() + SETTLE_S
-        sending = asyncio.create_task(load(connection, model, contents, expected, concurrency, start + seconds))
+async def point(server: Server, name: str, contents: Sequence[bytes], concurrency: int, seconds: float) -> Point:
+    """Measure one point: what is answered within `seconds`, after a time in which the server settles."""
+    async with AsyncModel(name, url=server.grpc_url) as model:
+        expected = [await _first_class(model, content) for content in contents]
+        start = time.perf_counter() + SETTLE * seconds
+        sending = asyncio.create_task(load(model, contents, expected, concurrency, start + seconds))
         await asyncio.sleep(start - time.perf_counter())
         before, counted = Usage.of(server.pid), Counters.read(server.grpc_url, SLOT)
         with gpu_use.sampled() as gpu:
@@ -115,9 +116,9 @@ async def point(server: Server, model: str, contents: Sequence[bytes], concurren
     )
 
 
-async def _first_class(connection: Connection, model: str, content: bytes) -> int:
-    answer = await connection.infer(model, {"PICTURE": np.array([[content]], dtype=np.object_)})
-    return int(answer["CLASS"][0, 0])
+async def _first_class(model: AsyncModel, content: bytes) -> int:
+    _, _, classes = await model.predict(np.array([[content]], dtype=np.object_))
+    return int(classes[0, 0])
 
 
 def measure(

@@ -18,8 +18,9 @@ from PIL import Image
 from tiny_models import save
 
 from clients import classify, read_page
-from clients.connection import RequestFailedError, connect
+from clients.connection import connect
 from clients.counters import Counters
+from clients.errors import RequestFailedError
 from export.__main__ import main as export
 from export.repository import REPOSITORY
 from serve.launcher import Server, Settings, launch
@@ -126,7 +127,7 @@ def test_the_pixels_are_those_of_torchvision(pipelines: Server) -> None:
     assert found.shape == (3, 224, 224)
     # Scaling the crop alone differs at most in how the grid of pixels lies: noise of 20 in 255 is averaged.
     assert np.abs(found - expected).mean() < 0.12
-    assert np.abs(found.mean(axis=(1, 2)) - expected.mean(axis=(1, 2))).max() < 0.01  # type: ignore[operator]
+    assert np.abs(found.mean(axis=(1, 2)) - expected.mean(axis=(1, 2))).max() < 0.01
 
 
 def test_several_pictures_in_one_request_and_one_of_them_bad(pipelines: Server) -> None:
@@ -140,7 +141,7 @@ def test_several_pictures_in_one_request_and_one_of_them_bad(pipelines: Server) 
     assert answer["CLASS"][:, 0].tolist() == [0, 1, 2]
     assert answer["LABEL"][:, 0].tolist() == [b"class_000", b"class_001", b"class_002"]
     assert answer["PROBABILITY"].shape == (3, 5)
-    assert (np.diff(answer["PROBABILITY"], axis=1) <= 0).all()  # type: ignore[call-overload]
+    assert (np.diff(answer["PROBABILITY"], axis=1) <= 0).all()
     with pytest.raises(RequestFailedError, match="PICTURE 1: 0 bytes"):
         asyncio.run(send([good[0], b""]))
 
