@@ -7,9 +7,10 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
+WIDTH = 170
 COLUMNS = (
-    "in flight", "none ms", "dynamic ms", "change", "min..max", "none pict./s", "dynamic pict./s", "rows/exec.",
-    "none CPU", "dynamic CPU", "none MiB", "dynamic MiB", "GPU", "GPU MiB", "Little",
+    "in flight", "none ms", "dynamic ms", "change", "min..max", "none p./s", "dyn. p./s", "rows/ex.",
+    "none CPU", "dyn. CPU", "none MiB", "dyn. MiB", "GPU", "GPU MiB", "Little",
 )  # fmt: skip
 
 

@@ -25,7 +25,7 @@ from export.terminal import guarded, program_parser, terminal
 from perf import gpu_use
 from perf.machine import Machine, versions
 from perf.picture_models import CLASSIFIERS, SLOT, build, pictures
-from perf.picture_table import table
+from perf.picture_table import WIDTH, table
 from perf.process_tree import Usage
 from serve.launcher import Server, Settings, launch
 
@@ -149,38 +149,33 @@ def write(path: Path, points: Sequence[Point], about: dict[str, object]) -> None
     draft.rename(path)
 
 
+def repeat(arguments: argparse.Namespace, progress: Callable[[str], None]) -> list[Point]:
+    """One repeat on servers of its own: the memory that they once took for a large batch stays with them."""
+    with tempfile.TemporaryDirectory(prefix="triton-batching-") as scratch, contextlib.ExitStack() as running:
+        repository = build(Path(scratch), arguments.classifier)
+        settings = (Settings(models=(arguments.model,), config_name=one, repository=repository) for one in VARIANTS)
+        servers = [running.enter_context(launch(one, progress=progress)) for one in settings]
+        return measure(servers, arguments.model, arguments.concurrency, arguments.seconds, progress)
+
+
 def run(arguments: argparse.Namespace, command: list[str]) -> None:
     """Measure the repeats that have no record yet, then print what all records of this kind say."""
     folder: Path = arguments.results
     folder.mkdir(parents=True, exist_ok=True)
     name = f"{arguments.model}.{arguments.classifier}"
-    waiting = [
-        path for number in range(1, arguments.repeats + 1) if not (path := folder / f"{name}.r{number}.json").is_file()
-    ]
-    if waiting:
-        with tempfile.TemporaryDirectory(prefix="triton-batching-") as scratch, contextlib.ExitStack() as running:
-            bar = running.enter_context(Progress(console=terminal(), transient=True))
-            task = bar.add_task("starting", total=None)
-            repository = build(Path(scratch), arguments.classifier)
-            servers = [
-                running.enter_context(
-                    launch(Settings(models=(arguments.model,), config_name=one, repository=repository))
-                )
-                for one in VARIANTS
-            ]
-            for path in waiting:
-                started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-                points = measure(
-                    servers,
-                    arguments.model,
-                    arguments.concurrency,
-                    arguments.seconds,
-                    lambda text, path=path: bar.update(task, description=f"{path.stem}: {text}"),  # type: ignore[misc]
-                )
-                about = {"model": arguments.model, "classifier": arguments.classifier, "started_at": started}
-                write(path, points, {**about, "command": command})
+    paths = [folder / f"{name}.r{number}.json" for number in range(1, arguments.repeats + 1)]
+    with Progress(console=terminal(), transient=True) as bar:
+        for path in (path for path in paths if not path.is_file()):
+            task = bar.add_task(path.stem, total=None)
+            started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+            points = repeat(arguments, lambda text, task=task: bar.update(task, description=text))  # type: ignore[misc]
+            about = {"model": arguments.model, "classifier": arguments.classifier, "started_at": started}
+            write(path, points, {**about, "command": command})
+            bar.remove_task(task)
     records = [json.loads(path.read_text()) for path in sorted(folder.glob(f"{name}.r*.json"))]
-    terminal().print(table(records))
+    console = terminal()
+    console.width = max(console.width, WIDTH)  # a narrow terminal wraps the lines: no column is lost
+    console.print(table(records))
 
 
 def main(argv: list[str] | None = None) -> int:
