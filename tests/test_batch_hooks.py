@@ -1,6 +1,10 @@
-"""The hooks without a server: rows that are packed and split, and requests that fail alone."""
+"""The hooks: rows that are packed and split, requests that fail alone, and somebody's own model on a real server."""
 
+import asyncio
+import shutil
+import urllib.request
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,7 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clients import AsyncModel, RequestFailedError
+from export import batch_hooks
 from export.batch_hooks import BatchHooks, Request, accepted, pack, split
+from serve.launcher import LaunchError, Settings, launch
 
 
 class Doubler(BatchHooks):
@@ -114,3 +121,81 @@ def test_split_gives_views_and_refuses_other_numbers_of_rows() -> None:
     assert parts[0]["y"].base is results
     with pytest.raises(ValueError, match="y has 2 rows for 3"):
         split({"y": results[:2]}, requests)
+
+
+OWN = """
+from batch_hooks import BatchHooks, accepted, pack
+
+class TritonPythonModel(BatchHooks):
+    def setup(self):
+        self.limit = float(self.parameter("limit", "100"))
+        if self.limit <= 0:
+            raise ValueError("limit must be above 0")
+        self.seen = self.counter("own_seen", "Rows")
+        self.largest = self.gauge("own_largest", "Largest value of the last batch")
+        self.spread = self.histogram("own_spread", "Values", (1, 10), kind="x")
+
+    def batch_preprocess(self, requests):
+        for request in requests:
+            if (request.inputs["x"] < 0).any():
+                request.fail("x is negative. Send 0 or more.")
+        return pack(requests) if accepted(requests) else None
+
+    def infer(self, batch):
+        if (batch["x"] > self.limit).any():
+            raise RuntimeError("too much")
+        self.seen.increment(len(batch["x"]))
+        self.largest.set(float(batch["x"].max()))
+        for value in batch["x"].ravel():
+            self.spread.observe(float(value))
+        return {"y": batch["x"] * 2}
+"""
+
+
+def own_model(repository: Path, limit: str) -> Path:
+    folder = repository / "own" / "1"
+    folder.mkdir(parents=True)
+    (folder / "model.py").write_text(OWN)
+    shutil.copy(batch_hooks.__file__, folder)
+    (folder.parent / "config.pbtxt").write_text(
+        'name: "own"\nbackend: "python"\nmax_batch_size: 8\n'
+        'input [ { name: "x" data_type: TYPE_FP32 dims: [ 1 ] } ]\n'
+        'output [ { name: "y" data_type: TYPE_FP32 dims: [ 1 ] } ]\n'
+        "dynamic_batching { max_queue_delay_microseconds: 5000000 }\ninstance_group [ { count: 1 kind: KIND_CPU } ]\n"
+        f'parameters {{ key: "limit" value {{ string_value: "{limit}" }} }}\n'
+    )
+    return repository
+
+
+@pytest.mark.server
+def test_somebodys_own_model_on_a_server(tmp_path: Path) -> None:
+    async def ask_all(url: str) -> list[Any]:
+        async with AsyncModel("own", url=url) as model:
+            values = [1, 2, -1, 4, 500, 6, 7, 8]
+            calls = (model.predict(np.array([[value]], dtype=np.float32)) for value in values)
+            return await asyncio.gather(*calls, return_exceptions=True)
+
+    with launch(Settings(models=("own",), repository=own_model(tmp_path, "100"))) as server:
+        answers = asyncio.run(ask_all(server.grpc_url))
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.metrics_port}/metrics") as page:
+            metrics = dict(line.rsplit(" ", 1) for line in page.read().decode().splitlines() if line[0] != "#")
+    assert [answer.item() for answer in answers if not isinstance(answer, Exception)] == [2, 4, 8, 12, 14, 16]
+    assert isinstance(answers[2], RequestFailedError)
+    assert "x is negative" in str(answers[2])
+    assert "RuntimeError: too much" in str(answers[4])
+    labels = 'model="own",version="1"'
+    assert metrics[f"own_seen{{{labels}}}"] == "6"
+    assert metrics[f"batch_hooks_rows_sum{{{labels}}}"] == "8"
+    assert metrics[f"batch_hooks_rows_count{{{labels}}}"] == "1"
+    blamed = {name: value for name, value in metrics.items() if name.startswith("batch_hooks_failed_requests")}
+    assert sorted(blamed.values()) == ["1", "1"]
+    spread = {name: value for name, value in metrics.items() if name.startswith("own_spread_bucket")}
+    assert [value for name, value in spread.items() if 'le="10"' in name] == ["6"]
+    assert float(next(value for name, value in metrics.items() if name.startswith("own_largest"))) in (4, 6, 7, 8)
+
+
+@pytest.mark.server
+def test_setup_can_refuse_the_load(tmp_path: Path) -> None:
+    settings = Settings(models=("own",), repository=own_model(tmp_path, "0"))
+    with pytest.raises(LaunchError, match="own: limit must be above 0"), launch(settings):
+        pass

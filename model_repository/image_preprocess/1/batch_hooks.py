@@ -124,12 +124,12 @@ class BatchHooks:
         self.triton = pb_utils
         self.config = json.loads(args["model_config"])
         self.folder = Path(args["model_repository"]) / args["model_version"]
-        self._labels = {"model": args["model_name"], "version": args["model_version"]}
-        self._families: dict[str, Any] = {}
-        self._calls: ThreadPoolExecutor | None = None
-        self._batches = self.histogram("batch_hooks_rows", "Rows that ran together, once per execution", ROWS)
+        self._hook_labels = {"model": args["model_name"], "version": args["model_version"]}
+        self._hook_families: dict[str, Any] = {}
+        self._hook_calls: ThreadPoolExecutor | None = None
+        self._hook_batches = self.histogram("batch_hooks_rows", "Rows that ran together, once per execution", ROWS)
         failures = "Requests that ended with an error, by who is to blame"
-        self._failed = {
+        self._hook_failed = {
             bad: self.counter("batch_hooks_failed_requests", failures, blame="request" if bad else "model")
             for bad in (True, False)
         }
@@ -145,12 +145,12 @@ class BatchHooks:
             for request in requests
         ]
         self.run(batch)
-        self._batches.observe(sum(request.rows for request in batch))
+        self._hook_batches.observe(sum(request.rows for request in batch))
         return [self._response(request) for request in batch]
 
     def _response(self, request: Request) -> Any:
         if request.answer is None:
-            self._failed[request.bad].increment(1)
+            self._hook_failed[request.bad].increment(1)
             code = self.triton.TritonError.INVALID_ARG if request.bad else self.triton.TritonError.INTERNAL
             return self.triton.InferenceResponse(error=self.triton.TritonError(request.reason or "no answer", code))
         tensors = [self.triton.Tensor(name, np.ascontiguousarray(array)) for name, array in request.answer.items()]
@@ -164,8 +164,8 @@ class BatchHooks:
         """One request to another model for each of `inputs`, all in flight together, so that its batcher joins them."""
         if len(inputs) == 1:
             return [self._call(model, inputs[0], outputs)]
-        self._calls = self._calls or ThreadPoolExecutor(CALLS)
-        return list(self._calls.map(lambda one: self._call(model, one, outputs), inputs))
+        self._hook_calls = self._hook_calls or ThreadPoolExecutor(CALLS)
+        return list(self._hook_calls.map(lambda one: self._call(model, one, outputs), inputs))
 
     def _call(self, model: str, inputs: Arrays, outputs: Sequence[str]) -> Arrays | CallError:
         tensors = [self.triton.Tensor(name, array) for name, array in inputs.items()]
@@ -180,21 +180,21 @@ class BatchHooks:
 
     def counter(self, name: str, description: str, **labels: str) -> Any:
         """A total that only grows; use `.increment(amount)`."""
-        return self._family(name, description, "COUNTER").Metric(labels={**self._labels, **labels})
+        return self._family(name, description, "COUNTER").Metric(labels={**self._hook_labels, **labels})
 
     def gauge(self, name: str, description: str, **labels: str) -> Any:
         """A value that goes up and down; use `.set(value)` and `.increment(amount)`."""
-        return self._family(name, description, "GAUGE").Metric(labels={**self._labels, **labels})
+        return self._family(name, description, "GAUGE").Metric(labels={**self._hook_labels, **labels})
 
     def histogram(self, name: str, description: str, buckets: Sequence[float], **labels: str) -> Any:
         """Counts of values up to each of `buckets`; use `.observe(value)`. release 24.10 has them."""
         return self._family(name, description, "HISTOGRAM").Metric(
-            labels={**self._labels, **labels}, buckets=list(buckets)
+            labels={**self._hook_labels, **labels}, buckets=list(buckets)
         )
 
     def _family(self, name: str, description: str, kind: str) -> Any:
         # The family must live as long as its metrics: Triton removes both when Python drops it.
-        if name not in self._families:
+        if name not in self._hook_families:
             family = self.triton.MetricFamily
-            self._families[name] = family(name=name, description=description, kind=getattr(family, kind))
-        return self._families[name]
+            self._hook_families[name] = family(name=name, description=description, kind=getattr(family, kind))
+        return self._hook_families[name]
