@@ -1,7 +1,7 @@
 """The records of perf.pictures as grps prints its own: each number of requests in flight, none against dynamic."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -12,6 +12,8 @@ COLUMNS = (
     "in flight", "none ms", "dynamic ms", "change", "min..max", "none p./s", "dyn. p./s", "rows/ex.",
     "none CPU", "dyn. CPU", "none MiB", "dyn. MiB", "GPU", "GPU MiB", "Little",
 )  # fmt: skip
+
+SKIPPED = ("GPU MiB", "Little")
 
 
 def table(records: Sequence[Mapping[str, Any]]) -> Table:
@@ -24,11 +26,26 @@ def table(records: Sequence[Mapping[str, Any]]) -> Table:
     made = Table(title=title, box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for column in COLUMNS:
         made.add_column(column, justify="right", no_wrap=True)
+    for row in _rows(records):
+        made.add_row(*row)
+    return made
+
+
+def markdown(records: Sequence[Mapping[str, Any]]) -> str:
+    """The same rows for a README, without the columns that only judge the measurement."""
+    kept = [column for column in COLUMNS if column not in SKIPPED]
+    lines = [f"| {' | '.join(kept)} |", f"|{'--:|' * len(kept)}"]
+    for row in _rows(records):
+        cells = [cell for column, cell in zip(COLUMNS, row, strict=True) if column in kept]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _rows(records: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:
     for concurrency in sorted({point["concurrency"] for record in records for point in record["points"]}):
         pairs = [pair for record in records if (pair := _pair(record, concurrency)) is not None]
         if pairs:
-            made.add_row(*_cells(concurrency, pairs))
-    return made
+            yield _cells(concurrency, pairs)
 
 
 def changes(records: Sequence[Mapping[str, Any]], concurrency: int) -> list[float]:

@@ -25,7 +25,7 @@ from export.terminal import guarded, program_parser, terminal
 from perf import gpu_use
 from perf.machine import Machine, versions
 from perf.picture_models import CLASSIFIERS, SLOT, build, pictures
-from perf.picture_table import WIDTH, table
+from perf.picture_table import WIDTH, markdown, table
 from perf.process_tree import Usage
 from serve.launcher import Server, Settings, launch
 
@@ -173,6 +173,9 @@ def run(arguments: argparse.Namespace, command: list[str]) -> None:
             write(path, points, {**about, "command": command})
             bar.remove_task(task)
     records = [json.loads(path.read_text()) for path in sorted(folder.glob(f"{name}.r*.json"))]
+    if arguments.format == "markdown":
+        print(markdown(records))
+        return
     console = terminal()
     console.width = max(console.width, WIDTH)  # a narrow terminal wraps the lines: no column is lost
     console.print(table(records))
@@ -207,6 +210,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--concurrency", type=_concurrency, default=CONCURRENCY, metavar="N,N,...")
     parser.add_argument("--seconds", type=float, default=4.0, help="per point (default 4)")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--format", choices=("table", "markdown"), default="table")
     parser.add_argument("--results", type=Path, default=Path("perf/results/local"), help="folder of the records")
     return parser
 

@@ -5,6 +5,7 @@ Anything after `--` goes to tritonserver as it is.
 
 import argparse
 import os
+import shlex
 import signal
 import sys
 import time
@@ -49,9 +50,7 @@ def _exported(repository: Path) -> tuple[str, ...]:
     ready = []
     for model in found:
         if lacking := sorted(missing.intersection(with_steps([model], repository=repository))):
-            how = (
-                f"(make export ARGS='{' '.join(lacking)}')" if len(lacking) > 1 else f"(make export ARGS={lacking[0]})"
-            )
+            how = f"(make export ARGS={shlex.quote(' '.join(lacking))})"
             who = "is" if lacking == [model] else f"calls {', '.join(lacking)}, which is"
             terminal().print(f"left out: {model} {who} not exported yet {how}", markup=False)
         else:

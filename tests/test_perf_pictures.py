@@ -13,8 +13,10 @@ from export.repository import REPOSITORY, RepositoryError, faults, model_file, r
 from perf import gpu_use, pictures
 from perf.picture_models import build
 from perf.picture_models import pictures as draw
-from perf.picture_table import changes, little, table
+from perf.picture_table import changes, little, markdown, table
 from perf.process_tree import Usage, tree
+
+RECORDS = Path(pictures.__file__).parent / "results" / "pictures"
 
 
 def point(variant: str, concurrency: int, mean_ms: float, **others: Any) -> dict[str, Any]:
@@ -48,6 +50,14 @@ def test_changes_are_paired_within_a_repeat() -> None:
     text = console.export_text()
     assert "-57.5%" in text  # the median of the pairs
     assert "-75.0%..-40.0%" in text
+
+
+@pytest.mark.parametrize("classifier", ["resnet50", "simulated_accelerator"])
+def test_the_readme_has_what_the_records_say(classifier: str) -> None:
+    paths = sorted(RECORDS.glob(f"image_classification.{classifier}.r*.json"))
+    assert paths
+    readme = (REPOSITORY / "image_classification" / "README.md").read_text()
+    assert markdown([json.loads(path.read_text()) for path in paths]) in readme
 
 
 def test_littles_law() -> None:

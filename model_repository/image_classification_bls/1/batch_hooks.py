@@ -169,8 +169,11 @@ class BatchHooks:
 
     def _call(self, model: str, inputs: Arrays, outputs: Sequence[str]) -> Arrays | CallError:
         tensors = [self.triton.Tensor(name, array) for name, array in inputs.items()]
-        request = self.triton.InferenceRequest(model_name=model, requested_output_names=list(outputs), inputs=tensors)
-        answer = request.exec()
+        # Into CPU memory also from a model on a GPU: numpy reads no other.
+        memory = self.triton.PreferredMemory(self.triton.TRITONSERVER_MEMORY_CPU, 0)
+        answer = self.triton.InferenceRequest(
+            model_name=model, requested_output_names=list(outputs), inputs=tensors, preferred_memory=memory
+        ).exec()
         if answer.has_error():
             return CallError(answer.error().message())
         return {tensor.name(): tensor.as_numpy() for tensor in answer.output_tensors()}
