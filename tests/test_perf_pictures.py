@@ -1,6 +1,7 @@
 """The picture measurement: its repository, its record, and what the table makes of records."""
 
 import json
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -52,12 +53,22 @@ def test_changes_are_paired_within_a_repeat() -> None:
     assert "-75.0%..-40.0%" in text
 
 
-@pytest.mark.parametrize("classifier", ["resnet50", "simulated_accelerator"])
-def test_the_readme_has_what_the_records_say(classifier: str) -> None:
-    paths = sorted(RECORDS.glob(f"image_classification.{classifier}.r*.json"))
-    assert paths
+def test_the_readme_has_what_the_records_say() -> None:
     readme = (REPOSITORY / "image_classification" / "README.md").read_text()
-    assert markdown([json.loads(path.read_text()) for path in paths]) in readme
+    names = {path.name.rpartition(".r")[0] for path in RECORDS.glob("*.json")}
+    assert "image_classification.simulated_accelerator" in names
+    for name in names:
+        records = [json.loads(path.read_text()) for path in sorted(RECORDS.glob(f"{name}.r*.json"))]
+        assert markdown(records) in readme, name
+
+
+def test_batching_buys_what_it_must_where_an_execution_has_a_fixed_cost() -> None:
+    paths = RECORDS.glob("image_classification.simulated_accelerator.r*.json")
+    records = [json.loads(path.read_text()) for path in paths]
+    assert abs(statistics.median(changes(records, 1))) <= 0.05
+    for concurrency in (8, 16, 32):
+        assert max(changes(records, concurrency)) <= -0.35
+    assert sum(point["changed"] for record in records for point in record["points"]) == 0
 
 
 def test_littles_law() -> None:
@@ -97,6 +108,12 @@ def test_the_simulated_accelerator_takes_the_place_of_resnet50(tmp_path: Path) -
         assert config.HasField("dynamic_batching") == (variant == "dynamic")
         assert config.parameters["fixed_ms"].string_value == "20"
         assert model_file(repository / "resnet50", config).name == "model.py"
+
+
+def test_the_wide_classifier_fits_the_configurations_of_resnet50(tmp_path: Path) -> None:
+    repository = build(tmp_path, "wide")
+    assert list(faults(repository)) == []
+    assert 100e6 < (repository / "resnet50" / "1" / "model.onnx").stat().st_size < 105e6
 
 
 def test_resnet50_must_be_exported(tmp_path: Path) -> None:
