@@ -27,9 +27,9 @@ SKIPPED = shutil.ignore_patterns("__pycache__", "*.onnx")
 def build(folder: Path, classifier: str, *, source: Path = REPOSITORY) -> Path:
     """Copy the pipeline into `folder` and put `classifier` where it expects resnet50.
 
-    `wide` is a real network for machines without a GPU: a mean over 14 x 14 pixels and three layers, bound by its 100 MB
-    of seeded weights. The simulated one keeps its model.py and its times; its configurations get the name, the inputs and the outputs of
-    resnet50. Raises `RepositoryError` when resnet50 is asked for and not exported.
+    `wide` is a real network for machines without a GPU: a mean over 14 x 14 pixels and three layers, bound by its
+    100 MB of seeded weights. The simulated one keeps its model.py and its times; its configurations get the name, the
+    inputs and the outputs of resnet50. Raises `RepositoryError` when resnet50 is asked for and not exported.
     """
     for model in PIPELINE:
         shutil.copytree(model_folder(model, source), folder / model, ignore=SKIPPED)
