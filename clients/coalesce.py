@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from clients.contract import Array, Metadata
+from clients.device_memory import DeviceArray
 from clients.errors import ClosedError, InvalidInputError, ServerFailureError, TimedOutError
 from clients.terms import Terms
 
@@ -64,7 +65,7 @@ class Coalescer:
 
     async def infer(self, arrays: Mapping[str, Array], terms: Terms) -> Outputs:
         """The outputs of one call; a call with an id of its own, or ragged inputs, is a request of its own."""
-        if not self._mergeable or terms.request_id or not arrays:
+        if not self._mergeable or terms.request_id or any(isinstance(one, DeviceArray) for one in arrays.values()):
             return await self._send(arrays, terms)
         loop = asyncio.get_running_loop()
         call = _Call(

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from tritonclient.grpc.service_pb2 import ModelInferRequest, ModelInferResponse
 from tritonclient.utils import np_to_triton_dtype, serialize_byte_tensor, triton_to_np_dtype
 
+from clients.device_memory import DeviceArray
+
 Array = NDArray[Any]
 Parameter = bool | int | float | str
 HEADS = 256
@@ -53,8 +55,10 @@ _LENGTH = struct.Struct("<I")
 _FIELDS = {bool: "bool_param", int: "int64_param", float: "double_param", str: "string_param"}
 
 
-def contents(array: Array) -> memoryview:
-    """The bytes of a tensor as the protocol sends them."""
+def contents(array: Array | DeviceArray) -> memoryview:
+    """The bytes of a tensor as the protocol sends them; one on a GPU is copied from there."""
+    if isinstance(array, DeviceArray):
+        array = array.to_host()
     if array.dtype.hasobject:
         array = serialize_byte_tensor(array)
         if not array.size:
