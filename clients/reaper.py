@@ -48,10 +48,13 @@ class Reaper:
                 idle_since = time.monotonic()
 
     def _accept(self) -> None:
-        client, _ = self._listener.accept()
+        try:
+            client, _ = self._listener.accept()
+            client.sendall(b"%d\n" % os.getpid())
+        except OSError:
+            return  # it was killed before it held anything
         self._clients[client] = (bytearray(), set())
         self._selector.register(client, selectors.EVENT_READ)
-        client.sendall(b"%d\n" % os.getpid())
 
     def _read(self, client: socket.socket) -> None:
         try:

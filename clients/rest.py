@@ -1,6 +1,6 @@
 """A connection to a KServe v2 server over HTTP with binary tensors: the same calls as over gRPC, translated.
 
-HTTP has no call to cancel: a caller that gives up closes its connection, and Triton 24.10 computes all the same.
+HTTP has no word for cancelling: a request that nobody waits for any more runs to its end.
 """
 
 import asyncio
