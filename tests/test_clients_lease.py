@@ -70,9 +70,10 @@ def test_one_region_serves_many_calls_and_goes_with_close(client_server: Server)
 
 @pytest.mark.server
 def test_light_tensors_travel_in_the_message(client_server: Server) -> None:
-    with Model("slow", url=client_server.grpc_url) as light, Model("wide", url=client_server.grpc_url) as heavy:
+    with Model("slow", url=client_server.grpc_url) as light:
         light.predict(0 * ONE)
         assert registered(client_server) == []
+    with Model("wide", url=client_server.grpc_url) as heavy:
         heavy.predict(ONE)
         assert len(registered(client_server)) == 1
         heavy.predict(np.ones((2, 1), np.float32))
