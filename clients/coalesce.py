@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from clients.contract import Array, Metadata
+from clients.device_memory import DeviceArray
 from clients.errors import ClosedError, InvalidInputError, ServerFailureError, TimedOutError
 from clients.terms import Terms
 
@@ -64,7 +65,8 @@ class Coalescer:
 
     async def infer(self, arrays: Mapping[str, Array], terms: Terms) -> Outputs:
         """The outputs of one call; a call with an id of its own, or ragged inputs, is a request of its own."""
-        if not self._mergeable or terms.request_id or not arrays:
+        alone = terms.request_id or not arrays or any(isinstance(one, DeviceArray) for one in arrays.values())
+        if alone or not self._mergeable:
             return await self._send(arrays, terms)
         loop = asyncio.get_running_loop()
         call = _Call(
@@ -86,11 +88,9 @@ class Coalescer:
                 group.leave(call)
 
     def close(self) -> None:
-        """End every call that still waits with a `ClosedError`."""
+        """End every call that has no answer with a `ClosedError`."""
         for group in self._waiting.values():
-            for call in group.calls:
-                if not call.answer.done():
-                    call.answer.set_exception(ClosedError(f"'{self._metadata.name}' was closed."))
+            self._end(group)
         self._waiting.clear()
         for task in self._in_flight:
             task.cancel()
@@ -133,10 +133,11 @@ class Coalescer:
             return
         group.task = asyncio.get_running_loop().create_task(self._deliver(group))
         self._in_flight.add(group.task)
-        group.task.add_done_callback(self._returned)
+        group.task.add_done_callback(lambda task: self._returned(task, group))
 
-    def _returned(self, task: "asyncio.Task[None]") -> None:
+    def _returned(self, task: "asyncio.Task[None]", group: _Group) -> None:
         self._in_flight.discard(task)
+        self._end(group)
         if self._waiting and len(self._in_flight) < self._enough:
             self._plan_flush()
 
@@ -154,6 +155,11 @@ class Coalescer:
                     _fail(call, error)
         elif calls:
             await self._single(calls[0])
+
+    def _end(self, group: _Group) -> None:
+        """Whatever still waits for a request that will not come back was closed."""
+        for call in group.calls:
+            _fail(call, ClosedError(f"'{self._metadata.name}' was closed."))
 
     async def _single(self, call: _Call) -> None:
         try:

@@ -3,16 +3,17 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelInput
 
+from clients.device_memory import on_device
 from clients.errors import InvalidInputError
 
 Array = NDArray[Any]
-_DTYPES = {
+_DTYPES: dict[str, Any] = {
     "TYPE_BOOL": np.bool_,
     "TYPE_FP16": np.float16,
     "TYPE_FP32": np.float32,
@@ -115,13 +116,18 @@ class Metadata:
         return dict(zip(wanted, arrays, strict=True))
 
     def _fit(self, tensor: Tensor, given: Any) -> Array:
-        array = np.asarray(given)
+        # An array on a GPU has what is looked at here: dtype, shape, rows and bytes.
+        array = cast(Array, on_device(given) or np.asarray(given))
         if tensor.datatype == "BYTES" and array.dtype.kind in "SU":
             array = array.astype(np.object_)
         if array.dtype != tensor.dtype:
             raise InvalidInputError(
                 f"'{self.name}': input \"{tensor.name}\" is {tensor.datatype}, given was {array.dtype}. "
-                f"Convert it: array.astype(numpy.{tensor.dtype})."
+                + (
+                    "Pass bytes or str."
+                    if tensor.dtype.hasobject
+                    else f"Convert it: array.astype(numpy.{tensor.dtype})."
+                )
             )
         if len(array.shape) != len(tensor.shape) or any(
             want not in (-1, have) for want, have in zip(tensor.shape, array.shape, strict=True)

@@ -72,7 +72,7 @@ class Model:
 
     def close(self) -> None:
         """Unregister the shared memory and end the connection; a call after that raises `ClosedError`."""
-        if self._process != os.getpid() or self._connection is None:
+        if self._process != os.getpid():
             return
         try:
             self._run(self._exchange.close())

@@ -1,6 +1,6 @@
 """A connection to a KServe v2 server over HTTP with binary tensors: the same calls as over gRPC, translated.
 
-HTTP has no call to cancel: a caller that gives up closes its connection, and Triton 24.10 computes all the same.
+HTTP has no word for cancelling: a request that nobody waits for any more runs to its end.
 """
 
 import asyncio
@@ -70,8 +70,8 @@ class BlockingRestConnection:
         if connection.sock is None:
             connection.timeout = left
             connection.connect()
-            connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.sock.settimeout(left)
+        opened: socket.socket = connection.sock
+        opened.settimeout(left)
         connection.putrequest("POST" if head else "GET", path, skip_accept_encoding=True)
         if head:
             connection.putheader(LENGTH, str(len(head)))

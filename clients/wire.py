@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from tritonclient.grpc.service_pb2 import ModelInferRequest, ModelInferResponse
 from tritonclient.utils import np_to_triton_dtype, serialize_byte_tensor, triton_to_np_dtype
 
+from clients.device_memory import DeviceArray
+
 Array = NDArray[Any]
 Parameter = bool | int | float | str
 HEADS = 256
@@ -53,14 +55,13 @@ _LENGTH = struct.Struct("<I")
 _FIELDS = {bool: "bool_param", int: "int64_param", float: "double_param", str: "string_param"}
 
 
-def contents(array: Array) -> memoryview:
-    """The bytes of a tensor as the protocol sends them."""
-    if array.dtype.hasobject:
-        array = serialize_byte_tensor(array)
-        if not array.size:
-            return memoryview(b"")
-        return memoryview(array.item())
-    return memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+def contents(array: Array | DeviceArray) -> memoryview:
+    """The bytes of a tensor as the protocol sends them; one on a GPU is copied from there."""
+    held: Array = array.to_host() if isinstance(array, DeviceArray) else array
+    if held.dtype.hasobject:
+        texts = serialize_byte_tensor(held)
+        return memoryview(texts.item() if texts.size else b"")
+    return np.ascontiguousarray(held).reshape(-1).view(np.uint8).data
 
 
 def joined(message: bytes, tensors: Sequence[memoryview]) -> bytes:
