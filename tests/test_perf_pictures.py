@@ -1,5 +1,6 @@
 """The picture measurement: its repository, its record, and what the table makes of records."""
 
+import io
 import json
 import statistics
 import subprocess
@@ -46,9 +47,9 @@ def test_changes_are_paired_within_a_repeat() -> None:
     ]
     assert changes(records, 8) == pytest.approx([-0.4, -0.75])
     assert changes(records, 4) == []
-    console = Console(width=250, record=True, quiet=True)
-    console.print(table(records))
-    text = console.export_text()
+    printed = io.StringIO()
+    Console(width=250, file=printed).print(table(records))
+    text = printed.getvalue()
     assert "-57.5%" in text  # the median of the pairs
     assert "-75.0%..-40.0%" in text
 
