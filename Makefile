@@ -53,7 +53,8 @@ check: $(VENV)/.dev  ## style, types and import direction
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
 	$(PY) -m mypy
-	for model in simulated_accelerator python_batched_service; do \
+	for model in simulated_accelerator python_batched_service image_preprocess image_postprocess \
+	    image_classification_bls text_reading; do \
 	    MYPYPATH=model_repository/$$model/1 $(PY) -m mypy model_repository/$$model/1/model.py || exit 1; done
 	$(VENV)/bin/lint-imports
 

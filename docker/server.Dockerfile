@@ -5,6 +5,9 @@ FROM nvcr.io/nvidia/tritonserver:24.10-py3
 # Owned by the user below, so that it can read them whatever the rights of the files were here.
 COPY --chown=1000:1000 model_repository/ /models/
 
+# The picture models decode with Pillow, the newest for the image's Python 3.10.
+RUN python3 -m pip install --no-cache-dir pillow==12.2.0
+
 # The image's own `triton-server`, as a number: Kubernetes cannot tell from a name that it is not root.
 USER 1000:1000
 EXPOSE 8000 8001 8002

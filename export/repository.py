@@ -4,12 +4,13 @@
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from export import carried
 from export.signature import Signature, SignatureError, check
 from export.terminal import Mistake, complain, guarded, program_parser, terminal
 
@@ -68,10 +69,36 @@ def read_config(path: Path) -> ModelConfig:
 
 
 def model_file(folder: Path, config: ModelConfig) -> Path:
-    """The file that the newest version serves: model.onnx, model.py or `default_model_filename`."""
+    """The file that the newest version serves: model.onnx, model.py or `default_model_filename`.
+
+    An ensemble has none: it gives the version's folder, which Triton wants all the same.
+    """
     versions = [int(path.name) for path in folder.iterdir() if path.is_dir() and path.name.isdecimal()]
+    version = folder / str(max(versions, default=1))
+    if config.HasField("ensemble_scheduling"):
+        return version
     default = "model.py" if config.backend == "python" else "model.onnx"
-    return folder / str(max(versions, default=1)) / (config.default_model_filename or default)
+    return version / (config.default_model_filename or default)
+
+
+def steps(config: ModelConfig) -> list[str]:
+    """The models that this one calls: an ensemble's steps, or those that a Python model names in `steps`."""
+    named = config.parameters["steps"].string_value if "steps" in config.parameters else ""
+    called = [step.model_name for step in config.ensemble_scheduling.step]
+    return list(dict.fromkeys([*called, *filter(None, (name.strip() for name in named.split(",")))]))
+
+
+def with_steps(model_names: Sequence[str], variant: str | None = None, repository: Path = REPOSITORY) -> list[str]:
+    """The models and, behind each, all that it calls; raises `RepositoryError` for one that is not there."""
+    found: dict[str, None] = {}
+    waiting = list(model_names)
+    while waiting:
+        model = waiting.pop(0)
+        if model not in found:
+            found[model] = None
+            folder = model_folder(model, repository)
+            waiting = steps(read_config(config_file(folder, variant))) + waiting
+    return list(found)
 
 
 def served_file(model: str, repository: Path = REPOSITORY) -> Path:
@@ -90,6 +117,8 @@ def faults(repository: Path = REPOSITORY) -> Iterator[str]:
                 yield from _faults(path, folder, read_config(path))
             except (RepositoryError, SignatureError) as error:
                 yield str(error)
+    for copy, source in carried.stale(repository):
+        yield f"{copy}: is not the copy of {source} that it should be. Change that one, then: python -m export.carried."
 
 
 def _faults(path: Path, folder: Path, config: ModelConfig) -> Iterator[str]:
@@ -98,8 +127,12 @@ def _faults(path: Path, folder: Path, config: ModelConfig) -> Iterator[str]:
     served = model_file(folder, config)
     if served.suffix == ".onnx" and served.is_file():
         yield from (f"{path}: {fault}" for fault in check(config, Signature.of(served)))
-    elif not served.is_file() and served.suffix != ".onnx":
+    elif not served.exists() and served.suffix != ".onnx":
         yield f"{path}: the model file {served} does not exist, so the model cannot load. Add it."
+    known = models(folder.parent)
+    for step in steps(config):
+        if step not in known:
+            yield f"{path}: calls '{step}', which is not among {', '.join(known)}. Correct the name, or add the model."
 
 
 def report(repository: Path) -> int:
@@ -108,7 +141,7 @@ def report(repository: Path) -> int:
     found = list(dict.fromkeys(faults(repository)))
     for model in models(repository):
         folder = repository / model
-        missing = [path for path in [_served(folder)] if path is not None and not path.is_file()]
+        missing = [path for path in [_served(folder)] if path is not None and not path.exists()]
         state = f" (not exported yet: make export ARGS={model})" if missing else ""
         console.print(f"{model}: config.pbtxt + {len(variants(folder))} variants{state}", markup=False)
     for fault in found:

@@ -5,6 +5,7 @@ Anything after `--` goes to tritonserver as it is.
 
 import argparse
 import os
+import shlex
 import signal
 import sys
 import time
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from export.repository import REPOSITORY, models, served_file
+from export.repository import REPOSITORY, models, served_file, with_steps
 from export.terminal import guarded, program_parser, terminal
 from serve.launcher import LaunchError, Server, Settings, launch
 
@@ -43,12 +44,18 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _exported(repository: Path) -> tuple[str, ...]:
-    """Models whose file exists; names those that are left out."""
+    """Models whose files exist, those of the models that they call included; names those that are left out."""
     found = models(repository)
-    ready = tuple(model for model in found if served_file(model, repository).is_file())
-    for model in sorted(set(found) - set(ready)):
-        terminal().print(f"left out: {model} is not exported yet (make export ARGS={model})", markup=False)
-    return ready
+    missing = {model for model in found if not served_file(model, repository).exists()}
+    ready = []
+    for model in found:
+        if lacking := sorted(missing.intersection(with_steps([model], repository=repository))):
+            how = f"(make export ARGS={shlex.quote(' '.join(lacking))})"
+            who = "is" if lacking == [model] else f"calls {', '.join(lacking)}, which is"
+            terminal().print(f"left out: {model} {who} not exported yet {how}", markup=False)
+        else:
+            ready.append(model)
+    return tuple(ready)
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
@@ -86,7 +93,7 @@ def _table(server: Server) -> Table:
         delay = config.dynamic_batching.max_queue_delay_microseconds
         table.add_row(
             model,
-            config.backend,
+            config.backend or config.platform,
             str(config.max_batch_size),
             f"{batching}, {delay} us delay" if batching == "dynamic" else batching,
             str(sum(group.count for group in config.instance_group)),

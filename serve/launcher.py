@@ -21,7 +21,7 @@ from pathlib import Path
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from export.repository import REPOSITORY, config_file, model_file, model_folder, read_config
+from export.repository import REPOSITORY, config_file, model_file, model_folder, read_config, with_steps
 from export.terminal import Failure, Mistake
 from serve import guard, loaded
 from serve.installation import Installation, find
@@ -45,7 +45,7 @@ class SettingsError(Mistake):
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What to serve and how.
+    """What to serve and how; models that the named ones call are served with them.
 
     A port of 0 means any free one. `environment` is added to the server's. `log` is where the log is written and
     stays; None drops it at the end. `arguments` go to tritonserver as they are; those that the fields above stand for
@@ -115,7 +115,7 @@ def launch(settings: Settings, *, progress: Callable[[str], None] = lambda _: No
     prefix = f"triton_batching_{uuid.uuid4().hex[:12]}_"
     try:
         log = _log(settings, folder)
-        process = _start(settings, installation, folder, log, prefix, ports)
+        process = _start(settings, tuple(asked), installation, folder, log, prefix, ports)
         try:
             _wait_until_ready(process, f"http://{settings.host}:{ports[0]}", log, progress)
             configs = {model: loaded.config(f"http://{settings.host}:{ports[0]}", model) for model in asked}
@@ -138,14 +138,17 @@ def launch(settings: Settings, *, progress: Callable[[str], None] = lambda _: No
 
 
 def _asked(settings: Settings) -> dict[str, ModelConfig]:
-    """Read the configurations before the server does, whose own messages hide the line and the reason."""
+    """Read the configurations before the server does, whose own messages hide the line and the reason.
+
+    Those of the models that others call too: Triton loads an ensemble's steps by itself, but not what Python calls.
+    """
     asked = {}
-    for model in settings.models:
+    for model in with_steps(settings.models, settings.config_name, settings.repository):
         folder = model_folder(model, settings.repository)
         path = config_file(folder, settings.config_name)
         asked[model] = read_config(path)
         served = model_file(folder, asked[model])
-        if not served.is_file():
+        if not served.exists():
             how = f"Run: make export ARGS={model}." if served.suffix == ".onnx" else "Add it."
             raise SettingsError(f"{served}: no such file, so '{model}' cannot be served. {how}")
     return asked
@@ -195,7 +198,13 @@ def _claim(host: str, port: int, held: contextlib.ExitStack) -> int:
 
 
 def _start(
-    settings: Settings, installation: Installation, folder: Path, log: Path, prefix: str, ports: tuple[int, int, int]
+    settings: Settings,
+    models: tuple[str, ...],
+    installation: Installation,
+    folder: Path,
+    log: Path,
+    prefix: str,
+    ports: tuple[int, int, int],
 ) -> subprocess.Popen[bytes]:
     # An empty working directory: the Python stub has it on sys.path, so anything in it would change imports.
     (folder / "work").mkdir()
@@ -205,7 +214,7 @@ def _start(
         f"--backend-directory={installation.assemble_backends(folder / 'backends')}",
         f"--backend-config=python,shm-region-prefix-name={prefix}",
         "--model-control-mode=explicit",
-        *(f"--load-model={model}" for model in settings.models),
+        *(f"--load-model={model}" for model in models),
         *([f"--model-config-name={settings.config_name}"] if settings.config_name else []),
         *(f"--{kind}-address={settings.host}" for kind in ("http", "grpc", "metrics")),
         *(f"--{kind}-port={port}" for kind, port in zip(("http", "grpc", "metrics"), ports, strict=True)),

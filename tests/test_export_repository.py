@@ -111,3 +111,44 @@ def test_a_broken_onnx_file_is_a_fault(tmp_path: Path) -> None:
 def test_no_repository_ends_with_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["nowhere"]) == 2
     assert "nowhere: no such directory" in capsys.readouterr().err
+
+
+def ensemble(tmp_path: Path, step: str = "lookup") -> Path:
+    folder = tmp_path / "pipeline"
+    (folder / "1").mkdir(parents=True)
+    (folder / "config.pbtxt").write_text(
+        'name: "pipeline"\nplatform: "ensemble"\nmax_batch_size: 8\n'
+        'input [ { name: "x" data_type: TYPE_FP32 dims: [ 1 ] } ]\n'
+        'output [ { name: "y" data_type: TYPE_FP32 dims: [ 1 ] } ]\n'
+        f'ensemble_scheduling {{ step [ {{ model_name: "{step}" model_version: -1\n'
+        '  input_map { key: "x" value: "x" } output_map { key: "y" value: "y" } } ] }\n'
+    )
+    return folder
+
+
+def test_an_ensemble_serves_no_file_but_wants_its_version_folder(tmp_path: Path) -> None:
+    lookup(tmp_path)
+    folder = ensemble(tmp_path)
+    assert model_file(folder, read_config(folder / "config.pbtxt")) == folder / "1"
+    assert list(faults(tmp_path)) == []
+    (folder / "1").rmdir()
+    assert "does not exist" in next(faults(tmp_path))
+
+
+def test_a_step_that_is_not_there_is_a_fault(tmp_path: Path) -> None:
+    lookup(tmp_path)
+    ensemble(tmp_path, step="lookdown")
+    assert "calls 'lookdown', which is not among lookup, pipeline" in next(faults(tmp_path))
+
+
+def test_models_are_followed_by_all_that_they_call(tmp_path: Path) -> None:
+    lookup(tmp_path)
+    ensemble(tmp_path)
+    caller = python_model(tmp_path, "caller", "return []") / "config.pbtxt"
+    named = 'parameters { key: "steps" value { string_value: "pipeline, lookup" } }\n'
+    caller.write_text(caller.read_text() + named)
+    assert repository.steps(read_config(caller)) == ["pipeline", "lookup"]
+    assert repository.with_steps(["caller"], repository=tmp_path) == ["caller", "pipeline", "lookup"]
+    assert repository.with_steps(["lookup", "pipeline"], repository=tmp_path) == ["lookup", "pipeline"]
+    with pytest.raises(RepositoryError, match=r"no model 'nowhere' there"):
+        repository.with_steps(["nowhere"], repository=tmp_path)

@@ -135,7 +135,8 @@ def test_make_check_repo() -> None:
 
 PROGRAMS = ["export", "export.verify", "export.repository", "serve", "clients.recognize", "perf.demo", "perf.sweep",
             "perf.limit", "perf.report", "clients.ragged", "perf.ragged", "perf.backend_overhead",
-            "perf.served_share"]  # fmt: skip
+            "perf.served_share", "clients.classify", "clients.read_page", "export.carried", "export.sample_page",
+            "perf.pictures"]  # fmt: skip
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

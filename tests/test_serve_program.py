@@ -49,11 +49,14 @@ def test_it_serves_until_it_is_stopped(tmp_path: Path, how: signal.Signals) -> N
 def test_models_that_are_not_exported_are_left_out(tmp_path: Path) -> None:
     lookup(tmp_path / "models")
     (lookup(tmp_path / "models", "absent") / "1" / "model.onnx").unlink()
+    caller = python_model(tmp_path / "models", "caller", "return []") / "config.pbtxt"
+    caller.write_text(caller.read_text() + 'parameters { key: "steps" value { string_value: "absent" } }\n')
     output = tmp_path / "output.txt"
     program = started(tmp_path / "models", output)
     program.send_signal(signal.SIGINT)
     assert program.wait(30) == 130
     assert "left out: absent is not exported yet (make export ARGS=absent)" in output.read_text()
+    assert "left out: caller calls absent, which is not exported yet" in output.read_text()
 
 
 def test_a_server_that_dies_is_reported(tmp_path: Path) -> None:

@@ -1,0 +1,41 @@
+"""The 37 classes of the text recogniser: words to class numbers and back."""
+
+import numpy as np
+import numpy.typing as npt
+
+ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
+BLANK = 0
+
+
+def encode(word: str) -> list[int]:
+    """The class number (1 to 36) of each character.
+
+    Raises ValueError for a character outside the alphabet, upper case included.
+    """
+    for position, character in enumerate(word):
+        if character not in ALPHABET:
+            raise ValueError(
+                f'word "{word}" has "{character}" at position {position}, which the recogniser cannot read. '
+                "Use only 0-9 and a-z, in lower case."
+            )
+    return [ALPHABET.index(character) + 1 for character in word]
+
+
+def decode(logits: npt.ArrayLike) -> list[str]:
+    """The words in logits (B, T, 37): greedy CTC decoding (Graves et al., ICML 2006, best path).
+
+    The likeliest class of each step is taken, then repeats are merged, then blanks dropped; a blank between
+    two equal characters keeps both. Raises ValueError for another shape.
+    """
+    scores = np.asarray(logits)
+    if scores.ndim != 3 or scores.shape[2] != len(ALPHABET) + 1:
+        raise ValueError(
+            f"logits have shape {list(scores.shape)}, not [batch, steps, {len(ALPHABET) + 1}]. "
+            "Pass the recogniser's whole output; add a batch axis to a single word."
+        )
+    return [_collapse(path) for path in scores.argmax(axis=2).tolist()]
+
+
+def _collapse(path: list[int]) -> str:
+    previous = [BLANK, *path[:-1]]
+    return "".join(ALPHABET[now - 1] for now, before in zip(path, previous, strict=True) if now not in (BLANK, before))

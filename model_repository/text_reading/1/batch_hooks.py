@@ -1,0 +1,203 @@
+"""Hooks for a Python model that see whole batches, while every request fails or succeeds by itself.
+
+Carried by model folders beside model.py (export/HOOKS.md), so it imports nothing of this project:
+
+    from batch_hooks import BatchHooks
+
+    class TritonPythonModel(BatchHooks):
+        def infer(self, batch):
+            return {"SUM": batch["VALUES"].sum(axis=1, keepdims=True)}
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Arrays = Mapping[str, Any]
+"""Arrays by tensor name."""
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
+# Calls to other models wait, so they need threads, not cores.
+CALLS = 32
+
+
+class Request:
+    """One client's request, as grps' context: its inputs by name, each (rows, ...), and what became of it.
+
+    `data` is free for the hooks. A request holds an answer, or the reason why it failed, or neither yet.
+    """
+
+    def __init__(self, inputs: Arrays, *, id: str = "") -> None:
+        self.inputs, self.id = inputs, id
+        self.rows = len(next(iter(inputs.values())))
+        self.data: Any = None
+        self.answer: Arrays | None = None
+        self.reason: str | None = None
+        self.bad = False
+        """Whether the client is to blame (INVALID_ARGUMENT), or the model (INTERNAL)."""
+
+    def fail(self, reason: str, *, bad: bool = True) -> None:
+        """End this request with an error; its neighbours in the batch go on without it."""
+        self.reason, self.bad, self.answer = reason, bad, None
+
+
+def accepted(requests: Sequence[Request]) -> list[Request]:
+    """Those that have not failed."""
+    return [request for request in requests if request.reason is None]
+
+
+def pack(requests: Sequence[Request]) -> dict[str, Any]:
+    """The rows of all accepted requests as one array by input name; raises `ValueError` for shapes that differ."""
+    parts = accepted(requests)
+    return {name: np.concatenate([request.inputs[name] for request in parts]) for name in parts[0].inputs}
+
+
+def split(results: Arrays, requests: Sequence[Request]) -> list[dict[str, Any]]:
+    """Each request's own rows of `results` (views); raises `ValueError` unless there are as many rows as asked."""
+    ends = np.cumsum([request.rows for request in requests])
+    for name, array in results.items():
+        if len(array) != ends[-1]:
+            raise ValueError(f"{name} has {len(array)} rows for {ends[-1]} of the requests. Give one for each row.")
+    bounds = zip([0, *ends[:-1]], ends, strict=True)
+    return [{name: array[start:end] for name, array in results.items()} for start, end in bounds]
+
+
+class CallError(Exception):
+    """Another model refused or failed a call."""
+
+
+class BatchHooks:
+    """Base class of a `TritonPythonModel`; override the hooks that are needed, all others pass on what they get.
+
+    When a hook raises, the batch is halved and run again until the request at fault stands alone: it gets the error,
+    the others their answers. A request that a hook itself calls `fail` on costs no second run.
+    """
+
+    config: Mapping[str, Any]
+    """The model's configuration, as Triton's JSON."""
+    folder: Path
+    """The version's folder, with the files beside model.py."""
+
+    def setup(self) -> None:
+        """Load what the hooks need, once per instance; raise `ValueError` to refuse the load."""
+
+    def batch_preprocess(self, requests: Sequence[Request]) -> Any:
+        """What `infer` takes for the accepted ones of `requests`; call `fail` on those that cannot be served."""
+        return pack(requests)
+
+    def infer(self, batch: Any) -> Any:
+        """Run the whole batch once."""
+        return batch
+
+    def batch_postprocess(self, results: Any, requests: Sequence[Request]) -> Sequence[Arrays]:
+        """Outputs by name for each of `requests`, which are the accepted ones, in order."""
+        return split(results, requests)
+
+    def run(self, requests: Sequence[Request]) -> None:
+        """Give each request its answer or its reason."""
+        try:
+            batch = self.batch_preprocess(requests)
+            if not (left := accepted(requests)):
+                return
+            answers = self.batch_postprocess(self.infer(batch), left)
+            for request, answer in zip(left, answers, strict=True):
+                if request.reason is None:
+                    request.answer = answer
+        except Exception as error:
+            if len(requests) == 1:
+                requests[0].fail(f"{type(error).__name__}: {error}", bad=False)
+                return
+            left = accepted(requests)
+            for half in (left[: len(left) // 2], left[len(left) // 2 :]):
+                if half:
+                    self.run(half)
+
+    # What follows is the part that Triton calls and that calls Triton.
+
+    def initialize(self, args: Mapping[str, str]) -> None:
+        """Called by Triton once per instance."""
+        import triton_python_backend_utils as pb_utils
+
+        self.triton = pb_utils
+        self.config = json.loads(args["model_config"])
+        self.folder = Path(args["model_repository"]) / args["model_version"]
+        self._hook_labels = {"model": args["model_name"], "version": args["model_version"]}
+        self._hook_families: dict[str, Any] = {}
+        self._hook_calls: ThreadPoolExecutor | None = None
+        self._hook_batches = self.histogram("batch_hooks_rows", "Rows that ran together, once per execution", ROWS)
+        failures = "Requests that ended with an error, by who is to blame"
+        self._hook_failed = {
+            bad: self.counter("batch_hooks_failed_requests", failures, blame="request" if bad else "model")
+            for bad in (True, False)
+        }
+        try:
+            self.setup()
+        except ValueError as error:
+            raise pb_utils.TritonModelException(f"{args['model_name']}: {error}") from error
+
+    def execute(self, requests: Sequence[Any]) -> list[Any]:
+        """Called by Triton with each batch; one response per request, in order."""
+        batch = [
+            Request({tensor.name(): tensor.as_numpy() for tensor in request.inputs()}, id=request.request_id())
+            for request in requests
+        ]
+        self.run(batch)
+        self._hook_batches.observe(sum(request.rows for request in batch))
+        return [self._response(request) for request in batch]
+
+    def _response(self, request: Request) -> Any:
+        if request.answer is None:
+            self._hook_failed[request.bad].increment(1)
+            code = self.triton.TritonError.INVALID_ARG if request.bad else self.triton.TritonError.INTERNAL
+            return self.triton.InferenceResponse(error=self.triton.TritonError(request.reason or "no answer", code))
+        tensors = [self.triton.Tensor(name, np.ascontiguousarray(array)) for name, array in request.answer.items()]
+        return self.triton.InferenceResponse(tensors)
+
+    def parameter(self, name: str, default: str) -> str:
+        """A value of `parameters` in config.pbtxt."""
+        return str(self.config.get("parameters", {}).get(name, {}).get("string_value", default))
+
+    def call(self, model: str, inputs: Sequence[Arrays], outputs: Sequence[str]) -> list[Arrays | CallError]:
+        """One request to another model for each of `inputs`, all in flight together, so that its batcher joins them."""
+        if len(inputs) == 1:
+            return [self._call(model, inputs[0], outputs)]
+        self._hook_calls = self._hook_calls or ThreadPoolExecutor(CALLS)
+        return list(self._hook_calls.map(lambda one: self._call(model, one, outputs), inputs))
+
+    def _call(self, model: str, inputs: Arrays, outputs: Sequence[str]) -> Arrays | CallError:
+        tensors = [self.triton.Tensor(name, array) for name, array in inputs.items()]
+        # Into CPU memory also from a model on a GPU: numpy reads no other.
+        memory = self.triton.PreferredMemory(self.triton.TRITONSERVER_MEMORY_CPU, 0)
+        answer = self.triton.InferenceRequest(
+            model_name=model, requested_output_names=list(outputs), inputs=tensors, preferred_memory=memory
+        ).exec()
+        if answer.has_error():
+            return CallError(answer.error().message())
+        return {tensor.name(): tensor.as_numpy() for tensor in answer.output_tensors()}
+
+    # User metrics, on Triton's /metrics: every instance of a model adds to the same series. A call takes some 60 us of
+    # the batch's time, so count batches, not rows.
+
+    def counter(self, name: str, description: str, **labels: str) -> Any:
+        """A total that only grows; use `.increment(amount)`."""
+        return self._family(name, description, "COUNTER").Metric(labels={**self._hook_labels, **labels})
+
+    def gauge(self, name: str, description: str, **labels: str) -> Any:
+        """A value that goes up and down; use `.set(value)` and `.increment(amount)`."""
+        return self._family(name, description, "GAUGE").Metric(labels={**self._hook_labels, **labels})
+
+    def histogram(self, name: str, description: str, buckets: Sequence[float], **labels: str) -> Any:
+        """Counts of values up to each of `buckets`; use `.observe(value)`. release 24.10 has them."""
+        return self._family(name, description, "HISTOGRAM").Metric(
+            labels={**self._hook_labels, **labels}, buckets=list(buckets)
+        )
+
+    def _family(self, name: str, description: str, kind: str) -> Any:
+        # The family must live as long as its metrics: Triton removes both when Python drops it.
+        if name not in self._hook_families:
+            family = self.triton.MetricFamily
+            self._hook_families[name] = family(name=name, description=description, kind=getattr(family, kind))
+        return self._hook_families[name]

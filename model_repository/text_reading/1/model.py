@@ -1,0 +1,73 @@
+"""The words on a picture of a page: found by their ink, read by a recogniser that takes crops of any width."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from alphabet import decode as words_of
+from batch_hooks import Arrays, BatchHooks, CallError, Request
+from page_words import lines
+from picture_bytes import Limits, UnreadableError, decode
+from PIL import Image
+from word_image import prepare
+
+
+class TritonPythonModel(BatchHooks):
+    """All words of all pages of a batch are in flight together, and Triton's batcher runs them together."""
+
+    def setup(self) -> None:
+        """Read the limits, and the model that reads words."""
+        standard = Limits()
+        self._limits = Limits(
+            bytes=int(self.parameter("max_bytes", str(standard.bytes))),
+            pixels=int(self.parameter("max_pixels", str(standard.pixels))),
+        )
+        self._recogniser = self.parameter("steps", "")
+        about = "Words on a page"
+        self._words = self.histogram("text_reading_page_words", about, (0, 10, 30, 100, 300, 1000))
+
+    def batch_preprocess(self, requests: Sequence[Request]) -> Any:
+        """Crop every word of every page: a list of float32 (1, 1, 32, width). A request keeps its lines' lengths."""
+        crops: list[Any] = []
+        for request in requests:
+            try:
+                pages = [self._page(bytes(content)) for content in request.inputs["PAGE"].ravel()]
+            except UnreadableError as error:
+                request.fail(f"PAGE: {error}")
+                continue
+            request.data = [[len(line) for line in page] for page in pages]
+            crops += [crop for page in pages for line in page for crop in line]
+        return crops
+
+    def infer(self, batch: Any) -> Any:
+        """One request for each word; those of like width stand next to each other, so that little is padded."""
+        order = sorted(range(len(batch)), key=lambda index: batch[index].shape[-1])
+        answers = self.call(self._recogniser, [{"CROP": batch[index]} for index in order], ["LOGITS"])
+        words: list[Any] = [None] * len(batch)
+        for index, answer in zip(order, answers, strict=True):
+            words[index] = answer if isinstance(answer, CallError) else words_of(answer["LOGITS"])[0]
+        return words
+
+    def batch_postprocess(self, results: Any, requests: Sequence[Request]) -> Sequence[Arrays]:
+        """Put the words back into their lines and pages."""
+        words = iter(results)
+        return [self._text(request, words) for request in requests]
+
+    def _page(self, content: bytes) -> list[list[Any]]:
+        grey = np.asarray(decode(content, self._limits).convert("L"))
+        found = lines(grey)
+        self._words.observe(sum(map(len, found)))
+        return [[_crop(grey, box) for box in line] for line in found]
+
+    def _text(self, request: Request, words: Any) -> Arrays:
+        pages = []
+        for page in request.data:
+            read = [[next(words) for _ in range(length)] for length in page]
+            for word in (word for line in read for word in line if isinstance(word, CallError)):
+                request.fail(f"{self._recogniser}: {word}", bad=False)
+            pages.append("\n".join(" ".join(map(str, line)) for line in read))
+        return {"TEXT": np.array([[page.encode()] for page in pages], dtype=np.object_)}
+
+
+def _crop(grey: Any, box: Any) -> Any:
+    return prepare(Image.fromarray(grey[box.top : box.bottom, box.left : box.right]), width=None)[np.newaxis]

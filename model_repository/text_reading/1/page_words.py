@@ -1,0 +1,210 @@
+"""Where the words of a page are: ink, its connected components, and what belongs together in a line and a word.
+
+Carried by model folders beside model.py (export/HOOKS.md), so it imports nothing of this project.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+# In parts of the letters' height: the median of the page's components, for gaps of the line's letters.
+WORD_GAP = 0.45  # wider than between two letters, narrower than a blank; where a line itself does not show it
+WORD_GAPS = (0.25, 0.9)  # where the step from one to the other lies in any face
+CLEAR_STEP = 0.05
+FAR = 1 << 20  # pixels; no page is as wide
+TALLEST = 5.0  # a larger component is no letter, not even of a heading
+SPECK = 0.15  # a smaller component is dirt, unless it is the dot of a letter
+MARGIN = 0.15  # around a word's ink when it is cropped
+
+
+@dataclass(frozen=True, kw_only=True)
+class Box:
+    """A rectangle of pixels; `right` and `bottom` are one beyond the last."""
+
+    left: int
+    top: int
+    right: int
+    bottom: int
+
+    @property
+    def width(self) -> int:
+        """In pixels."""
+        return self.right - self.left
+
+    @property
+    def height(self) -> int:
+        """In pixels."""
+        return self.bottom - self.top
+
+    def join(self, other: "Box") -> "Box":
+        """The smallest box around both."""
+        return Box(
+            left=min(self.left, other.left),
+            top=min(self.top, other.top),
+            right=max(self.right, other.right),
+            bottom=max(self.bottom, other.bottom),
+        )
+
+    def grown(self, margin: int, shape: tuple[int, ...]) -> "Box":
+        """With `margin` pixels more on each side, within a page of `shape` (height, width)."""
+        return Box(
+            left=max(0, self.left - margin),
+            top=max(0, self.top - margin),
+            right=min(shape[1], self.right + margin),
+            bottom=min(shape[0], self.bottom + margin),
+        )
+
+
+def lines(grey: Any) -> list[list[Box]]:
+    """The words of a page, uint8 (height, width), in reading order: lines from the top, words from the left.
+
+    For one column of level text in one direction; light text on dark is found as well. An empty page has no lines.
+    """
+    mask = ink(grey)
+    letters = components(mask)
+    if not letters:
+        return []
+    height = float(np.median([letter.height for letter in letters]))
+    # What is flat is a ruled line, what is very high a frame or a picture; neither is a letter.
+    found = _lines([letter for letter in letters if 0.5 * height <= letter.height <= TALLEST * height])
+    dots = [letter for letter in letters if max(letter.width, letter.height) < 0.5 * height]
+    _put_dots(found, [dot for dot in dots if max(dot.width, dot.height) >= SPECK * height], height)
+    margin = max(1, round(MARGIN * height))
+    return [[word.grown(margin, grey.shape) for word in _words(line, mask)] for line in found]
+
+
+def ink(grey: Any) -> Any:
+    """Which pixels are ink: those on the far side of Otsu's threshold from the paper, which has most pixels.
+
+    Otsu, "A Threshold Selection Method from Gray-Level Histograms", IEEE Trans. SMC 9(1), 1979. A page of one grey has
+    none.
+    """
+    counts = np.bincount(grey.ravel(), minlength=256).astype(np.float64)
+    below = np.cumsum(counts)
+    sums = np.cumsum(counts * np.arange(256))
+    above = below[-1] - below
+    between = np.zeros(256)
+    split = (below > 0) & (above > 0)
+    means = sums[split] / below[split] - (sums[-1] - sums[split]) / above[split]
+    between[split] = below[split] * above[split] * means**2
+    if not split.any():
+        return np.zeros(grey.shape, dtype=bool)
+    dark = grey <= int(between.argmax())
+    return dark if dark.mean() <= 0.5 else ~dark
+
+
+def components(mask: Any) -> list[Box]:
+    """Boxes of the 8-connected components of a boolean (height, width).
+
+    Runs of ink in a row are joined with those of the row above that they touch (union-find over runs).
+    """
+    rows, starts, ends = _runs(mask)
+    parents = list(range(len(rows)))
+
+    def root(run: int) -> int:
+        while parents[run] != run:
+            parents[run] = parents[parents[run]]
+            run = parents[run]
+        return run
+
+    first = np.searchsorted(rows, np.arange(mask.shape[0] + 1))
+    for row in range(1, mask.shape[0]):
+        above, here = first[row - 1], first[row]
+        while above < first[row] and here < first[row + 1]:
+            if starts[here] <= ends[above] and starts[above] <= ends[here]:
+                parents[root(here)] = root(above)
+            # The run that ends first cannot touch another one.
+            if ends[above] < ends[here]:
+                above += 1
+            else:
+                here += 1
+    boxes: dict[int, Box] = {}
+    for run, (row, start, end) in enumerate(zip(rows.tolist(), starts.tolist(), ends.tolist(), strict=True)):
+        box = Box(left=start, top=row, right=end, bottom=row + 1)
+        key = root(run)
+        boxes[key] = boxes[key].join(box) if key in boxes else box
+    return list(boxes.values())
+
+
+def _runs(mask: Any) -> tuple[Any, Any, Any]:
+    """Row, first column and one beyond the last column of each run of ink, row by row."""
+    edges = np.diff(np.pad(mask, ((0, 0), (1, 1))).astype(np.int8), axis=1)
+    rows, starts = np.nonzero(edges == 1)
+    return rows, starts, np.nonzero(edges == -1)[1]
+
+
+def _lines(letters: list[Box]) -> list[list[Box]]:
+    """Letters that share most of their height are on one line."""
+    found: list[list[Box]] = []
+    bands: list[Box] = []
+    # Tall letters first: they span the line that the others then fall into.
+    for letter in sorted(letters, key=lambda letter: -letter.height):
+        shared = [min(band.bottom, letter.bottom) - max(band.top, letter.top) for band in bands]
+        best = int(np.argmax(shared)) if shared else 0
+        if shared and shared[best] >= 0.5 * letter.height:
+            found[best].append(letter)
+        else:
+            found.append([letter])
+            bands.append(letter)
+    order = sorted(range(len(found)), key=lambda index: bands[index].top)
+    return [found[index] for index in order]
+
+
+def _put_dots(found: list[list[Box]], dots: list[Box], height: float) -> None:
+    """Give each dot to the letter under it, which must be near; others are dirt."""
+    for dot in dots:
+        for line in found:
+            for index, letter in enumerate(line):
+                under = letter.left - 1 <= (dot.left + dot.right) / 2 <= letter.right + 1
+                if under and -height < dot.bottom - letter.top <= 0.5 * height:
+                    line[index] = letter.join(dot)
+                    break
+
+
+def _words(line: list[Box], mask: Any) -> list[Box]:
+    letters = sorted(line, key=lambda letter: letter.left)
+    height = float(np.median([letter.height for letter in letters]))
+    gaps = _gaps(letters, mask) / height
+    end = _word_gap(np.sort(gaps))
+    words = letters[:1]
+    for letter, gap in zip(letters[1:], gaps, strict=True):
+        if gap < end:
+            words[-1] = words[-1].join(letter)
+        else:
+            words.append(letter)
+    return words
+
+
+def _gaps(letters: list[Box], mask: Any) -> Any:
+    """How far each letter's ink is from the one before, in the rows that both have: a j does not reach under an a."""
+    found = []
+    edges = [_edges(letter, mask) for letter in letters]
+    for index, (one, other) in enumerate(pairwise(letters)):
+        top, bottom = max(one.top, other.top), min(one.bottom, other.bottom)
+        rights = edges[index][1][max(0, top - one.top) : max(0, bottom - one.top)]
+        lefts = edges[index + 1][0][max(0, top - other.top) : max(0, bottom - other.top)]
+        nearest = int((lefts - rights).min(initial=FAR))
+        found.append(nearest if nearest < FAR else other.left - one.right)
+    return np.array(found, dtype=np.float64)
+
+
+def _edges(letter: Box, mask: Any) -> tuple[Any, Any]:
+    """First column of ink, and one beyond the last, of each row of a letter; far outside where a row has none."""
+    inside = mask[letter.top : letter.bottom, letter.left : letter.right]
+    inked = inside.any(axis=1)
+    first = np.where(inked, letter.left + inside.argmax(axis=1), FAR)
+    return first, np.where(inked, letter.right - inside[:, ::-1].argmax(axis=1), -FAR)
+
+
+def _word_gap(gaps: Any) -> float:
+    """From which of the sorted gaps on a line a word ends: small and wide ones as far apart as Otsu's method gets."""
+    best, middle = 0.0, WORD_GAP
+    for small in range(1, len(gaps)):
+        between = (gaps[small - 1] + gaps[small]) / 2
+        apart = small * (len(gaps) - small) * (gaps[:small].mean() - gaps[small:].mean()) ** 2
+        clear = gaps[small] - gaps[small - 1] >= CLEAR_STEP and WORD_GAPS[0] <= between <= WORD_GAPS[1]
+        if clear and apart > best:
+            best, middle = apart, between
+    return float(middle)
