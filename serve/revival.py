@@ -1,0 +1,99 @@
+"""The Python processes behind a server's models: one that dies stays dead for Triton, so its model is loaded again.
+
+tritonserver 2.51 neither restarts the process of a model instance nor takes the instance out of service: the model
+stays "ready", and every batch that falls to the dead instance fails after a second ("Stub process ... is not
+healthy"). Loading the model again brings new instances beside the old ones and then moves all requests over, so none
+is refused meanwhile.
+"""
+
+import contextlib
+import re
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from serve import loaded
+from serve.launcher import Server
+
+PROC = Path("/proc")
+POLL_S = 0.2
+LOAD_TIMEOUT_S = 60.0
+# The stub's last arguments: the instance, which is model_group_number, and a word.
+INSTANCE = re.compile(r"(.+)_\d+_\d+")
+
+
+@dataclass(kw_only=True)
+class Revival:
+    """What was seen and done so far: seconds that each reload took, and the reason for the first that failed."""
+
+    took_s: list[float] = field(default_factory=list)
+    failed: str | None = None
+
+
+@contextlib.contextmanager
+def revived(server: Server) -> Iterator[Revival]:
+    """Watch the model processes of `server` and load a model again when one of its processes dies."""
+    revival, ended = Revival(), threading.Event()
+    watcher = threading.Thread(target=_watch, args=(server, revival, ended), daemon=True, name="revival")
+    watcher.start()
+    try:
+        yield revival
+    finally:
+        ended.set()
+        watcher.join()
+
+
+def instances(server: Server) -> dict[int, str]:
+    """The model of each living Python process of the server's model instances, by process id."""
+    found = {}
+    for folder in PROC.iterdir():
+        if folder.name.isdecimal() and (model := _model(folder, server.shared_memory_prefix)):
+            found[int(folder.name)] = model
+    return found
+
+
+def _model(folder: Path, prefix: str) -> str | None:
+    try:
+        arguments = (folder / "cmdline").read_text(errors="replace").split("\0")
+    except OSError:
+        return None
+    if not arguments[0].endswith("triton_python_backend_stub") or not any(one.startswith(prefix) for one in arguments):
+        return None
+    named = (INSTANCE.fullmatch(argument) for argument in arguments[-3:])
+    return next((match[1] for match in named if match), None)
+
+
+def _watch(server: Server, revival: Revival, ended: threading.Event) -> None:
+    watched: Mapping[int, str] = instances(server)
+    while not ended.wait(POLL_S):
+        dead = {model for pid, model in watched.items() if _is_dead(pid)}
+        if not dead or ended.is_set() or not server.running():
+            continue
+        for model in sorted(dead):
+            started = time.monotonic()
+            try:
+                reload(server, model)
+            except OSError as error:
+                revival.failed = revival.failed or f"'{model}' could not be loaded again: {error}"
+            else:
+                revival.took_s.append(time.monotonic() - started)
+        # Processes of the old instances may stay until the server ends; only the new ones matter now.
+        watched = {pid: model for pid, model in instances(server).items() if pid not in watched}
+
+
+def reload(server: Server, model: str) -> None:
+    """Load `model` again as it is on disk; requests go on meanwhile. Raises `OSError`."""
+    url = f"http://{server.http_url}/v2/repository/models/{model}/load"
+    request = urllib.request.Request(url, data=b"{}", headers={"Content-Type": "application/json"})
+    loaded.DIRECT.open(request, timeout=LOAD_TIMEOUT_S).close()
+
+
+def _is_dead(pid: int) -> bool:
+    """Whether the process died on its own: one that Triton ended itself is waited for, and not a zombie."""
+    try:
+        return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return False
