@@ -185,7 +185,9 @@ def _parser() -> argparse.ArgumentParser:
     served.add_argument("--instances", type=int, help="executions at a time, instead of the configuration's")
     served.add_argument("--delay-ms", type=float, help="longest wait for a batch to fill; turns dynamic batching on")
     served.add_argument("--parameter", action="append", default=[], metavar="NAME=VALUE", help="repeatable")
-    served.add_argument("--time-scale", default="auto", help="factor on a stand-in's times; auto keeps cores under 70 %%")
+    served.add_argument(
+        "--time-scale", default="auto", help="factor on a stand-in's times; auto keeps cores under 70 %%"
+    )
     served.add_argument("--trace-rate", type=int, default=10, help="trace every n-th request, 0 none (default 10)")
     parser.add_argument("--results", type=Path, default=Path("build/fleet"), help="folder of the records")
     return parser

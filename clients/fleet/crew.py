@@ -75,8 +75,7 @@ class Crew:
     def await_ready(self, progress: Callable[[str], None]) -> None:
         """Wait until every process has had its first answer; raises `CrewError` with the words of one that had none."""
         deadline = time.monotonic() + READY_S
-        ready = 0
-        for member in self.members:
+        for ready, member in enumerate(self.members):
             if not member.pipe.poll(max(0.0, deadline - time.monotonic())):
                 raise CrewError(f"{ready} of {len(self.members)} processes had a first answer after {READY_S:.0f} s.")
             try:
@@ -85,8 +84,7 @@ class Crew:
                 said = f"a process ended with code {member.process.exitcode} before its first answer."
             if said:
                 raise CrewError(said)
-            ready += 1
-            progress(f"{ready} of {len(self.members)} processes are ready")
+            progress(f"{ready + 1} of {len(self.members)} processes are ready")
 
     def start(self) -> int:
         """Let all begin together; the moment in nanoseconds of the monotonic clock."""

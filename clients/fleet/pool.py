@@ -1,4 +1,4 @@
-"""The requests that a fleet sends, and for each the answer that is right: got beforehand, from a server otherwise idle."""
+"""The requests that a fleet sends, and for each the right answer, got beforehand with nothing else on its way."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

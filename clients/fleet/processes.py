@@ -29,6 +29,13 @@ def _stats() -> list[tuple[int, tuple[int, int]]]:
     return found
 
 
+def machine_s() -> float:
+    """CPU seconds so far that all processes of this machine took, on all cores."""
+    # user nice system idle iowait irq softirq steal: what waits is not work.
+    fields = [int(ticks) for ticks in (PROC / "stat").read_text().splitlines()[0].split()[1:9]]
+    return (sum(fields) - fields[3] - fields[4]) / TICKS_PER_S
+
+
 def memory_bytes(pids: list[int]) -> int:
     """Memory of these processes together; pages that several share count once (proportional set size)."""
     total = 0

@@ -76,4 +76,9 @@ def machine() -> Mapping[str, object]:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     cpu = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return {"cpu": cpu, "cores": len(os.sched_getaffinity(0)), "memory_bytes": pages, "python": platform.python_version()}
+    return {
+        "cpu": cpu,
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": pages,
+        "python": platform.python_version(),
+    }

@@ -46,26 +46,42 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Busy:
-    """CPU use in the window: seconds of the clients and of the server (None: not started here), of `cores` cores."""
+    """CPU seconds in the window: of the clients, of the server (None: not started here), and of the whole machine."""
 
     clients_s: float
     server_s: float | None
+    machine_s: float
     wall_s: float
     cores: int
+
+    def __sub__(self, earlier: "Busy") -> "Busy":
+        server_s = None if self.server_s is None or earlier.server_s is None else self.server_s - earlier.server_s
+        return Busy(
+            clients_s=self.clients_s - earlier.clients_s,
+            server_s=server_s,
+            machine_s=self.machine_s - earlier.machine_s,
+            wall_s=self.wall_s - earlier.wall_s,
+            cores=self.cores,
+        )
 
     def share(self, seconds: float) -> float:
         """CPU seconds as a share of all cores."""
         return seconds / (self.wall_s * self.cores) if self.wall_s else 0.0
 
     @property
-    def all(self) -> float:
+    def ours(self) -> float:
         """Share of all cores that clients and server took together."""
         return self.share(self.clients_s + (self.server_s or 0.0))
+
+    @property
+    def all(self) -> float:
+        """Share of all cores that was taken by anyone: where it nears 1, what is ours waits for a core."""
+        return max(self.ours, self.share(self.machine_s))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """One run. `partial` says that it was stopped, `lost` how many processes died, `reloads` how often the model was."""
+    """One run. `partial`: it was stopped. `lost` processes died. `reloads_s`: how long each reload of the model took."""
 
     load: Load
     outcome: Outcome
@@ -77,11 +93,11 @@ class Result:
     checked: bool
     partial: bool
     lost: int
-    reloads: int
+    reloads_s: tuple[float, ...]
 
     @property
     def little(self) -> float | None:
-        """Little's law: throughput x latency over the processes, minus 1; None in an open loop, where it is no check."""
+        """Little's law: throughput x latency / processes - 1; None in an open loop, where it is no check."""
         if self.load.open or not self.outcome.answered:
             return None
         return self.outcome.requests_per_s * self.outcome.mean_us / 1e6 / self.load.workers - 1

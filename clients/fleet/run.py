@@ -36,8 +36,7 @@ class Window:
     first_ns: int
     last_ns: int
     counted: Counters
-    clients_s: float
-    server_s: float | None
+    busy: Busy
     partial: bool
 
 
@@ -59,18 +58,13 @@ def run(target: Target, load: Load, server: Running, prepared: Pool, told: Told)
         outcome=outcome(timings, load, window.first_ns, window.last_ns),
         stages=stages(answered, window.counted, seen),
         counted=window.counted,
-        busy=Busy(
-            clients_s=window.clients_s,
-            server_s=window.server_s,
-            wall_s=(window.last_ns - window.first_ns) / 1e9,
-            cores=processes.cores(),
-        ),
+        busy=window.busy,
         errors=errors,
         memory_bytes=memory,
         checked=prepared.tells_apart,
         partial=window.partial,
         lost=lost,
-        reloads=0,
+        reloads_s=() if server.revival is None else tuple(server.revival.took_s),
     )
 
 
@@ -122,7 +116,7 @@ def _measure(target: Target, load: Load, server: Running, members: Crew, told: T
     counting = load.requests is not None
     first = start if counting else start + int(load.warm_up_s * 1e9)
     last = start + int(1e18) if counting else first + int(load.duration_s * 1e9)
-    before, clients_s, server_s = Counters.read(server.url, target.model), 0.0, _server_s(server)
+    before, busy = Counters.read(server.url, target.model), _busy(server, members)
 
     def progress(all_of: Crew) -> None:
         done = all_of.reported / (load.requests or 1) if counting else (time.monotonic_ns() - first) / (last - first)
@@ -131,13 +125,13 @@ def _measure(target: Target, load: Load, server: Running, members: Crew, told: T
     try:
         if not counting:
             members.listen(first, progress)
-            before, clients_s, server_s = Counters.read(server.url, target.model), members.cpu_s, _server_s(server)
+            before, busy = Counters.read(server.url, target.model), _busy(server, members)
         members.listen(last, progress)
     except KeyboardInterrupt:
         partial = True
     if partial or counting:
         last = time.monotonic_ns()
-    clients_s, server_used_s = members.cpu_s - clients_s, _used(server, server_s)
+    busy = _busy(server, members) - busy
     after = Counters.read(server.url, target.model)
     if not (partial or counting or members.ended):
         # Its last requests are to meet the same company as the others, so nobody stops with the window.
@@ -152,8 +146,7 @@ def _measure(target: Target, load: Load, server: Running, members: Crew, told: T
         first_ns=first,
         last_ns=last,
         counted=after - before,
-        clients_s=clients_s,
-        server_s=server_used_s,
+        busy=busy,
         partial=partial,
     )
 
@@ -174,12 +167,12 @@ def _settled(server: Running, model: str, before: Counters, sent: int) -> Counte
         time.sleep(0.02)
 
 
-def _server_s(server: Running) -> float | None:
-    return None if server.server is None else processes.cpu_s(server.server.pid)
-
-
-def _used(server: Running, before: float | None) -> float | None:
-    now = _server_s(server)
-    return None if now is None or before is None else now - before
-
-
+def _busy(server: Running, members: Crew) -> Busy:
+    """CPU seconds and time so far; two of them make a difference."""
+    return Busy(
+        clients_s=members.cpu_s,
+        server_s=None if server.server is None else processes.cpu_s(server.server.pid),
+        machine_s=processes.machine_s(),
+        wall_s=time.monotonic(),
+        cores=processes.cores(),
+    )

@@ -20,8 +20,8 @@ def trial(load: Load) -> Load:
 def fit(measure: Callable[[float], Busy]) -> tuple[float, float]:
     """Factor on the model's times and the share of the cores that was busy with it, at the first trial under 70 %.
 
-    CPU time per request does not hang on the model's times, so the busy share falls as 1 / factor. After six trials
-    the last is taken as it is.
+    CPU time per request does not hang on the model's times, so the busy share falls as 1 / factor. Cores that others
+    take are taken too. After six trials the last is taken as it is.
     """
     factor = 1.0
     for _ in range(TRIES):

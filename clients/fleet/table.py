@@ -24,19 +24,19 @@ def show(result: Result, console: Console) -> None:
 
 
 def figures(result: Result) -> Table:
-    """Average, percentiles and throughput, as one row."""
+    """Average, percentiles and throughput, as one row; `right` replies are those of their own request."""
     outcome = result.outcome
     table = Table(title=result.load.title + (" - PARTIAL" if result.partial else ""), box=box.SIMPLE)
     cells = {
         "requests": f"{outcome.answered}",
-        "average ms": f"{outcome.mean_us / 1e3:.2f}",
+        "right": f"{outcome.right}",
+        "avg ms": f"{outcome.mean_us / 1e3:.2f}",
         "p50": f"{outcome.percentiles_us[50] / 1e3:.2f}",
         "p99": f"{outcome.percentiles_us[99] / 1e3:.2f}",
-        "requests/s": f"{outcome.requests_per_s:.1f}",
+        "req/s": f"{outcome.requests_per_s:.1f}",
         "rows/s": f"{outcome.rows_per_s:.1f}",
-        "rows/execution": f"{result.counted.rows_per_execution:.2f}",
-        "right replies": f"{outcome.right} of {outcome.answered}",
-        "Little's law": "-" if result.little is None else f"{result.little:+.1%}",
+        "rows/exec": f"{result.counted.rows_per_execution:.2f}",
+        "Little": "-" if result.little is None else f"{result.little:+.1%}",
     }
     for name in cells:
         table.add_column(name, justify="right")
@@ -73,7 +73,8 @@ def remarks(result: Result) -> Iterator[str]:
     busy, outcome = result.busy, result.outcome
     server = "" if busy.server_s is None else f", the server {busy.share(busy.server_s):.0%}"
     yield (
-        f"busy: the clients took {busy.share(busy.clients_s):.0%} of {busy.cores} cores{server}; "
+        f"busy: the clients took {busy.share(busy.clients_s):.0%} of {busy.cores} cores{server}, everything on this "
+        f"machine {busy.all:.0%}; "
         f"{result.load.workers} processes hold {result.memory_bytes / 1e6:.0f} MB."
     )
     if outcome.offered_per_s is not None:
@@ -84,5 +85,5 @@ def remarks(result: Result) -> Iterator[str]:
         )
     if any(part.source == REMAINDER for part in result.stages.parts):
         yield "the stages' sum was not checked: nothing was traced, so the network is what the other parts leave over."
-    if result.reloads:
-        yield f"a model process died; the model was loaded again {result.reloads} times."
+    for seconds in result.reloads_s:
+        yield f"a model process died; the model was loaded again in {seconds:.1f} s."

@@ -14,8 +14,10 @@ from clients.connection import channel_arguments
 from clients.errors import NotReadyError, ServerUnreachableError
 from clients.fleet import traces
 from clients.fleet.variant import Overrides, read, variant
+from clients.model import Transport
 from export.repository import REPOSITORY, model_folder
 from serve.launcher import Server, Settings, launch
+from serve.revival import Revival, revived
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +32,7 @@ class Target:
     repository: Path = REPOSITORY
     overrides: Overrides = field(default_factory=Overrides)
     url: str | None = None
-    transport: str = "auto"
+    transport: Transport = "auto"
     trace_rate: int = 10
 
     def scaled(self, factor: float) -> "Target":
@@ -40,12 +42,13 @@ class Target:
 
 @dataclass(frozen=True, kw_only=True)
 class Running:
-    """A server that is ready; `server` and `trace_file` are None where it was not started here."""
+    """A server that is ready; what is None is so where it was not started here."""
 
     url: str
     config: ModelConfig
     server: Server | None = None
     trace_file: Path | None = None
+    revival: Revival | None = None
 
 
 @contextlib.contextmanager
@@ -63,9 +66,14 @@ def running(target: Target, progress: Callable[[str], None]) -> Iterator[Running
         trace_file = Path(made) / "trace" if target.trace_rate else None
         arguments = traces.arguments(trace_file, target.trace_rate) if trace_file else ()
         settings = Settings(models=(target.model,), repository=repository, arguments=arguments)
-        with launch(settings, progress=progress) as server:
-            config = server.configs[target.model]
-            yield Running(url=server.grpc_url, config=config, server=server, trace_file=trace_file)
+        with launch(settings, progress=progress) as server, revived(server) as revival:
+            yield Running(
+                url=server.grpc_url,
+                config=server.configs[target.model],
+                server=server,
+                trace_file=trace_file,
+                revival=revival,
+            )
 
 
 def _loaded(url: str, model: str) -> ModelConfig:

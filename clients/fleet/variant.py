@@ -1,4 +1,4 @@
-"""A model's configuration with single values replaced, in a model repository of its own that lives as long as it is used.
+"""A model's configuration with single values replaced, in a temporary model repository of its own.
 
 Hand-written files stay as they are: the copy holds the whole configuration as one generated config.pbtxt, beside links
 to the model's versions.

@@ -20,6 +20,7 @@ from clients.errors import ClientError
 from clients.fleet import stopwatch
 from clients.fleet.differ import differ
 from clients.fleet.timings import FAILED, NOT_SENT, REQUEST, RIGHT, WRONG, Timings, request_id
+from clients.model import Transport
 
 REPORT_NS = 500_000_000
 # After an error, so that a server that is down is not asked in a tight loop.
@@ -40,7 +41,7 @@ class Job:
     worker: int
     url: str
     model: str
-    transport: str
+    transport: Transport
     timeout_s: float
     requests: Sequence[tuple[Arrays, Arrays]]
     tolerance: float
