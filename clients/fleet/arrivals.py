@@ -50,7 +50,8 @@ def drawn(pattern: str, rate: float, end: float, cv2: float, rng: np.random.Gene
 def read_trace(path: Path) -> Times:
     """Arrival times of a file, one number of seconds a line (# begins a comment), moved so that the first is 0."""
     try:
-        times = np.loadtxt(path, dtype=np.float64, ndmin=1, usecols=0)
+        lines = (line.partition("#")[0].strip() for line in path.read_text().splitlines())
+        times = np.array([float(line) for line in lines if line], dtype=np.float64)
     except (OSError, ValueError) as error:
         raise Mistake(f"{path}: not a trace of arrivals ({error}). Write one number of seconds a line.") from error
     if not len(times) or not np.all(np.isfinite(times)) or np.any(np.diff(times) < 0):

@@ -81,7 +81,7 @@ class Busy:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """One run. `partial`: it was stopped. `lost` processes died. `reloads_s`: how long each reload of the model took."""
+    """One run. `partial`: it was stopped; `lost` processes died; `reloads_s`: what each reload of the model took."""
 
     load: Load
     outcome: Outcome
