@@ -221,11 +221,11 @@ def record_in(folder: Path) -> dict[str, Any]:
 @pytest.mark.server
 def test_the_rest_go_on_when_a_client_and_a_model_process_are_killed(tmp_path: Path) -> None:
     before = set(SHARED_MEMORY.iterdir())
-    options = ("--workers", "6", "--instances", "2", "--duration", "7", "--warm-up", "1", "--time-scale", "1")
+    options = ("--workers", "6", "--instances", "2", "--duration", "6", "--warm-up", "0.5", "--time-scale", "1")
     with started(MODEL, *options, "--results", str(tmp_path)) as process:
         # The process that forks the workers has the same command line and the lowest number.
         workers = until(process, "multiprocessing.forkserver", 7)[1:]
-        time.sleep(2.5)
+        time.sleep(2)
         os.kill(workers[-1], signal.SIGKILL)
         time.sleep(0.5)
         stubs = [pid for pid, line in below(process.pid).items() if re.search(rf"{MODEL}_0_1\b", line)]
@@ -248,11 +248,10 @@ def test_the_rest_go_on_when_a_client_and_a_model_process_are_killed(tmp_path: P
 
 @pytest.mark.server
 def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
-    with started(
-        MODEL, "--workers", "3", "--duration", "60", "--warm-up", "0.5", "--results", str(tmp_path)
-    ) as process:
+    options = ("--workers", "3", "--duration", "60", "--warm-up", "0.5", "--time-scale", "1")
+    with started(MODEL, *options, "--results", str(tmp_path)) as process:
         until(process, "multiprocessing.forkserver", 4)
-        time.sleep(8)
+        time.sleep(4)
         os.killpg(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=30)
     assert process.returncode == 130

@@ -15,7 +15,7 @@ Array = NDArray[np.generic]
 Arrays = tuple[Array, ...]
 # Rounding differs with the batch; this many times what was seen between a row alone and in company is allowed.
 MARGIN = 4.0
-ALONE = 8
+ALONE = 4
 # Where answers cannot be ordered every pair is compared, so not more than these.
 COMPARED = 512
 

@@ -20,6 +20,10 @@ from serve.launcher import Server, Settings, launch
 from serve.revival import Revival, revived
 
 
+# Instances whose process was killed never end by themselves, and nobody's request is lost when it is over.
+EXIT = "--exit-timeout-secs=2"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Target:
     """What is asked for. With `url` (host:port, gRPC) nothing is started and the configuration is what runs there.
@@ -65,7 +69,7 @@ def running(target: Target, progress: Callable[[str], None]) -> Iterator[Running
     ):
         trace_file = Path(made) / "trace" if target.trace_rate else None
         arguments = traces.arguments(trace_file, target.trace_rate) if trace_file else ()
-        settings = Settings(models=(target.model,), repository=repository, arguments=arguments)
+        settings = Settings(models=(target.model,), repository=repository, arguments=(*arguments, EXIT))
         with launch(settings, progress=progress) as server, revived(server) as revival:
             yield Running(
                 url=server.grpc_url,
