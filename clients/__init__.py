@@ -12,6 +12,7 @@ from clients.errors import (
     ServerFailureError,
     ServerUnreachableError,
     TimedOutError,
+    TransportError,
 )
 from clients.model import Model
 
@@ -28,4 +29,5 @@ __all__ = [
     "ServerFailureError",
     "ServerUnreachableError",
     "TimedOutError",
+    "TransportError",
 ]

@@ -4,10 +4,13 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from clients import wire
 from clients.connection import DEFAULT_URL, Connection
 from clients.contract import Metadata
-from clients.model import Transport, answer
+from clients.errors import ClosedError
+from clients.exchange import Exchange, Transport
+from clients.model import answer, closed, options
+from clients.rest import RestConnection
+from clients.steps import Step, Steps, T, run_async
 from clients.wire import Parameter
 
 
@@ -17,8 +20,8 @@ class AsyncModel:
     async with AsyncModel("ranker", url="localhost:8001") as model:
         scores = await model.predict(features)
 
-    `metadata` is there once it is entered. `coalesce` merges calls that are in flight together into requests of
-    several rows.
+    `metadata` is there once it is entered. The arguments are those of `Model`; `coalesce` merges calls that are in
+    flight together into requests of several rows (see coalesce.py).
     """
 
     metadata: Metadata
@@ -29,17 +32,23 @@ class AsyncModel:
         *,
         url: str = DEFAULT_URL,
         transport: Transport = "auto",
-        version: str = "",
+        version: str | int = "",
         timeout_s: float | None = None,
         coalesce: bool = False,
     ) -> None:
-        self._name, self._version, self._timeout_s = name, version, timeout_s
-        self._url = url
+        self._name, self._timeout_s, self._coalesce = name, timeout_s, coalesce
+        self._url, self._transport = url, transport
+        self._exchange = Exchange(name, str(version), url, transport)
+        self._connection: Connection | RestConnection | None = None
 
     async def __aenter__(self) -> Self:
-        """Connect; raises `AddressError`, `ServerUnreachableError` and `NotReadyError`."""
-        self._connection = Connection(self._url)
-        self.metadata = Metadata.of(await self._connection.config(self._name, self._version, self._timeout_s))
+        """Connect; raises `AddressError`, `ServerUnreachableError`, `NotReadyError` and `TransportError`."""
+        self._connection = RestConnection(self._url) if self._transport == "http" else Connection(self._url)
+        try:
+            self.metadata = await self._run(self._exchange.open(self._timeout_s))
+        except BaseException:
+            await self.close()
+            raise
         return self
 
     async def predict(
@@ -57,17 +66,30 @@ class AsyncModel:
         Cancelling the task cancels the request on the server. Raises `InvalidInputError` before anything is sent, or
         another `ClientError`.
         """
+        if self._connection is None:
+            raise ClosedError(closed(self._name))
         checked = self.metadata.check(arrays)
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
-        request = wire.request(
-            self._name, self._version, checked, wire.options(request_id, priority=priority, parameters=parameters)
-        )
-        found = wire.answers(await self._connection.call("ModelInfer", request, self._name, timeout_s))
-        return answer(self.metadata, found)
+        added = options(self.metadata, timeout_s, priority, request_id, parameters)
+        return answer(self.metadata, await self._run(self._exchange.infer(checked, added, timeout_s)))
 
     async def close(self) -> None:
-        """End the connection."""
-        await self._connection.close()
+        """Unregister the shared memory and end the connection; a call after that raises `ClosedError`."""
+        if self._connection is None:
+            return
+        try:
+            await self._run(self._exchange.close())
+        finally:
+            await self._connection.close()
+            self._connection = None
+
+    async def _run(self, steps: Steps[T]) -> T:
+        return await run_async(steps, self._call)
+
+    async def _call(self, step: Step) -> Any:
+        if self._connection is None:
+            raise ClosedError(closed(self._name))
+        return await self._connection.call(step, self._name)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None

@@ -11,7 +11,6 @@ import grpc.aio
 import numpy as np
 from numpy.typing import NDArray
 from tritonclient.grpc import service_pb2
-from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from clients import wire
 from clients.errors import (
@@ -21,6 +20,7 @@ from clients.errors import (
     explained,
     kind,
 )
+from clients.steps import Step
 
 DEFAULT_URL = "localhost:8001"
 SERVICE = "/inference.GRPCInferenceService/"
@@ -60,9 +60,10 @@ class BlockingConnection:
             for method, answer in _ANSWERS.items()
         }
 
-    def call(self, method: str, request: bytes, model: str, timeout_s: float | None = None) -> Any:
-        """One call of the protocol with a serialised request; its parsed answer, or a `ClientError`."""
-        call = self._calls[method]
+    def call(self, step: Step, model: str) -> Any:
+        """One call of the protocol about `model`; its parsed answer, or a `ClientError`."""
+        call, timeout_s = self._calls[step.method], step.timeout_s
+        request = wire.joined(step.message, step.tensors) if step.tensors else step.message
         try:
             return call(request, timeout_s)
         except grpc.RpcError as error:
@@ -76,12 +77,6 @@ class BlockingConnection:
             raise explained("UNAVAILABLE", "connection refused", self.url, model) from error
         except grpc.RpcError as error:
             raise _explained(error, self.url, model, timeout_s) from error
-
-    def config(self, model: str, version: str = "", timeout_s: float | None = None) -> ModelConfig:
-        """The configuration that the server has loaded; raises a `ClientError`."""
-        request = service_pb2.ModelConfigRequest(name=model, version=version).SerializeToString()
-        answer = self.call("ModelConfig", request, model, timeout_s)
-        return answer.config
 
     def close(self) -> None:
         """End all calls and the connection."""
@@ -99,12 +94,13 @@ class Connection:
             for method, answer in _ANSWERS.items()
         }
 
-    async def call(self, method: str, request: bytes, model: str, timeout_s: float | None = None) -> Any:
-        """One call of the protocol with a serialised request; its parsed answer, or a `ClientError`.
+    async def call(self, step: Step, model: str) -> Any:
+        """One call of the protocol about `model`; its parsed answer, or a `ClientError`.
 
         Cancelling the task cancels the call on the server.
         """
-        call = self._calls[method]
+        call, timeout_s = self._calls[step.method], step.timeout_s
+        request = wire.joined(step.message, step.tensors) if step.tensors else step.message
         try:
             return await call(request, timeout=timeout_s)
         except grpc.RpcError as error:
@@ -120,23 +116,18 @@ class Connection:
         except grpc.RpcError as error:
             raise _explained(error, self.url, model, timeout_s) from error
 
-    async def config(self, model: str, version: str = "", timeout_s: float | None = None) -> ModelConfig:
-        """The configuration that the server has loaded; raises a `ClientError`."""
-        request = service_pb2.ModelConfigRequest(name=model, version=version).SerializeToString()
-        answer = await self.call("ModelConfig", request, model, timeout_s)
-        return answer.config
-
     async def infer(
         self, model: str, inputs: Mapping[str, NDArray[np.generic]], *, timeout_s: float | None = None
     ) -> dict[str, NDArray[np.generic]]:
         """Send one request of named arrays as they are, get its outputs by name; raises a `ClientError`."""
-        request = wire.request(model, "", inputs)
-        return wire.answers(await self.call("ModelInfer", request, model, timeout_s))
+        head = wire.head(model, "", ((name, wire.datatype(array), array.shape) for name, array in inputs.items()))
+        step = Step("ModelInfer", head, [wire.contents(array) for array in inputs.values()], timeout_s)
+        return wire.answers(await self.call(step, model))
 
     async def check(self, model: str) -> None:
         """Raise `NotReadyError` unless `model` is ready, `ServerUnreachableError` when no server is there."""
         request = service_pb2.ModelReadyRequest(name=model).SerializeToString()
-        if not (await self.call("ModelReady", request, model)).ready:
+        if not (await self.call(Step("ModelReady", request), model)).ready:
             raise explained("UNAVAILABLE", "is not ready", self.url, model)
 
     async def close(self) -> None:

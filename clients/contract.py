@@ -1,5 +1,6 @@
 """What a model takes and gives, and the check of arrays against it before anything is sent."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -34,14 +35,15 @@ class Tensor:
     shape: tuple[int, ...]
     optional: bool = False
     ragged: bool = False
+    batched: bool = True
 
     @property
     def row_bytes(self) -> int | None:
         """Bytes of one row, or of all where there is no batch axis; None where that hangs on the data."""
-        dims = self.shape[1:] if self.shape[:1] == (-1,) else self.shape
+        dims = self.shape[1:] if self.batched else self.shape
         if -1 in dims or self.dtype.hasobject:
             return None
-        return int(np.prod(dims, dtype=np.int64)) * self.dtype.itemsize
+        return math.prod(dims) * self.dtype.itemsize
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,4 +160,5 @@ def _tensor(config: ModelConfig, tensor: Any, batch: tuple[int, ...]) -> Tensor:
         shape=(*batch, *tensor.dims),
         optional=is_input and tensor.optional,
         ragged=is_input and tensor.allow_ragged_batch,
+        batched=bool(batch),
     )

@@ -4,6 +4,7 @@ ClientError                     base of them all
 +-- AddressError                what was given is not host:port
 +-- ServerUnreachableError      nothing answers at that address
 |   +-- NotReadyError           the server runs but does not serve this model, or not yet
++-- TransportError              the transport asked for cannot be had
 +-- ClosedError                 the model was closed, or made in another process
 +-- RequestFailedError          this request got no answer; others are not affected
     +-- InvalidInputError       it does not fit the model: name, dtype, shape or rows
@@ -29,6 +30,10 @@ class ServerUnreachableError(ClientError, Mistake):
 
 class NotReadyError(ServerUnreachableError):
     """The server runs but the model is not ready there: the user has to load it."""
+
+
+class TransportError(ClientError, Mistake):
+    """The transport that was asked for by name cannot be had between this client and that server."""
 
 
 class ClosedError(ClientError):
@@ -77,6 +82,8 @@ def kind(status: str, text: str) -> type[ClientError]:
     if status == "UNAVAILABLE":
         found = (error for words, error in _UNAVAILABLE.items() if words in text)
         return next(found, ServerUnreachableError)
+    if status == "NOT_FOUND" and "shared memory region" in text:
+        return ServerFailureError
     return _STATUS.get(status, ServerFailureError)
 
 

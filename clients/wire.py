@@ -4,7 +4,7 @@ A request is written as the concatenation of parts: protobuf merges the fields o
 the part that names shapes and dtypes is made once per shape, and a tensor's bytes are copied once.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,9 @@ from tritonclient.utils import deserialize_bytes_tensor, np_to_triton_dtype, ser
 
 Array = NDArray[Any]
 Parameter = bool | int | float | str
+HEADS = 256
+"""How many layouts a client remembers; more are made anew."""
+
 # Field 7, raw_input_contents, of wire type 2: the bytes follow their length.
 _RAW = bytes([7 << 3 | 2])
 
@@ -57,13 +60,12 @@ def contents(array: Array) -> memoryview:
     return memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
 
 
-def raw(arrays: Iterable[Array]) -> list[bytes | memoryview]:
-    """The parts of a request that hold its tensors."""
-    parts: list[bytes | memoryview] = []
-    for array in arrays:
-        content = contents(array)
-        parts += (_RAW, _varint(len(content)), content)
-    return parts
+def joined(message: bytes, tensors: Sequence[memoryview]) -> bytes:
+    """A whole request: the message, and behind it its tensors."""
+    parts: list[bytes | memoryview] = [message]
+    for tensor in tensors:
+        parts += (_RAW, _varint(len(tensor)), tensor)
+    return b"".join(parts)
 
 
 def _varint(value: int) -> bytes:
@@ -95,9 +97,3 @@ def answers(response: ModelInferResponse) -> dict[str, Array]:
         output.name: tensor(raws[number], output.datatype, output.shape)
         for number, output in enumerate(response.outputs)
     }
-
-
-def request(model: str, version: str, arrays: Mapping[str, Array], added: bytes = b"") -> bytes:
-    """A request that holds its tensors itself."""
-    shapes = ((name, datatype(array), array.shape) for name, array in arrays.items())
-    return b"".join([head(model, version, shapes), added, *raw(arrays.values())])
