@@ -117,6 +117,7 @@ def _target(arguments: argparse.Namespace) -> Target:
             time_scale=1.0 if scale == "auto" or arguments.url is not None else _factor(scale),
         ),
         url=arguments.url,
+        http_url=arguments.http_url,
         transport=arguments.transport,
         trace_rate=arguments.trace_rate,
     )
@@ -179,6 +180,7 @@ def _parser() -> argparse.ArgumentParser:
     load.add_argument("--transport", choices=("auto", "shared_memory", "grpc", "http"), default="auto")
     served = parser.add_argument_group("the server")
     served.add_argument("--url", help="host:port (gRPC) of a running server; default: one is started")
+    served.add_argument("--http-url", help="host:port of its HTTP endpoint, for --transport http")
     served.add_argument("--repository", type=Path, default=REPOSITORY)
     served.add_argument("--config-name", help="variant configs/NAME.pbtxt (default: config.pbtxt)")
     served.add_argument("--max-batch-size", type=int, help="rows in one execution, instead of the configuration's")

@@ -95,7 +95,7 @@ def _jobs(target: Target, load: Load, server: Running, prepared: Pool) -> list[J
     return [
         Job(
             worker=worker,
-            url=server.url,
+            url=server.request_url,
             model=target.model,
             transport=target.transport,
             timeout_s=load.timeout_s,

@@ -1,10 +1,13 @@
-"""When a call's request was encoded and when its answer came back, noted between a model and its connection."""
+"""When a call's request was written and when its answer came back, noted between a model and its connection."""
 
 import functools
 import time
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
+
+from clients import AsyncModel, Model
+from clients.steps import Step
 
 
 @dataclass(kw_only=True)
@@ -15,40 +18,40 @@ class Moments:
     received: int = 0
 
 
-MOMENTS: ContextVar[Moments] = ContextVar("moments")
+MOMENTS: ContextVar[Moments | None] = ContextVar("moments", default=None)
 
 
-def watch(model: Any) -> None:
-    """Note the moments of every later call of a `Model`."""
-    call = model._connection.call
+def watch(model: Model) -> None:
+    """Note the moments of every later inference of a model in `MOMENTS`."""
+    call = model._call
 
     @functools.wraps(call)
-    def noted(*arguments: Any, **options: Any) -> Any:
-        moments = MOMENTS.get(None)
-        if moments is None:
-            return call(*arguments, **options)
+    def noted(step: Step) -> Any:
+        moments = MOMENTS.get()
+        if moments is None or step.method != "ModelInfer":
+            return call(step)
         moments.written = time.monotonic_ns()
         try:
-            return call(*arguments, **options)
+            return call(step)
         finally:
             moments.received = time.monotonic_ns()
 
-    model._connection.call = noted
+    model._call = noted  # type: ignore[method-assign]
 
 
-def watch_async(model: Any) -> None:
-    """Note the moments of every later call of an `AsyncModel`."""
-    call = model._connection.call
+def watch_async(model: AsyncModel) -> None:
+    """The same for an asynchronous model."""
+    call = model._call
 
     @functools.wraps(call)
-    async def noted(*arguments: Any, **options: Any) -> Any:
-        moments = MOMENTS.get(None)
-        if moments is None:
-            return await call(*arguments, **options)
+    async def noted(step: Step) -> Any:
+        moments = MOMENTS.get()
+        if moments is None or step.method != "ModelInfer":
+            return await call(step)
         moments.written = time.monotonic_ns()
         try:
-            return await call(*arguments, **options)
+            return await call(step)
         finally:
             moments.received = time.monotonic_ns()
 
-    model._connection.call = noted
+    model._call = noted  # type: ignore[method-assign]

@@ -12,13 +12,13 @@ from tritonclient.utils import InferenceServerException
 
 from clients.connection import channel_arguments
 from clients.errors import NotReadyError, ServerUnreachableError
+from clients.exchange import Transport
 from clients.fleet import traces
 from clients.fleet.variant import Overrides, read, variant
-from clients.model import Transport
 from export.repository import REPOSITORY, model_folder
+from export.terminal import Mistake
 from serve.launcher import Server, Settings, launch
 from serve.revival import Revival, revived
-
 
 # Instances whose process was killed never end by themselves, and nobody's request is lost when it is over.
 EXIT = "--exit-timeout-secs=2"
@@ -26,7 +26,8 @@ EXIT = "--exit-timeout-secs=2"
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """What is asked for. With `url` (host:port, gRPC) nothing is started and the configuration is what runs there.
+    """What is asked for. With `url` (host:port, gRPC) nothing is started and the configuration is what runs there;
+    requests go to `http_url` instead when `transport` is http.
 
     Every `trace_rate`-th request is traced on a server that is started here; 0 traces none.
     """
@@ -36,6 +37,7 @@ class Target:
     repository: Path = REPOSITORY
     overrides: Overrides = field(default_factory=Overrides)
     url: str | None = None
+    http_url: str | None = None
     transport: Transport = "auto"
     trace_rate: int = 10
 
@@ -46,9 +48,10 @@ class Target:
 
 @dataclass(frozen=True, kw_only=True)
 class Running:
-    """A server that is ready; what is None is so where it was not started here."""
+    """A server that is ready: its gRPC address and the one that requests go to. What is None was not started here."""
 
     url: str
+    request_url: str
     config: ModelConfig
     server: Server | None = None
     trace_file: Path | None = None
@@ -59,7 +62,10 @@ class Running:
 def running(target: Target, progress: Callable[[str], None]) -> Iterator[Running]:
     """Start what `target` asks for, or look at what runs at its address; raises the launcher's and client's errors."""
     if target.url is not None:
-        yield Running(url=target.url, config=_loaded(target.url, target.model))
+        request_url = target.http_url if target.transport == "http" else target.url
+        if request_url is None:
+            raise Mistake(f"--transport http needs the HTTP address of the server at {target.url}: --http-url.")
+        yield Running(url=target.url, request_url=request_url, config=_loaded(target.url, target.model))
         return
     asked = target.overrides.apply(read(target.model, target.config_name, target.repository))
     folder = model_folder(target.model, target.repository)
@@ -73,6 +79,7 @@ def running(target: Target, progress: Callable[[str], None]) -> Iterator[Running
         with launch(settings, progress=progress) as server, revived(server) as revival:
             yield Running(
                 url=server.grpc_url,
+                request_url=server.http_url if target.transport == "http" else server.grpc_url,
                 config=server.configs[target.model],
                 server=server,
                 trace_file=trace_file,

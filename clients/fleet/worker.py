@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from clients import AsyncModel, Model
 from clients.errors import ClientError
+from clients.exchange import Transport
 from clients.fleet import stopwatch
 from clients.fleet.differ import differ
 from clients.fleet.timings import FAILED, NOT_SENT, REQUEST, RIGHT, WRONG, Timings, request_id
-from clients.model import Transport
 
 REPORT_NS = 500_000_000
 # After an error, so that a server that is down is not asked in a tight loop.
