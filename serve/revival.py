@@ -11,7 +11,7 @@ import re
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,17 +27,19 @@ INSTANCE = re.compile(r"(.+)_\d+_\d+")
 
 @dataclass(kw_only=True)
 class Revival:
-    """What was seen and done so far: seconds that each reload took, and the reason for the first that failed."""
+    """What was done so far: the seconds that each reload took."""
 
     took_s: list[float] = field(default_factory=list)
-    failed: str | None = None
 
 
 @contextlib.contextmanager
-def revived(server: Server) -> Iterator[Revival]:
-    """Watch the model processes of `server` and load a model again when one of its processes dies."""
+def revived(server: Server, *, told: Callable[[str], None] = lambda _: None) -> Iterator[Revival]:
+    """Watch the model processes of `server` and load a model again when one of its processes dies.
+
+    `told` gets a sentence each time, on the thread that watches.
+    """
     revival, ended = Revival(), threading.Event()
-    watcher = threading.Thread(target=_watch, args=(server, revival, ended), daemon=True, name="revival")
+    watcher = threading.Thread(target=_watch, args=(server, revival, ended, told), daemon=True, name="revival")
     watcher.start()
     try:
         yield revival
@@ -66,7 +68,7 @@ def _model(folder: Path, prefix: str) -> str | None:
     return next((match[1] for match in named if match), None)
 
 
-def _watch(server: Server, revival: Revival, ended: threading.Event) -> None:
+def _watch(server: Server, revival: Revival, ended: threading.Event, told: Callable[[str], None]) -> None:
     watched: Mapping[int, str] = instances(server)
     while not ended.wait(POLL_S):
         dead = {model for pid, model in watched.items() if _is_dead(pid)}
@@ -77,9 +79,10 @@ def _watch(server: Server, revival: Revival, ended: threading.Event) -> None:
             try:
                 reload(server, model)
             except OSError as error:
-                revival.failed = revival.failed or f"'{model}' could not be loaded again: {error}"
+                told(f"a process of '{model}' died, and the model could not be loaded again: {error}.")
             else:
                 revival.took_s.append(time.monotonic() - started)
+                told(f"a process of '{model}' died; the model was loaded again in {revival.took_s[-1]:.1f} s.")
         # Processes of the old instances may stay until the server ends; only the new ones matter now.
         watched = {pid: model for pid, model in instances(server).items() if pid not in watched}
 

@@ -97,8 +97,11 @@ class Result:
 
     @property
     def little(self) -> float | None:
-        """Little's law: throughput x latency / processes - 1; None in an open loop, where it is no check."""
-        if self.load.open or not self.outcome.answered:
+        """Little's law: throughput x latency / processes - 1.
+
+        None in an open loop, where it is no check, and for a number of requests, at whose end not all are at work.
+        """
+        if self.load.open or self.load.requests is not None or not self.outcome.answered:
             return None
         return self.outcome.requests_per_s * self.outcome.mean_us / 1e6 / self.load.workers - 1
 
