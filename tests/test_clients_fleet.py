@@ -55,7 +55,7 @@ def test_overrides_replace_values_and_leave_files_alone(tmp_path: Path) -> None:
         ).read_text()
     assert not repository.exists()
     assert (made.max_batch_size, made.instance_group[0].count) == (32, 3)
-    assert made.dynamic_batching.max_queue_delay_microseconds == 10_000
+    assert made.dynamic_batching.max_queue_delay_microseconds == 20_000
     assert {name: one.string_value for name, one in made.parameters.items()} == {"fixed_ms": "40", "row_ms": "2"}
     assert not before.HasField("dynamic_batching")
     assert config_file(model_folder(MODEL), "baseline").read_text() == text

@@ -91,8 +91,8 @@ def _scale(target: Target, load: Load, told: run.Told, console: Console) -> tupl
     factor, busy = scaling.fit(measure)
     if factor > 1:
         console.print(
-            f"scaled: {target.model}'s times are {factor:g} x those of its configuration, so that this machine's cores "
-            f"are {busy:.0%} busy and not over {scaling.LIMIT:.0%}.",
+            f"scaled: {target.model}'s times, and the delay with them, are {factor:g} x those asked for, so that this "
+            f"machine's cores are {busy:.0%} busy and not over {scaling.LIMIT:.0%}.",
             markup=False,
         )
     if prepared is None:

@@ -25,7 +25,8 @@ class Overrides:
     """What replaces the configuration's own values; None keeps them.
 
     `delay_us` is `max_queue_delay_microseconds` and turns dynamic batching on. `parameters` replaces values of
-    parameters that the configuration has. `time_scale` multiplies a stand-in's `fixed_ms` and `row_ms`.
+    parameters that the configuration has. `time_scale` multiplies a stand-in's `fixed_ms` and `row_ms` and the delay
+    with them: the same system in slow motion, for clients that cannot keep up with it.
     """
 
     max_batch_size: int | None = None
@@ -45,6 +46,9 @@ class Overrides:
                 changed.dynamic_batching.ClearField("preferred_batch_size")
         if self.delay_us is not None:
             changed.dynamic_batching.max_queue_delay_microseconds = self.delay_us
+        if self.time_scale != 1.0 and changed.dynamic_batching.max_queue_delay_microseconds:
+            batching = changed.dynamic_batching
+            batching.max_queue_delay_microseconds = round(batching.max_queue_delay_microseconds * self.time_scale)
         if self.instances is not None:
             groups = changed.instance_group or [changed.instance_group.add()]
             for group in groups:
