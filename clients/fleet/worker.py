@@ -149,26 +149,29 @@ async def _open(job: Job, parent: Connection, due_s: NDArray[np.float64]) -> Non
         notes = Notes(worker=job.worker, parent=parent)
         going: set[asyncio.Task[None]] = set()
         for number, due in enumerate(start + (due_s * 1e9).astype(np.int64)):
-            # Sleep in slices, so that a stop is heard and reports leave on time while nothing is due.
-            while (left := (int(due) - time.monotonic_ns()) / 1e9) > 0:
-                await asyncio.sleep(min(left, 0.2))
-                if notes.stopped():
-                    break
-            else:
-                if len(going) >= job.in_flight_limit:
-                    notes.add(number, int(due), 0, stopwatch.Moments(), NOT_SENT)
-                    await asyncio.sleep(0)
-                    continue
+            if await _stopped_before(int(due), notes):
+                break
+            if len(going) < job.in_flight_limit:
                 task = asyncio.create_task(_one(job, model, notes, number, int(due)))
                 going.add(task)
                 task.add_done_callback(going.discard)
-                if notes.stopped():
-                    break
-                continue
-            break
+            else:
+                notes.add(number, int(due), 0, stopwatch.Moments(), NOT_SENT)
+            # Requests leave and answers are taken even while everything is overdue.
+            await asyncio.sleep(0)
         if going:
             await asyncio.wait(going, timeout=job.timeout_s)
         notes.send(last=True)
+
+
+async def _stopped_before(due: int, notes: Notes) -> bool:
+    """Wait until it is due; in slices, so that a stop is heard and reports leave on time while nothing is due."""
+    while not notes.stopped():
+        left = (due - time.monotonic_ns()) / 1e9
+        if left <= 0:
+            return False
+        await asyncio.sleep(min(left, 0.2))
+    return True
 
 
 async def _one(job: Job, model: AsyncModel, notes: Notes, number: int, due: int) -> None:
