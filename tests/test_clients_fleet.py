@@ -222,8 +222,8 @@ def record_in(folder: Path) -> dict[str, Any]:
 def test_the_rest_go_on_when_a_client_and_a_model_process_are_killed(tmp_path: Path) -> None:
     before = set(SHARED_MEMORY.iterdir())
     options = ("--workers", "6", "--instances", "2", "--duration", "6", "--warm-up", "0.5", "--time-scale", "1")
-    options += ("--transport", "shared_memory")
-    with started(MODEL, *options, "--results", str(tmp_path)) as process:
+    shared = ("--transport", "shared_memory")
+    with started(MODEL, *options, *shared, "--results", str(tmp_path)) as process:
         # The process that forks the workers has the same command line and the lowest number.
         workers = until(process, "multiprocessing.forkserver", 7)[1:]
         time.sleep(2)
@@ -252,7 +252,7 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
     options = ("--workers", "3", "--duration", "60", "--warm-up", "0.5", "--time-scale", "1")
     with started(MODEL, *options, "--results", str(tmp_path)) as process:
         until(process, "multiprocessing.forkserver", 4)
-        time.sleep(4)
+        time.sleep(3)
         os.killpg(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=30)
     assert process.returncode == 130
