@@ -23,6 +23,9 @@ from export.terminal import Mistake
 
 # A closed loop never has two requests of one process on their way, so two that differ are enough to see a swap.
 CLOSED_EACH, CLOSED_ALL, OPEN_ALL = 2, 16, 64
+# Where clients and server share the cores, those who wake up with their answers would take the core from the server
+# that is still sending the others theirs: a load of their own, which clients on other machines would not be.
+NICENESS = 10
 COOL_DOWN_S = (0.5, 5.0)
 SETTLE_S = 5.0
 
@@ -104,6 +107,7 @@ def _jobs(target: Target, load: Load, server: Running, prepared: Pool) -> list[J
             count=load.share(worker),
             due_s=None if due is None else due[worker :: load.workers],
             in_flight_limit=-(-load.in_flight_limit // load.workers),
+            niceness=0 if server.server is None else NICENESS,
         )
         for worker in range(load.workers)
     ]

@@ -4,6 +4,7 @@ Kept light, since there may be hundreds: it imports the client and numpy, and no
 """
 
 import asyncio
+import os
 import selectors
 import signal
 import time
@@ -38,7 +39,7 @@ class Job:
     """What one process does. `requests` are pairs of inputs and the right outputs, sent in turn.
 
     `due_s` are the times of an open loop after the start; None is a closed loop, of `count` requests or until the
-    parent says stop. `in_flight_limit` is this process's share.
+    parent says stop. `in_flight_limit` is this process's share. `niceness` is added to its priority.
     """
 
     worker: int
@@ -51,6 +52,7 @@ class Job:
     count: int | None = None
     due_s: NDArray[np.float64] | None = None
     in_flight_limit: int = 1
+    niceness: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +105,7 @@ def work(job: Job, parent: Connection) -> None:
     """The process's main function: connect, say ready, wait for the start time, send, report, end."""
     # Ctrl-C goes to the whole terminal; the parent decides what it means, and asks for what was measured.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.nice(job.niceness)
     try:
         if job.due_s is None:
             _closed(job, parent)
