@@ -7,6 +7,7 @@ is refused meanwhile.
 """
 
 import contextlib
+import json
 import re
 import threading
 import time
@@ -21,6 +22,8 @@ from serve.launcher import Server
 PROC = Path("/proc")
 POLL_S = 0.2
 LOAD_TIMEOUT_S = 60.0
+# A parameter that the configuration gets when the model is loaded again: the time in nanoseconds.
+MARK = "loaded_again"
 # The stub's last arguments: the instance, which is model_group_number, and a word.
 INSTANCE = re.compile(r"(.+)_\d+_\d+")
 
@@ -75,22 +78,33 @@ def _watch(server: Server, revival: Revival, ended: threading.Event, told: Calla
         if not dead or ended.is_set() or not server.running():
             continue
         for model in sorted(dead):
-            started = time.monotonic()
-            try:
-                reload(server, model)
-            except OSError as error:
-                told(f"a process of '{model}' died, and the model could not be loaded again: {error}.")
-            else:
-                revival.took_s.append(time.monotonic() - started)
-                told(f"a process of '{model}' died; the model was loaded again in {revival.took_s[-1]:.1f} s.")
+            told(_revive(server, revival, model, watched))
         # Processes of the old instances may stay until the server ends; only the new ones matter now.
-        watched = {pid: model for pid, model in instances(server).items() if pid not in watched}
+        watched = {pid: one for pid, one in instances(server).items() if pid not in watched or one not in dead}
+
+
+def _revive(server: Server, revival: Revival, model: str, old: Mapping[int, str]) -> str:
+    started = time.monotonic()
+    try:
+        reload(server, model)
+    except OSError as error:
+        return f"a process of '{model}' died, and the model could not be loaded again: {error}."
+    if model not in [one for pid, one in instances(server).items() if pid not in old]:
+        return f"a process of '{model}' died, and the server started no new one. Restart the server."
+    revival.took_s.append(time.monotonic() - started)
+    return f"a process of '{model}' died; the model was loaded again in {revival.took_s[-1]:.1f} s."
 
 
 def reload(server: Server, model: str) -> None:
-    """Load `model` again as it is on disk; requests go on meanwhile. Raises `OSError`."""
-    url = f"http://{server.http_url}/v2/repository/models/{model}/load"
-    request = urllib.request.Request(url, data=b"{}", headers={"Content-Type": "application/json"})
+    """Load `model` again with the configuration that it has; requests go on meanwhile. Raises `OSError`."""
+    base = f"http://{server.http_url}/v2"
+    with loaded.DIRECT.open(f"{base}/models/{model}/config", timeout=LOAD_TIMEOUT_S) as answer:
+        config = json.load(answer)
+    # Triton does nothing for a model of which nothing has changed, so something has to.
+    config.setdefault("parameters", {})[MARK] = {"string_value": str(time.time_ns())}
+    body = json.dumps({"parameters": {"config": json.dumps(config)}}).encode()
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"{base}/repository/models/{model}/load", data=body, headers=headers)
     loaded.DIRECT.open(request, timeout=LOAD_TIMEOUT_S).close()
 
 
