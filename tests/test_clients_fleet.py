@@ -240,7 +240,7 @@ def test_the_rest_go_on_when_a_client_and_a_model_process_are_killed(tmp_path: P
     assert written["outcome"]["longest_gap_s"] < 2
     # Only what was on its way to the dead instance failed, and nothing after the reload.
     assert 0 < written["outcome"]["failed"] <= 6 * 4
-    assert written["outcome"]["right"] > 500
+    assert written["outcome"]["right"] > 100
     assert all("is not healthy" in text for text in written["errors"])
     assert "resource_tracker" not in err
     assert "Traceback" not in err

@@ -117,6 +117,8 @@ class Result:
             found.append(f"{outcome.failed} requests failed")
         if self.lost:
             found.append(f"{self.lost} processes died")
+        if self.reloads_s:
+            found.append("the model was loaded again, so the server's counters and stages do not span the window")
         if not self.checked:
             found.append("the replies' check could not tell two requests of the pool apart")
         if self.little is not None and abs(self.little) > LITTLE:
