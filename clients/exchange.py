@@ -46,7 +46,7 @@ class Exchange:
     def infer(self, arrays: Mapping[str, Array], terms: Terms) -> Steps[dict[str, Array]]:
         """Outputs by name for checked `arrays`; raises a `ClientError`."""
         added = terms.written(queue_timeout=self.metadata.queue_timeout)
-        if self._shared and self._shared.works and self._heavy(arrays):
+        if self._shared and self._heavy(arrays):
             found = yield from self._shared.infer(arrays, added, terms.timeout_s)
             if found is not None:
                 return found

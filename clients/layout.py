@@ -30,7 +30,7 @@ class Layout:
 def lay_out(
     metadata: Metadata, arrays: Mapping[str, Array], tensors: Sequence[memoryview | None], largest: Mapping[str, int]
 ) -> Layout:
-    """Inputs in front, outputs behind them; `largest` has the bytes that outputs of unknown size have taken so far."""
+    """Inputs in front, outputs behind them; `largest` has the bytes that outputs have taken so far."""
     end = 0
     inputs, outputs = {}, {}
     for name, tensor in zip(arrays, tensors, strict=True):
@@ -39,8 +39,7 @@ def lay_out(
             end = _aligned(end + len(tensor))
     rows = len(next(iter(arrays.values()))) if metadata.max_batch_size and arrays else 1
     for output in metadata.outputs:
-        known = output.row_bytes
-        if size := largest.get(output.name, 0) if known is None else known * rows:
+        if size := max((output.row_bytes or 0) * rows, largest.get(output.name, 0)):
             outputs[output.name] = (end, size)
             end = _aligned(end + size)
     return Layout(inputs=inputs, outputs=outputs, size=max(end, 1))

@@ -56,7 +56,7 @@ class SharedMemory:
         self, arrays: Mapping[str, Array], added: bytes, timeout_s: float | None
     ) -> Steps[dict[str, Array] | None]:
         """Outputs by name, in arrays of their own; None where memory cannot be shared or has no room."""
-        if not all(array.nbytes for array in arrays.values()):
+        if not self.works or not all(array.nbytes for array in arrays.values()):
             return None  # the server takes no 0 bytes from a region
         for _ in range(ATTEMPTS):
             tensors = [contents(array, on_device=self._on_device) for array in arrays.values()]
