@@ -16,6 +16,7 @@ from rich.table import Table
 from export.repository import REPOSITORY, models, served_file, with_steps
 from export.terminal import guarded, program_parser, terminal
 from serve.launcher import LaunchError, Server, Settings, launch
+from serve.revival import revived
 
 # Of its own for each server, so that two of them can be told apart.
 LOG = Path("build").resolve() / f"tritonserver-{os.getpid()}.log"
@@ -29,8 +30,9 @@ def serve(settings: Settings) -> int:
         console.print(_table(server))
         console.print(f"ready; the log is {server.log}. Ctrl-C stops the server.", markup=False)
         console.print(f"gRPC clients take --url {server.grpc_url}", markup=False)
-        while server.running():
-            time.sleep(0.2)
+        with revived(server, told=lambda text: console.print(text, markup=False)):
+            while server.running():
+                time.sleep(0.2)
         raise LaunchError(f"tritonserver ended by itself.\n{server.log_tail()}")
 
 

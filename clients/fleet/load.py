@@ -1,0 +1,69 @@
+"""What a fleet sends: how many processes, how many rows, and when."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from export.terminal import Mistake
+
+PATTERNS = ("closed", "constant", "poisson", "gamma", "trace")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """`workers` processes that send requests of `rows` rows each.
+
+    `pattern` closed: each process has one request in flight and sends the next when the answer is there. The others
+    are open loops: requests are due at times that do not hang on the answers, `rate_per_s` of them a second over all
+    processes, `constant`ly spaced, `poisson`, with `gamma` gaps of squared coefficient of variation `cv2` (1 is
+    Poisson, more is bursty), or at the times of the file `trace` (seconds, one a line). At most `in_flight_limit`
+    requests are on their way at once; one that is due beyond that is not sent, and counted as such.
+
+    What is due in the `duration_s` seconds after `warm_up_s` counts. With `requests` that many count instead,
+    however long they take (closed loop only).
+    """
+
+    workers: int = 8
+    rows: int = 1
+    pattern: str = "closed"
+    rate_per_s: float = 0.0
+    cv2: float = 4.0
+    trace: Path | None = None
+    in_flight_limit: int = 256
+    warm_up_s: float = 2.0
+    duration_s: float = 10.0
+    requests: int | None = None
+    timeout_s: float = 30.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        limits = (("workers", 1, 512), ("rows", 1, 1 << 20), ("in_flight_limit", self.workers, 1 << 16))
+        for name, least, most in limits:
+            if not least <= getattr(self, name) <= most:
+                raise Mistake(f"--{name.replace('_', '-')} {getattr(self, name)}: must be from {least} to {most}.")
+        if self.open and self.requests is not None:
+            raise Mistake("--requests counts a closed loop; an open one lasts --duration seconds.")
+        if self.pattern in PATTERNS[1:4] and self.rate_per_s <= 0:
+            raise Mistake(f"--pattern {self.pattern} needs --rate, the requests per second of all processes together.")
+        if self.pattern == "trace" and self.trace is None:
+            raise Mistake("--pattern trace needs --trace FILE, one arrival time in seconds a line.")
+        if self.requests is not None and self.requests < self.workers:
+            raise Mistake(f"--requests {self.requests}: less than one for each of the {self.workers} processes.")
+        if self.cv2 <= 0 or self.duration_s <= 0 or self.warm_up_s < 0 or self.timeout_s <= 0:
+            raise Mistake("--cv2, --duration and --timeout must be above 0, --warm-up not below.")
+
+    @property
+    def open(self) -> bool:
+        """Whether requests are due at times of their own."""
+        return self.pattern != "closed"
+
+    @property
+    def title(self) -> str:
+        """The load in a few words."""
+        if not self.open:
+            return f"{self.workers} processes x {self.rows} rows, closed loop"
+        rate = f" {self.rate_per_s:g}/s" if self.rate_per_s else ""
+        return f"{self.workers} processes x {self.rows} rows, {self.pattern}{rate}"
+
+    def share(self, worker: int) -> int | None:
+        """How many requests this process sends; None when time decides."""
+        return None if self.requests is None else len(range(worker, self.requests, self.workers))

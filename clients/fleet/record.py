@@ -1,0 +1,84 @@
+"""The record of a run: one JSON file with what was asked, what ran, and everything that was measured."""
+
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from clients.fleet.result import Result
+from export.terminal import Mistake
+
+FORMAT = 1
+PACKAGES = ("numpy", "grpcio", "tritonclient", "nvidia-pytriton")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What a result was measured on. `config` is what the server reports to have loaded.
+
+    `time_scale` is by how much a stand-in's times were multiplied so that this machine can carry the load.
+    """
+
+    model: str
+    config_name: str | None
+    config: ModelConfig
+    transport: str
+    time_scale: float
+    started_at: str
+    command: tuple[str, ...]
+
+
+def write(result: Result, setting: Setting, folder: Path) -> Path:
+    """Write one new file, whole or not at all; an earlier run of the same kind keeps its own."""
+    load = {name: str(value) if isinstance(value, Path) else value for name, value in asdict(result.load).items()}
+    config = text_format.MessageToString(setting.config)
+    content: dict[str, Any] = {
+        "format": FORMAT,
+        "kind": "fleet",
+        "model": setting.model,
+        "config_name": setting.config_name,
+        "config_sha256": hashlib.sha256(config.encode()).hexdigest(),
+        "config": config,
+        "transport": setting.transport,
+        "time_scale": setting.time_scale,
+        "started_at": setting.started_at,
+        "command": setting.command,
+        "machine": machine(),
+        "versions": {name: version(name) for name in PACKAGES},
+        **asdict(result),
+        "load": load,
+        "little": result.little,
+        "stages_error": result.stages.error,
+        "faults": result.faults,
+    }
+    kind = hashlib.sha256(repr((content["config_sha256"], sorted(load.items()))).encode()).hexdigest()[:6]
+    name = f"{setting.model}.{result.load.pattern}.w{result.load.workers:03d}.b{result.load.rows}.{kind}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        repeat = 1 + len(list(folder.glob(f"{name}.r*.json")))
+        draft = folder / f".{name}.draft"
+        draft.write_text(json.dumps(content, indent=1) + "\n")
+        return draft.rename(folder / f"{name}.r{repeat}.json")
+    except OSError as error:
+        raise Mistake(f"{folder}: cannot be written to ({error.strerror}). Name another folder.") from error
+
+
+def machine() -> Mapping[str, object]:
+    """This machine, without its name."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    cpu = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return {
+        "cpu": cpu,
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": pages,
+        "python": platform.python_version(),
+    }

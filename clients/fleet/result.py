@@ -1,0 +1,158 @@
+"""What one run of a fleet brought: counts, latencies, throughput, and the laws that a sound measurement obeys."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from clients.counters import Counters
+from clients.fleet.load import Load
+from clients.fleet.stages import Stages
+from clients.fleet.timings import FAILED, NOT_SENT, RIGHT, WRONG, Timings
+
+PERCENTILES = (50, 90, 95, 99)
+LITTLE = 0.03
+# A request sent this much after it was due is late: the client, not the server, was behind.
+LATE_NS = 1_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """Counts of requests and their latencies in microseconds, from when a request was due until its answer was there.
+
+    Latencies and throughput are those of answered requests. `not_sent` were due while the limit of requests in flight
+    was reached; `late` were sent more than 1 ms after they were due. `offered_per_s` is what was due per second.
+    `recovery_s` is the longest time without an answer.
+    """
+
+    window_s: float
+    right: int
+    wrong: int
+    failed: int
+    not_sent: int
+    late: int
+    mean_us: float
+    percentiles_us: Mapping[int, float]
+    requests_per_s: float
+    rows_per_s: float
+    offered_per_s: float | None
+    longest_gap_s: float
+
+    @property
+    def answered(self) -> int:
+        """Requests that got an answer, right or wrong."""
+        return self.right + self.wrong
+
+
+@dataclass(frozen=True, kw_only=True)
+class Busy:
+    """CPU seconds in the window: of the clients, of the server (None: not started here), and of the whole machine."""
+
+    clients_s: float
+    server_s: float | None
+    machine_s: float
+    wall_s: float
+    cores: int
+
+    def __sub__(self, earlier: "Busy") -> "Busy":
+        server_s = None if self.server_s is None or earlier.server_s is None else self.server_s - earlier.server_s
+        return Busy(
+            clients_s=self.clients_s - earlier.clients_s,
+            server_s=server_s,
+            machine_s=self.machine_s - earlier.machine_s,
+            wall_s=self.wall_s - earlier.wall_s,
+            cores=self.cores,
+        )
+
+    def share(self, seconds: float) -> float:
+        """CPU seconds as a share of all cores."""
+        return seconds / (self.wall_s * self.cores) if self.wall_s else 0.0
+
+    @property
+    def ours(self) -> float:
+        """Share of all cores that clients and server took together."""
+        return self.share(self.clients_s + (self.server_s or 0.0))
+
+    @property
+    def all(self) -> float:
+        """Share of all cores that was taken by anyone: where it nears 1, what is ours waits for a core."""
+        return max(self.ours, self.share(self.machine_s))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """One run. `partial`: it was stopped; `lost` processes died; `reloads_s`: what each reload of the model took."""
+
+    load: Load
+    outcome: Outcome
+    stages: Stages
+    counted: Counters
+    busy: Busy
+    errors: Mapping[str, int]
+    memory_bytes: int
+    checked: bool
+    partial: bool
+    lost: int
+    reloads_s: tuple[float, ...]
+
+    @property
+    def little(self) -> float | None:
+        """Little's law: throughput x latency / processes - 1.
+
+        None in an open loop, where it is no check, and for a number of requests, at whose end not all are at work.
+        """
+        if self.load.open or self.load.requests is not None or not self.outcome.answered:
+            return None
+        return self.outcome.requests_per_s * self.outcome.mean_us / 1e6 / self.load.workers - 1
+
+    @property
+    def faults(self) -> list[str]:
+        """Why this run should not be believed, one sentence each; empty when all is well."""
+        outcome, found = self.outcome, []
+        if self.partial:
+            found.append("stopped before its end")
+        if outcome.wrong:
+            found.append(f"{outcome.wrong} replies are not those of their request")
+        if outcome.failed:
+            found.append(f"{outcome.failed} requests failed")
+        if self.lost:
+            found.append(f"{self.lost} processes died")
+        if self.reloads_s:
+            found.append("the model was loaded again, so the server's counters and stages do not span the window")
+        if not self.checked:
+            found.append("the replies' check could not tell two requests of the pool apart")
+        if self.little is not None and abs(self.little) > LITTLE:
+            found.append(f"Little's law is off by {self.little:+.1%}")
+        if self.stages.holds is False:
+            found.append(f"the stages make {self.stages.error:+.1%} more than the latency")
+        return found
+
+
+def outcome(timings: Timings, load: Load, first_ns: int, last_ns: int) -> Outcome:
+    """Of the requests that were due in the window [first, last); latencies from when they were due."""
+    ended = timings["outcome"]
+    answered = timings[(ended == RIGHT) | (ended == WRONG)]
+    latencies = (answered["done"] - answered["due"]) / 1e3
+    window_s = (last_ns - first_ns) / 1e9
+    rate = len(answered) / window_s if window_s > 0 else 0.0
+    found = np.percentile(latencies, PERCENTILES) if len(latencies) else np.zeros(len(PERCENTILES))
+    sent = timings[ended != NOT_SENT]
+    return Outcome(
+        window_s=window_s,
+        right=int(np.sum(ended == RIGHT)),
+        wrong=int(np.sum(ended == WRONG)),
+        failed=int(np.sum(ended == FAILED)),
+        not_sent=int(np.sum(ended == NOT_SENT)),
+        late=int(np.sum(sent["called"] - sent["due"] > LATE_NS)),
+        mean_us=float(np.mean(latencies)) if len(latencies) else 0.0,
+        percentiles_us={percent: float(value) for percent, value in zip(PERCENTILES, found, strict=True)},
+        requests_per_s=rate,
+        rows_per_s=rate * load.rows,
+        offered_per_s=len(timings) / window_s if load.open and window_s > 0 else None,
+        longest_gap_s=float(np.max(np.diff(np.sort(answered["done"])), initial=0)) / 1e9,
+    )
+
+
+def in_window(timings: Timings, first_ns: int, last_ns: int) -> Timings:
+    """Requests that were due in [first, last)."""
+    return timings[(timings["due"] >= first_ns) & (timings["due"] < last_ns)]

@@ -1,0 +1,215 @@
+"""One client process of a fleet: it sends requests, checks every reply against its request, and reports to its parent.
+
+Kept light, since there may be hundreds: it imports the client and numpy, and nothing that draws or starts servers.
+"""
+
+import asyncio
+import os
+import selectors
+import signal
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clients import AsyncModel, Model
+from clients.errors import ClientError
+from clients.exchange import Transport
+from clients.fleet import stopwatch
+from clients.fleet.differ import differ
+from clients.fleet.timings import FAILED, NOT_SENT, REQUEST, RIGHT, WRONG, Timings, request_id
+
+REPORT_NS = 500_000_000
+# Listening to the parent costs as much as a tenth of a request.
+HEAR_NS = 20_000_000
+# After an error, so that a server that is down is not asked in a tight loop.
+PAUSE_S = 0.02
+STOP = "stop"
+
+Arrays = tuple[NDArray[np.generic], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What one process does. `requests` are pairs of inputs and the right outputs, sent in turn.
+
+    `due_s` are the times of an open loop after the start; None is a closed loop, of `count` requests or until the
+    parent says stop. `in_flight_limit` is this process's share. `niceness` is added to its priority.
+    """
+
+    worker: int
+    url: str
+    model: str
+    transport: Transport
+    timeout_s: float
+    requests: Sequence[tuple[Arrays, Arrays]]
+    tolerance: float
+    count: int | None = None
+    due_s: NDArray[np.float64] | None = None
+    in_flight_limit: int = 1
+    niceness: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What happened since the last one. `cpu_s` is this process's CPU time since it started to send."""
+
+    timings: Timings
+    errors: dict[str, int]
+    cpu_s: float
+    last: bool
+
+
+@dataclass(kw_only=True)
+class Notes:
+    """What was not yet reported; `send` empties it."""
+
+    worker: int
+    parent: Connection
+    rows: list[tuple[int, ...]] = field(default_factory=list)
+    errors: Counter[str] = field(default_factory=Counter)
+    cpu_from: float = field(default_factory=time.process_time)
+    sent_ns: int = field(default_factory=time.monotonic_ns)
+    heard_ns: int = 0
+
+    def add(self, number: int, due: int, called: int, moments: stopwatch.Moments, outcome: int) -> None:
+        """One request that is over."""
+        now = time.monotonic_ns()
+        self.rows.append((self.worker, number, due, called, moments.written, moments.received, now, outcome))
+
+    def stopped(self) -> bool:
+        """Report when it is time, and whether the parent says stop or is gone."""
+        now = time.monotonic_ns()
+        if now - self.sent_ns > REPORT_NS:
+            self.send()
+        if now - self.heard_ns < HEAR_NS:
+            return False
+        self.heard_ns = now
+        # The parent sends one thing only, and its end closes the pipe.
+        return self.parent.poll(0)
+
+    def send(self, *, last: bool = False) -> None:
+        """Report to the parent."""
+        timings = np.array(self.rows, dtype=REQUEST)
+        cpu_s = time.process_time() - self.cpu_from
+        self.parent.send(Report(timings=timings, errors=dict(self.errors), cpu_s=cpu_s, last=last))
+        self.rows, self.errors, self.sent_ns = [], Counter(), time.monotonic_ns()
+
+
+def work(job: Job, parent: Connection) -> None:
+    """The process's main function: connect, say ready, wait for the start time, send, report, end."""
+    # Ctrl-C goes to the whole terminal; the parent decides what it means, and asks for what was measured.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.nice(job.niceness)
+    try:
+        if job.due_s is None:
+            _closed(job, parent)
+        else:
+            with asyncio.Runner(loop_factory=_punctual) as runner:
+                runner.run(_open(job, parent, job.due_s))
+    except (EOFError, BrokenPipeError):
+        return  # the parent is gone
+    except ClientError as error:
+        parent.send(error.args[0] if error.args else str(error))
+
+
+def _closed(job: Job, parent: Connection) -> None:
+    with Model(job.model, url=job.url, transport=job.transport, timeout_s=job.timeout_s) as model:
+        stopwatch.watch(model)
+        model.predict(*job.requests[0][0])
+        _start(parent)
+        notes = Notes(worker=job.worker, parent=parent)
+        number = 0
+        while number != job.count and not notes.stopped():
+            inputs, outputs = job.requests[number % len(job.requests)]
+            moments = stopwatch.Moments()
+            stopwatch.MOMENTS.set(moments)
+            called = time.monotonic_ns()
+            try:
+                found = model.predict(*inputs, request_id=request_id(job.worker, number))
+            except ClientError as error:
+                notes.errors[_short(error)] += 1
+                notes.add(number, called, called, moments, FAILED)
+                time.sleep(PAUSE_S)
+            else:
+                notes.add(number, called, called, moments, RIGHT)
+                if not _right(found, outputs, job.tolerance):
+                    notes.rows[-1] = (*notes.rows[-1][:-1], WRONG)
+            number += 1
+        notes.send(last=True)
+
+
+async def _open(job: Job, parent: Connection, due_s: NDArray[np.float64]) -> None:
+    async with AsyncModel(job.model, url=job.url, transport=job.transport, timeout_s=job.timeout_s) as model:
+        stopwatch.watch_async(model)
+        await model.predict(*job.requests[0][0])
+        start = await asyncio.to_thread(_start, parent)
+        notes = Notes(worker=job.worker, parent=parent)
+        going: set[asyncio.Task[None]] = set()
+        for number, due in enumerate(start + (due_s * 1e9).astype(np.int64)):
+            if await _stopped_before(int(due), notes):
+                break
+            if len(going) < job.in_flight_limit:
+                task = asyncio.create_task(_one(job, model, notes, number, int(due)))
+                going.add(task)
+                task.add_done_callback(going.discard)
+            else:
+                notes.add(number, int(due), 0, stopwatch.Moments(), NOT_SENT)
+            # Requests leave and answers are taken even while everything is overdue.
+            await asyncio.sleep(0)
+        if going:
+            await asyncio.wait(going, timeout=job.timeout_s)
+        notes.send(last=True)
+
+
+async def _stopped_before(due: int, notes: Notes) -> bool:
+    """Wait until it is due; in slices, so that a stop is heard and reports leave on time while nothing is due."""
+    while not notes.stopped():
+        left = (due - time.monotonic_ns()) / 1e9
+        if left <= 0:
+            return False
+        await asyncio.sleep(min(left, 0.2))
+    return True
+
+
+async def _one(job: Job, model: AsyncModel, notes: Notes, number: int, due: int) -> None:
+    inputs, outputs = job.requests[number % len(job.requests)]
+    moments = stopwatch.Moments()
+    stopwatch.MOMENTS.set(moments)
+    called = time.monotonic_ns()
+    try:
+        found = await model.predict(*inputs, request_id=request_id(job.worker, number))
+    except ClientError as error:
+        notes.errors[_short(error)] += 1
+        notes.add(number, due, called, moments, FAILED)
+        return
+    at = len(notes.rows)
+    notes.add(number, due, called, moments, RIGHT)
+    if not _right(found, outputs, job.tolerance):
+        notes.rows[at] = (*notes.rows[at][:-1], WRONG)
+
+
+def _punctual() -> asyncio.AbstractEventLoop:
+    """A loop that wakes within microseconds: the usual one, on epoll, rounds every wait up to a millisecond."""
+    return asyncio.SelectorEventLoop(selectors.SelectSelector())
+
+
+def _start(parent: Connection) -> int:
+    """Say ready, and wait for the common start in nanoseconds of the monotonic clock."""
+    parent.send("")
+    start = int(parent.recv())
+    time.sleep(max(0.0, (start - time.monotonic_ns()) / 1e9))
+    return start
+
+
+def _right(found: Any, outputs: Arrays, tolerance: float) -> bool:
+    return differ(found if isinstance(found, tuple) else (found,), outputs) <= tolerance
+
+
+def _short(error: ClientError) -> str:
+    return f"{type(error).__name__}: {error}"[:300]
