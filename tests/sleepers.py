@@ -5,13 +5,14 @@ row was part of and when that execution began, in microseconds of the machine's 
 """
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import tritonclient.grpc.aio as triton
-from tritonclient.utils import InferenceServerException
+
+from serve.batcher.request import US, Request
 
 MODEL = '''
 import json
@@ -23,7 +24,8 @@ import triton_python_backend_utils as pb_utils
 
 class TritonPythonModel:
     def initialize(self, args):
-        parameters = json.loads(args["model_config"])["parameters"]
+        config = json.loads(args["model_config"])
+        parameters, self._batched = config["parameters"], config["max_batch_size"] > 0
         self._fixed = float(parameters["fixed_ms"]["string_value"]) / 1e3
         self._row = float(parameters["row_ms"]["string_value"]) / 1e3
         self._instance = int(args["model_instance_name"].rpartition("_")[2])
@@ -31,7 +33,7 @@ class TritonPythonModel:
 
     def execute(self, requests):
         start = time.monotonic()
-        rows = [request.inputs()[0].shape()[0] for request in requests]
+        rows = [request.inputs()[0].shape()[0] if self._batched else 1 for request in requests]
         self._executions += 1
         name = self._executions * 100 + self._instance
         time.sleep(max(0.0, self._fixed + self._row * sum(rows) - (time.monotonic() - start)))
@@ -55,55 +57,48 @@ def sleeper(repository: Path, name: str, config: str, *, fixed_ms: float = 20, r
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sent:
-    """One request of zeros: when it is sent after the first (seconds), and the shape of each input."""
-
-    at_s: float = 0.0
-    shapes: dict[str, list[int]]
-    priority: int = 0
-    timeout_us: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class Ran:
-    """What came back: the execution (None when it failed) and the error."""
+    """Requests by number (from 1) of each execution, in order of their start, and the errors of the others."""
 
-    execution: int | None
-    began_s: float = 0.0
-    error: str = ""
-    answered_s: float = field(default=0.0)
+    executions: list[list[int]]
+    errors: list[str]
 
 
-async def send(url: str, model: str, requests: Sequence[Sent]) -> list[Ran]:
-    """Send each request at its time, all on one connection, and say what ran together."""
+async def send(url: str, model: str, requests: Sequence[Request]) -> Ran:
+    """Send zeros of these shapes, each at its time, on one stream, so that they arrive in this order."""
     client = triton.InferenceServerClient(url, channel_args=[("grpc.enable_http_proxy", 0)])
     clock = asyncio.get_running_loop().time
-    begin = clock() + 0.05
+    begin = clock()
 
-    async def one(request: Sent) -> Ran:
-        tensors = []
-        for name, shape in request.shapes.items():
-            tensor = triton.InferInput(name, shape, "INT32")
-            tensor.set_data_from_numpy(np.zeros(shape, dtype=np.int32))
-            tensors.append(tensor)
-        await asyncio.sleep(begin + request.at_s - clock())
-        try:
-            answer = await client.infer(model, tensors, priority=request.priority, timeout=request.timeout_us)
-        except InferenceServerException as error:
-            return Ran(execution=None, error=str(error), answered_s=clock() - begin)
-        execution, began = answer.as_numpy("RAN")[0]
-        return Ran(execution=int(execution), began_s=began / 1e6 - begin, answered_s=clock() - begin)
+    async def each() -> AsyncIterator[dict[str, object]]:
+        for request in requests:
+            tensors = [_zeros(name, [request.rows, *shape]) for name, shape in request.shapes.items()]
+            await asyncio.sleep(max(0.0, begin + float(request.at) / 1e9 - clock()))
+            yield {
+                "model_name": model,
+                "inputs": tensors,
+                "request_id": str(request.number),
+                "priority": request.priority,
+                "timeout": int(request.timeout) // US or None,
+            }
 
+    batches: dict[tuple[int, int], list[int]] = {}
+    errors = []
     try:
-        return list(await asyncio.gather(*(one(request) for request in requests)))
+        answers = client.stream_infer(each())
+        for _ in requests:
+            answer, error = await anext(answers)
+            if error is None:
+                name, start = answer.as_numpy("RAN").reshape(-1, 2)[0]
+                batches.setdefault((int(start), int(name)), []).append(int(answer.get_response().id))
+            else:
+                errors.append(str(error))
     finally:
         await client.close()
+    return Ran(executions=[sorted(numbers) for _, numbers in sorted(batches.items())], errors=errors)
 
 
-def executed(ran: Sequence[Ran]) -> list[list[int]]:
-    """Indices of the requests of each execution, executions in order of their first request."""
-    batches: dict[int, list[int]] = {}
-    for index, one in enumerate(ran):
-        if one.execution is not None:
-            batches.setdefault(one.execution, []).append(index)
-    return list(batches.values())
+def _zeros(name: str, shape: list[int]) -> triton.InferInput:
+    tensor = triton.InferInput(name, shape, "INT32")
+    tensor.set_data_from_numpy(np.zeros(shape, dtype=np.int32))
+    return tensor
