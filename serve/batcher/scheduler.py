@@ -61,11 +61,11 @@ class Batcher:
 
     def enqueue(self, request: Request, now: Time) -> bool | None:
         """Queue a request: None where the queue is full, else whether the thread must be woken."""
+        while not self.queue and self.deadline <= now:  # it slept on while nothing waited
+            self.deadline += HOLD_POLL if self.holding else POLL
         self._queued_rows += request.rows
         if not self.queue.add(request, now):
             return None
-        while self.deadline <= now:  # it slept on while nothing waited
-            self.deadline += POLL
         wake = self._slot_free()
         if not self.rules.equal_shape:
             # Only then does Triton leave the thread asleep until enough rows for the next preferred size wait.

@@ -42,7 +42,8 @@ class Queue:
     @property
     def has_deadlines(self) -> bool:
         """Whether time alone can still take a request out."""
-        return any(one.deadline is not None for level in self._levels.values() for one in level.waiting)
+        rejecting = [level for level in self._levels.values() if not level.policy.delay_late]
+        return any(one.deadline is not None for level in rejecting for one in level.waiting)
 
     def add(self, request: Request, now: Time) -> bool:
         """Queue a request; False where its level is full."""
