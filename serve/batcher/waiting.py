@@ -72,6 +72,7 @@ class Queue:
                     yield one
                     index += 1
                 elif level.policy.delay_late:
+                    one.deadline = None
                     level.late.append(level.waiting.pop(index))
                 else:
                     self._reject(level, index)
