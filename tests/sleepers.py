@@ -1,7 +1,7 @@
 """A test-only Python model that sleeps for each execution and says which requests ran in it, and a way to load it.
 
-Every input is an INT32 tensor of any declared dims; the output holds, for each row, the number of the execution that the
-row was part of and when that execution began, in microseconds of the machine's monotonic clock.
+Every input is an INT32 tensor of any declared dims; the output holds, for each row, the number of the execution that
+the row was part of and when that execution began, in microseconds of the machine's monotonic clock.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ import tritonclient.grpc.aio as triton
 
 from serve.batcher.request import US, Request
 
-MODEL = '''
+MODEL = """
 import json
 import time
 
@@ -39,7 +39,7 @@ class TritonPythonModel:
         time.sleep(max(0.0, self._fixed + self._row * sum(rows) - (time.monotonic() - start)))
         seen = [np.tile(np.array([[name, int(start * 1e6)]], dtype=np.int64), (count, 1)) for count in rows]
         return [pb_utils.InferenceResponse([pb_utils.Tensor("RAN", one)]) for one in seen]
-'''
+"""
 
 
 def sleeper(repository: Path, name: str, config: str, *, fixed_ms: float = 20, row_ms: float = 0.5) -> Path:

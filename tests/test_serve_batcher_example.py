@@ -3,7 +3,7 @@
 A (4 rows) and C (2) come at 0, B (2) at X/3, D (6) and E (2) at 2X/3; every execution takes X, whatever its rows.
 """
 
-from fractions import Fraction as F
+from fractions import Fraction
 
 import pytest
 
@@ -12,26 +12,24 @@ from serve.batcher.request import Request, Time
 from serve.batcher.rules import Rules
 from serve.batcher.simulation import Outcome, simulate
 
-X = F(1)
+X = Fraction(1)
 NAMES = "ACBDE"
-REQUESTS = [(F(0), 4), (F(0), 2), (X / 3, 2), (2 * X / 3, 6), (2 * X / 3, 2)]
-SHORT = [F(1, 1000), F(1, 6), F(333, 1000)]
-LONG = [F(1, 3), F(1, 2), F(10)]
+REQUESTS = [(Fraction(0), 4), (Fraction(0), 2), (X / 3, 2), (2 * X / 3, 6), (2 * X / 3, 2)]
+SHORT = [Fraction(1, 1000), Fraction(1, 6), Fraction(333, 1000)]
+LONG = [Fraction(1, 3), Fraction(1, 2), Fraction(10)]
 
 
 def run(*, instances: int, delay: Time = 0, dynamic: bool = True) -> Outcome:
-    rules = Rules(
-        dynamic=dynamic, max_batch_size=8, preferred=frozenset([8]), delay=delay, instances=instances
-    )
+    rules = Rules(dynamic=dynamic, max_batch_size=8, preferred=frozenset([8]), delay=delay, instances=instances)
     load = Arrivals([Request(number=n, at=at, rows=rows) for n, (at, rows) in enumerate(REQUESTS)])
     return simulate(rules, lambda rows: X, load)
 
 
-def schedule(outcome: Outcome) -> list[tuple[str, F]]:
-    return [("".join(NAMES[r.number] for r in one.requests), F(one.start)) for one in outcome.executions]
+def schedule(outcome: Outcome) -> list[tuple[str, Fraction]]:
+    return [("".join(NAMES[r.number] for r in one.requests), Fraction(one.start)) for one in outcome.executions]
 
 
-def check(outcome: Outcome, expected: list[tuple[str, F]], makespan: F, latency: F) -> None:
+def check(outcome: Outcome, expected: list[tuple[str, Fraction]], makespan: Fraction, latency: Fraction) -> None:
     assert schedule(outcome) == expected
     assert outcome.makespan == makespan
     assert outcome.mean_latency == latency
@@ -46,35 +44,35 @@ def test_one_instance_without_batching() -> None:
 
 
 def test_one_instance_without_delay() -> None:
-    check(run(instances=1), [("AC", F(0)), ("BD", X), ("E", 2 * X)], 3 * X, 22 * X / 15)
+    check(run(instances=1), [("AC", Fraction(0)), ("BD", X), ("E", 2 * X)], 3 * X, 22 * X / 15)
 
 
 @pytest.mark.parametrize("d", SHORT)
-def test_one_instance_with_a_delay_shorter_than_the_gap_is_worse_than_none(d: F) -> None:
+def test_one_instance_with_a_delay_shorter_than_the_gap_is_worse_than_none(d: Fraction) -> None:
     outcome = run(instances=1, delay=d)
     check(outcome, [("AC", d), ("BD", X + d), ("E", 2 * X + d)], 3 * X + d, 22 * X / 15 + d)
 
 
 @pytest.mark.parametrize("d", LONG)
-def test_one_instance_with_a_delay_that_reaches_the_next_request(d: F) -> None:
+def test_one_instance_with_a_delay_that_reaches_the_next_request(d: Fraction) -> None:
     check(run(instances=1, delay=d), [("ACB", X / 3), ("DE", 4 * X / 3)], 7 * X / 3, 7 * X / 5)
 
 
 def test_two_instances_without_batching() -> None:
     outcome = run(instances=2, dynamic=False)
-    check(outcome, [("A", F(0)), ("C", F(0)), ("B", X), ("D", X), ("E", 2 * X)], 3 * X, 22 * X / 15)
+    check(outcome, [("A", Fraction(0)), ("C", Fraction(0)), ("B", X), ("D", X), ("E", 2 * X)], 3 * X, 22 * X / 15)
 
 
 def test_two_instances_without_delay() -> None:
-    check(run(instances=2), [("AC", F(0)), ("B", X / 3), ("DE", X)], 2 * X, 17 * X / 15)
+    check(run(instances=2), [("AC", Fraction(0)), ("B", X / 3), ("DE", X)], 2 * X, 17 * X / 15)
 
 
 @pytest.mark.parametrize("d", SHORT)
-def test_two_instances_with_a_short_delay(d: F) -> None:
+def test_two_instances_with_a_short_delay(d: Fraction) -> None:
     outcome = run(instances=2, delay=d)
     check(outcome, [("AC", d), ("B", X / 3 + d), ("DE", X + d)], 2 * X + d, 17 * X / 15 + d)
 
 
 @pytest.mark.parametrize("d", LONG)
-def test_two_instances_with_a_long_delay_end_sooner_but_answer_no_faster(d: F) -> None:
+def test_two_instances_with_a_long_delay_end_sooner_but_answer_no_faster(d: Fraction) -> None:
     check(run(instances=2, delay=d), [("ACB", X / 3), ("DE", 2 * X / 3)], 5 * X / 3, 17 * X / 15)

@@ -1,5 +1,6 @@
 """What no batcher may do, whatever the configuration and the requests: lose rows, overtake, overfill, idle."""
 
+import itertools
 from collections.abc import Iterator
 
 from hypothesis import given, settings
@@ -103,7 +104,9 @@ def test_without_delay_no_instance_is_idle_while_a_request_waits(data: st.DataOb
         waited_since = min(request.at for request in one.requests)
         if waited_since < one.start:
             # From its arrival until it started, every instance was busy: at each moment as many executions ran.
-            moments = {waited_since} | {other.end for other in outcome.executions if waited_since <= other.end < one.start}
+            moments = {waited_since} | {
+                other.end for other in outcome.executions if waited_since <= other.end < one.start
+            }
             for moment in moments:
                 running = sum(other.start <= moment < other.end for other in outcome.executions)
                 assert running == rule.instances
@@ -122,7 +125,7 @@ def test_a_closed_loop_never_has_more_in_flight_than_clients(data: st.DataObject
     assert len(outcome.answers) == total
     for client in range(clients):
         of_client = [answer for answer in outcome.answers if answer.request.client == client]
-        assert all(one.at < two.request.at for one, two in zip(of_client, of_client[1:], strict=False))
+        assert all(one.at < two.request.at for one, two in itertools.pairwise(of_client))
     assert max(outcome.sizes) <= min(clients, rule.max_batch_size)
 
 
@@ -149,11 +152,16 @@ def test_a_load_may_react_to_every_answer() -> None:
 
 
 def test_a_freed_instance_is_missed_until_the_next_poll_with_a_queue_policy() -> None:
-    """Without prefetch a burst of 100 takes 1.5 s instead of 0.1 s: one poll of 500 ms before each batch but the first."""
+    """Without prefetch a burst of 100 takes 1.5 s instead of 0.1 s: a poll before each batch but the first."""
     burst = [Request(number=n, at=0) for n in range(100)]
     fast = Rules(max_batch_size=32, preferred=frozenset([32]))
     slow = Rules(max_batch_size=32, preferred=frozenset([32]), policy=QueuePolicy(max_size=1000))
-    assert [one.start // MS for one in simulate(fast, lambda rows: 30 * MS, Arrivals(burst)).executions] == [0, 30, 60, 90]
+    assert [one.start // MS for one in simulate(fast, lambda rows: 30 * MS, Arrivals(burst)).executions] == [
+        0,
+        30,
+        60,
+        90,
+    ]
     outcome = simulate(slow, lambda rows: 30 * MS, Arrivals(burst))
     assert [one.start // MS for one in outcome.executions] == [0, 500, 1000, 1500]
     assert [one.closing.rule for one in outcome.executions][:3] == [Rule.MAX_BATCH_SIZE] * 3

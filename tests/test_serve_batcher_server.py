@@ -7,7 +7,6 @@ import asyncio
 from collections import Counter as Tally
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 from google.protobuf import text_format

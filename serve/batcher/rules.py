@@ -85,7 +85,9 @@ class Rules:
             policy=QueuePolicy.of(batching.default_queue_policy),
             policies={level: QueuePolicy.of(one) for level, one in batching.priority_queue_policy.items()},
             equal_shape=frozenset(
-                one.name for one in config.input if -1 in one.dims and not one.allow_ragged_batch or one.is_shape_tensor
+                one.name
+                for one in config.input
+                if (-1 in one.dims and not one.allow_ragged_batch) or one.is_shape_tensor
             ),
             equal_contents=frozenset(one.name for one in config.input if one.is_shape_tensor),
             optional=any(one.optional for one in config.input),
@@ -123,8 +125,9 @@ def instance_count(config: ModelConfig, *, gpus: int = 0) -> int:
 def _instances(group: ModelInstanceGroup, backend: str, gpus: int) -> int:
     on_gpu = group.kind == ModelInstanceGroup.KIND_GPU or (group.kind == ModelInstanceGroup.KIND_AUTO and gpus > 0)
     if on_gpu:
-        return max(group.count, 1) * (len(group.gpus) or max(gpus, 1))
-    return group.count if group.count > 0 else 2 if backend in TWO_ON_CPU else 1
+        return max(int(group.count), 1) * (len(group.gpus) or max(gpus, 1))
+    by_default = 2 if backend in TWO_ON_CPU else 1
+    return int(group.count) if group.count > 0 else by_default
 
 
 def _refuse_other_schedulers(config: ModelConfig) -> None:

@@ -105,9 +105,7 @@ class _Simulation:
             if notified or (self._rules.dynamic and self._batcher.queue and self._batcher.deadline <= now):
                 self._wake()
             self._start()
-        return Outcome(
-            executions=tuple(self._executions), answers=tuple(self._answers), stuck=len(self._batcher.queue)
-        )
+        return Outcome(executions=tuple(self._executions), answers=tuple(self._answers), stuck=len(self._batcher.queue))
 
     def _next_time(self) -> Time | None:
         times = [self._arrivals[0][0]] if self._arrivals else []

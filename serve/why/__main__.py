@@ -72,30 +72,40 @@ def _no_sizes(config: ModelConfig) -> list[int]:
     if variable:
         raise Mistake(
             f'model "{config.name}" takes inputs of different size ({", ".join(variable)}), and which ones it gets '
-            "decides what can run together. Say the sizes in turn (--mix 20,30,40), name a file (--requests FILE) or ask "
-            "a running server (--live http://localhost:8000)."
+            "decides what can run together. Say the sizes in turn (--mix 20,30,40), name a file (--requests FILE) or "
+            "ask a running server (--live http://localhost:8000)."
         )
     return []
 
 
 def _live(arguments: argparse.Namespace) -> int:
-    return live.explain(arguments.live, arguments.model, seconds=arguments.seconds, as_json_text=arguments.format == "json")
+    return live.explain(
+        arguments.live, arguments.model, seconds=arguments.seconds, as_json_text=arguments.format == "json"
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = program_parser("python -m serve.why", __doc__, example="python_batched_service --mix 20,30,40")
     parser.add_argument("model")
-    parser.add_argument("--repository", type=Path, default=REPOSITORY, help="model repository (default: this project's)")
+    parser.add_argument(
+        "--repository", type=Path, default=REPOSITORY, help="model repository (default: this project's)"
+    )
     parser.add_argument("--config-name", help="configs/NAME.pbtxt instead of config.pbtxt")
     parser.add_argument("--requests", type=Path, metavar="FILE", help="requests to replay, one JSON object a line")
     parser.add_argument("--mix", help="sizes in turn, put in place of each -1 in dims: 20,30,40 or 20*3,30")
     parser.add_argument("--count", type=_positive, default=200, help="requests of the mix (default 200)")
     parser.add_argument("--rows", type=_positive, default=1, help="rows of each request of the mix (default 1)")
     come = parser.add_mutually_exclusive_group()
-    come.add_argument("--concurrency", type=_positive, default=0, help="clients that wait for each answer (default: all at once)")
+    come.add_argument(
+        "--concurrency", type=_positive, default=0, help="clients that wait for each answer (default: all at once)"
+    )
     come.add_argument("--per-second", type=float, default=0, help="evenly spaced requests per second")
-    parser.add_argument("--service-ms", metavar="MS", help="time of an execution: 20+0.5 (with each row) or 1=20.5,8=24")
-    parser.add_argument("--gpus", type=int, default=0, help="GPUs of the server, for its number of instances (default 0)")
+    parser.add_argument(
+        "--service-ms", metavar="MS", help="time of an execution: 20+0.5 (with each row) or 1=20.5,8=24"
+    )
+    parser.add_argument(
+        "--gpus", type=int, default=0, help="GPUs of the server, for its number of instances (default 0)"
+    )
     parser.add_argument("--live", metavar="URL", help="http://host:port of a running server to watch instead")
     parser.add_argument("--seconds", type=float, default=10, help="how long to watch it (default 10)")
     parser.add_argument("--format", choices=["text", "json"], default="text")

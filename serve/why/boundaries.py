@@ -31,7 +31,7 @@ class Boundaries:
             case Rule.INPUTS:
                 return f"the next request has another set of inputs ({names})"
             case _:
-                return self.rule.value
+                return str(self.rule.value)
 
 
 def boundaries(executions: Iterable[Execution], rules: Rules) -> list[Boundaries]:

@@ -19,12 +19,12 @@ LARGER = (2, 4, 8)
 # Rows per execution or latency that change by less are no reason to change anything.
 WORTH = 1.05
 SOONER = 1.2
-PREFETCH = "Without any queue policy or priority level batches are formed ahead, with no poll of 500 ms."
+PREFETCH = "Without queue policies and priority levels batches are formed ahead, with no poll of 500 ms."
 
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """One change: what to write, what it asks of the model or the clients (a sentence), and the rules that it leads to."""
+    """One change: what to write, a sentence on what it asks of the model or the clients, and the rules it leads to."""
 
     text: str
     note: str
@@ -113,7 +113,9 @@ def changes(config: ModelConfig, rules: Rules, now: Outcome, *, gpus: int = 0) -
             lambda changed: changed.dynamic_batching.ClearField("preferred_batch_size"),
         )
     if not rules.prefetches:
-        yield edited("no queue policy, no priority levels", PREFETCH, lambda changed: _drop_policies(changed.dynamic_batching))
+        yield edited(
+            "no queue policy, no priority levels", PREFETCH, lambda changed: _drop_policies(changed.dynamic_batching)
+        )
     if Rule.MAX_BATCH_SIZE in closed and rules.max_batch_size:
         for size in (rules.max_batch_size * times for times in LARGER):
             yield edited(f"max_batch_size: {size}", "The model must take so many rows at once.", _limit(size))
@@ -169,7 +171,11 @@ def _delay(ms: int, edited: Edit) -> Change:
     def edit(changed: ModelConfig) -> None:
         changed.dynamic_batching.max_queue_delay_microseconds = ms * 1000
 
-    return edited(f"max_queue_delay_microseconds: {ms * 1000}", "The first request of a batch waits so long, even for an idle instance." if ms else "", edit)
+    return edited(
+        f"max_queue_delay_microseconds: {ms * 1000}",
+        "The first request of a batch waits so long, even for an idle instance." if ms else "",
+        edit,
+    )
 
 
 def _one_instance(changed: ModelConfig) -> None:

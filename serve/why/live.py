@@ -75,11 +75,15 @@ def _load(traced: Recording) -> Callable[[], Load]:
 
 
 def _show_counted(console: Console, url: str, model: str, counted: Sample, seconds: float) -> None:
-    console.print(f"{model} at {url}, {seconds:g} s: {counted.requests} requests, {counted.executions} executions", markup=False)
+    console.print(
+        f"{model} at {url}, {seconds:g} s: {counted.requests} requests, {counted.executions} executions", markup=False
+    )
     sizes = ", ".join(f"{count} of {size}" for size, count in counted.sizes.items())
     console.print(f"{counted.rows_per_execution:.2f} rows per execution ({sizes})", style="bold", markup=False)
     queue, compute = (counted.per_request_ms(total) for total in (counted.queue_ns, counted.compute_ns))
-    console.print(f"each request waited {queue:.1f} ms in the queue and {compute:.1f} ms in its execution", markup=False)
+    console.print(
+        f"each request waited {queue:.1f} ms in the queue and {compute:.1f} ms in its execution", markup=False
+    )
 
 
 def _show_replayed(console: Console, found: Study, traced: Recording, counted: Sample) -> None:
@@ -111,7 +115,9 @@ def _hint(config: ModelConfig, rules: Rules, counted: Sample) -> str:
     if rules.optional:
         return "Requests wait while small batches run; the set of optional inputs must be the same all over a batch."
     if not rules.prefetches:
-        return "Requests wait while small batches run: a queue policy or priorities turn off prefetch (polls of 500 ms)."
+        return (
+            "Requests wait while small batches run: a queue policy or priorities turn off prefetch (polls of 500 ms)."
+        )
     return f"Requests wait, and batches hold {mean:.1f} of {rules.max_batch_size} rows. {HOW}"
 
 

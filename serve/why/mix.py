@@ -39,7 +39,9 @@ class Mix:
         shapes = [self._shapes(config, size) for size in self.sizes or [1]]
 
         def make(number: int, client: int, at: Time) -> Request:
-            return Request(number=number, at=at, rows=self.rows, client=client, shapes=shapes[(number - 1) % len(shapes)])
+            return Request(
+                number=number, at=at, rows=self.rows, client=client, shapes=shapes[(number - 1) % len(shapes)]
+            )
 
         if self.concurrency:
             return ClosedLoop(self.concurrency, self.count, make)

@@ -106,7 +106,9 @@ def _instances(count: int) -> str:
 
 
 def _boundaries(study: Study) -> Table:
-    table = Table("why a batch was closed", "executions", "rows each", "what met there", box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(
+        "why a batch was closed", "executions", "rows each", "what met there", box=SIMPLE_HEAD, pad_edge=False
+    )
     for one in boundaries(study.now.executions, study.rules):
         share = one.executions / len(study.now.executions)
         met = [f"{text} ({count} x)" for text, count in one.met.most_common(SHOWN)]

@@ -14,8 +14,9 @@ from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelInput
 from export.terminal import Mistake
 from serve.batcher.request import MS, US, Request
 
+MOST = 1_000_000
 KEYS = {"at_ms", "inputs", "rows", "priority", "timeout_us", "count"}
-SAY = "Say it as {\"at_ms\": 0, \"inputs\": {\"INPUT\": [20]}}; python -m serve.why --help has every key."
+SAY = 'Say it as {"at_ms": 0, "inputs": {"INPUT": [20]}}; python -m serve.why --help has every key.'
 
 
 class RequestsError(Mistake):
@@ -36,6 +37,8 @@ def read_requests(path: Path, config: ModelConfig) -> list[Request]:
             entry = _entry(line, where := f"{path}:{number}")
             at_ms = _number(entry, "at_ms", at_ms, where)
             found += _requests(entry, at_ms, len(found), config, where)
+            if len(found) >= MOST:
+                raise RequestsError(f"{where}: more than {MOST:,} requests. Replay a part of them.")
     if not found:
         raise RequestsError(f"{path}: no request in it, so there is nothing to replay. {SAY}")
     return sorted(found, key=lambda request: request.at)
@@ -60,11 +63,11 @@ def _requests(
     rows = _whole(entry, "rows", 1, where, least=1)
     if rows > max(1, config.max_batch_size):
         raise RequestsError(
-            f"{where}: {rows} rows in one request, but max_batch_size is {config.max_batch_size}: the server refuses it. "
-            "Send fewer rows or raise max_batch_size."
+            f"{where}: {rows} rows in one request, but max_batch_size is {config.max_batch_size}: the server refuses "
+            "it. Send fewer rows or raise max_batch_size."
         )
     shapes, contents = complete(entry.get("inputs", {}), config, where)
-    for copy in range(_whole(entry, "count", 1, where, least=1)):
+    for copy in range(min(MOST, _whole(entry, "count", 1, where, least=1))):
         yield Request(
             number=before + copy + 1,
             at=round(at_ms * MS),
@@ -111,7 +114,10 @@ def complete(
 def _tensor(value: object, one: ModelInput, where: str) -> tuple[object, tuple[float, ...] | None]:
     if not isinstance(value, dict):
         return value, None
-    datatype, asked = value.get("datatype"), DataType.Name(one.data_type).removeprefix("TYPE_").replace("STRING", "BYTES")
+    datatype, asked = (
+        value.get("datatype"),
+        DataType.Name(one.data_type).removeprefix("TYPE_").replace("STRING", "BYTES"),
+    )
     if datatype is not None and datatype != asked:
         raise RequestsError(
             f'{where}: input "{one.name}" is {asked}, not {datatype}: the server refuses such a request. Correct it.'
@@ -121,13 +127,13 @@ def _tensor(value: object, one: ModelInput, where: str) -> tuple[object, tuple[f
 
 
 def _checked(shape: object, one: ModelInput, where: str) -> tuple[int, ...]:
-    whole = isinstance(shape, list) and all(isinstance(dim, int) and not isinstance(dim, bool) for dim in shape)
-    if isinstance(shape, list) and whole and len(shape) == len(one.dims):
-        if all(dim >= 0 and asked in (-1, dim) for dim, asked in zip(shape, one.dims, strict=True)):
-            return tuple(shape)
+    dims = shape if isinstance(shape, list) else [None]
+    whole = all(isinstance(dim, int) and not isinstance(dim, bool) and dim >= 0 for dim in dims)
+    if whole and len(dims) == len(one.dims) and all(a in (-1, b) for a, b in zip(one.dims, dims, strict=True)):
+        return tuple(dims)
     raise RequestsError(
-        f'{where}: input "{one.name}" has shape {json.dumps(shape)[:60]}, but dims {list(one.dims)} in the configuration '
-        "(-1 is any size). Give the shape without the batch axis, which is \"rows\"."
+        f'{where}: input "{one.name}" has shape {json.dumps(shape)[:60]}, but dims {list(one.dims)} in the '
+        'configuration (-1 is any size). Give the shape without the batch axis, which is "rows".'
     )
 
 
@@ -141,5 +147,7 @@ def _number(entry: Mapping[str, Any], key: str, default: float, where: str) -> f
 def _whole(entry: Mapping[str, Any], key: str, default: int, where: str, *, least: int = 0) -> int:
     value = entry.get(key, default)
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 10**9:
-        raise RequestsError(f'{where}: "{key}" is {json.dumps(value)[:60]}, not a whole number from {least} up. Correct it.')
+        raise RequestsError(
+            f'{where}: "{key}" is {json.dumps(value)[:60]}, not a whole number from {least} up. Correct it.'
+        )
     return value

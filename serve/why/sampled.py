@@ -63,7 +63,9 @@ class Sample:
         return self._combined(other, -1)
 
     def _combined(self, other: Self, sign: int) -> Self:
-        whole = {name: value + sign * getattr(other, name) for name, value in vars(self).items() if isinstance(value, int)}
+        whole = {
+            name: value + sign * getattr(other, name) for name, value in vars(self).items() if isinstance(value, int)
+        }
         return type(self)(
             **whole,
             sizes=_merged(self.sizes, other.sizes, sign),
@@ -92,7 +94,9 @@ def call(url: str, body: Mapping[str, Any] | None = None) -> Any:
         with DIRECT.open(urllib.request.Request(url, data=data), timeout=5) as answer:
             return json.load(answer)
     except urllib.error.HTTPError as error:
-        raise ServerError(f"{url}: the server answered {error.code}: {error.read().decode(errors='replace')[:300]}") from error
+        raise ServerError(
+            f"{url}: the server answered {error.code}: {error.read().decode(errors='replace')[:300]}"
+        ) from error
     except (OSError, ValueError) as error:
         raise ServerError(
             f"{url}: no Triton server answers there ({error}). Give its HTTP address, for example http://localhost:8000."

@@ -5,6 +5,7 @@ the level can be changed at run time (the file cannot). They hold neither priori
 """
 
 import contextlib
+import itertools
 import json
 import time
 from collections import Counter, defaultdict
@@ -41,7 +42,12 @@ def recording(url: str, model: str, *, batched: bool) -> Iterator[Recording]:
     try:
         before = call(address)
         default = call(f"{url}/v2/trace/setting")
-        now = {"trace_level": ["TIMESTAMPS", "TENSORS"], "trace_rate": "1", "trace_count": str(MOST), "log_frequency": "10"}
+        now = {
+            "trace_level": ["TIMESTAMPS", "TENSORS"],
+            "trace_rate": "1",
+            "trace_count": str(MOST),
+            "log_frequency": "10",
+        }
         call(address, now)
     except ServerError as error:
         found.missing = f"the server does not trace ({str(error).rpartition('answered ')[2]}). {HOW}"
@@ -108,7 +114,7 @@ def clients(spans: list[tuple[int, int]]) -> int:
         return 0
     share: Counter[int] = Counter()
     inside = 0
-    for (at, step), (following, _) in zip(events, events[1:], strict=False):
+    for (at, step), (following, _) in itertools.pairwise(events):
         inside += step
         share[inside] += following - at
     most = max(share)
