@@ -7,12 +7,14 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 from google.protobuf import text_format
 from sleepers import send, sleeper
 from test_serve_batcher_server import CASES, HELD, requests
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from clients.connection import connect
 from clients.counters import Counters
 from serve.batcher.load import Arrivals
 from serve.batcher.request import MS, Request
@@ -141,13 +143,11 @@ def test_a_server_that_does_not_trace_says_what_its_statistics_know(
     assert "More requests at a time would batch" in said  # a single client
     assert main(["nothing", "--live", server.http_url]) == 2
     assert "unknown model" in " ".join(capsys.readouterr().err.split())
+    assert main(["simulated_accelerator", "--live", server.grpc_url]) == 2
+    assert "not that of gRPC" in " ".join(capsys.readouterr().err.split())
 
 
 async def _pictures(url: str) -> None:
-    import numpy as np
-
-    from clients.connection import connect
-
     async with connect(url) as connection:
         for _ in range(60):
             await connection.infer("simulated_accelerator", {"input.1": np.zeros((1, 1, 32, 100), np.float32)})

@@ -153,7 +153,7 @@ class Batcher:
 
     def _scan(self, now: Time) -> "_Scan":
         """Go through the queue as far as one batch can reach."""
-        payload, scan = self._payload, _Scan()
+        payload, scan, rejected = self._payload, _Scan(), len(self.queue.rejected)
         for one in self.queue.candidates(now):
             request = one.request
             if not payload.rows and not scan.seen:
@@ -173,6 +173,8 @@ class Batcher:
             scan.rows += request.rows
             if payload.rows + scan.rows in self.rules.preferred:
                 scan.best = len(scan.seen)
+        # As in Triton, those that are rejected at a poll stay in this count.
+        self._queued_rows -= sum(request.rows for request in self.queue.rejected[rejected:])
         return scan
 
     def _at_size(self, scan: "_Scan") -> Closing:

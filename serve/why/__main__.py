@@ -11,9 +11,11 @@ A file of requests has one JSON object a line; a key that is left out has its de
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from rich.console import Console
+from rich.progress import track
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.repository import REPOSITORY, config_file, model_folder, read_config
@@ -21,10 +23,10 @@ from export.terminal import Mistake, guarded, program_parser, terminal
 from serve.batcher.load import Arrivals, Load
 from serve.batcher.rules import Rules
 from serve.why import live
-from serve.why.changes import study
+from serve.why.changes import Change, study
 from serve.why.mix import Mix, read_sizes
 from serve.why.report import as_json, show
-from serve.why.requests_file import read_requests
+from serve.why.requests_file import MOST, read_requests
 from serve.why.service import read_service
 
 DEFAULT_SERVICE = "10"
@@ -44,13 +46,24 @@ def _offline(arguments: argparse.Namespace) -> int:
     rules = Rules.of(config, gpus=arguments.gpus)
     load, what = _load(arguments, config)
     service = read_service(arguments.service_ms or DEFAULT_SERVICE)
-    found = study(config, rules, service, load, gpus=arguments.gpus)
+    quiet = arguments.format == "json"
+    found = study(config, rules, service, load, gpus=arguments.gpus, progress=lambda some: _shown(some, quiet=quiet))
     if arguments.format == "json":
         print(as_json(found))
         return 0
     said = f"{arguments.service_ms} ms" if arguments.service_ms else "10 ms (assumed; say --service-ms 20+0.5)"
     show(terminal(), found, f"{path}: {what}", service=said)
     return 0
+
+
+def _shown(changes: Sequence[Change], *, quiet: bool) -> Iterable[Change]:
+    return track(
+        changes,
+        "trying changes",
+        disable=quiet or not sys.stderr.isatty(),
+        transient=True,
+        console=Console(stderr=True),
+    )
 
 
 def _load(arguments: argparse.Namespace, config: ModelConfig) -> tuple[Callable[[], Load], str]:
@@ -99,7 +112,7 @@ def _parser() -> argparse.ArgumentParser:
     come.add_argument(
         "--concurrency", type=_positive, default=0, help="clients that wait for each answer (default: all at once)"
     )
-    come.add_argument("--per-second", type=float, default=0, help="evenly spaced requests per second")
+    come.add_argument("--per-second", type=_amount, default=0, help="evenly spaced requests per second")
     parser.add_argument(
         "--service-ms", metavar="MS", help="time of an execution: 20+0.5 (with each row) or 1=20.5,8=24"
     )
@@ -107,15 +120,24 @@ def _parser() -> argparse.ArgumentParser:
         "--gpus", type=int, default=0, help="GPUs of the server, for its number of instances (default 0)"
     )
     parser.add_argument("--live", metavar="URL", help="http://host:port of a running server to watch instead")
-    parser.add_argument("--seconds", type=float, default=10, help="how long to watch it (default 10)")
+    parser.add_argument("--seconds", type=_amount, default=10, help="how long to watch it (default 10)")
     parser.add_argument("--format", choices=["text", "json"], default="text")
     return parser
 
 
 def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a whole number from 1 up")
+    if not text.isdecimal() or not 1 <= int(text) <= MOST:
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number from 1 to {MOST:,}")
+    return int(text)
+
+
+def _amount(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0
+    if not 0 < value < MOST:
+        raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
     return value
 
 

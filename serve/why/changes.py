@@ -1,7 +1,7 @@
 """Changes to the configuration or the clients that could let more rows run together, each tried in the simulation."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelDynamicBatching
@@ -74,12 +74,20 @@ class Study:
         return float(trial.outcome.mean_latency / before) if before else 1.0
 
 
-def study(config: ModelConfig, rules: Rules, service: ServiceTime, load: Callable[[], Load], *, gpus: int = 0) -> Study:
+def study(
+    config: ModelConfig,
+    rules: Rules,
+    service: ServiceTime,
+    load: Callable[[], Load],
+    *,
+    gpus: int = 0,
+    progress: Callable[[Sequence[Change]], Iterable[Change]] = lambda changes: changes,
+) -> Study:
     """Replay the load now and after each change; `load` makes it anew each time."""
     now = simulate(rules, service, load())
     trials = [
         Trial(change=change, outcome=simulate(change.rules, service, load()))
-        for change in changes(config, rules, now, gpus=gpus)
+        for change in progress(list(changes(config, rules, now, gpus=gpus)))
     ]
     return Study(rules=rules, now=now, trials=trials)
 

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import sys
 import time
 from collections.abc import Callable, Sequence
 
@@ -53,7 +54,8 @@ def explain(url: str, model: str, *, seconds: float, as_json_text: bool) -> int:
 
 def _wait(seconds: float, *, quiet: bool) -> None:
     steps = range(max(1, round(seconds / STEP_S)))
-    for _ in track(steps, "watching", disable=quiet, transient=True):
+    hidden = quiet or not sys.stderr.isatty()
+    for _ in track(steps, "watching", disable=hidden, transient=True, console=Console(stderr=True)):
         time.sleep(seconds / len(steps))
 
 

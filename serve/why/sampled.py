@@ -1,5 +1,6 @@
 """The statistics of one model on a running server, over HTTP, and their difference over some seconds."""
 
+import http.client
 import json
 import urllib.error
 import urllib.request
@@ -97,9 +98,9 @@ def call(url: str, body: Mapping[str, Any] | None = None) -> Any:
         raise ServerError(
             f"{url}: the server answered {error.code}: {error.read().decode(errors='replace')[:300]}"
         ) from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         raise ServerError(
-            f"{url}: no Triton server answers there ({error}). Give its HTTP address, for example http://localhost:8000."
+            f"{url}: no Triton server answers there ({error}). Give its HTTP address (not that of gRPC), for example http://localhost:8000."
         ) from error
 
 
