@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from google.protobuf import text_format
 from sleepers import send, sleeper
-from test_serve_batcher_server import CASES, HELD, requests
+from test_serve_batcher_server import CASES, HELD, VARIABLE, requests
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from clients.connection import connect
@@ -70,7 +70,8 @@ def changed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         milliseconds = CASES[asked.case].execution_ms
         text = text_format.MessageToString(best.change.config)
         sleeper(folder, f"{name}_changed", text, fixed_ms=milliseconds, row_ms=0)
-    sleeper(folder, "live", CASES["lengths_20_30_40"].config, fixed_ms=10, row_ms=0)
+    # Without delay: with one, twelve clients never fill 16 rows, and ragged batches would wait for it each time.
+    sleeper(folder, "live", VARIABLE + "max_batch_size: 16 dynamic_batching { }", fixed_ms=10, row_ms=0)
     models = ["live", *(f"{name}_changed" for name in ASKED)]
     trace = ("--trace-config", f"triton,file={folder.parent / 'trace.json'}", "--trace-config", "level=OFF")
     settings = Settings(
