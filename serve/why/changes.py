@@ -1,0 +1,192 @@
+"""Changes to the configuration or the clients that could let more rows run together, each tried in the simulation."""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelDynamicBatching
+
+from serve.batcher.instances import ServiceTime
+from serve.batcher.load import Load
+from serve.batcher.payload import Rule
+from serve.batcher.request import US
+from serve.batcher.rules import Rules
+from serve.batcher.simulation import Outcome, simulate
+from serve.why.boundaries import differing
+
+DELAYS_MS = (0, 1, 2, 5, 10, 20, 50, 100)
+LARGER = (2, 4, 8)
+# Rows per execution or latency that change by less are no reason to change anything.
+WORTH = 1.05
+SOONER = 1.2
+PREFETCH = "Without queue policies and priority levels batches are formed ahead, with no poll of 500 ms."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """One change: what to write, a sentence on what it asks of the model or the clients, and the rules it leads to."""
+
+    text: str
+    note: str
+    rules: Rules
+    config: ModelConfig | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """A change and what the simulation says of it."""
+
+    change: Change
+    outcome: Outcome
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """What happens now and what each change would make of it."""
+
+    rules: Rules
+    now: Outcome
+    trials: Sequence[Trial]
+
+    @property
+    def best(self) -> Trial | None:
+        """The change that helps most; None where none does.
+
+        That is the one with the most rows per execution which makes requests wait no longer on average; where none of
+        those gains rows, the one that answers sooner; where none does that, the one that gains rows at the least cost.
+        """
+        gaining = [one for one in self.trials if self.gain(one) > WORTH]
+        cheap = [one for one in gaining if self.costs(one) <= WORTH]
+        if cheap:
+            most = max(self.gain(one) for one in cheap)
+            # Of changes that gain the same the first: they are in the order of how little they change.
+            return next(one for one in cheap if self.gain(one) * WORTH >= most)
+        sooner = [one for one in self.trials if self.costs(one) < 1 / SOONER and self.gain(one) * WORTH >= 1]
+        return min(sooner or gaining, key=self.costs, default=None)
+
+    def gain(self, trial: Trial) -> float:
+        """Rows per execution over those of now."""
+        return trial.outcome.rows_per_execution / (self.now.rows_per_execution or 1)
+
+    def costs(self, trial: Trial) -> float:
+        """Mean latency over that of now."""
+        before = self.now.mean_latency
+        return float(trial.outcome.mean_latency / before) if before else 1.0
+
+
+def study(
+    config: ModelConfig,
+    rules: Rules,
+    service: ServiceTime,
+    load: Callable[[], Load],
+    *,
+    gpus: int = 0,
+    progress: Callable[[Sequence[Change]], Iterable[Change]] = lambda changes: changes,
+) -> Study:
+    """Replay the load now and after each change; `load` makes it anew each time."""
+    now = simulate(rules, service, load())
+    trials = [
+        Trial(change=change, outcome=simulate(change.rules, service, load()))
+        for change in progress(list(changes(config, rules, now, gpus=gpus)))
+    ]
+    return Study(rules=rules, now=now, trials=trials)
+
+
+def changes(config: ModelConfig, rules: Rules, now: Outcome, *, gpus: int = 0) -> Iterator[Change]:
+    """Every single change that could help, given which rules closed batches; those that change least come first."""
+
+    def edited(text: str, note: str, edit: Callable[[ModelConfig], object]) -> Change:
+        changed = ModelConfig()
+        changed.CopyFrom(config)
+        edit(changed)
+        return Change(text=text, note=note, config=changed, rules=Rules.of(changed, gpus=gpus, hold=rules.hold))
+
+    closed = {one.closing.rule for one in now.executions}
+    if not rules.dynamic or rules.max_batch_size == 0:
+        yield _batching(config, edited)
+    if not rules.dynamic:
+        return
+    if Rule.SHAPE in closed:
+        yield _ragged(now, rules, edited)
+    if Rule.INPUTS in closed:
+        yield Change(
+            text="the same inputs in every request",
+            note="Clients then send each optional input always (with its default value) or never.",
+            rules=dataclasses.replace(rules, optional=False),
+        )
+    if set(config.dynamic_batching.preferred_batch_size) - {rules.max_batch_size}:
+        yield edited(
+            "no preferred_batch_size",
+            "Preferred sizes are for backends that are built for some sizes, such as TensorRT engines.",
+            lambda changed: changed.dynamic_batching.ClearField("preferred_batch_size"),
+        )
+    if not rules.prefetches:
+        yield edited(
+            "no queue policy, no priority levels", PREFETCH, lambda changed: _drop_policies(changed.dynamic_batching)
+        )
+    if Rule.MAX_BATCH_SIZE in closed and rules.max_batch_size:
+        for size in (rules.max_batch_size * times for times in LARGER):
+            yield edited(f"max_batch_size: {size}", "The model must take so many rows at once.", _limit(size))
+    yield from (_delay(ms, edited) for ms in DELAYS_MS if rules.max_batch_size > 1 and ms * 1000 * US != rules.delay)
+    if rules.instances > 1:
+        yield edited("instance_group [ { count: 1 } ]", "Fewer executions at a time, each larger.", _one_instance)
+
+
+Edit = Callable[[str, str, Callable[[ModelConfig], object]], Change]
+
+
+def _batching(config: ModelConfig, edited: Edit) -> Change:
+    def edit(changed: ModelConfig) -> None:
+        changed.dynamic_batching.SetInParent()
+        changed.max_batch_size = changed.max_batch_size or 8
+
+    if config.max_batch_size:
+        return edited("dynamic_batching { }", "The model already takes batches.", edit)
+    text = "max_batch_size: 8 and dynamic_batching { }"
+    return edited(text, "The model's first axis, left out of dims, must be the batch.", edit)
+
+
+def _ragged(now: Outcome, rules: Rules, edited: Edit) -> Change:
+    closings = [one.closing for one in now.executions if one.closing.rule is Rule.SHAPE]
+    names = sorted({name for closing in closings for name in differing(closing, rules)} - rules.equal_contents)
+
+    def edit(changed: ModelConfig) -> None:
+        for one in changed.input:
+            if one.name in names:
+                one.allow_ragged_batch = True
+
+    return edited(
+        "allow_ragged_batch: true on " + " and ".join(names),
+        "The model must take requests of different length in one execution. Padding to one length in the clients lets "
+        "as many run together.",
+        edit,
+    )
+
+
+def _drop_policies(batching: ModelDynamicBatching) -> None:
+    for name in ("default_queue_policy", "priority_queue_policy", "priority_levels", "default_priority_level"):
+        batching.ClearField(name)
+
+
+def _limit(size: int) -> Callable[[ModelConfig], None]:
+    def edit(changed: ModelConfig) -> None:
+        changed.max_batch_size = size
+
+    return edit
+
+
+def _delay(ms: int, edited: Edit) -> Change:
+    def edit(changed: ModelConfig) -> None:
+        changed.dynamic_batching.max_queue_delay_microseconds = ms * 1000
+
+    return edited(
+        f"max_queue_delay_microseconds: {ms * 1000}",
+        "The first request of a batch waits so long, even for an idle instance." if ms else "",
+        edit,
+    )
+
+
+def _one_instance(changed: ModelConfig) -> None:
+    kind = changed.instance_group[0].kind if changed.instance_group else 0
+    del changed.instance_group[:]
+    changed.instance_group.add(count=1, kind=kind)

@@ -1,0 +1,131 @@
+"""Why batches do not form on a running server: its statistics over some seconds, and its traces where it has them."""
+
+import itertools
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+from rich.console import Console
+from rich.progress import track
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from export.terminal import Mistake, terminal
+from serve.batcher.load import Arrivals, ClosedLoop, Load
+from serve.batcher.request import Request, Time
+from serve.batcher.rules import Rules
+from serve.loaded import config as loaded_config
+from serve.why.changes import Study, study
+from serve.why.report import as_json, show
+from serve.why.sampled import Sample, call
+from serve.why.traces import HOW, Recording, recording
+
+STEP_S = 0.1
+
+
+def explain(url: str, model: str, *, seconds: float, as_json_text: bool) -> int:
+    """Watch `model` on the server at `url` (http://host:port) and say why its batches are as they are."""
+    url = url.rstrip("/") if "://" in url else f"http://{url.rstrip('/')}"
+    call(f"{url}/v2/models/{model}/config")  # says what is wrong, where something is
+    config = loaded_config(url, model)
+    rules = Rules.of(config)
+    with recording(url, model, batched=config.max_batch_size > 0) as traced:
+        before = Sample.read(url, model)
+        _wait(seconds, quiet=as_json_text)
+        counted = Sample.read(url, model) - before
+    if not counted.executions:
+        raise Mistake(
+            f"{url}: no request to '{model}' was executed in {seconds:g} s, so there is nothing to explain. Send load "
+            "meanwhile, or watch longer (--seconds)."
+        )
+    found = study(config, rules, counted.service, _load(traced)) if traced.requests else None
+    if as_json_text:
+        print(json.dumps({"counted": _as_dict(counted), **(json.loads(as_json(found)) if found else {})}, indent=2))
+        return 0
+    console = terminal()
+    _show_counted(console, url, model, counted, seconds)
+    if found is None:
+        console.print(f"Which rule closed the batches is not known: {traced.missing}", markup=False)
+        console.print(_hint(config, rules, counted), markup=False, style="bold")
+    else:
+        _show_replayed(console, found, traced, counted)
+    return 0
+
+
+def _wait(seconds: float, *, quiet: bool) -> None:
+    steps = range(max(1, round(seconds / STEP_S)))
+    hidden = quiet or not sys.stderr.isatty()
+    for _ in track(steps, "watching", disable=hidden, transient=True, console=Console(stderr=True)):
+        time.sleep(seconds / len(steps))
+
+
+def _load(traced: Recording) -> Callable[[], Load]:
+    """What came, again: as from the same number of waiting clients where that is what it was, else at its times."""
+    if not traced.clients:
+        return lambda: Arrivals(traced.requests)
+
+    def again() -> Load:
+        kinds = itertools.cycle(traced.requests)
+
+        def make(number: int, client: int, at: Time) -> Request:
+            kind = next(kinds)
+            return Request(number=number, at=at, client=client, rows=kind.rows, shapes=kind.shapes)
+
+        return ClosedLoop(traced.clients, len(traced.requests), make)
+
+    return again
+
+
+def _show_counted(console: Console, url: str, model: str, counted: Sample, seconds: float) -> None:
+    console.print(
+        f"{model} at {url}, {seconds:g} s: {counted.requests} requests, {counted.executions} executions", markup=False
+    )
+    sizes = ", ".join(f"{count} of {size}" for size, count in counted.sizes.items())
+    console.print(f"{counted.rows_per_execution:.2f} rows per execution ({sizes})", style="bold", markup=False)
+    queue, compute = (counted.per_request_ms(total) for total in (counted.queue_ns, counted.compute_ns))
+    console.print(
+        f"each request waited {queue:.1f} ms in the queue and {compute:.1f} ms in its execution", markup=False
+    )
+
+
+def _show_replayed(console: Console, found: Study, traced: Recording, counted: Sample) -> None:
+    come = f"from {traced.clients} clients that wait for answers" if traced.clients else "at their own times"
+    title = (
+        f"\nreplay of {len(traced.requests)} traced requests, {come}: {found.now.rows_per_execution:.2f} rows per "
+        f"execution, the server counted {counted.rows_per_execution:.2f}"
+    )
+    show(console, found, title, service="what the server counted for its size")
+
+
+def _hint(config: ModelConfig, rules: Rules, counted: Sample) -> str:
+    """What statistics alone can say: they count sizes and times, but see no shapes."""
+    if not rules.dynamic:
+        return "The model has no dynamic_batching, so every request is an execution. Add: dynamic_batching { }."
+    mean = counted.rows_per_execution
+    largest = max(rules.preferred, default=rules.max_batch_size)
+    if max(counted.sizes) >= largest and mean > 0.9 * largest:
+        what = "max_batch_size" if largest == rules.max_batch_size else "the largest preferred_batch_size"
+        return f"Batches are full: {what} is {largest}."
+    if counted.queue_ns < counted.compute_ns / 2:
+        return "Requests hardly wait, so there is seldom another one to run with. More requests at a time would batch."
+    variable = _names(sorted(rules.equal_shape))
+    if variable:
+        return (
+            f"Requests wait while small batches run, and {variable} must have one shape all over a batch: most likely "
+            "requests of different shape follow each other. Compare: serve.why --mix with your sizes."
+        )
+    if rules.optional:
+        return "Requests wait while small batches run; the set of optional inputs must be the same all over a batch."
+    if not rules.prefetches:
+        return (
+            "Requests wait while small batches run: a queue policy or priorities turn off prefetch (polls of 500 ms)."
+        )
+    return f"Requests wait, and batches hold {mean:.1f} of {rules.max_batch_size} rows. {HOW}"
+
+
+def _names(names: Sequence[str]) -> str:
+    return " and ".join(names)
+
+
+def _as_dict(counted: Sample) -> dict[str, object]:
+    return {**vars(counted), "rows_per_execution": counted.rows_per_execution}

@@ -1,0 +1,74 @@
+"""A request mix in a few words: sizes in turn, for those who know their lengths but have no file of requests."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from export.terminal import Mistake
+from serve.batcher.load import Arrivals, ClosedLoop, Load
+from serve.batcher.request import MS, Request, Time
+from serve.why.requests_file import complete
+
+
+class MixError(Mistake):
+    """The words do not make a mix for this model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mix:
+    """`sizes` in turn, each put in place of every -1 in the dims; `count` requests of `rows` rows.
+
+    They come `per_second` evenly, or as fast as `concurrency` clients are answered, or, with neither, all at once.
+    """
+
+    sizes: Sequence[int]
+    count: int = 200
+    rows: int = 1
+    concurrency: int = 0
+    per_second: float = 0
+
+    def load(self, config: ModelConfig) -> Load:
+        """The requests for one model."""
+        if not 1 <= self.rows <= max(1, config.max_batch_size):
+            raise MixError(
+                f"--rows {self.rows}: a request to '{config.name}' has 1 to {max(1, config.max_batch_size)} rows "
+                "(max_batch_size). Say such a number."
+            )
+        shapes = [self._shapes(config, size) for size in self.sizes or [1]]
+
+        def make(number: int, client: int, at: Time) -> Request:
+            return Request(
+                number=number, at=at, rows=self.rows, client=client, shapes=shapes[(number - 1) % len(shapes)]
+            )
+
+        if self.concurrency:
+            return ClosedLoop(self.concurrency, self.count, make)
+        gap = round(1000 * MS / self.per_second) if self.per_second else 0
+        return Arrivals([make(number, 0, (number - 1) * gap) for number in range(1, self.count + 1)])
+
+    def _shapes(self, config: ModelConfig, size: int) -> dict[str, tuple[int, ...]]:
+        given = {one.name: [size if dim == -1 else dim for dim in one.dims] for one in config.input if not one.optional}
+        return complete(given, config, "--mix")[0]
+
+    def __str__(self) -> str:
+        come = "all at once"
+        if self.concurrency:
+            come = f"from {self.concurrency} clients, each with one in flight"
+        elif self.per_second:
+            come = f"{self.per_second:g} a second"
+        return f"{self.count} requests {come}"
+
+
+def read_sizes(text: str) -> list[int]:
+    """`20,30*2,40` is 20, 30, 30, 40; raises `MixError`."""
+    try:
+        parts = [part.partition("*") for part in text.split(",")]
+        sizes = [[int(size)] * int(times or 1) for size, _, times in parts]
+    except ValueError as error:
+        raise MixError(f"--mix {text}: not a list of sizes. Write them in turn: 20,30,40 or 20*3,30.") from error
+    found = list(itertools.chain(*sizes))
+    if not found or min(found) < 0:
+        raise MixError(f"--mix {text}: sizes are 0 or more, and there is at least one. Write them in turn: 20,30,40.")
+    return found

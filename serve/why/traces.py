@@ -1,0 +1,122 @@
+"""The server's own traces: what each request's shapes were and when it was queued, switched on for some seconds.
+
+tritonserver writes them only where it was started with `--trace-config triton,file=PATH --trace-config level=OFF`; then
+the level can be changed at run time (the file cannot). They hold neither priorities nor timeouts.
+"""
+
+import contextlib
+import itertools
+import json
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from serve.batcher.request import Request
+from serve.why.sampled import ServerError, call
+
+# Traces hold the values of every tensor, so there is an end to them.
+MOST = 2000
+HOW = (
+    "Start the server with --trace-config triton,file=/tmp/trace.json --trace-config level=OFF (after -- with "
+    "python -m serve), and requests can be looked at while it runs."
+)
+
+
+@dataclass(kw_only=True)
+class Recording:
+    """What was traced: requests in order of arrival, or the reason why there are none."""
+
+    requests: list[Request] = field(default_factory=list)
+    clients: int = 0
+    missing: str = ""
+
+
+@contextlib.contextmanager
+def recording(url: str, model: str, *, batched: bool) -> Iterator[Recording]:
+    """Trace every request to `model` inside the block; the settings are as before after it."""
+    found, address = Recording(), f"{url}/v2/models/{model}/trace/setting"
+    began = time.time() - 0.01
+    try:
+        before = call(address)
+        default = call(f"{url}/v2/trace/setting")
+        now = {
+            "trace_level": ["TIMESTAMPS", "TENSORS"],
+            "trace_rate": "1",
+            "trace_count": str(MOST),
+            "log_frequency": "10",
+        }
+        call(address, now)
+    except ServerError as error:
+        found.missing = f"the server does not trace ({str(error).rpartition('answered ')[2]}). {HOW}"
+        yield found
+        return
+    try:
+        yield found
+    finally:
+        call(address, {key: None if before[key] == default[key] else before[key] for key in now})
+    _fill(found, Path(before["trace_file"]), model, began, batched=batched)
+
+
+def _fill(found: Recording, path: Path, model: str, began: float, *, batched: bool) -> None:
+    files = [one for one in path.parent.glob(f"{path.name}*") if one.stat().st_mtime >= began]
+    entries = []
+    for one in files:
+        try:
+            entries += json.loads(one.read_text())
+        except (OSError, ValueError):
+            continue  # another trace's file, or one still being written
+    found.requests, spans = read_traces(entries, model, batched=batched)
+    found.clients = clients(spans)
+    if not found.requests:
+        found.missing = f"the server writes its traces to {path}, which cannot be read here. Run this on its machine."
+
+
+def read_traces(
+    entries: list[dict[str, Any]], model: str, *, batched: bool
+) -> tuple[list[Request], list[tuple[int, int]]]:
+    """Requests to `model` in order of arrival, and from when to when each was in the server (ns)."""
+    names: dict[int, str] = {}
+    times: dict[int, dict[str, int]] = defaultdict(dict)
+    shapes: dict[int, dict[str, tuple[int, ...]]] = defaultdict(dict)
+    for entry in entries:
+        number = entry["id"]
+        if "model_name" in entry:
+            names[number] = entry["model_name"]
+        for stamp in entry.get("timestamps", ()):
+            times[number][stamp["name"]] = stamp["ns"]
+        if entry.get("activity") == "TENSOR_QUEUE_INPUT":
+            tensor = entry["tensor"]
+            shapes[number][tensor["name"]] = tuple(int(dim) for dim in tensor["shape"].split(",") if dim)
+    ours = [n for n, name in names.items() if name == model and {"QUEUE_START", "REQUEST_END"} <= times[n].keys()]
+    ours.sort(key=lambda n: times[n]["QUEUE_START"])
+    requests = [
+        Request(
+            number=index,
+            at=times[n]["QUEUE_START"] - times[ours[0]]["QUEUE_START"],
+            rows=next(iter(shapes[n].values()), (1,))[0] if batched else 1,
+            shapes={name: shape[1:] if batched else shape for name, shape in shapes[n].items()},
+        )
+        for index, n in enumerate(ours, 1)
+    ]
+    return requests, [(times[n]["REQUEST_START"], times[n]["REQUEST_END"]) for n in ours]
+
+
+def clients(spans: list[tuple[int, int]]) -> int:
+    """The number of requests in the server, where it hardly changes, as with clients that wait for answers; else 0.
+
+    Clients are out of the server for a moment between two requests, so the number may be a little lower.
+    """
+    events = sorted([(start, 1) for start, _ in spans] + [(end, -1) for _, end in spans])
+    if len(spans) < 10:
+        return 0
+    share: Counter[int] = Counter()
+    inside = 0
+    for (at, step), (following, _) in itertools.pairwise(events):
+        inside += step
+        share[inside] += following - at
+    most = max(share)
+    full = sum(time for level, time in share.items() if level > most / 2)
+    return most if full >= 0.8 * share.total() else 0

@@ -1,0 +1,265 @@
+"""What `serve.why` says of files and mixes, and how it refuses what a model could never get."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from export.terminal import Mistake
+from serve.batcher.load import Arrivals
+from serve.batcher.request import MS, Request
+from serve.batcher.rules import Rules, RulesError, instance_count
+from serve.why.__main__ import main
+from serve.why.changes import Study, study
+from serve.why.mix import Mix, MixError, read_sizes
+from serve.why.requests_file import RequestsError, read_requests
+from serve.why.service import ServiceError, read_service
+from serve.why.traces import clients, read_traces
+
+ONE = "instance_group [ { count: 1 } ] "
+X = 'input [ { name: "X" data_type: TYPE_INT32 dims: [ -1 ] } ] '
+LENGTHS = "max_batch_size: 16 dynamic_batching { max_queue_delay_microseconds: 500000 } " + ONE
+
+
+def config(text: str) -> ModelConfig:
+    return text_format.Parse('name: "m" backend: "python" ' + text, ModelConfig())
+
+
+def folder(tmp_path: Path, text: str) -> list[str]:
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "config.pbtxt").write_text('backend: "python"\n' + text)
+    return ["m", "--repository", str(tmp_path)]
+
+
+def studied(text: str, requests: list[Request], *, ms: int = 10) -> Study:
+    asked = config(text)
+    return study(asked, Rules.of(asked), lambda rows: ms * MS, lambda: Arrivals(requests))
+
+
+def burst(count: int, *, shapes: list[dict[str, tuple[int, ...]]] | None = None, gap_ms: int = 0) -> list[Request]:
+    shapes = shapes or [{"X": (4,)}]
+    return [Request(number=n, at=n * gap_ms * MS, shapes=shapes[n % len(shapes)]) for n in range(count)]
+
+
+def test_lengths_20_30_40_are_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The question of the ragged analysis: 200 requests of three lengths never share a batch of up to 16."""
+    assert main([*folder(tmp_path, X + LENGTHS), "--mix", "20,30,40", "--format", "json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["now"]["sizes"] == {"1": 200}
+    first = said["closed"][0]
+    assert (first["rule"], first["inputs"], first["executions"]) == ("shape", ["X"], 199)
+    assert first["met"] == {"[20] then [30]": 67, "[30] then [40]": 66, "[40] then [20]": 66}
+    assert said["best"] == "allow_ragged_batch: true on X"
+    ragged = next(one for one in said["changes"] if one["change"] == said["best"])
+    assert ragged["executions"] == -(-200 // 16)
+    assert ragged["rows_per_execution"] == pytest.approx(200 / 13, abs=1e-4)
+
+
+def test_the_text_names_the_input_the_rule_and_the_change(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*folder(tmp_path, X + LENGTHS), "--mix", "20,30,40", "--concurrency", "16"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "another shape of X" in said or ("another" in said and "shape of X" in said)
+    assert "1.00 rows per execution" in said
+    assert "Best single change: allow_ragged_batch: true on X. Predicted: 15.38 rows per execution" in said
+    assert "10 ms (assumed" in said
+
+
+@pytest.mark.parametrize(
+    ("text", "requests", "best"),
+    [
+        (X + "max_batch_size: 8 " + ONE, burst(64), "dynamic_batching { }"),
+        (X + ONE, burst(64), "max_batch_size: 8 and dynamic_batching { }"),
+        (
+            X + "max_batch_size: 32 dynamic_batching { preferred_batch_size: [ 4 ] } " + ONE,
+            burst(64),
+            "no preferred_batch_size",
+        ),
+        (X + "max_batch_size: 4 dynamic_batching { } " + ONE, burst(64), "max_batch_size: 32"),
+        (
+            X.replace("] }", "] optional: true }").replace("-1", "4") + "max_batch_size: 8 dynamic_batching { } " + ONE,
+            burst(64, shapes=[{"X": (4,)}, {}]),
+            "the same inputs in every request",
+        ),
+        (X + "max_batch_size: 4 dynamic_batching { } " + ONE, burst(20, gap_ms=50), None),
+        (
+            X + "max_batch_size: 4 dynamic_batching { max_queue_delay_microseconds: 40000 } " + ONE,
+            burst(20, gap_ms=300),
+            "max_queue_delay_microseconds: 0",
+        ),
+    ],
+)
+def test_the_change_that_helps_most(text: str, requests: list[Request], best: str | None) -> None:
+    found = studied(text, requests)
+    if best is None:  # only a delay as long as the gap makes batches, and that costs more than it gains
+        assert found.best is not None
+        assert found.best.change.text.startswith("max_queue_delay_microseconds")
+        assert found.costs(found.best) > 2
+    else:
+        assert found.best is not None
+        assert found.best.change.text == best
+
+
+def test_a_queue_policy_that_makes_requests_wait_for_a_poll_goes() -> None:
+    """Four requests come while the first runs: 350 ms after it ended the batcher looks again."""
+    text = X + "max_batch_size: 8 dynamic_batching { default_queue_policy { max_queue_size: 100 } } " + ONE
+    sent = [Request(number=n, at=(0, 120 * MS)[n > 0], shapes={"X": (4,)}) for n in range(5)]
+    found = studied(text, sent, ms=150)
+    assert [one.start for one in found.now.executions] == [0, 650 * MS]
+    assert found.best is not None
+    assert found.best.change.text == "no queue policy, no priority levels"
+    assert [one.start for one in found.best.outcome.executions] == [0, 150 * MS]
+
+
+def test_nothing_helps_a_single_client() -> None:
+    found = studied(X + "max_batch_size: 4 dynamic_batching { } " + ONE, burst(5, gap_ms=1000))
+    assert found.best is None
+
+
+def test_a_file_of_requests(tmp_path: Path) -> None:
+    path = tmp_path / "requests.jsonl"
+    path.write_text(
+        '{"at_ms": 0, "inputs": {"INPUT": [20]}}\n'
+        "# a comment, then an empty line\n\n"
+        '{"at_ms": 1.5, "inputs": {"INPUT": {"shape": [30], "datatype": "FP32"}}, "rows": 2, "count": 2}\n'
+        '{"inputs": {"INPUT": [7], "OPTIONAL": [3]}, "priority": 1, "timeout_us": 5}\n'
+    )
+    asked = config(
+        'max_batch_size: 4 input [ { name: "INPUT" data_type: TYPE_FP32 dims: [ -1 ] }, '
+        '{ name: "FIXED" data_type: TYPE_FP32 dims: [ 2, 3 ] }, '
+        '{ name: "OPTIONAL" data_type: TYPE_FP32 dims: [ 3 ] optional: true } ]'
+    )
+    read = read_requests(path, asked)
+    assert [request.at for request in read] == [0, 1_500_000, 1_500_000, 1_500_000]
+    assert [request.rows for request in read] == [1, 2, 2, 1]
+    assert read[0].shapes == {"INPUT": (20,), "FIXED": (2, 3)}
+    assert read[3].shapes == {"INPUT": (7,), "FIXED": (2, 3), "OPTIONAL": (3,)}
+    assert (read[3].priority, read[3].timeout) == (1, 5000)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("{", "column 2"),
+        ("[1]", "is not a JSON object"),
+        ("[" * 100_000, "nested too deep"),
+        ('{"input": {}}', 'unknown key "input"'),
+        ('{"inputs": []}', "not an object of shapes"),
+        ('{"inputs": {"Y": [1]}}', 'input "Y" is not one of model "m", which has: X'),
+        ("{}", 'input "X" has dims \\[-1\\], so its shape must be said'),
+        ('{"inputs": {"X": [1, 2]}}', 'input "X" has shape \\[1, 2\\], but dims \\[-1\\]'),
+        ('{"inputs": {"X": "20"}}', 'input "X" has shape "20"'),
+        ('{"inputs": {"X": [true]}}', 'input "X" has shape \\[true\\]'),
+        ('{"inputs": {"X": {"shape": [2], "datatype": "FP32"}}}', "is INT32, not FP32"),
+        ('{"inputs": {"X": [2]}, "rows": 17}', "17 rows in one request, but max_batch_size is 16"),
+        ('{"inputs": {"X": [2]}, "rows": 0}', '"rows" is 0, not a whole number from 1 up'),
+        ('{"inputs": {"X": [2]}, "at_ms": -1}', '"at_ms" is -1, not a number'),
+        ('{"inputs": {"X": [2]}, "at_ms": NaN}', '"at_ms" is NaN, not a number'),
+        ('{"inputs": {"X": [2]}, "priority": "high"}', '"priority" is "high"'),
+    ],
+)
+def test_a_wrong_line_is_named(tmp_path: Path, line: str, says: str) -> None:
+    path = tmp_path / "requests.jsonl"
+    path.write_text('{"inputs": {"X": [1]}}\n' + line + "\n")
+    with pytest.raises(RequestsError, match=re.escape(f"{path}:2") + ".*" + says):
+        read_requests(path, config(X + LENGTHS))
+
+
+def test_a_file_without_requests_or_without_text(tmp_path: Path) -> None:
+    path = tmp_path / "requests.jsonl"
+    path.write_text("\n")
+    with pytest.raises(RequestsError, match="no request in it"):
+        read_requests(path, config(X + LENGTHS))
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(RequestsError, match="not UTF-8"):
+        read_requests(path, config(X + LENGTHS))
+    with pytest.raises(RequestsError, match="No such file"):
+        read_requests(tmp_path / "none", config(X + LENGTHS))
+
+
+def test_sizes_of_a_mix() -> None:
+    assert read_sizes("20,30*2,40") == [20, 30, 30, 40]
+    for wrong in ("", "a", "20*x", "-1", "20*0"):
+        with pytest.raises(MixError, match="--mix"):
+            read_sizes(wrong)
+    load = Mix(sizes=[2, 3], count=3, per_second=100).load(config(X + LENGTHS))
+    assert [(one.at, one.shapes) for one in load.arrivals()] == [
+        (0, {"X": (2,)}),
+        (10 * MS, {"X": (3,)}),
+        (20 * MS, {"X": (2,)}),
+    ]
+
+
+def test_service_times() -> None:
+    affine, steps = read_service("20+0.5"), read_service("1=20,8=27,16=27")
+    assert [affine(rows) for rows in (1, 8)] == [20_500_000, 24_000_000]
+    assert [steps(rows) for rows in (1, 3, 8, 12, 32)] == [20 * MS, 22 * MS, 27 * MS, 27 * MS, 27 * MS]
+    for wrong in ("", "x", "1=", "-1", "0=3", "20+x", "nan"):
+        with pytest.raises(ServiceError, match="--service-ms"):
+            read_service(wrong)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "takes inputs of different size (X)"),
+        (["--mix", "a"], "--mix a: not a list of sizes"),
+        (["--mix", "20", "--rows", "17"], "--rows 17"),
+        (["--mix", "20", "--service-ms", "fast"], "--service-ms fast"),
+        (["--config-name", "none"], "tritonserver would silently load config.pbtxt"),
+        (["--live", "localhost:1"], "no Triton server answers there"),
+    ],
+)
+def test_a_wrong_call_ends_with_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
+) -> None:
+    assert main([*folder(tmp_path, X + LENGTHS), *arguments]) == 2
+    assert says in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    "text", ["sequence_batching { }", 'parameters { key: "TRITON_BATCH_STRATEGY_PATH" value { string_value: "x.so" } }']
+)
+def test_other_schedulers_are_refused(text: str) -> None:
+    with pytest.raises(RulesError, match=r"cannot be replayed|of its own"):
+        Rules.of(config(text))
+
+
+def test_instances_as_triton_counts_them() -> None:
+    assert instance_count(config("")) == 1
+    assert instance_count(text_format.Parse('backend: "onnxruntime"', ModelConfig())) == 2
+    assert instance_count(config("instance_group [ { count: -3 }, { count: 2 kind: KIND_CPU } ]")) == 3
+    assert instance_count(config("instance_group [ { count: 2 passive: true }, { count: 1 } ]")) == 1
+    assert instance_count(config("instance_group [ { count: 2 kind: KIND_GPU gpus: [ 0, 1 ] } ]")) == 4
+    assert instance_count(config("instance_group [ { count: 2 } ]"), gpus=4) == 8
+
+
+def test_traces_become_requests() -> None:
+    def entries(number: int, queued: int, shape: str, model: str = "m") -> list[dict[str, object]]:
+        stamps = {"REQUEST_START": queued - 1, "QUEUE_START": queued, "REQUEST_END": queued + 100}
+        return [
+            {"id": number, "model_name": model},
+            *({"id": number, "timestamps": [{"name": name, "ns": ns}]} for name, ns in stamps.items()),
+            {"id": number, "activity": "TENSOR_QUEUE_INPUT", "tensor": {"name": "X", "shape": shape}},
+            {"id": number, "activity": "TENSOR_BACKEND_OUTPUT", "tensor": {"name": "Y", "shape": "1"}},
+        ]
+
+    all_of_them = [*entries(7, 900, "2,30"), *entries(3, 500, "1,20"), *entries(4, 100, "1,5", model="other")]
+    requests, spans = read_traces(all_of_them, "m", batched=True)
+    assert [(one.at, one.rows, one.shapes) for one in requests] == [(0, 1, {"X": (20,)}), (400, 2, {"X": (30,)})]
+    assert spans == [(499, 600), (899, 1000)]
+    assert read_traces(all_of_them, "m", batched=False)[0][1].shapes == {"X": (2, 30)}
+
+
+def test_clients_that_wait_for_answers_are_recognised() -> None:
+    waiting = [(start, start + 39) for start in range(0, 1000, 10)]  # four at a time, always
+    assert clients(waiting) == 4
+    assert clients([(start, start + 5) for start in range(0, 1000, 100)]) == 0  # mostly nobody
+    assert clients([]) == 0
+
+
+def test_a_mistake_is_one_kind_of_error() -> None:
+    for kind in (RequestsError, MixError, ServiceError, RulesError):
+        assert issubclass(kind, Mistake)
