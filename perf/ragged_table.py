@@ -17,7 +17,13 @@ from perf.record import Record, read
 from perf.summary import Ratio
 
 MIXES: Mapping[str, tuple[Mix, ...]] = {
-    "ragged_encoder": (equal(6), uniform(1, 8), long_tail(5, 1, 128)),
+    "ragged_encoder": (
+        equal(6),
+        uniform(1, 8),
+        uniform(8, 64, name="mixed"),
+        long_tail(5, 1, 128),
+        long_tail(12, 2, 256, name="longer tail"),
+    ),
     "text_recognition_ragged": (equal(100), uniform(32, 256), long_tail(60, 16, 512)),
 }
 
@@ -67,8 +73,8 @@ class Study:
 class Row:
     """One line of the table: medians over the repeats of one route and mix.
 
-    `wasted` is the share of the computed elements that is padding; None where the backend splits batches by what it has
-    measured itself.
+    `wasted` is the share of the computed elements that is padding: counted by the backend where it splits batches, else
+    from the sizes of the executions; None where the backend has split them and not counted.
     """
 
     mix: str
@@ -100,8 +106,11 @@ def rows_of(study: Study, results: Path) -> Iterator[Row]:
 def _row(study: Study, mix: Mix, route: Route, records: Sequence[Record], reference: Mapping[int, float]) -> Row:
     counted = sum((record.counters for record in records[1:]), records[0].counters)
     p95 = [record.measured.p95_us for record in records if record.measured.p95_us is not None]
-    if route.pads:
-        share: float | None = 1 - sum(mix.lengths) / (len(mix.lengths) * mix.longest)
+    counted_waste = [record.wasted for record in records if record.wasted is not None]
+    if len(counted_waste) == len(records):
+        share: float | None = float(np.median(counted_waste))
+    elif route.pads:
+        share = 1 - sum(mix.lengths) / (len(mix.lengths) * mix.longest)
     else:
         split = splits(read_config(config_file(model_folder(study.model), route.config_name)))
         share = None if split is None else wasted(mix, counted.batches, split)

@@ -15,6 +15,7 @@ from parameters import ParameterError
 from streams import Stream, counted
 from tiny_models import parameters, ragged_padded
 
+from perf.padding_share import PaddingShare
 from serve.launcher import Settings, launch
 
 Sizes = list[tuple[int, int]]
@@ -133,7 +134,7 @@ def test_the_latency_is_learned_from_noisy_runs(truth: tuple[float, ...]) -> Non
         learned.observe(rows, elements, length, float(np.dot(truth, known)) * slower)
     for rows, length, filled in [(1, 300, 1.0), (8, 20, 0.5), (32, 50, 1.0), (32, 400, 0.3)]:
         elements, known = features(rows, length, filled)
-        assert learned.prices(length)(rows, elements) == pytest.approx(float(np.dot(truth, known)), rel=0.15)
+        assert learned.prices(length)(rows, elements) == pytest.approx(float(np.dot(truth, known)), rel=0.2)
 
 
 def test_the_first_batches_are_probed_and_then_only_gain_splits() -> None:
@@ -189,9 +190,13 @@ def test_the_server_runs_the_cheapest_split(tmp_path: Path) -> None:
     with launch(settings) as running, Stream(running.grpc_url) as stream:
         together = {model: items(stream.send(model, requests)) for model in settings.models}
         totals = {model: counted(running.grpc_url, model, executions=1) for model in settings.models}
+        metrics = f"{settings.host}:{running.metrics_port}"
+        split, plain = (PaddingShare.read(metrics, model) for model in settings.models)
     assert together["plain"] == [[2 * length, 90, 8] for length in lengths]
     runs = {3: (5, 5), 4: (5, 5), 5: (5, 5), 40: (41, 2), 41: (41, 2), 90: (90, 1)}
     assert together["split"] == [[2 * length, *runs[length]] for length in lengths]
     # To Triton it is one execution of 8 rows either way.
     assert totals["plain"].batches == totals["split"].batches == {8: 1}
     assert totals["split"].requests == 8
+    assert split == PaddingShare(own=sum(lengths), computed=sum(longest * rows for longest, rows in set(runs.values())))
+    assert plain == PaddingShare(own=0, computed=0)  # only what may be split is counted

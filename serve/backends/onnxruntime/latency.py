@@ -2,8 +2,8 @@
 
 seconds(rows, elements, length) = a + b rows + c elements + d rows length + e rows length^2, with no negative
 coefficient: a fixed cost per run, one per item, one per element, one per padded element, and attention's. Fitted to
-the relative error over buckets of similar runs, so that a thousand runs of one size do not drown out the few of
-another.
+the relative error over buckets of runs of similar rows, length and share of padding, so that a thousand runs of one
+size do not drown out the few of another.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,8 +12,8 @@ from math import log2
 
 FEATURES = 5
 PROBES = 6
-REFIT_EVERY = 32
-EARLY = 96
+REFIT_EVERY = (4, 128)
+REFIT_SHARE = 0.1
 MEMORY = 0.1
 SLOWER = 0.3
 OUTLIER = 2.0
@@ -27,8 +27,9 @@ class Latency:
     margin = 0.10
 
     def __init__(self) -> None:
-        self._buckets: dict[tuple[int, int], Bucket] = {}
+        self._buckets: dict[tuple[int, int, int], Bucket] = {}
         self._seen = 0
+        self._next_fit = 0
         self._probes = 0
         self.coefficients = [0.0] * FEATURES
 
@@ -51,14 +52,17 @@ class Latency:
 
     def observe(self, rows: int, elements: int, length: int, seconds: float) -> None:
         """Learn from one run."""
-        key = (step(rows), step(length + 1))
+        key = (step(rows), step(length + 1), 4 * elements // (rows * length or 1))
         features = (1.0, float(rows), float(elements), float(rows) * length, float(rows) * length * length)
         if key in self._buckets:
             self._buckets[key].add(features, seconds)
         else:
             self._buckets[key] = Bucket(features, seconds)
         self._seen += 1
-        if self._seen % (4 if self._seen < EARLY else REFIT_EVERY) == 0:
+        if self._seen >= self._next_fit:
+            # A fit takes 0.6 ms: the more is known, the rarer.
+            least, most = REFIT_EVERY
+            self._next_fit = self._seen + round(min(max(least, REFIT_SHARE * self._seen), most))
             points = [(one.features, one.seconds) for one in self._buckets.values() if one.seconds > 0]
             self.coefficients = fit(points, self.coefficients)
 

@@ -62,6 +62,7 @@ class TritonPythonModel:
             self._executor = Executor.of(config, opened, session.run_options(config), args)
         except ValueError as error:
             raise pb_utils.TritonModelException(str(error)) from error
+        self._count = self._padding and _padding_count(args)
         self._read = _reader(config["input"], [tensor.name for tensor in opened.get_inputs()])
         self._maker = _maker(config["output"])
         self._kept: Any = None
@@ -76,6 +77,8 @@ class TritonPythonModel:
         try:
             read = [*map(self._read, requests)]
             runs = self._padding.runs(read) if self._padding else None
+            if runs and self._count:
+                self._count.add(runs)
             if runs is None or len(runs) == 1:
                 answers = self._run(read, runs[0]) if runs else self._executor.run(read)
                 self._kept = answers  # tensors without a copy must live until Triton has read them
@@ -112,6 +115,17 @@ class TritonPythonModel:
         if self._padding and run.rows and len(requests) == len(run.members):
             self._padding.observe(run, time.perf_counter() - started)
         return answers
+
+
+def _padding_count(args: dict[str, str]) -> Any:
+    """None on a server without metrics."""
+    from padding_count import PaddingCount
+
+    try:
+        return PaddingCount(pb_utils.MetricFamily, {"model": args["model_name"], "version": args["model_version"]})
+    except pb_utils.TritonModelException as error:
+        pb_utils.Logger.log_warn(f"the padding of '{args['model_name']}' is not counted: {error}")
+        return None
 
 
 def _failed(error: Exception) -> Any:

@@ -117,10 +117,9 @@ class Padding:
 
     def runs(self, requests: Sequence[Tensors]) -> list[Run]:
         """The runs of a batch, the shortest items first; one run where splitting does not pay."""
-        sizes = [self._size(request) for request in requests]
+        sizes = self._sizes(requests)
         everything = range(len(sizes))
-        lengths = {length for _, length in sizes}
-        if len(lengths) < 2:
+        if len({length for _, length in sizes}) < 2:
             return [_run(everything, sizes)]
         order = sorted(everything, key=lambda index: sizes[index][1])
         if self.cost.probing():
@@ -131,11 +130,14 @@ class Padding:
             return [_run(everything, sizes)]
         return self._timed([_run(order[start:end], sizes) for start, end in itertools.pairwise([0, *ends])])
 
-    def _size(self, request: Tensors) -> tuple[int, int]:
-        """Items of a request, and the elements of one item; the longest of its ragged inputs counts."""
-        arrays = [request[name] for name in self._ragged]
-        rows = max(1, arrays[0].shape[0])
-        return rows, max(array.size for array in arrays) // rows
+    def _sizes(self, requests: Sequence[Tensors]) -> list[tuple[int, int]]:
+        """Items of each request, and the elements of one item; the longest of its ragged inputs counts."""
+        found = []
+        for request in requests:
+            arrays = [request[name] for name in self._ragged]
+            rows = arrays[0].shape[0] or 1
+            found.append((rows, max([array.size for array in arrays]) // rows))
+        return found
 
     def _refreshes(self, price: float, whole: float) -> bool:
         """Whether to run a batch whole although a split looks cheaper: now and then, where the gain is small.
