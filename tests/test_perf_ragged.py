@@ -124,6 +124,11 @@ def test_the_table_is_made_of_records(tmp_path: Path) -> None:
     assert row.rows_per_s == 275
     assert row.to_separate is not None
     assert (row.to_separate.low, row.to_separate.median, row.to_separate.high) == (3, 3.5, 4)
+    assert [one.to_ragged and one.to_ragged.median for one in found.values()] == [
+        pytest.approx((100 / 400 + 50 / 150) / 2),
+        pytest.approx((150 / 400 + 100 / 150) / 2),
+        1,
+    ]
     assert row.rows_per_execution == 2
     assert [one.wasted for one in found.values()] == [0, pytest.approx(0.25), pytest.approx(0.25)]
     assert "repeats spread" in row.marks[0]
