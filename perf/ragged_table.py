@@ -74,6 +74,7 @@ class Study:
 class Row:
     """One line of the table: medians over the repeats of one route and mix; ratios of rows/s, repeat by repeat.
 
+    `infer_us_per_row` is the time of the executions, over their rows: what batching saves of it is what it can gain.
     `wasted` is the share of the computed elements that is padding: counted by the backend where it splits batches, else
     from the sizes of the executions; None where the backend has split them and not counted.
     """
@@ -82,6 +83,7 @@ class Row:
     route: str
     rows_per_s: float
     rows_per_execution: float
+    infer_us_per_row: float
     p95_us: float | None
     wasted: float | None
     marks: tuple[str, ...]
@@ -123,6 +125,7 @@ def _row(study: Study, mix: Mix, route: Route, records: Sequence[Record]) -> Row
         route=route.name,
         rows_per_s=float(np.median(list(_by_repeat(records).values()))),
         rows_per_execution=counted.rows_per_execution,
+        infer_us_per_row=sum(counted.batches_ns.values()) / counted.rows / 1e3,
         p95_us=float(np.median(p95)) if p95 else None,
         wasted=share,
         marks=marks(records, None),
@@ -153,7 +156,19 @@ def table(study: Study, rows: Sequence[Row]) -> Table:
         pad_edge=False,
         padding=0,
     )
-    for title in ("mix", "route", "rows/s", "x sep.", "min..max", "x ragged", "rows/\nexec.", "p95\nms", "wasted", ""):
+    for title in (
+        "mix",
+        "route",
+        "rows/s",
+        "x sep.",
+        "min..max",
+        "x ragged",
+        "rows/\nexec.",
+        "infer\nms/row",
+        "p95\nms",
+        "wasted",
+        "",
+    ):
         justify = "left" if title in ("mix", "route") else "right"
         made.add_column(title, justify=justify, no_wrap=True, vertical="bottom")  # type: ignore[arg-type]
     for row in rows:
@@ -166,6 +181,7 @@ def table(study: Study, rows: Sequence[Row]) -> Table:
             f"{ratio.low:.2f}..{ratio.high:.2f}" if ratio else "",
             f"{row.to_ragged.median:.2f}" if row.to_ragged else "",
             f"{row.rows_per_execution:.1f}",
+            f"{row.infer_us_per_row / 1e3:.2f}",
             f"{row.p95_us / 1e3:,.1f}" if row.p95_us is not None else "",
             f"{row.wasted:.0%}" if row.wasted is not None else "learned",
             "!" if row.marks else "",

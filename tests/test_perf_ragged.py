@@ -130,6 +130,7 @@ def test_the_table_is_made_of_records(tmp_path: Path) -> None:
         1,
     ]
     assert row.rows_per_execution == 2
+    assert row.infer_us_per_row == 1e-3 / 2  # executions of 1 ns, here
     assert [one.wasted for one in found.values()] == [0, pytest.approx(0.25), pytest.approx(0.25)]
     assert "repeats spread" in row.marks[0]
     assert table(study, list(found.values())).row_count == 3
