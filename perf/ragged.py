@@ -60,12 +60,11 @@ def _measure(study: Study, mix: Mix, route: Route, repeat: int, server: Server, 
     if repeat == 1:  # the first run of a shape allocates
         measure(target, point.load, window_ms=200, rows=rows)
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    metrics_url = f"{server.settings.host}:{server.metrics_port}"
-    padding = PaddingShare.read(metrics_url, study.model)
+    padding = _padding(server, study.model)
     before = Counters.read(server.grpc_url, study.model)
     measured, command = measure(target, point.load, window_ms=study.window_ms, rows=rows)
     after = Counters.read(server.grpc_url, study.model)
-    padding = PaddingShare.read(metrics_url, study.model) - padding
+    padding = _padding(server, study.model) - padding
     store.add(
         Record(
             point=point,
@@ -77,6 +76,13 @@ def _measure(study: Study, mix: Mix, route: Route, repeat: int, server: Server, 
             wasted=padding.wasted,
         )
     )
+
+
+def _padding(server: Server, model: str) -> PaddingShare:
+    """What the backend has counted; it counts only where it may split."""
+    if "padding_budget" not in server.configs[model].parameters:
+        return PaddingShare(own=0, computed=0)
+    return PaddingShare.read(f"{server.settings.host}:{server.metrics_port}", model)
 
 
 def requests(config: ModelConfig, mix: Mix, *, pads: bool) -> list[dict[str, NDArray[np.generic]]]:
