@@ -1,7 +1,8 @@
 """What serving costs: the drop-in onnxruntime backend against its two floors, in one interleaved run.
 
 The floors are onnxruntime in this process on the same batch, and an identity model.py that returns a slice of its
-input, which is what Triton's Python hop costs anyone; one memory copy of the batch is added to them.
+input, which is what Triton's Python hop costs anyone; one memory copy of the batch is added to them. The backend's
+own code runs a third time with a clock around each of its stages (`perf.backend_stages`).
 """
 
 import argparse
@@ -11,7 +12,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ from rich.table import Table
 
 from clients.counters import Counters
 from export.terminal import guarded, program_parser, terminal
+from perf.backend_stages import Stages, read, write_model
+from perf.backend_stages import table as stages_table
 from perf.full_batches import full_batches
 from perf.machine import Machine, versions
 from serve.launcher import LaunchError, Server, Settings, launch
@@ -73,6 +76,7 @@ class Cell:
     identity_us: tuple[float, ...]
     alone_us: tuple[float, ...]
     copy_us: tuple[float, ...]
+    stages: Stages
 
     @property
     def ratio(self) -> float:
@@ -81,22 +85,25 @@ class Cell:
         return statistics.median(served / floor for served, floor in zip(self.served_us, floors, strict=True))
 
 
-def build(repository: Path, input_bytes: int, requests: int) -> tuple[str, str]:
-    """Write the identity and the ONNX model of one cell; their names."""
+def build(repository: Path, input_bytes: int, requests: int) -> tuple[str, str, str]:
+    """Write the models of one cell: identity, ONNX, and ONNX with a clock around each stage; their names."""
     values, delay_us = input_bytes // 4, 0 if requests == 1 else 10_000_000
-    names = {"python": f"identity_{input_bytes}_{requests}", "onnxruntime": f"served_{input_bytes}_{requests}"}
-    for backend, name in names.items():
+    kinds = {"identity": "python", "served": "onnxruntime", "clocked": "python"}
+    names = {kind: f"{kind}_{input_bytes}_{requests}" for kind in kinds}
+    for kind, name in names.items():
         version = repository / name / "1"
         version.mkdir(parents=True)
         filled = CONFIG.format(
-            name=name, backend=backend, requests=requests, values=values, answer=ANSWER, delay_us=delay_us
+            name=name, backend=kinds[kind], requests=requests, values=values, answer=ANSWER, delay_us=delay_us
         )
         (repository / name / "config.pbtxt").write_text(filled)
-        if backend == "python":
+        if kind == "identity":
             (version / "model.py").write_text(IDENTITY)
-        else:
-            (version / "model.onnx").write_bytes(_graph(values).SerializeToString())
-    return names["python"], names["onnxruntime"]
+            continue
+        (version / "model.onnx").write_bytes(_graph(values).SerializeToString())
+        if kind == "clocked":
+            write_model(version)
+    return names["identity"], names["served"], names["clocked"]
 
 
 def _graph(values: int) -> onnx.ModelProto:
@@ -121,24 +128,31 @@ def measure(
     """Measure all cells on one server, with the four contenders in turn in every round."""
     with tempfile.TemporaryDirectory() as folder:
         planned = [(size, count, build(Path(folder), size, count)) for size in sizes for count in counts]
-        models = tuple(model for _, _, pair in planned for model in pair)
+        models = tuple(model for _, _, trio in planned for model in trio)
+        measured = []
         with launch(Settings(models=models, repository=Path(folder)), progress=progress) as server:
-            cells = []
-            for size, count, pair in planned:
+            for size, count, trio in planned:
                 progress(f"{size:,} bytes x {count} requests")
-                cells.append(_cell(server, pair, size, count, rounds))
-    return cells
+                measured.append(_measure(server, trio, size, count, rounds))
+        # The clocks are read when their models are unloaded.
+        return [
+            _cell(size, count, found, Path(folder) / trio[2])
+            for (size, count, trio), found in zip(planned, measured, strict=True)
+        ]
 
 
-def _cell(server: Server, models: tuple[str, str], input_bytes: int, requests: int, rounds: int) -> Cell:
+def _measure(
+    server: Server, models: tuple[str, str, str], input_bytes: int, requests: int, rounds: int
+) -> dict[str, list[float]]:
+    """Microseconds per execution of each round, by contender."""
     batch = np.random.default_rng(1).normal(size=(requests, input_bytes // 4)).astype(np.float32)
-    times = max(5, min(60, (48 << 20) // batch.nbytes))
+    times = _times(batch.nbytes)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     path = server.settings.repository / models[1] / "1" / "model.onnx"
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     target = np.empty_like(batch)
-    found: dict[str, list[float]] = {"identity": [], "served": [], "alone": [], "copy": []}
+    found: dict[str, list[float]] = {"identity": [], "served": [], "clocked": [], "alone": [], "copy": []}
     with full_batches(server.grpc_url, batch) as sender:
         for number in range(rounds + 1):
             before = [Counters.read(server.grpc_url, model) for model in models]
@@ -156,9 +170,18 @@ def _cell(server: Server, models: tuple[str, str], input_bytes: int, requests: i
             if number:  # the first round fills memory pools
                 for name, taken in zip(found, [*spent, alone_us / times, copy_us / times], strict=True):
                     found[name].append(taken)
-    return Cell(
-        input_bytes=input_bytes, requests=requests, **{f"{name}_us": tuple(values) for name, values in found.items()}
-    )
+    return found
+
+
+def _times(batch_bytes: int) -> int:
+    """Executions of each contender in one round."""
+    return max(5, min(60, (48 << 20) // batch_bytes))
+
+
+def _cell(input_bytes: int, requests: int, found: Mapping[str, Sequence[float]], clocked: Path) -> Cell:
+    times = {f"{name}_us": tuple(found[name]) for name in ("served", "identity", "alone", "copy")}
+    stages = read(clocked, found["clocked"], skip=_times(input_bytes * requests))
+    return Cell(input_bytes=input_bytes, requests=requests, stages=stages, **times)
 
 
 def _execution_us(server: Server, model: str, before: Counters, wanted: dict[int, int]) -> float:
@@ -249,6 +272,7 @@ def _report(arguments: argparse.Namespace, command: list[str]) -> int:
             progress=lambda text: bar.update(task, description=text),
         )
     console.print(table(cells))
+    console.print(stages_table({(cell.input_bytes, cell.requests): cell.stages for cell in cells}))
     if arguments.results:
         console.print(f"written: {write(cells, arguments.results, started, command)}", markup=False)
     return 0 if all(cell.ratio <= LIMIT for cell in cells) else 1

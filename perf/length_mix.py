@@ -31,16 +31,16 @@ def equal(length: int) -> Mix:
     return Mix(name="equal", lengths=(length,) * REQUESTS)
 
 
-def uniform(shortest: int, longest: int) -> Mix:
+def uniform(shortest: int, longest: int, name: str = "uniform") -> Mix:
     """Every length between the two equally often."""
     drawn = np.random.default_rng(1).permutation(np.linspace(shortest, longest, REQUESTS).round().astype(int))
-    return Mix(name="uniform", lengths=tuple(drawn.tolist()))
+    return Mix(name=name, lengths=tuple(drawn.tolist()))
 
 
-def long_tail(median: int, shortest: int, longest: int) -> Mix:
+def long_tail(median: int, shortest: int, longest: int, name: str = "long tail") -> Mix:
     """Log-normal with sigma 1: most are short and a few are very long, as search queries and user texts are."""
     drawn = np.random.default_rng(2).lognormal(np.log(median), 1.0, REQUESTS).round().clip(shortest, longest)
-    return Mix(name="long tail", lengths=tuple(drawn.astype(int).tolist()))
+    return Mix(name=name, lengths=tuple(drawn.astype(int).tolist()))
 
 
 def whole(lengths: Sequence[int]) -> Sequence[Sequence[int]]:

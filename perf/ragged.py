@@ -24,6 +24,7 @@ from export.terminal import Mistake, guarded, program_parser, terminal
 from perf.analyzer import Target, measure
 from perf.length_mix import Mix
 from perf.machine import Machine, versions
+from perf.padding_share import PaddingShare
 from perf.ragged_table import MIXES, ROUTES, Route, Study, folder, rows_of, table
 from perf.record import Load, Point, Record, Store
 from perf.sweep import STOPPED
@@ -59,12 +60,29 @@ def _measure(study: Study, mix: Mix, route: Route, repeat: int, server: Server, 
     if repeat == 1:  # the first run of a shape allocates
         measure(target, point.load, window_ms=200, rows=rows)
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    padding = _padding(server, study.model)
     before = Counters.read(server.grpc_url, study.model)
     measured, command = measure(target, point.load, window_ms=study.window_ms, rows=rows)
     after = Counters.read(server.grpc_url, study.model)
+    padding = _padding(server, study.model) - padding
     store.add(
-        Record(point=point, started_at=started, command=command, measured=measured, before=before, after=after),
+        Record(
+            point=point,
+            started_at=started,
+            command=command,
+            measured=measured,
+            before=before,
+            after=after,
+            wasted=padding.wasted,
+        )
     )
+
+
+def _padding(server: Server, model: str) -> PaddingShare:
+    """What the backend has counted; it counts only where it may split."""
+    if "padding_budget" not in server.configs[model].parameters:
+        return PaddingShare(own=0, computed=0)
+    return PaddingShare.read(f"{server.settings.host}:{server.metrics_port}", model)
 
 
 def requests(config: ModelConfig, mix: Mix, *, pads: bool) -> list[dict[str, NDArray[np.generic]]]:
@@ -139,7 +157,9 @@ def _run_with_progress(study: Study, results: Path, console: Console) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = program_parser("python -m perf.ragged", __doc__, example="ragged_encoder --mix uniform --repeats 3")
     parser.add_argument("models", nargs="*", help=f"default: {', '.join(MIXES)}")
-    parser.add_argument("--mix", action="append", help="equal, uniform or 'long tail'; repeatable; default: all")
+    parser.add_argument(
+        "--mix", action="append", help="as the table names it, such as 'long tail'; repeatable; default: all"
+    )
     parser.add_argument("--concurrency", type=int, default=CONCURRENCY, help=f"requests in flight ({CONCURRENCY})")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--window-ms", type=int, default=1000, help="three windows per point (default 1000)")

@@ -1,7 +1,7 @@
 """The comparison of ways to serve requests of different length: what is compared, and its table out of the records."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,13 @@ from perf.record import Record, read
 from perf.summary import Ratio
 
 MIXES: Mapping[str, tuple[Mix, ...]] = {
-    "ragged_encoder": (equal(6), uniform(1, 8), long_tail(5, 1, 128)),
+    "ragged_encoder": (
+        equal(6),
+        uniform(1, 8),
+        uniform(8, 64, name="mixed"),
+        long_tail(5, 1, 128),
+        long_tail(12, 2, 256, name="longer tail"),
+    ),
     "text_recognition_ragged": (equal(100), uniform(32, 256), long_tail(60, 16, 512)),
 }
 
@@ -37,10 +43,11 @@ class Route:
 
 
 SEPARATE = Route(name="separate executions", config_name="baseline")
+RAGGED = Route(name="ragged", config_name="dynamic")
 ROUTES = (
     SEPARATE,
     Route(name="client padding", config_name="dynamic", pads=True),
-    Route(name="ragged", config_name="dynamic"),
+    RAGGED,
     Route(name="ragged, padding_budget", config_name="padding_budget"),
     Route(name="ragged, same by elements", config_name="padding_budget_elements"),
 )
@@ -65,20 +72,23 @@ class Study:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One line of the table: medians over the repeats of one route and mix.
+    """One line of the table: medians over the repeats of one route and mix; ratios of rows/s, repeat by repeat.
 
-    `wasted` is the share of the computed elements that is padding; None where the backend splits batches by what it has
-    measured itself.
+    `infer_us_per_row` is the time of the executions, over their rows: what batching saves of it is what it can gain.
+    `wasted` is the share of the computed elements that is padding: counted by the backend where it splits batches, else
+    from the sizes of the executions; None where the backend has split them and not counted.
     """
 
     mix: str
     route: str
     rows_per_s: float
     rows_per_execution: float
+    infer_us_per_row: float
     p95_us: float | None
     wasted: float | None
-    to_separate: Ratio | None
     marks: tuple[str, ...]
+    to_separate: Ratio | None = None
+    to_ragged: Ratio | None = None
 
 
 def folder(results: Path, model: str, mix: Mix, route: Route) -> Path:
@@ -91,17 +101,22 @@ def rows_of(study: Study, results: Path) -> Iterator[Row]:
     for mix in study.mixes:
         found = {route: list(read(folder(results, study.model, mix, route))) for route in study.routes}
         records = {route: [one for one in some if isinstance(one, Record)] for route, some in found.items()}
-        reference = _by_repeat(records.get(SEPARATE, []))
         for route, some in records.items():
             if some:
-                yield _row(study, mix, route, some, reference)
+                row = _row(study, mix, route, some)
+                mine = _by_repeat(some)
+                separate, ragged = (Ratio.of(mine, _by_repeat(records.get(one, []))) for one in (SEPARATE, RAGGED))
+                yield replace(row, to_separate=separate, to_ragged=ragged)
 
 
-def _row(study: Study, mix: Mix, route: Route, records: Sequence[Record], reference: Mapping[int, float]) -> Row:
+def _row(study: Study, mix: Mix, route: Route, records: Sequence[Record]) -> Row:
     counted = sum((record.counters for record in records[1:]), records[0].counters)
     p95 = [record.measured.p95_us for record in records if record.measured.p95_us is not None]
-    if route.pads:
-        share: float | None = 1 - sum(mix.lengths) / (len(mix.lengths) * mix.longest)
+    counted_waste = [record.wasted for record in records if record.wasted is not None]
+    if len(counted_waste) == len(records):
+        share: float | None = float(np.median(counted_waste))
+    elif route.pads:
+        share = 1 - sum(mix.lengths) / (len(mix.lengths) * mix.longest)
     else:
         split = splits(read_config(config_file(model_folder(study.model), route.config_name)))
         share = None if split is None else wasted(mix, counted.batches, split)
@@ -110,9 +125,9 @@ def _row(study: Study, mix: Mix, route: Route, records: Sequence[Record], refere
         route=route.name,
         rows_per_s=float(np.median(list(_by_repeat(records).values()))),
         rows_per_execution=counted.rows_per_execution,
+        infer_us_per_row=sum(counted.batches_ns.values()) / counted.rows / 1e3,
         p95_us=float(np.median(p95)) if p95 else None,
         wasted=share,
-        to_separate=Ratio.of(_by_repeat(records), reference),
         marks=marks(records, None),
     )
 
@@ -141,7 +156,19 @@ def table(study: Study, rows: Sequence[Row]) -> Table:
         pad_edge=False,
         padding=0,
     )
-    for title in ("mix", "route", "rows/s", "x sep.", "min..max", "rows/\nexec.", "p95\nms", "wasted", ""):
+    for title in (
+        "mix",
+        "route",
+        "rows/s",
+        "x sep.",
+        "min..max",
+        "x ragged",
+        "rows/\nexec.",
+        "infer\nms/row",
+        "p95\nms",
+        "wasted",
+        "",
+    ):
         justify = "left" if title in ("mix", "route") else "right"
         made.add_column(title, justify=justify, no_wrap=True, vertical="bottom")  # type: ignore[arg-type]
     for row in rows:
@@ -152,7 +179,9 @@ def table(study: Study, rows: Sequence[Row]) -> Table:
             f"{row.rows_per_s:,.0f}",
             f"{ratio.median:.2f}" if ratio else "",
             f"{ratio.low:.2f}..{ratio.high:.2f}" if ratio else "",
+            f"{row.to_ragged.median:.2f}" if row.to_ragged else "",
             f"{row.rows_per_execution:.1f}",
+            f"{row.infer_us_per_row / 1e3:.2f}",
             f"{row.p95_us / 1e3:,.1f}" if row.p95_us is not None else "",
             f"{row.wasted:.0%}" if row.wasted is not None else "learned",
             "!" if row.marks else "",

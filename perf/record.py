@@ -100,7 +100,10 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """One measured point, with the server's counters around it and the command that made it."""
+    """One measured point, with the server's counters around it and the command that made it.
+
+    `wasted` is the share of the computed elements that was padding, where the backend counted it.
+    """
 
     point: Point
     started_at: str
@@ -108,6 +111,7 @@ class Record:
     measured: Measured
     before: Counters
     after: Counters
+    wasted: float | None = None
 
     @property
     def counters(self) -> Counters:
@@ -185,6 +189,7 @@ def _build(kind: type[Any], content: dict[str, Any]) -> Any:
         measured=Measured(**measured | {"windows": tuple(Window(**window) for window in measured["windows"])}),
         before=_counters(content["before"]),
         after=_counters(content["after"]),
+        wasted=content.get("wasted"),
     )
 
 

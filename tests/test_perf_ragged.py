@@ -13,6 +13,7 @@ from export.__main__ import main as export
 from export.repository import REPOSITORY, read_config
 from perf import limit
 from perf.length_mix import Mix, cheapest, equal, long_tail, uniform, wasted, whole
+from perf.padding_share import PaddingShare
 from perf.ragged import main, requests
 from perf.ragged_table import MIXES, ROUTES, SEPARATE, Study, folder, rows_of, splits, table
 from perf.record import Measured, Record, Store, Window, read
@@ -66,7 +67,7 @@ def test_a_split_is_what_the_configuration_says() -> None:
 
 def test_mixes_are_seeded_and_within_their_bounds() -> None:
     for mixes in MIXES.values():
-        assert [mix.name for mix in mixes] == ["equal", "uniform", "long tail"]
+        assert {"equal", "uniform", "long tail"} <= {mix.name for mix in mixes}
         assert {len(mix.lengths) for mix in mixes} == {61}
     assert uniform(2, 16) == uniform(2, 16)
     assert (min(uniform(2, 16).lengths), max(uniform(2, 16).lengths)) == (2, 16)
@@ -123,10 +124,42 @@ def test_the_table_is_made_of_records(tmp_path: Path) -> None:
     assert row.rows_per_s == 275
     assert row.to_separate is not None
     assert (row.to_separate.low, row.to_separate.median, row.to_separate.high) == (3, 3.5, 4)
+    assert [one.to_ragged and one.to_ragged.median for one in found.values()] == [
+        pytest.approx((100 / 400 + 50 / 150) / 2),
+        pytest.approx((150 / 400 + 100 / 150) / 2),
+        1,
+    ]
     assert row.rows_per_execution == 2
+    assert row.infer_us_per_row == 1e-3 / 2  # executions of 1 ns, here
     assert [one.wasted for one in found.values()] == [0, pytest.approx(0.25), pytest.approx(0.25)]
     assert "repeats spread" in row.marks[0]
     assert table(study, list(found.values())).row_count == 3
+
+
+def test_what_the_backend_counted_is_shown(tmp_path: Path) -> None:
+    route = ROUTES[3]
+    study = Study(model="ragged_encoder", mixes=(TWO,), routes=(route,), concurrency=4, repeats=3, window_ms=1000)
+    store = Store(folder(tmp_path, study.model, TWO, route))
+    for repeat, share in enumerate((0.1, 0.3, 0.2), start=1):
+        store.add(dataclasses.replace(record(100.0, {2: 5}, repeat), wasted=share))
+    (row,) = rows_of(study, tmp_path)
+    assert row.wasted == 0.2
+    store.add(record(100.0, {2: 5}, 4))  # one that was not counted: the backend alone knows how it split
+    (row,) = rows_of(study, tmp_path)
+    assert row.wasted is None
+
+
+def test_the_share_of_padding_is_read_from_the_metrics() -> None:
+    name = "onnxruntime_ragged_elements_total"
+    text = f"""# TYPE {name} counter
+{name}{{kind="own",model="a",version="1"}} 30
+{name}{{kind="own",model="a",version="2"}} 30
+{name}{{kind="computed",model="a",version="1"}} 1.5e+2
+{name}{{kind="computed",model="b",version="1"}} 7
+"""
+    assert PaddingShare.parse(text, "a") == PaddingShare(own=60, computed=150)
+    assert PaddingShare.parse(text, "a").wasted == pytest.approx(0.6)
+    assert (PaddingShare.parse(text, "c") - PaddingShare.parse("", "c")).wasted is None
 
 
 def test_a_ragged_model_has_no_ceiling_of_its_own() -> None:
@@ -151,6 +184,7 @@ def test_a_measured_point_is_not_measured_again(tmp_path: Path, capsys: pytest.C
         assert isinstance(one, Record)
         assert one.counters.failed_requests == 0
         assert (one.counters.rows_per_execution == 1) == (name == SEPARATE.slug)
+        assert (one.wasted is not None) == (name == "ragged_padding_budget")
     assert main([*arguments, "--results", str(tmp_path)]) == 0
     assert {path.name: list(read(path)) for path in (tmp_path / "ragged_encoder" / "uniform").iterdir()} == found
 

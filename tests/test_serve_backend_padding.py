@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from latency import Latency
-from padding import Elements, Padding, split
+from padding import Elements, Padding, Run, split
 from parameters import ParameterError
 from streams import Stream, counted
 from tiny_models import parameters, ragged_padded
 
+from perf.padding_share import PaddingShare
 from serve.launcher import Settings, launch
 
 Sizes = list[tuple[int, int]]
@@ -38,7 +39,8 @@ def cheapest(sizes: Sizes, cost: Any) -> float:
 
 
 def price(run: Sequence[tuple[int, int]], cost: Any) -> float:
-    total: float = cost.prices(max(length for _, length in run))(sum(rows for rows, _ in run))
+    rows, elements = sum(rows for rows, _ in run), sum(rows * length for rows, length in run)
+    total: float = cost.prices(max(length for _, length in run))(rows, elements)
     return total
 
 
@@ -65,18 +67,22 @@ def padding(**values: str) -> Padding | None:
     return Padding.of({"name": "m", "parameters": entries, "input": [{"name": "x", "allow_ragged_batch": True}]})
 
 
+def groups(budget: Padding, requests: Sequence[dict[str, np.ndarray[Any, Any]]]) -> list[list[int]]:
+    return [list(run.members) for run in budget.runs(requests)]
+
+
 def test_groups_are_the_shortest_first() -> None:
     budget = padding(padding_budget="elements", padding_budget_run_elements="25")
     assert budget is not None
-    assert budget.groups([request(100), request(3), request(90, rows=2), request(5)]) == [[1, 3], [2, 0]]
-    assert budget.groups([request(7), request(7)]) == [[0, 1]]
-    assert budget.groups([request(7)]) == [[0]]
+    assert groups(budget, [request(100), request(3), request(90, rows=2), request(5)]) == [[1, 3], [2, 0]]
+    assert groups(budget, [request(7), request(7)]) == [[0, 1]]
+    assert groups(budget, [request(7)]) == [[0]]
 
 
 def test_a_dear_run_is_never_added() -> None:
     budget = padding(padding_budget="elements", padding_budget_run_elements="1000")
     assert budget is not None
-    assert budget.groups([request(100), request(3), request(90), request(5)]) == [[0, 1, 2, 3]]
+    assert groups(budget, [request(100), request(3), request(90), request(5)]) == [[0, 1, 2, 3]]
 
 
 def test_off_by_default() -> None:
@@ -103,34 +109,67 @@ def test_a_model_without_ragged_input_has_no_padding() -> None:
         Padding.of({"name": "m", "parameters": entries, "input": [{"name": "x"}]})
 
 
-@pytest.mark.parametrize("truth", [(2e-3, 0.0, 2e-6, 0.0), (1e-4, 3e-5, 1e-6, 4e-9), (5e-3, 0.0, 0.0, 0.0)])
-def test_the_latency_is_learned_from_noisy_runs(truth: tuple[float, float, float, float]) -> None:
+@pytest.mark.parametrize(
+    "truth",
+    [
+        (2e-3, 0.0, 0.0, 2e-6, 0.0),
+        (1e-4, 3e-5, 0.0, 1e-6, 4e-9),
+        (5e-3, 0.0, 0.0, 0.0, 0.0),
+        (1e-3, 0.0, 1e-5, 0.0, 4e-8),
+    ],
+)
+def test_the_latency_is_learned_from_noisy_runs(truth: tuple[float, ...]) -> None:
     rng = np.random.default_rng(1)
     learned = Latency()
-    for _ in range(200):
+
+    def features(rows: int, length: int, filled: float) -> tuple[int, list[float]]:
+        elements = round(filled * rows * length)
+        return elements, [1, rows, elements, rows * length, rows * length**2]
+
+    for _ in range(400):
         rows, length = int(rng.integers(1, 33)), int(rng.integers(1, 400))
-        exact = float(np.dot(truth, [1, rows, rows * length, rows * length**2]))
+        elements, known = features(rows, length, rng.uniform(0.2, 1))
         # A shared machine only ever makes a run slower, now and then by much.
-        learned.observe(rows, length, exact * (1 + abs(rng.normal(0, 0.03)) + 3 * (rng.random() < 0.02)))
-    for rows, length in [(1, 300), (8, 20), (32, 50), (32, 400)]:
-        exact = float(np.dot(truth, [1, rows, rows * length, rows * length**2]))
-        assert learned.prices(length)(rows) == pytest.approx(exact, rel=0.15)
+        slower = 1 + abs(rng.normal(0, 0.03)) + 3 * (rng.random() < 0.02)
+        learned.observe(rows, elements, length, float(np.dot(truth, known)) * slower)
+    for rows, length, filled in [(1, 300, 1.0), (8, 20, 0.5), (32, 50, 1.0), (32, 400, 0.3)]:
+        elements, known = features(rows, length, filled)
+        assert learned.prices(length)(rows, elements) == pytest.approx(float(np.dot(truth, known)), rel=0.2)
 
 
 def test_the_first_batches_are_probed_and_then_only_gain_splits() -> None:
     budget = padding(padding_budget="latency")
     assert budget is not None
     long_tail = [request(20)] * 15 + [request(1000)]
-    groups = []
+    found = []
     for _ in range(60):
-        groups.append(budget.groups(long_tail))
-        for group in groups[-1]:
-            rows, longest = len(group), max(long_tail[index]["x"].size for index in group)
-            budget.cost.observe(rows, longest, 1e-3 + 1e-6 * rows * longest)
-    assert [len(one) for one in groups[:4]] == [1, 2, 1, 2]
-    assert groups[-1] == [list(range(15)), [15]]
+        found.append(budget.runs(long_tail))
+        for run in found[-1]:
+            budget.observe(run, 1e-3 + 1e-6 * run.rows * run.length)
+    assert [len(one) for one in found[:4]] == [1, 2, 1, 2]
+    assert groups(budget, long_tail) == [list(range(15)), [15]]
     even = [request(20)] * 8 + [request(22)] * 8
-    assert len(budget.groups(even)) == 1
+    assert len(groups(budget, even)) == 1
+
+
+def test_answers_are_sent_early_only_where_that_costs_little() -> None:
+    """One more run of 10 elements: 2 short items and 1 of 100. Sending an answer costs 0.5 ms until it is measured."""
+    budget = padding(padding_budget="elements", padding_budget_run_elements="10")
+    assert budget is not None
+    batch = [request(1), request(1), request(100)]
+
+    def early(seconds_per_element: float) -> list[bool]:
+        for _ in range(200):
+            budget.observe(Run(members=[0], rows=1, elements=100, length=100), 110 * seconds_per_element)
+        return [run.early for run in budget.runs(batch)]
+
+    assert [run.early for run in budget.runs(batch)] == [False, False]  # nothing is known of its time
+    # The last run takes 110 elements; 2 x 0.5 ms are 5 % of 20 ms.
+    assert early(15e-3 / 110) == [False, False]
+    assert early(25e-3 / 110) == [True, False]
+    for _ in range(200):
+        budget.sent(answers=2, seconds=4e-3)
+    assert early(25e-3 / 110) == [False, False]
 
 
 def items(answers: Sequence[Any]) -> list[list[float]]:
@@ -151,9 +190,13 @@ def test_the_server_runs_the_cheapest_split(tmp_path: Path) -> None:
     with launch(settings) as running, Stream(running.grpc_url) as stream:
         together = {model: items(stream.send(model, requests)) for model in settings.models}
         totals = {model: counted(running.grpc_url, model, executions=1) for model in settings.models}
+        metrics = f"{settings.host}:{running.metrics_port}"
+        split, plain = (PaddingShare.read(metrics, model) for model in settings.models)
     assert together["plain"] == [[2 * length, 90, 8] for length in lengths]
     runs = {3: (5, 5), 4: (5, 5), 5: (5, 5), 40: (41, 2), 41: (41, 2), 90: (90, 1)}
     assert together["split"] == [[2 * length, *runs[length]] for length in lengths]
     # To Triton it is one execution of 8 rows either way.
     assert totals["plain"].batches == totals["split"].batches == {8: 1}
     assert totals["split"].requests == 8
+    assert split == PaddingShare(own=sum(lengths), computed=sum(longest * rows for longest, rows in set(runs.values())))
+    assert plain == PaddingShare(own=0, computed=0)  # only what may be split is counted

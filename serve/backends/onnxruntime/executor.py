@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import parameters
@@ -14,6 +14,8 @@ from tensor_types import Config, GraphTensor
 
 Answer = Sequence[NDArray[np.generic]]
 """The outputs of one request, in the order of config.pbtxt."""
+
+Request = TypeVar("Request")
 
 
 class NanError(ValueError):
@@ -79,7 +81,7 @@ def _check_numbers(names: Sequence[str], outputs: Sequence[Any]) -> None:
             )
 
 
-def isolate(requests: Sequence[Tensors], run: Callable[[Sequence[Tensors]], list[Answer]]) -> list[Answer | Exception]:
+def isolate(requests: Sequence[Request], run: Callable[[Sequence[Request]], list[Answer]]) -> list[Answer | Exception]:
     """Answer the requests together; when that fails, one by one, so that only the guilty ones get an error."""
     if len(requests) > 1:
         # Whichever request spoils the batch raises again below, alone.
@@ -88,7 +90,7 @@ def isolate(requests: Sequence[Tensors], run: Callable[[Sequence[Tensors]], list
     return [_alone(request, run) for request in requests]
 
 
-def _alone(request: Tensors, run: Callable[[Sequence[Tensors]], list[Answer]]) -> Answer | Exception:
+def _alone(request: Request, run: Callable[[Sequence[Request]], list[Answer]]) -> Answer | Exception:
     try:
         return run([request])[0]
     except Exception as error:

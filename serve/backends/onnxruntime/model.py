@@ -6,6 +6,7 @@ Triton imports this file in an extra process at load, so the heavy imports wait 
 
 import gc
 import json
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,7 @@ import triton_python_backend_utils as pb_utils
 from complete import complete, is_complete
 from executor import Answer, Executor, isolate
 from gather import Tensors
-from padding import Padding
+from padding import Padding, Run
 from server_options import backend_options, default_max_batch_size
 from text import to_text
 
@@ -61,6 +62,7 @@ class TritonPythonModel:
             self._executor = Executor.of(config, opened, session.run_options(config), args)
         except ValueError as error:
             raise pb_utils.TritonModelException(str(error)) from error
+        self._count = self._padding and _padding_count(args)
         self._read = _reader(config["input"], [tensor.name for tensor in opened.get_inputs()])
         self._maker = _maker(config["output"])
         self._kept: Any = None
@@ -72,47 +74,58 @@ class TritonPythonModel:
 
         A request that fails does so alone: when the run of all fails, each one is run by itself.
         """
-        if self._padding is None:
-            try:
-                answers = self._executor.run([*map(self._read, requests)])
+        try:
+            read = [*map(self._read, requests)]
+            runs = self._padding.runs(read) if self._padding else None
+            if runs and self._count:
+                self._count.add(runs)
+            if runs is None or len(runs) == 1:
+                answers = self._run(read, runs[0]) if runs else self._executor.run(read)
                 self._kept = answers  # tensors without a copy must live until Triton has read them
                 return [*map(self._maker, answers)]
-            except Exception as error:
-                if len(requests) == 1:
-                    return [_failed(error)]
-        # Also for a batch that failed: run one by one, it shows whose fault it was.
-        return self._execute_in_parts(requests)
+        except Exception as error:
+            if len(requests) == 1:
+                return [_failed(error)]
+            runs = [Run(members=[index]) for index in range(len(requests))]  # it shows whose fault it was
+        return self._execute_in_parts(requests, runs)
 
-    def _execute_in_parts(self, requests: Sequence[Any]) -> list[Any]:
-        """Send the answers of each part of the batch as soon as it has run, and return those of the last.
-
-        In the list there is None for what is sent already; sending costs more than returning, so one part is returned.
-        """
+    def _execute_in_parts(self, requests: Sequence[Any], runs: Sequence[Run]) -> list[Any]:
+        """Return the answers of all runs, with None for those that were sent before the last run had ended."""
         responses: list[Any] = [None] * len(requests)
-        read: list[tuple[int, Tensors]] = []
-        for index, request in enumerate(requests):
-            try:
-                read.append((index, self._read(request)))
-            except Exception as error:
-                responses[index] = _failed(error)
-        groups = self._groups([tensors for _, tensors in read])
-        for group in groups:
-            members = [read[index] for index in group]
-            answers = isolate([tensors for _, tensors in members], self._run)
-            self._kept = answers
-            for (index, _), answer in zip(members, answers, strict=True):
-                response = _failed(answer) if isinstance(answer, Exception) else self._maker(answer)
-                if group is groups[-1]:
-                    responses[index] = response
-                else:
-                    requests[index].get_response_sender().send(response, FINAL)
+        self._kept = []
+        for run in runs:
+            answers = isolate([requests[index] for index in run.members], partial(self._read_and_run, run))
+            self._kept.append(answers)
+            for index, answer in zip(run.members, answers, strict=True):
+                responses[index] = _failed(answer) if isinstance(answer, Exception) else self._maker(answer)
+            if run.early and self._padding:
+                started = time.perf_counter()
+                for index in run.members:
+                    requests[index].get_response_sender().send(responses[index], FINAL)
+                    responses[index] = None
+                self._padding.sent(len(run.members), time.perf_counter() - started)
         return responses
 
-    def _groups(self, requests: Sequence[Tensors]) -> list[list[int]]:
-        return self._padding.groups(requests) if self._padding else [[index] for index in range(len(requests))]
+    def _read_and_run(self, run: Run, requests: Sequence[Any]) -> list[Answer]:
+        return self._run([*map(self._read, requests)], run)
 
-    def _run(self, requests: Sequence[Tensors]) -> list[Answer]:
-        return self._padding.observed(requests, self._executor.run) if self._padding else self._executor.run(requests)
+    def _run(self, requests: Sequence[Tensors], run: Run) -> list[Answer]:
+        started = time.perf_counter()
+        answers = self._executor.run(requests)
+        if self._padding and run.rows and len(requests) == len(run.members):
+            self._padding.observe(run, time.perf_counter() - started)
+        return answers
+
+
+def _padding_count(args: dict[str, str]) -> Any:
+    """None on a server without metrics."""
+    from padding_count import PaddingCount
+
+    try:
+        return PaddingCount(pb_utils.MetricFamily, {"model": args["model_name"], "version": args["model_version"]})
+    except pb_utils.TritonModelException as error:
+        pb_utils.Logger.log_warn(f"the padding of '{args['model_name']}' is not counted: {error}")
+        return None
 
 
 def _failed(error: Exception) -> Any:

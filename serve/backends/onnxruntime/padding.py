@@ -5,12 +5,11 @@ elements: rows x length, plus `padding_budget_run_elements` for each run; latenc
 """
 
 import itertools
-import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import parameters
-from executor import Answer
 from gather import Tensors
 from latency import Latency
 from parameters import ParameterError
@@ -21,6 +20,26 @@ RUN_COST = "padding_budget_run_elements"
 SMALL_GAIN = 0.75
 REFRESH_EVERY = 12
 
+# Of the time that the rest of a batch takes: what answering a part before it may cost. Sending an answer costs a round
+# trip to the server, 0.3 to 0.5 ms, where returning it with the others costs 10 us.
+EARLY_SHARE = 0.05
+SEND_S = 0.5e-3
+MEMORY = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """Requests that run together: their indices in the batch, rows, own elements and the elements of the longest item.
+
+    `early`: answer them before the next run.
+    """
+
+    members: Sequence[int]
+    rows: int = 0
+    elements: int = 0
+    length: int = 0
+    early: bool = False
+
 
 class Cost(Protocol):
     """What a run costs, in a unit of its own."""
@@ -28,8 +47,8 @@ class Cost(Protocol):
     margin: float
     """The share of the cost of one run that a split must save at least."""
 
-    def prices(self, length: int) -> Callable[[int], float]:
-        """The cost of a run by its rows, each padded to `length` elements."""
+    def prices(self, length: int) -> Callable[[int, int], float]:
+        """The cost of a run by its rows and its own elements, each row padded to `length` elements."""
 
     def least(self, sizes: Sequence[tuple[int, int]]) -> float:
         """No partition of these (rows, length) into two runs or more costs less; quick to compute."""
@@ -37,7 +56,7 @@ class Cost(Protocol):
     def probing(self) -> bool:
         """Whether the next batch should be split in two to learn what a run costs."""
 
-    def observe(self, rows: int, length: int, seconds: float) -> None:
+    def observe(self, rows: int, elements: int, length: int, seconds: float) -> None:
         """Take notice of one run and its time."""
 
 
@@ -49,9 +68,9 @@ class Elements:
     def __init__(self, run_elements: int) -> None:
         self._fixed = float(run_elements)
 
-    def prices(self, length: int) -> Callable[[int], float]:
+    def prices(self, length: int) -> Callable[[int, int], float]:
         """The run's own cost and its padded elements."""
-        return lambda rows: self._fixed + rows * length
+        return lambda rows, elements: self._fixed + rows * length
 
     def least(self, sizes: Sequence[tuple[int, int]]) -> float:
         """Two runs without any padding."""
@@ -61,7 +80,7 @@ class Elements:
         """Never: the cost is given."""
         return False
 
-    def observe(self, rows: int, length: int, seconds: float) -> None:
+    def observe(self, rows: int, elements: int, length: int, seconds: float) -> None:
         """Nothing to learn."""
 
 
@@ -71,6 +90,8 @@ class Padding:
     def __init__(self, ragged: Sequence[str], cost: Cost) -> None:
         self._ragged, self.cost = ragged, cost
         self._small_gains = 0
+        self._send_s = SEND_S
+        self._seconds = 0.0
 
     @classmethod
     def of(cls, config: Config) -> "Padding | None":
@@ -94,35 +115,29 @@ class Padding:
             )
         return cls(ragged, Elements(run_elements))
 
-    def sizes(self, request: Tensors) -> tuple[int, int]:
-        """Items of a request, and the elements of one item; the longest of its ragged inputs counts."""
-        arrays = [request[name] for name in self._ragged]
-        rows = max(1, arrays[0].shape[0])
-        return rows, max(array.size for array in arrays) // rows
-
-    def observed(self, requests: Sequence[Tensors], run: Callable[[Sequence[Tensors]], list[Answer]]) -> list[Answer]:
-        """Run requests together and learn what it cost."""
-        started = time.perf_counter()
-        answers = run(requests)
-        seconds = time.perf_counter() - started
-        sizes = [self.sizes(request) for request in requests]
-        self.cost.observe(sum(rows for rows, _ in sizes), max(length for _, length in sizes), seconds)
-        return answers
-
-    def groups(self, requests: Sequence[Tensors]) -> list[list[int]]:
-        """Indices of the requests of each run, the shortest run first; one group where splitting does not pay."""
-        sizes = [self.sizes(request) for request in requests]
-        everything = [list(range(len(sizes)))]
-        if len(sizes) < 2 or len({length for _, length in sizes}) < 2:
-            return everything
-        order = sorted(everything[0], key=lambda index: sizes[index][1])
+    def runs(self, requests: Sequence[Tensors]) -> list[Run]:
+        """The runs of a batch, the shortest items first; one run where splitting does not pay."""
+        sizes = self._sizes(requests)
+        everything = range(len(sizes))
+        if len({length for _, length in sizes}) < 2:
+            return [_run(everything, sizes)]
+        order = sorted(everything, key=lambda index: sizes[index][1])
         if self.cost.probing():
             half = len(order) // 2
-            return [order[:half], order[half:]]
+            return [_run(order[:half], sizes), _run(order[half:], sizes)]
         ends, price, whole = split([sizes[index] for index in order], self.cost)
         if len(ends) == 1 or self._refreshes(price, whole):
-            return everything
-        return [order[start:end] for start, end in itertools.pairwise([0, *ends])]
+            return [_run(everything, sizes)]
+        return self._timed([_run(order[start:end], sizes) for start, end in itertools.pairwise([0, *ends])])
+
+    def _sizes(self, requests: Sequence[Tensors]) -> list[tuple[int, int]]:
+        """Items of each request, and the elements of one item; the longest of its ragged inputs counts."""
+        found = []
+        for request in requests:
+            arrays = [request[name] for name in self._ragged]
+            rows = arrays[0].shape[0] or 1
+            found.append((rows, max([array.size for array in arrays]) // rows))
+        return found
 
     def _refreshes(self, price: float, whole: float) -> bool:
         """Whether to run a batch whole although a split looks cheaper: now and then, where the gain is small.
@@ -133,6 +148,40 @@ class Padding:
             return False
         self._small_gains += 1
         return self._small_gains % REFRESH_EVERY == 0
+
+    def _timed(self, runs: Sequence[Run]) -> list[Run]:
+        """The runs, each marked `early` where sending its answers is cheap against what the others still take."""
+        rest, marked = 0.0, []
+        for run in reversed(runs):
+            early = len(run.members) * self._send_s < EARLY_SHARE * rest * self._seconds
+            marked.append(replace(run, early=True) if early else run)
+            rest += self.cost.prices(run.length)(run.rows, run.elements)
+        return marked[::-1]
+
+    def observe(self, run: Run, seconds: float) -> None:
+        """Learn from a run that took so long."""
+        self.cost.observe(run.rows, run.elements, run.length, seconds)
+        price = self.cost.prices(run.length)(run.rows, run.elements)
+        if price > 0:
+            self._seconds = seconds / price if not self._seconds else _faded(self._seconds, seconds / price)
+
+    def sent(self, answers: int, seconds: float) -> None:
+        """Learn how long it took to send answers one by one."""
+        self._send_s = _faded(self._send_s, seconds / answers)
+
+
+def _faded(mean: float, value: float) -> float:
+    return mean + MEMORY * (value - mean)
+
+
+def _run(members: Sequence[int], sizes: Sequence[tuple[int, int]]) -> Run:
+    own = [sizes[index] for index in members]
+    return Run(
+        members=members,
+        rows=sum(rows for rows, _ in own),
+        elements=sum(rows * length for rows, length in own),
+        length=max(length for _, length in own),
+    )
 
 
 def split(sizes: Sequence[tuple[int, int]], cost: Cost) -> tuple[list[int], float, float]:
@@ -146,7 +195,8 @@ def split(sizes: Sequence[tuple[int, int]], cost: Cost) -> tuple[list[int], floa
     """
     count = len(sizes)
     rows = [0, *itertools.accumulate(size[0] for size in sizes)]
-    whole = cost.prices(sizes[-1][1])(rows[-1])
+    elements = [0, *itertools.accumulate(size[0] * size[1] for size in sizes)]
+    whole = cost.prices(sizes[-1][1])(rows[-1], elements[-1])
     limit = whole * (1 - cost.margin)
     if cost.least(sizes) >= limit:
         return [count], whole, whole
@@ -154,8 +204,10 @@ def split(sizes: Sequence[tuple[int, int]], cost: Cost) -> tuple[list[int], floa
     ends = [index for index in range(1, count + 1) if index == count or sizes[index - 1][1] != sizes[index][1]]
     best, came_from = {0: 0.0}, {0: 0}
     for end in ends:
-        price, until = cost.prices(sizes[end - 1][1]), rows[end]
-        best[end], came_from[end] = min((before + price(until - rows[start]), start) for start, before in best.items())
+        price, until, own = cost.prices(sizes[end - 1][1]), rows[end], elements[end]
+        best[end], came_from[end] = min(
+            (before + price(until - rows[start], own - elements[start]), start) for start, before in best.items()
+        )
     if best[count] >= limit:
         return [count], whole, whole
     cuts = [count]

@@ -1,0 +1,93 @@
+"""The figures that clients/RAGGED.md and the README of the backend claim, held against their records."""
+
+import json
+import statistics
+from pathlib import Path
+
+import pytest
+
+from perf.backend_overhead import LIMIT, REQUESTS, SIZES
+from perf.backend_stages import STAGES
+from perf.ragged import CONCURRENCY
+from perf.ragged_table import MIXES, ROUTES, Row, Study, rows_of
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "perf" / "results"
+SEPARATE, PADDING, RAGGED, BUDGET = (route.name for route in ROUTES[:4])
+
+
+def rows(model: str) -> dict[tuple[str, str], Row]:
+    study = Study(model=model, mixes=MIXES[model], routes=ROUTES, concurrency=CONCURRENCY, repeats=5, window_ms=500)
+    return {(row.mix, row.route): row for row in rows_of(study, RESULTS / "ragged")}
+
+
+@pytest.fixture(scope="module")
+def encoder() -> dict[tuple[str, str], Row]:
+    return rows("ragged_encoder")
+
+
+@pytest.fixture(scope="module")
+def recogniser() -> dict[tuple[str, str], Row]:
+    return rows("text_recognition_ragged")
+
+
+def to_separate(row: Row) -> float:
+    assert row.to_separate is not None
+    return row.to_separate.median
+
+
+def to_ragged(row: Row) -> float:
+    assert row.to_ragged is not None
+    return row.to_ragged.median
+
+
+def test_everything_was_measured(encoder: dict[tuple[str, str], Row], recogniser: dict[tuple[str, str], Row]) -> None:
+    for model, found, routes in (("ragged_encoder", encoder, 4), ("text_recognition_ragged", recogniser, 5)):
+        assert len(found) == routes * len(MIXES[model])
+        assert all(row.wasted is not None for row in found.values())
+
+
+def test_ragged_against_separate_executions(encoder: dict[tuple[str, str], Row]) -> None:
+    """Three times where texts are short, so that starting an execution is what costs."""
+    assert to_separate(encoder["equal", RAGGED]) >= 3
+    assert to_separate(encoder["uniform", RAGGED]) >= 3
+    for mix in MIXES["ragged_encoder"]:
+        assert encoder[mix.name, SEPARATE].rows_per_execution == 1
+        assert to_separate(encoder[mix.name, RAGGED]) > 1
+
+
+def test_padding_budget_costs_little_and_pays_where_tails_are_long(encoder: dict[tuple[str, str], Row]) -> None:
+    for mix in MIXES["ragged_encoder"]:
+        assert to_ragged(encoder[mix.name, BUDGET]) >= 0.97, mix.name
+    assert to_ragged(encoder["longer tail", BUDGET]) >= 1.2
+
+
+def test_the_table_of_the_document_is_that_of_the_records(
+    encoder: dict[tuple[str, str], Row], recogniser: dict[tuple[str, str], Row]
+) -> None:
+    text = (ROOT / "clients" / "RAGGED.md").read_text()
+    for found in (encoder, recogniser):
+        for row in found.values():
+            assert line(row) in text
+
+
+def line(row: Row) -> str:
+    """A row of the document's tables."""
+    assert row.wasted is not None
+    ratio = "" if row.to_ragged is None else f"{row.to_ragged.median:.2f}"
+    return (
+        f"| {row.mix} | {row.route} | {row.rows_per_s:,.0f} | {to_separate(row):.2f} | {ratio} "
+        f"| {row.rows_per_execution:.1f} | {row.infer_us_per_row / 1e3:.2f} | {row.wasted:.0%} |"
+    )
+
+
+def test_the_backend_keeps_to_its_floors() -> None:
+    """Every cell within the limit; the served ResNet-50 within 3 % of onnxruntime alone."""
+    record = json.loads((RESULTS / "backend" / "backend_overhead.json").read_text())
+    assert [(cell["input_bytes"], cell["requests"]) for cell in record["cells"]] == [
+        (size, requests) for size in SIZES.values() for requests in REQUESTS
+    ]
+    assert all(cell["ratio"] <= LIMIT for cell in record["cells"])
+    assert all(set(cell["stages"]["stages_us"]) == set(STAGES) for cell in record["cells"])
+    shares = json.loads((RESULTS / "backend" / "resnet50.served_share.json").read_text())["rounds"]
+    assert statistics.median(one["alone_s"] / one["wall_s"] for one in shares) >= 0.97
