@@ -132,8 +132,9 @@ def _explain(one: Added) -> None:
     if one.batched is None:
         console.print(f"{one.deployment.name}: no batch axis, so max_batch_size is 0. {one.why_not}", markup=False)
     else:
-        for change in one.batched.changes:
-            console.print(f"{one.deployment.name}: {change}", markup=False)
+        if one.batched.changes:
+            told = f"was exported for a fixed number of rows; {len(one.batched.changes)} changes made it dynamic"
+            console.print(f"{one.deployment.name}: {told} (listed in its README.md)", markup=False)
         for name, bounds in one.batched.valid.items():
             console.print(f"{one.deployment.name}: input {name} was tried with {bounds}", markup=False)
         if not one.batched.proof.varied:

@@ -23,6 +23,14 @@ class NotRowwise(Failure):
     """A batch that does not answer as its rows do; the text says how it shows, not yet why."""
 
 
+class NoValidRow(Mistake):
+    """Not even one row of the values tried runs; `tried` are the last of them."""
+
+    def __init__(self, text: str, tried: Rows) -> None:
+        super().__init__(text)
+        self.tried = tried
+
+
 @dataclass(frozen=True, kw_only=True)
 class Proof:
     """What was shown.
@@ -59,25 +67,31 @@ def tolerance_of(model: onnx.ModelProto) -> float:
 
 
 def choose_rows(
-    session: onnxruntime.InferenceSession, model: onnx.ModelProto, valid: dict[str, Range], *, rows: int
+    session: onnxruntime.InferenceSession,
+    model: onnx.ModelProto,
+    valid: dict[str, Range],
+    *,
+    rows: int,
+    trying: int = 1,
 ) -> tuple[Rows, int | None]:
     """Random rows that the model takes, and the size that its open dimensions were given (None: it has none).
 
-    Raises `Mistake` when no single row runs.
+    Raises `NoValidRow`.
     """
     problem = None
     for size in OPEN_SIZES if open_dims(model) else OPEN_SIZES[:1]:
         drawn = random_rows(model, valid, rows=rows, open_dim=size)
         try:
-            run(session, take(drawn, 0, 1))
+            run(session, take(drawn, 0, trying))
         except onnxruntime_errors() as error:
             problem = problem or error
             continue
         return drawn, size if open_dims(model) else None
     tried = ", ".join(f"{name} {bounds}" for name, bounds in valid.items())
-    raise Mistake(
+    raise NoValidRow(
         f"no row of random values runs ({one_line(problem)}). Tried: {tried}. Name valid ones with --range NAME=lo:hi, "
-        "or bring real ones with --samples FILE.npz."
+        "or bring real ones with --samples FILE.npz.",
+        drawn,
     )
 
 

@@ -74,6 +74,32 @@ def find(model: onnx.ModelProto, rows: Rows, *, tolerance: float) -> Culprit | N
     return None
 
 
+def tensor_shapes(model: onnx.ModelProto, rows: Rows) -> dict[str, list[int]]:
+    """The shape of every tensor of the graph while it answers `rows`."""
+    with tempfile.TemporaryDirectory(prefix="triton-batching-") as folder:
+        path = Path(folder) / "model.onnx"
+        save(_with_all_outputs(model), path)
+        session = open_session(path, optimised=False)
+    names = [output.name for output in session.get_outputs()]
+    found = {name: list(array.shape) for name, array in zip(names, run(session, rows), strict=True)}
+    return found | {name: list(array.shape) for name, array in rows.items()}
+
+
+def failing(model: onnx.ModelProto, rows: Rows) -> Culprit | None:
+    """The node that does not run even for a single row; None when one row runs."""
+    open_model = _with_all_outputs(model)
+    with tempfile.TemporaryDirectory(prefix="triton-batching-") as folder:
+        path = Path(folder) / "model.onnx"
+        save(open_model, path)
+        session = open_session(path, optimised=False)
+    try:
+        run(session, take(rows, 0, 1))
+    except onnxruntime_errors() as error:
+        node = _failed_node(model, open_model, str(error))
+        return None if node is None else Culprit(node=node, why=reason(Net.of(model), node, {}), layout={})
+    return None
+
+
 def batch_axis(parts: list[Array], whole: Array, tolerance: float) -> int | None:
     """The axis along which `whole` holds the `parts` of its rows, in blocks or interleaved; None when it does not."""
     shape, count = parts[0].shape, len(parts)

@@ -12,6 +12,7 @@ from export import batch_culprit, batch_rewrite
 from export.batch_axis import (
     MOST_ROWS,
     NotRowwise,
+    NoValidRow,
     Proof,
     choose_rows,
     difference,
@@ -69,17 +70,26 @@ def batched(source: Source, trial: Trial) -> Batched:
         if at_odds := _fixed(source.model):
             raise BatchAxisError(f"{source.origin}: {at_odds}. Export it with a dynamic first axis.")
         trial.say("making the batch axis dynamic")
-        rewritten = batch_rewrite.loosen(source.model)
+        rewritten = batch_rewrite.loosen(source.model, _shapes(source.model, valid))
     for _ in range(MOST_MENDS):
         model = rewritten.model if rewritten else source.model
         with tempfile.TemporaryDirectory(prefix="triton-batching-") as folder:
             path = Path(folder) / "model.onnx"
             save(model, path)
             session = open_session(path)
-        rows, open_dim = _rows(session, model, valid, trial, rewritten.rows if rewritten else 1)
         trial.say("comparing batches with their rows")
+        culprit: batch_culprit.Culprit | None
         try:
+            rows, open_dim = _rows(session, model, valid, trial, rewritten.rows if rewritten else 1)
             proof = prove(session, rows, largest=trial.largest, tolerance=tolerance, open_dim=open_dim)
+        except NoValidRow as refused:
+            # Constants of the old row count may be what keeps a single row from running.
+            culprit = batch_culprit.failing(model, refused.tried) if rewritten else None
+            mended = batch_rewrite.mend(rewritten, culprit) if rewritten and culprit else None
+            if mended is None:
+                raise
+            rewritten = mended
+            continue
         except NotRowwise as shown:
             trial.say("looking for the node that mixes rows")
             culprit = batch_culprit.find(model, rows, tolerance=tolerance)
@@ -97,6 +107,17 @@ def batched(source: Source, trial: Trial) -> Batched:
             reference_error=error,
         )
     raise BatchAxisError(f"{source.origin}: still not a batch axis after {MOST_MENDS} changes. Export it dynamic.")
+
+
+def _shapes(model: onnx.ModelProto, valid: dict[str, Range]) -> dict[str, list[int]]:
+    """The shapes of all tensors at the row count that the graph is fixed to; none when no values run."""
+    with tempfile.TemporaryDirectory(prefix="triton-batching-") as folder:
+        path = Path(folder) / "model.onnx"
+        save(model, path)
+        session = open_session(path)
+    count = batch_rewrite.fixed_rows(model) or 1
+    rows, _ = choose_rows(session, model, valid, rows=count, trying=count)
+    return batch_culprit.tensor_shapes(model, rows)
 
 
 def _edges(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:

@@ -148,7 +148,12 @@ def _by_axis(net: Net, node: onnx.NodeProto, axis: int) -> str | None:
     return f"{_DOES[kind]} axis {axis}, the batch axis" if found is not None and axis in found else None
 
 
+_JOINS = {"Concat", "Add", "Sub", "Mul", "Div", "Pow", "Min", "Max", "Where", "And", "Or", "Equal", "Less", "Greater"}
+
+
 def _by_constant(net: Net, node: onnx.NodeProto, layout: Layout, axis: int) -> str | None:
+    if node.op_type not in _JOINS:
+        return None
     for name in node.input:
         size = list(net.constants[name].dims) if name in net.constants else []
         if len(size) > axis and name not in layout and (size[axis] > 1 or node.op_type == "Concat"):

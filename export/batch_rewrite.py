@@ -11,6 +11,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from export.batch_culprit import Culprit
+from export.batch_layout import Shapes, follow
 from export.onnx_graph import Net, attribute, dims, graph_inputs, label
 
 BATCH = "batch"
@@ -32,18 +33,25 @@ def fixed_rows(model: onnx.ModelProto) -> int | None:
     return fixed.pop() if len(fixed) == 1 else None
 
 
-def loosen(model: onnx.ModelProto) -> Rewritten:
-    """Make the first axis of all inputs and outputs dynamic, and every constant shape that names the row count."""
+def loosen(model: onnx.ModelProto, shapes: Shapes) -> Rewritten:
+    """Make the first axis of all inputs and outputs dynamic, and every constant shape that names the row count.
+
+    `shapes` are those of the graph's tensors at its own row count.
+    """
     rows = fixed_rows(model) or 1
     made = onnx.ModelProto()
     made.CopyFrom(model)
     changes = [*_open_axes(made, rows)]
-    shapes = _static_shapes(model)
-    net = Net.of(model)
+    net, places = Net.of(model), follow(model, shapes)
     for node in made.graph.node:
-        change = {"Reshape": _reshape, "Expand": _expand}.get(node.op_type)
-        if change is not None and (shape := net.numbers(node, "shape", 1)) is not None:
-            changes += change(made, node, shapes.get(node.output[0], list(shape)), rows)
+        if node.op_type not in ("Reshape", "Expand") or (shape := net.numbers(node, "shape", 1)) is None:
+            continue
+        place, known = places.get(node.output[0]), shapes.get(node.output[0])
+        axis = place.axis if place else None
+        if node.op_type == "Reshape" and node.input[0] in places:
+            changes += _reshape(made, node, list(known or shape), axis, rows)
+        elif node.op_type == "Expand":
+            changes += _expand(made, node, list(shape), axis or 0, rows)
     return Rewritten(model=made, rows=rows, changes=tuple(changes))
 
 
@@ -54,8 +62,8 @@ def mend(rewritten: Rewritten, culprit: Culprit) -> Rewritten | None:
     net = Net.of(made)
     node = next(one for one in made.graph.node if one.output[0] == culprit.node.output[0])
     repairs: dict[str, Callable[[], str | None]] = {
-        "Concat": lambda: _spread_joined(made, net, node, culprit),
-        **dict.fromkeys(("LSTM", "GRU", "RNN"), lambda: _spread_states(made, net, node)),
+        "Concat": lambda: _spread_joined(made, net, node, rewritten.rows),
+        **dict.fromkeys(("LSTM", "GRU", "RNN"), lambda: _spread_states(made, net, node, rewritten.rows)),
     }
     repair = repairs.get(node.op_type)
     change = repair() if repair is not None else None
@@ -75,48 +83,21 @@ def _open_axes(made: onnx.ModelProto, rows: int) -> Iterator[str]:
     del made.graph.value_info[:]  # shapes of the tensors in between hold the old row count
 
 
-def _static_shapes(model: onnx.ModelProto) -> dict[str, list[int]]:
-    """The shapes of the tensors of the graph as it was exported, where all dimensions are known."""
-    bare = onnx.ModelProto()
-    bare.CopyFrom(model)
-    _drop_large_weights(bare)
-    try:
-        inferred = onnx.shape_inference.infer_shapes(bare, data_prop=True)
-    except Exception:
-        return {}
-    found = {}
-    for value in [*inferred.graph.value_info, *inferred.graph.output]:
-        shape = dims(value)
-        if shape and all(isinstance(dim, int) for dim in shape):
-            found[value.name] = [int(dim) for dim in shape]
-    return found
+def _reshape(
+    made: onnx.ModelProto, node: onnx.NodeProto, shape: list[int], axis: int | None, rows: int
+) -> Iterator[str]:
+    """Leave the axis that holds the rows to be computed; where it is not known, the first of exactly their number."""
+    at = axis if axis is not None else next((index for index, size in enumerate(shape) if size == rows), 0)
+    if at >= len(shape) or 0 in shape or (-1 in shape and shape[at] != -1):
+        return  # a shape may leave one axis open only
+    if shape[at] != -1:
+        yield _with_shape(made, node, [*shape[:at], -1, *shape[at + 1 :]], shape)
 
 
-def _drop_large_weights(model: onnx.ModelProto) -> None:
-    """Shape inference copies the model several times, and needs only the values of shapes and axes."""
-    for tensor in model.graph.initializer:
-        if len(tensor.raw_data) > 10_000:
-            value = helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
-            model.graph.input.append(value)
-    kept = [tensor for tensor in model.graph.initializer if len(tensor.raw_data) <= 10_000]
-    del model.graph.initializer[:]
-    model.graph.initializer.extend(kept)
-
-
-def _reshape(made: onnx.ModelProto, node: onnx.NodeProto, shape: list[int], rows: int) -> Iterator[str]:
-    """Leave the one axis that holds the rows to be computed: the first of exactly their number, else the first."""
-    at = next((axis for axis, size in enumerate(shape) if size == rows), 0)
-    if not shape or shape[at] % rows or any(size == 0 for size in shape):
-        return
-    if -1 in shape and shape[at] != -1:
-        return  # its size is not known, and a shape may leave one axis open only
-    yield _with_shape(made, node, [*shape[:at], -1, *shape[at + 1 :]], shape)
-
-
-def _expand(made: onnx.ModelProto, node: onnx.NodeProto, shape: list[int], rows: int) -> Iterator[str]:
-    """A first axis of 1 takes over that of the tensor, whatever it is."""
-    if rows > 1 and shape and shape[0] == rows:
-        yield _with_shape(made, node, [1, *shape[1:]], shape)
+def _expand(made: onnx.ModelProto, node: onnx.NodeProto, shape: list[int], at: int, rows: int) -> Iterator[str]:
+    """A size of 1 takes over that of the tensor, whatever it is."""
+    if rows > 1 and at < len(shape) and shape[at] == rows:
+        yield _with_shape(made, node, [*shape[:at], 1, *shape[at + 1 :]], shape)
 
 
 def _with_shape(made: onnx.ModelProto, node: onnx.NodeProto, shape: list[int], old: list[int]) -> str:
@@ -127,66 +108,57 @@ def _with_shape(made: onnx.ModelProto, node: onnx.NodeProto, shape: list[int], o
     return f"{told}: shape {old} -> {shape}"
 
 
-def _spread_joined(made: onnx.ModelProto, net: Net, node: onnx.NodeProto, culprit: Culprit) -> str | None:
+def _spread_joined(made: onnx.ModelProto, net: Net, node: onnx.NodeProto, rows: int) -> str | None:
     if attribute(node, "axis", 0) == 0:
         return None
     for index, name in enumerate(node.input):
-        if name not in culprit.layout and (size := _one_row(net, name, 0)) is not None:
-            node.input[index] = _spread(made, node, name, size, axis=0)
+        if (size := _repeated(net, name, 0, rows)) is not None:
+            node.input[index] = _spread(made, node, index, size, axis=0)
             return f'{label(node)}: the constant "{name}" of shape {size} is repeated for every row'
     return None
 
 
-def _spread_states(made: onnx.ModelProto, net: Net, node: onnx.NodeProto) -> str | None:
+def _spread_states(made: onnx.ModelProto, net: Net, node: onnx.NodeProto, rows: int) -> str | None:
     """The initial states of a recurrent layer: inputs 5 and 6, shape (directions, batch, hidden)."""
     axis, changed = (0 if attribute(node, "layout", 0) else 1), []
     for index in (5, 6):
         name = node.input[index] if len(node.input) > index else ""
-        if name and (size := _one_row(net, name, axis)) is not None:
-            node.input[index] = _spread(made, node, name, size, axis=axis)
+        if name and (size := _repeated(net, name, axis, rows)) is not None:
+            node.input[index] = _spread(made, node, index, size, axis=axis)
             changed.append(name)
     return f"{label(node)}: its initial state {' and '.join(changed)} is repeated for every row" if changed else None
 
 
-def _one_row(net: Net, name: str, axis: int) -> list[int] | None:
-    """The shape of a constant with one row on `axis`; None for anything else."""
-    if name in net.constants:
-        size = list(net.constants[name].dims)
-        return size if len(size) > axis and size[axis] == 1 else None
-    maker = net.makers.get(name)
-    if maker is not None and maker.op_type in ("Expand", "ConstantOfShape", "Identity"):
-        # A constant that an exporter spread over its rows; `loosen` set that count back to 1.
-        shape = net.numbers(maker, "", 1 if maker.op_type == "Expand" else 0)
-        return _one_row(net, maker.input[0], axis) if shape is None else _checked(list(shape), axis)
-    return None
+def _repeated(net: Net, name: str, axis: int, rows: int) -> list[int] | None:
+    """The shape of a constant that is the same for each of its `rows` rows on `axis`; None for anything else."""
+    value = net.constant(name)
+    if value is None:
+        maker = net.makers.get(name)
+        if maker is not None and maker.op_type == "Expand":  # an exporter spread it; `loosen` set its rows to 1
+            return _repeated(net, maker.input[0], axis, 1)
+        return None
+    if value.ndim <= axis or value.shape[axis] not in (1, rows):
+        return None
+    return list(value.shape) if (value == value.take([0], axis)).all() else None
 
 
-def _checked(size: list[int], axis: int) -> list[int] | None:
-    return size if len(size) > axis and size[axis] == 1 else None
-
-
-def _spread(made: onnx.ModelProto, node: onnx.NodeProto, name: str, size: list[int], *, axis: int) -> str:
-    """Nodes before `node` that repeat `name` along `axis` as often as the batch has rows; the new tensor's name."""
-    first, prefix = graph_inputs(made)[0].name, f"{node.output[0]}/{name}"
-    one = f"{prefix}/ones"
-    before, after = [1] * axis, [1] * (len(size) - axis - 1)
+def _spread(made: onnx.ModelProto, node: onnx.NodeProto, index: int, size: list[int], *, axis: int) -> str:
+    """Nodes before `node` that repeat its input `index` along `axis` once for each row; the new tensor's name."""
+    name, prefix = node.input[index], f"{node.output[0]}/{index}"
+    constants = {"zero": [0], "one": [1], "axis": [axis], "before": size[:axis], "after": size[axis + 1 :]}
+    held = {key: f"{prefix}/{key}" for key, values in constants.items() if values}
+    for key, held_name in held.items():
+        array = np.array(constants[key], dtype=np.int64)
+        made.graph.initializer.append(numpy_helper.from_array(array, held_name))
+    parts = [name for name in (held.get("before"), f"{prefix}/rows", held.get("after")) if name]
     nodes = [
-        helper.make_node("Shape", [first], [f"{prefix}/shape"]),
-        _first_of(f"{prefix}/shape", f"{prefix}/rows", prefix),
+        helper.make_node("Slice", [name, held["zero"], held["one"], held["axis"]], [f"{prefix}/first"]),
+        helper.make_node("Shape", [graph_inputs(made)[0].name], [f"{prefix}/shape"]),
+        helper.make_node("Gather", [f"{prefix}/shape", held["zero"]], [f"{prefix}/rows"], axis=0),
+        helper.make_node("Concat", parts, [f"{prefix}/wanted"], axis=0),
+        helper.make_node("Expand", [f"{prefix}/first", f"{prefix}/wanted"], [f"{prefix}/spread"]),
     ]
-    made.graph.initializer.append(numpy_helper.from_array(np.array([0], dtype=np.int64), f"{prefix}/zero"))
-    parts = [f"{prefix}/rows"]
-    for side, values in (("before", before), ("after", after)):
-        if values:
-            made.graph.initializer.append(numpy_helper.from_array(np.array(values, dtype=np.int64), f"{one}/{side}"))
-            parts = [f"{one}/{side}", *parts] if side == "before" else [*parts, f"{one}/{side}"]
-    nodes.append(helper.make_node("Concat", parts, [f"{prefix}/wanted"], axis=0))
-    nodes.append(helper.make_node("Expand", [name, f"{prefix}/wanted"], [f"{prefix}/spread"]))
-    at = next(index for index, other in enumerate(made.graph.node) if other.output[0] == node.output[0])
+    at = next(place for place, other in enumerate(made.graph.node) if other.output[0] == node.output[0])
     for offset, added in enumerate(nodes):
         made.graph.node.insert(at + offset, added)
     return f"{prefix}/spread"
-
-
-def _first_of(shape: str, rows: str, prefix: str) -> onnx.NodeProto:
-    return helper.make_node("Gather", [shape, f"{prefix}/zero"], [rows], axis=0)

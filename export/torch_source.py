@@ -55,7 +55,7 @@ def from_factory(text: str) -> Source:
     two = tuple(torch.cat([tensor, tensor])[:2] if len(tensor) < 2 else tensor for tensor in tensors)
     try:
         with torch.inference_mode():
-            answer = module(*two)
+            answer = module(*tensors)
     except Exception as error:
         raise Mistake(
             f"{text}: the module does not run on its example inputs ({_first_line(error)}). {CONTRACT}"
@@ -67,7 +67,7 @@ def from_factory(text: str) -> Source:
             model = _graph(module, two, inputs, outputs, shapes, text)
         except Mistake:
             # The trace fixes the batch; the graph may still be rewritten, which the proof then judges.
-            model = _graph(module, tuple(tensor[:1] for tensor in two), inputs, outputs, None, text)
+            model = _graph(module, tuple(tensors), inputs, outputs, None, text)
     examples = _named(inputs, tensors)
     return Source(model=model, origin=text, examples=examples, reference=_reference(module, inputs, outputs))
 
