@@ -1,83 +1,145 @@
-"""A gRPC connection to a KServe v2 server, and the errors that it can end in.
+"""A connection to a KServe v2 server over gRPC: blocking, or asynchronous with many calls in flight together."""
 
-ClientError                     base of them all
-+-- AddressError                what was given is not host:port
-+-- ServerUnreachableError  nothing answers at that address, or it is not ready
-+-- RequestFailedError      the server answered with an error; the text is the server's
-"""
-
+import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Mapping
+from typing import Any
 
 import grpc
+import grpc.aio
 import numpy as np
 from numpy.typing import NDArray
-from tritonclient.grpc import InferInput
-from tritonclient.grpc import aio as triton
-from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+from tritonclient.grpc import service_pb2
 
-from export.terminal import Failure, Mistake
+from clients import wire
+from clients.errors import (
+    AddressError,
+    ClientError,
+    TimedOutError,
+    explained,
+    kind,
+)
+from clients.steps import Step
 
 DEFAULT_URL = "localhost:8001"
-UNREACHABLE = ("UNAVAILABLE", "DEADLINE_EXCEEDED")
+SERVICE = "/inference.GRPCInferenceService/"
+# A server that restarts is back at once for a client that looks for it this often; gRPC alone would wait up to 120 s.
+BACKOFF_MS = 100
+# How long a call waits for a server that has gone, before it says so.
+RECONNECT_S = 0.5
+OPTIONS = [
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.initial_reconnect_backoff_ms", BACKOFF_MS),
+    ("grpc.min_reconnect_backoff_ms", BACKOFF_MS),
+    ("grpc.max_reconnect_backoff_ms", BACKOFF_MS),
+    # Each client has a connection of its own, so that one does not wait for the bytes of another.
+    ("grpc.use_local_subchannel_pool", 1),
+]
+_ANSWERS = {
+    "ModelInfer": service_pb2.ModelInferResponse,
+    "ModelConfig": service_pb2.ModelConfigResponse,
+    "ModelReady": service_pb2.ModelReadyResponse,
+    "SystemSharedMemoryStatus": service_pb2.SystemSharedMemoryStatusResponse,
+    "SystemSharedMemoryRegister": service_pb2.SystemSharedMemoryRegisterResponse,
+    "SystemSharedMemoryUnregister": service_pb2.SystemSharedMemoryUnregisterResponse,
+    "CudaSharedMemoryRegister": service_pb2.CudaSharedMemoryRegisterResponse,
+    "CudaSharedMemoryUnregister": service_pb2.CudaSharedMemoryUnregisterResponse,
+}
 
 
-class ClientError(Failure):
-    """A call to the server did not bring an answer."""
+class BlockingConnection:
+    """One connection for one thread at a time or several; made at once, connected with the first call."""
 
+    def __init__(self, url: str) -> None:
+        self.url = checked(url)
+        self._channel = grpc.insecure_channel(url, OPTIONS + channel_arguments(url))
+        self._calls = {
+            method: self._channel.unary_unary(SERVICE + method, None, answer.FromString)
+            for method, answer in _ANSWERS.items()
+        }
 
-class ServerUnreachableError(ClientError, Mistake):
-    """Nothing serves at the address, or the model is not ready there: the user has to start it."""
+    def call(self, step: Step, model: str) -> Any:
+        """One call of the protocol about `model`; its parsed answer, or a `ClientError`."""
+        call, timeout_s = self._calls[step.method], step.timeout_s
+        request = wire.joined(step.message, step.tensors) if step.tensors else step.message
+        try:
+            return call(request, timeout_s)
+        except grpc.RpcError as error:
+            if not _never_sent(error):
+                raise _explained(error, self.url, model, timeout_s) from error
+        started = time.monotonic()
+        try:
+            grpc.channel_ready_future(self._channel).result(_shortest(timeout_s, RECONNECT_S))
+            return call(request, None if timeout_s is None else max(0.0, timeout_s - (time.monotonic() - started)))
+        except grpc.FutureTimeoutError as error:
+            raise explained("UNAVAILABLE", "connection refused", self.url, model) from error
+        except grpc.RpcError as error:
+            raise _explained(error, self.url, model, timeout_s) from error
 
-
-class AddressError(ClientError, Mistake):
-    """The address is not of the form host:port."""
-
-
-class RequestFailedError(ClientError):
-    """The server refused or failed this request; others are not affected."""
+    def close(self) -> None:
+        """End all calls and the connection."""
+        self._channel.close()
 
 
 class Connection:
     """One asynchronous connection; requests on it may be in flight together."""
 
-    def __init__(self, client: triton.InferenceServerClient, url: str) -> None:
-        self._client, self._url = client, url
+    def __init__(self, url: str) -> None:
+        self.url = checked(url)
+        self._channel = grpc.aio.insecure_channel(url, OPTIONS + channel_arguments(url))
+        self._calls = {
+            method: self._channel.unary_unary(SERVICE + method, None, answer.FromString)
+            for method, answer in _ANSWERS.items()
+        }
+
+    async def call(self, step: Step, model: str) -> Any:
+        """One call of the protocol about `model`; its parsed answer, or a `ClientError`.
+
+        Cancelling the task cancels the call on the server.
+        """
+        call, timeout_s = self._calls[step.method], step.timeout_s
+        request = wire.joined(step.message, step.tensors) if step.tensors else step.message
+        try:
+            return await call(request, timeout=timeout_s)
+        except grpc.RpcError as error:
+            if not _never_sent(error):
+                raise _explained(error, self.url, model, timeout_s) from error
+        started = time.monotonic()
+        try:
+            await asyncio.wait_for(self._channel.channel_ready(), _shortest(timeout_s, RECONNECT_S))
+            left = None if timeout_s is None else max(0.0, timeout_s - (time.monotonic() - started))
+            return await call(request, timeout=left)
+        except TimeoutError as error:
+            raise explained("UNAVAILABLE", "connection refused", self.url, model) from error
+        except grpc.RpcError as error:
+            raise _explained(error, self.url, model, timeout_s) from error
 
     async def infer(
         self, model: str, inputs: Mapping[str, NDArray[np.generic]], *, timeout_s: float | None = None
     ) -> dict[str, NDArray[np.generic]]:
-        """Send one request of named arrays, get its outputs by name; raises a `ClientError`."""
-        tensors = []
-        for name, array in inputs.items():
-            tensor = InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
-            tensor.set_data_from_numpy(array)
-            tensors.append(tensor)
-        try:
-            result = await self._client.infer(model, tensors, client_timeout=timeout_s)
-        except InferenceServerException as error:
-            raise self._explain(error, model) from error
-        return {output.name: result.as_numpy(output.name) for output in result.get_response().outputs}
+        """Send one request of named arrays as they are, get its outputs by name; raises a `ClientError`."""
+        head = wire.head(model, "", ((name, wire.datatype(array), array.shape) for name, array in inputs.items()))
+        step = Step("ModelInfer", head, [wire.contents(array) for array in inputs.values()], timeout_s)
+        return wire.answers(await self.call(step, model))
 
     async def check(self, model: str) -> None:
-        """Raise `ServerUnreachableError` unless `model` is ready."""
-        try:
-            ready = await self._client.is_model_ready(model)
-        except (InferenceServerException, grpc.RpcError) as error:
-            raise self._explain(error, model) from error
-        if not ready:
-            raise ServerUnreachableError(
-                f"{self._url}: the server runs but '{model}' is not ready there. Serve it: make serve MODEL={model}."
-            )
+        """Raise `NotReadyError` unless `model` is ready, `ServerUnreachableError` when no server is there."""
+        request = service_pb2.ModelReadyRequest(name=model).SerializeToString()
+        if not (await self.call(Step("ModelReady", request), model)).ready:
+            raise explained("UNAVAILABLE", "is not ready", self.url, model)
 
-    def _explain(self, error: Exception, model: str) -> ClientError:
-        status = str(error.status()) if isinstance(error, InferenceServerException) else str(error)
-        if any(code in status for code in UNREACHABLE):
-            return ServerUnreachableError(
-                f"{self._url}: no gRPC server answers there ({error}). Start one: make serve MODEL={model}; "
-                "its gRPC port is not its HTTP port."
-            )
-        return RequestFailedError(f"{self._url}: '{model}' answered: {error}")
+    async def close(self) -> None:
+        """End all calls and the connection."""
+        await self._channel.close()
+
+
+def checked(url: str) -> str:
+    """The address, when it is host:port; raises `AddressError` for anything else."""
+    if "://" in url or not url.rpartition(":")[2].isdecimal():
+        raise AddressError(f"{url}: not a gRPC address. Write host:port, for example {DEFAULT_URL}.")
+    return url
 
 
 def channel_arguments(url: str) -> list[tuple[str, int]]:
@@ -92,10 +154,24 @@ async def connect(url: str = DEFAULT_URL) -> AsyncIterator[Connection]:
 
     Raises `AddressError` for anything else.
     """
-    if "://" in url or not url.rpartition(":")[2].isdecimal():
-        raise AddressError(f"{url}: not a gRPC address. Write host:port, for example {DEFAULT_URL}.")
-    client = triton.InferenceServerClient(url, channel_args=channel_arguments(url))
+    connection = Connection(url)
     try:
-        yield Connection(client, url)
+        yield connection
     finally:
-        await client.close()
+        await connection.close()
+
+
+def _never_sent(error: grpc.RpcError) -> bool:
+    """Whether no connection could be made, so that the request cannot have reached a server."""
+    return error.code() is grpc.StatusCode.UNAVAILABLE and "failed to connect" in (error.details() or "")
+
+
+def _explained(error: grpc.RpcError, url: str, model: str, timeout_s: float | None) -> ClientError:
+    status, text = error.code().name, error.details() or ""
+    if kind(status, text) is TimedOutError and status == "DEADLINE_EXCEEDED":
+        text = f"no answer within {timeout_s} s"
+    return explained(status, text, url, model)
+
+
+def _shortest(*seconds: float | None) -> float:
+    return min(second for second in seconds if second is not None)

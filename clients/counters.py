@@ -11,7 +11,8 @@ from typing import Self
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
-from clients.connection import RequestFailedError, channel_arguments
+from clients.connection import channel_arguments
+from clients.errors import RequestFailedError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,8 +22,9 @@ from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 from tritonclient.utils import InferenceServerException
 
 from clients import messages
-from clients.connection import ServerUnreachableError, channel_arguments, connect
+from clients.connection import channel_arguments, connect
 from clients.counters import Counters
+from clients.errors import ServerUnreachableError
 from export.terminal import guarded, program_parser, terminal
 from serve.launcher import Settings, launch
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from rich.table import Table
 from rich.text import Text
 
-from clients.connection import DEFAULT_URL, ClientError, Connection, connect
+from clients.connection import DEFAULT_URL, Connection, connect
+from clients.errors import ClientError
 from export.alphabet import decode
 from export.terminal import guarded, program_parser, terminal
 from export.word_image import prepare

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from clients import recognize
-from clients.connection import AddressError, RequestFailedError, ServerUnreachableError, connect
+from clients.connection import connect
 from clients.counters import Counters
+from clients.errors import AddressError, RequestFailedError, ServerUnreachableError
 from serve.launcher import Server
 
 Array = NDArray[Any]

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from clients import messages, ragged
-from clients.connection import RequestFailedError, connect
+from clients.connection import connect
 from clients.counters import Counters
+from clients.errors import RequestFailedError
 from clients.ragged import EQUAL, MIXED, MODEL, Request, as_they_are, measure, send
 from export import alphabet, reading_accuracy, word_image
 from export.__main__ import main as export

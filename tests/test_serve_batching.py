@@ -11,8 +11,9 @@ import tritonclient.grpc as triton
 from numpy.typing import NDArray
 from tiny_models import lookup
 
-from clients.connection import RequestFailedError, connect
+from clients.connection import connect
 from clients.counters import Counters
+from clients.errors import RequestFailedError
 from export.repository import REPOSITORY, config_file, model_file, model_folder, models, read_config, variants
 from export.samples import sample
 from serve.launcher import Server, Settings, launch

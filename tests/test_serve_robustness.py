@@ -13,7 +13,8 @@ from onnx import TensorProto, helper
 from processes import descendants
 from tiny_models import parameters, ragged_padded, save
 
-from clients.connection import RequestFailedError, connect
+from clients.connection import connect
+from clients.errors import RequestFailedError
 from serve.launcher import Settings, launch
 
 pytestmark = pytest.mark.server

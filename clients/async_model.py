@@ -1,0 +1,97 @@
+"""A served model as a function, for asyncio."""
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from clients.connection import DEFAULT_URL, Connection
+from clients.contract import Metadata
+from clients.errors import ClosedError
+from clients.exchange import Exchange, Transport
+from clients.model import answer, closed, options
+from clients.rest import RestConnection
+from clients.steps import Step, Steps, T, run_async
+from clients.wire import Parameter
+
+
+class AsyncModel:
+    """One model on one server, called as a function; any number of calls may be in flight together.
+
+    async with AsyncModel("ranker", url="localhost:8001") as model:
+        scores = await model.predict(features)
+
+    `metadata` is there once it is entered. The arguments are those of `Model`; `coalesce` merges calls that are in
+    flight together into requests of several rows (see coalesce.py).
+    """
+
+    metadata: Metadata
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        url: str = DEFAULT_URL,
+        transport: Transport = "auto",
+        version: str | int = "",
+        timeout_s: float | None = None,
+        coalesce: bool = False,
+    ) -> None:
+        self._name, self._timeout_s, self._coalesce = name, timeout_s, coalesce
+        self._url, self._transport = url, transport
+        self._exchange = Exchange(name, str(version), url, transport)
+        self._connection: Connection | RestConnection | None = None
+
+    async def __aenter__(self) -> Self:
+        """Connect; raises `AddressError`, `ServerUnreachableError`, `NotReadyError` and `TransportError`."""
+        self._connection = RestConnection(self._url) if self._transport == "http" else Connection(self._url)
+        try:
+            self.metadata = await self._run(self._exchange.open(self._timeout_s))
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def predict(
+        self,
+        *arrays: Any,
+        timeout_s: float | None = None,
+        priority: int = 0,
+        request_id: str = "",
+        parameters: Mapping[str, Parameter] | None = None,
+    ) -> Any:
+        """Arrays in the order of the model's inputs -> its output, or a tuple when it has several.
+
+        Each array has the batch axis first when `metadata.max_batch_size` is not 0: pass one row as `array[None]`.
+        One mapping from input names to arrays does as well. `priority` 1 is the highest, 0 the model's default.
+        Cancelling the task cancels the request on the server. Raises `InvalidInputError` before anything is sent, or
+        another `ClientError`.
+        """
+        if self._connection is None:
+            raise ClosedError(closed(self._name))
+        checked = self.metadata.check(arrays)
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
+        added = options(self.metadata, timeout_s, priority, request_id, parameters)
+        return answer(self.metadata, await self._run(self._exchange.infer(checked, added, timeout_s)))
+
+    async def close(self) -> None:
+        """Unregister the shared memory and end the connection; a call after that raises `ClosedError`."""
+        if self._connection is None:
+            return
+        try:
+            await self._run(self._exchange.close())
+        finally:
+            await self._connection.close()
+            self._connection = None
+
+    async def _run(self, steps: Steps[T]) -> T:
+        return await run_async(steps, self._call)
+
+    async def _call(self, step: Step) -> Any:
+        if self._connection is None:
+            raise ClosedError(closed(self._name))
+        return await self._connection.call(step, self._name)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.close()

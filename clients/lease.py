@@ -1,0 +1,101 @@
+"""A client's hold on its shared memory: when the process ends, however it ends, the server lets go of it too.
+
+Nothing of a killed process runs any more, so another one, the reaper, holds a socket to it and does the work when that
+closes. There is one reaper per server and user; whoever binds its abstract socket first starts it.
+"""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import weakref
+
+from clients import reaper
+
+START_S = 10.0
+
+
+class Lease:
+    """The regions that this process holds on one server. Raises `OSError` when no reaper can be had."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._socket = _connect(url)
+        _OPEN.add(self)
+
+    def hold(self, region: str) -> None:
+        """Say this before the region is registered."""
+        try:
+            self._socket.sendall(f"+{region}\n".encode())
+        except OSError:
+            # The reaper was killed. What it held is named after this process, and a later client finds it by that.
+            self._socket.close()
+            self._socket = _connect(self._url)
+            self._socket.sendall(f"+{region}\n".encode())
+
+    def drop(self, region: str) -> None:
+        """Say this when the region is unregistered."""
+        try:
+            self._socket.sendall(f"-{region}\n".encode())
+        except OSError:
+            return
+
+    def close(self) -> None:
+        """The reaper unregisters whatever was not dropped."""
+        self._socket.close()
+
+
+_OPEN: "weakref.WeakSet[Lease]" = weakref.WeakSet()
+
+
+def _connect(url: str) -> socket.socket:
+    deadline = time.monotonic() + START_S
+    while True:
+        client = socket.socket(socket.AF_UNIX)
+        client.settimeout(START_S)
+        try:
+            client.connect(_address(url))
+            # Its answer proves that it is not just about to end.
+            if client.recv(32):
+                return client
+        except ConnectionError:
+            _start(url)
+        except OSError:
+            client.close()
+            raise
+        client.close()
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"no reaper for {url} came up within {START_S:.0f} s")
+
+
+def _address(url: str) -> str:
+    return f"\0triton-client-reaper-{os.getuid()}-{url}"
+
+
+def _start(url: str) -> None:
+    """Start a reaper, unless another process was first."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        try:
+            listener.bind(_address(url))
+        except OSError:
+            return
+        listener.listen(512)
+        subprocess.run(
+            # -P: its folder holds modules of this package, which must not stand before the standard library's.
+            [sys.executable, "-P", reaper.__file__, url],
+            stdin=listener.fileno(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            check=True,
+        )
+
+
+def _leave() -> None:
+    """A forked child must not keep its parent's lease alive."""
+    for lease in list(_OPEN):
+        lease.close()
+
+
+os.register_at_fork(after_in_child=_leave)

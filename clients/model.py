@@ -1,0 +1,123 @@
+"""A served model as a function, for callers that wait for the answer."""
+
+import os
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from clients import wire
+from clients.connection import DEFAULT_URL, BlockingConnection
+from clients.contract import Array, Metadata
+from clients.errors import ClosedError
+from clients.exchange import Exchange, Transport
+from clients.rest import BlockingRestConnection
+from clients.steps import Step, Steps, T, run
+from clients.wire import Parameter
+
+
+class Model:
+    """One model on one server, called as a function; several threads may call it together.
+
+    with Model("ranker", url="localhost:8001") as model:
+        scores = model.predict(features)
+
+    `url` is host:port of the server's gRPC endpoint, or of its HTTP endpoint with `transport="http"`. "auto" takes
+    shared memory where the server is on this host and the tensors are large enough to gain from it, gRPC otherwise.
+    `version` "" is the server's choice, `timeout_s` the deadline of every call that brings none of its own. Raises
+    `AddressError`, `ServerUnreachableError`, `NotReadyError` and `TransportError`.
+    """
+
+    metadata: Metadata
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        url: str = DEFAULT_URL,
+        transport: Transport = "auto",
+        version: str | int = "",
+        timeout_s: float | None = None,
+    ) -> None:
+        self._name, self._timeout_s, self._process = name, timeout_s, os.getpid()
+        self._connection = BlockingRestConnection(url) if transport == "http" else BlockingConnection(url)
+        self._exchange = Exchange(name, str(version), url, transport)
+        try:
+            self.metadata = self._run(self._exchange.open(timeout_s))
+        except BaseException:
+            self.close()
+            raise
+
+    def predict(
+        self,
+        *arrays: Any,
+        timeout_s: float | None = None,
+        priority: int = 0,
+        request_id: str = "",
+        parameters: Mapping[str, Parameter] | None = None,
+    ) -> Any:
+        """Arrays in the order of the model's inputs -> its output, or a tuple when it has several.
+
+        Each array has the batch axis first when `metadata.max_batch_size` is not 0: pass one row as `array[None]`.
+        One mapping from input names to arrays does as well. `priority` 1 is the highest, 0 the model's default.
+        Raises `InvalidInputError` before anything is sent, or another `ClientError`.
+        """
+        checked = self.metadata.check(arrays)
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
+        added = options(self.metadata, timeout_s, priority, request_id, parameters)
+        return answer(self.metadata, self._run(self._exchange.infer(checked, added, timeout_s)))
+
+    def close(self) -> None:
+        """Unregister the shared memory and end the connection; a call after that raises `ClosedError`."""
+        if self._process != os.getpid() or self._connection is None:
+            return
+        try:
+            self._run(self._exchange.close())
+        finally:
+            self._connection.close()
+            self._process = 0
+
+    def _run(self, steps: Steps[T]) -> T:
+        if self._process != os.getpid():
+            raise ClosedError(closed(self._name))
+        return run(steps, self._call)
+
+    def _call(self, step: Step) -> Any:
+        return self._connection.call(step, self._name)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+def options(
+    metadata: Metadata,
+    timeout_s: float | None,
+    priority: int,
+    request_id: str,
+    parameters: Mapping[str, Parameter] | None,
+) -> bytes:
+    """What one call adds to its request.
+
+    The deadline goes along where the model's queue policy lets requests set theirs: then the server drops the request
+    when it is still queued at that time. In any case the call itself ends at the deadline.
+    """
+    limit = timeout_s if metadata.queue_timeout else None
+    if not (priority or request_id or limit or parameters):
+        return b""
+    return wire.options(request_id, priority=priority, queue_timeout_us=int((limit or 0) * 1e6), parameters=parameters)
+
+
+def answer(metadata: Metadata, found: Mapping[str, Array]) -> Any:
+    """The outputs in the configuration's order: one alone, several as a tuple."""
+    ordered = tuple(found[tensor.name] for tensor in metadata.outputs)
+    return ordered[0] if len(ordered) == 1 else ordered
+
+
+def closed(name: str) -> str:
+    """Why a model cannot be called."""
+    return (
+        f"'{name}' was closed, or was made by the process that this one was forked from. Make one in each process, "
+        "and call it before its end."
+    )
