@@ -1,0 +1,160 @@
+"""Compare servers: ours with and without merged calls, mosec and LitServe, as shares of onnxruntime alone.
+
+Model `ranker`, server on one core, callers on the other, one onnxruntime thread, 64 callers in a closed loop of one row
+each, every reply checked. In each round every server takes its turn, with onnxruntime alone before and after it. Records
+that are there already are kept, so a comparison can be measured in pieces.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import datetime
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+from rich.progress import Progress
+
+from export.terminal import Failure, Mistake, guarded, program_parser, terminal
+from perf.machine import Machine, versions
+from perf.peers import contenders, point
+from perf.peers.callers import Seen
+from perf.peers.contenders import Limits
+from perf.peers.environment import version
+from perf.peers.point import LABELS, Point
+
+CALLERS = 64
+CEILING_S = 4.0
+SERVER_CORE, CALLERS_CORE = 0, 1
+
+
+class Ceiling:
+    """onnxruntime alone in this process, on the server's core, at the largest batch."""
+
+    def __init__(self, model: Path, rows: int) -> None:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        with contenders.pinned(SERVER_CORE):
+            self._session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+        self.rows = np.random.default_rng(7).standard_normal((rows, 2, 256)).astype(np.float32)
+        self.expected = self._session.run(None, {"features": self.rows})[0]
+
+    def measure(self) -> float:
+        """Rows per second over `CEILING_S`."""
+        with contenders.pinned(SERVER_CORE):
+            self._session.run(None, {"features": self.rows})
+            started, runs = time.perf_counter(), 0
+            while (took := time.perf_counter() - started) < CEILING_S:
+                self._session.run(None, {"features": self.rows})
+                runs += 1
+        return runs * len(self.rows) / took
+
+
+def compare(names: list[str], limits: Limits, rounds: int, seconds: float, folder: Path, command: list[str]) -> None:
+    """Measure every point that has no record yet."""
+    missing = [
+        (number, name)
+        for number in range(1, rounds + 1)
+        for name in names
+        if not point.path(folder, name, number).is_file()
+    ]
+    if not missing:
+        return
+    console = terminal()
+    with Progress(console=console, transient=True) as bar, contextlib.ExitStack() as stack:
+        task = bar.add_task("starting", total=len(missing))
+
+        def say(text: str) -> None:
+            bar.update(task, description=text)
+
+        ceiling = Ceiling(contenders.model_file(), CALLERS)
+        rows = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="triton-batching-"))) / "rows.npz"
+        np.savez(rows, rows=ceiling.rows, expected=ceiling.expected)
+        urls = _servers({name for _, name in missing}, limits, stack, say)
+        before = ceiling.measure()
+        for number, name in missing:
+            say(f"round {number}, {LABELS[name]}")
+            started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+            seen = _seen(name, urls[name], rows, seconds)
+            after = ceiling.measure()
+            made = Point(
+                contender=name,
+                round=number,
+                limits=limits,
+                seen=seen,
+                ceiling_before=before,
+                ceiling_after=after,
+                machine=Machine.this(),
+                versions=versions() | {peer: version(peer) for peer in ("mosec", "litserve")},
+                started_at=started,
+                command=command,
+            )
+            point.write(made, folder)
+            console.print(f"round {number}, {LABELS[name]}: {made.share:.3f} ({made.rows_per_s:.0f} rows/s)")
+            before = after
+            bar.advance(task)
+
+
+def _servers(
+    names: set[str], limits: Limits, stack: contextlib.ExitStack, say: Callable[[str], None]
+) -> Mapping[str, str]:
+    """Start what is compared; one tritonserver answers both kinds of callers. All of them idle in turn."""
+    model, urls = contenders.model_file(), {}
+    for name in names & {"mosec", "litserve"}:
+        urls[name] = stack.enter_context(contenders.peer(name, model, limits, SERVER_CORE, say))
+    if own := names & {"one_request", "coalesced"}:
+        url = stack.enter_context(contenders.ours(model, limits, SERVER_CORE, say))
+        urls |= dict.fromkeys(own, url)
+    return urls
+
+
+def _seen(name: str, url: str, rows: Path, seconds: float) -> Seen:
+    command = [sys.executable, "-m", "perf.peers.callers", name, url, str(rows)]
+    command += ["--seconds", str(seconds), "--core", str(CALLERS_CORE)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 120)
+    if done.returncode:
+        raise Failure(f"the callers of {LABELS[name]} failed:\n{done.stderr.strip()[-2000:]}")
+    seen = Seen(**json.loads(done.stdout))
+    if seen.wrong:
+        raise Failure(f"{LABELS[name]} gave {seen.wrong} wrong answers among {seen.calls}.")
+    return seen
+
+
+def report(arguments: argparse.Namespace, command: list[str]) -> int:
+    """Measure what is missing, then print the table of all records."""
+    if not contenders.model_file().is_file():
+        raise Mistake(f"{contenders.model_file()}: no such file. Make it with the command: python -m export ranker.")
+    if len(os.sched_getaffinity(0) & {SERVER_CORE, CALLERS_CORE}) < 2:
+        raise Mistake("cores 0 and 1 are not both free for this process, and the server and its callers need one each.")
+    limits = Limits(wait_us=arguments.wait_us)
+    names = arguments.contender or list(LABELS)
+    compare(names, limits, arguments.rounds, arguments.seconds, arguments.results, command)
+    points = list(point.read(arguments.results))
+    if len({dataclasses.astuple(one.limits) for one in points}) > 1:
+        raise Mistake(f"{arguments.results}: holds records of other limits. Name another folder with --results.")
+    terminal().print(point.table(points))
+    return 0
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Exit code 1 when a server failed or answered wrongly, 2 for a mistake in the call."""
+    parser = program_parser("python -m perf.peers", __doc__, example="--rounds 5 --results perf/results/peers")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=6.0, help="measured for each server in a round (default: 6)")
+    parser.add_argument("--contender", action="append", choices=LABELS, help="repeatable; default: all of them")
+    parser.add_argument("--wait-us", type=int, default=10_000, help="how long every server may wait to fill a batch")
+    parser.add_argument("--results", type=Path, default=Path("perf/results/local/peers"))
+    arguments = parser.parse_args(argv)
+    command = ["python", "-m", "perf.peers", *(sys.argv[1:] if argv is None else argv)]
+    return guarded(lambda: report(arguments, command), on_interrupt="stopped; the records made so far are kept.")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,129 @@
+"""The servers that are compared, each a process on one core with the same model, batch limit and wait."""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from export.repository import REPOSITORY
+from export.terminal import Failure
+from perf.peers.environment import HERE, environment
+from serve.launcher import Settings, launch
+
+MODEL = "ranker"
+START_S = 60.0
+CONFIG = """\
+# {name} for the comparison with other servers: the same limit and wait as theirs, one thread, one instance.
+name: "{name}"
+backend: "onnxruntime"
+max_batch_size: {max_batch_size}
+input [ {{ name: "features" data_type: TYPE_FP32 dims: [ 2, 256 ] }} ]
+output [ {{ name: "score" data_type: TYPE_FP32 dims: [ 2 ] }} ]
+instance_group [ {{ count: 1 kind: KIND_CPU }} ]
+parameters {{ key: "intra_op_thread_count" value {{ string_value: "1" }} }}
+dynamic_batching {{ {delay} }}
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """How every server batches: at most so many rows, waiting at most so long for others."""
+
+    max_batch_size: int = 64
+    wait_us: int = 10_000
+
+
+@contextlib.contextmanager
+def pinned(core: int) -> Iterator[None]:
+    """Run on one core; processes started meanwhile stay there."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+@contextlib.contextmanager
+def ours(model: Path, limits: Limits, core: int, progress: Callable[[str], None] = lambda _: None) -> Iterator[str]:
+    """tritonserver with this project's onnxruntime backend; the address of its gRPC endpoint."""
+    with tempfile.TemporaryDirectory(prefix="triton-batching-") as folder:
+        version = Path(folder) / MODEL / "1"
+        version.mkdir(parents=True)
+        shutil.copy(model, version / "model.onnx")
+        delay = f"max_queue_delay_microseconds: {limits.wait_us}" if limits.wait_us else ""
+        text = CONFIG.format(name=MODEL, max_batch_size=limits.max_batch_size, delay=delay)
+        (version.parent / "config.pbtxt").write_text(text)
+        with contextlib.ExitStack() as stack:
+            with pinned(core):
+                server = stack.enter_context(
+                    launch(Settings(models=(MODEL,), repository=Path(folder)), progress=progress)
+                )
+            yield server.grpc_url
+
+
+@contextlib.contextmanager
+def peer(
+    name: str, model: Path, limits: Limits, core: int, progress: Callable[[str], None] = lambda _: None
+) -> Iterator[str]:
+    """mosec or LitServe in its own environment; the address of its HTTP endpoint."""
+    python = environment(name, progress=progress)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [str(python), str(HERE / f"{name}_server.py")]
+    if name == "mosec":
+        command += ["--address", "127.0.0.1", "--port", str(port), "--log-level", "warning", "--timeout", "60000"]
+    variables = {
+        "PEERS_MODEL": str(model),
+        "PEERS_MAX_BATCH_SIZE": str(limits.max_batch_size),
+        "PEERS_WAIT_US": str(limits.wait_us),
+        "PEERS_PORT": str(port),
+    }
+    with tempfile.TemporaryFile() as log:
+        with pinned(core):
+            process = subprocess.Popen(
+                command, env=os.environ | variables, stdout=log, stderr=log, start_new_session=True
+            )
+        try:
+            progress(f"starting {name}")
+            _wait(name, process, port, log)
+            yield f"127.0.0.1:{port}"
+        finally:
+            _stop(process)
+
+
+def _wait(
+    name: str, process: "subprocess.Popen[bytes]", port: int, log: "tempfile._TemporaryFileWrapper[bytes]"
+) -> None:
+    end = time.monotonic() + START_S
+    while time.monotonic() < end and process.poll() is None:
+        with contextlib.suppress(OSError):
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            return
+        time.sleep(0.1)
+    log.seek(0)
+    raise Failure(f"{name} did not start; it printed:\n{log.read().decode(errors='replace')[-2000:]}")
+
+
+def _stop(process: "subprocess.Popen[bytes]") -> None:
+    """The whole group: both peers have processes of their own."""
+    for how, patience_s in ((signal.SIGTERM, 10), (signal.SIGKILL, 10)):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, how)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(patience_s)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def model_file() -> Path:
+    """The exported ranker."""
+    return REPOSITORY / MODEL / "1" / "model.onnx"

@@ -1,0 +1,111 @@
+"""One measured point of the comparison, as a JSON file, and the table that is made of all of them."""
+
+import json
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.table import Table
+
+from export.terminal import Mistake
+from perf.machine import Machine
+from perf.peers.callers import Seen
+from perf.peers.contenders import Limits
+
+FORMAT = 1
+LABELS = {
+    "coalesced": "ours, AsyncModel(coalesce=True)",
+    "mosec": "mosec",
+    "one_request": "ours, one request per call",
+    "litserve": "LitServe",
+}
+GATES = {"one_request": 0.85, "coalesced": 0.97}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """One contender in one round; the ceiling is onnxruntime alone, right before and right after, in rows per second."""
+
+    contender: str
+    round: int
+    limits: Limits
+    seen: Seen
+    ceiling_before: float
+    ceiling_after: float
+    machine: Machine
+    versions: Mapping[str, str]
+    started_at: str
+    command: Sequence[str]
+
+    @property
+    def rows_per_s(self) -> float:
+        """Answered calls per second; every call has one row."""
+        return self.seen.calls / self.seen.wall_s
+
+    @property
+    def share(self) -> float:
+        """Of what onnxruntime does alone on the server's core, at the largest batch."""
+        return self.rows_per_s / statistics.mean((self.ceiling_before, self.ceiling_after))
+
+    @property
+    def ceiling_drift(self) -> float:
+        """How much the machine changed meanwhile: the larger ceiling over the smaller, minus 1."""
+        low, high = sorted((self.ceiling_before, self.ceiling_after))
+        return high / low - 1
+
+
+def path(folder: Path, contender: str, number: int) -> Path:
+    """The file of one point."""
+    return folder / f"ranker.{contender}.r{number}.json"
+
+
+def write(point: Point, folder: Path) -> Path:
+    """Write one record, whole or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    derived = {"rows_per_s": point.rows_per_s, "share": point.share}
+    draft = folder / ".peers.draft"
+    draft.write_text(json.dumps({"format": FORMAT, "kind": "peers", **asdict(point), **derived}, indent=1) + "\n")
+    return draft.rename(path(folder, point.contender, point.round))
+
+
+def read(folder: Path) -> Iterator[Point]:
+    """All records of a folder; raises `Mistake` for a file that is none."""
+    for file in sorted(folder.glob("ranker.*.r*.json")):
+        try:
+            content = json.loads(file.read_text())
+            if content.pop("format") != FORMAT or content.pop("kind") != "peers":
+                raise ValueError("another format or kind")
+            del content["rows_per_s"], content["share"]
+            built = {"limits": Limits, "seen": Seen, "machine": Machine}
+            yield Point(**content | {name: kind(**content[name]) for name, kind in built.items()})
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise Mistake(f"{file}: not a record of this version ({error}). Remove it and measure again.") from error
+
+
+def table(points: Sequence[Point]) -> Table:
+    """Medians over the rounds, best first; the share of each round is taken from its own ceiling."""
+    made = Table("server", "share of onnxruntime", "min..max", "gate", "rows/s", "p50 ms", "p99 ms", "rounds", "wrong")
+    by_name = {name: [point for point in points if point.contender == name] for name in LABELS}
+    for name, mine in sorted(by_name.items(), key=lambda one: -_median([point.share for point in one[1]])):
+        if not mine:
+            continue
+        shares = [point.share for point in mine]
+        gate = GATES.get(name)
+        met = "" if gate is None else f">= {gate:.2f} {'yes' if _median(shares) >= gate else 'NO'}"
+        made.add_row(
+            LABELS[name],
+            f"{_median(shares):.3f}",
+            f"{min(shares):.3f}..{max(shares):.3f}",
+            met,
+            f"{_median([point.rows_per_s for point in mine]):.0f}",
+            f"{_median([point.seen.p50_ms for point in mine]):.1f}",
+            f"{_median([point.seen.p99_ms for point in mine]):.1f}",
+            str(len(mine)),
+            str(sum(point.seen.wrong for point in mine)),
+        )
+    return made
+
+
+def _median(values: Sequence[float]) -> float:
+    return statistics.median(values) if values else 0.0
