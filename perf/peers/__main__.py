@@ -1,26 +1,27 @@
 """Compare servers: ours with and without merged calls, mosec and LitServe, as shares of onnxruntime alone.
 
-Model `ranker`, server on one core, callers on the other, one onnxruntime thread, 64 callers in a closed loop of one row
-each, every reply checked. In each round every server takes its turn, with onnxruntime alone before and after it. Records
-that are there already are kept, so a comparison can be measured in pieces.
+Model `ranker`, server on one core, callers on the other, one onnxruntime thread, 64 callers in a closed loop of one
+row each, every reply checked. In each round every server takes several short turns, with onnxruntime alone before and
+after each. Records that are there already are kept, so a comparison can be measured in pieces.
 """
 
 import argparse
 import contextlib
 import dataclasses
 import datetime
+import functools
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 import onnxruntime
-from rich.progress import Progress
+from rich.progress import Progress, TaskID
 
 from export.terminal import Failure, Mistake, guarded, program_parser, terminal
 from perf.machine import Machine, versions
@@ -28,10 +29,12 @@ from perf.peers import contenders, point
 from perf.peers.callers import Seen
 from perf.peers.contenders import Limits
 from perf.peers.environment import version
-from perf.peers.point import LABELS, Point
+from perf.peers.point import LABELS, Point, Turn
 
+Callers = subprocess.Popen[str]
 CALLERS = 64
-CEILING_S = 4.0
+TURNS = 4
+CEILING_S = 0.7
 SERVER_CORE, CALLERS_CORE = 0, 1
 
 
@@ -58,48 +61,60 @@ class Ceiling:
 
 
 def compare(names: list[str], limits: Limits, rounds: int, seconds: float, folder: Path, command: list[str]) -> None:
-    """Measure every point that has no record yet."""
+    """Measure every round that has no record yet of all of `names`."""
     missing = [
-        (number, name)
+        number
         for number in range(1, rounds + 1)
-        for name in names
-        if not point.path(folder, name, number).is_file()
+        if not all(point.path(folder, name, number).is_file() for name in names)
     ]
     if not missing:
         return
     console = terminal()
     with Progress(console=console, transient=True) as bar, contextlib.ExitStack() as stack:
-        task = bar.add_task("starting", total=len(missing))
-
-        def say(text: str) -> None:
-            bar.update(task, description=text)
-
+        task = bar.add_task("starting", total=len(missing) * TURNS * len(names))
+        say = functools.partial(_say, bar, task)
         ceiling = Ceiling(contenders.model_file(), CALLERS)
         rows = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="triton-batching-"))) / "rows.npz"
         np.savez(rows, rows=ceiling.rows, expected=ceiling.expected)
-        urls = _servers({name for _, name in missing}, limits, stack, say)
-        before = ceiling.measure()
-        for number, name in missing:
-            say(f"round {number}, {LABELS[name]}")
+        callers = {
+            name: stack.enter_context(_callers(name, url, rows))
+            for name, url in _servers(set(names), limits, stack, say).items()
+        }
+        for number in missing:
             started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-            seen = _seen(name, urls[name], rows, seconds)
+            for name, turns in _round(names, callers, ceiling, seconds, lambda name: say(f"{name}", 1)).items():
+                made = Point(
+                    contender=name,
+                    round=number,
+                    limits=limits,
+                    turns=turns,
+                    machine=Machine.this(),
+                    versions=versions() | {peer: version(peer) for peer in ("mosec", "litserve")},
+                    started_at=started,
+                    command=command,
+                )
+                point.write(made, folder)
+                console.print(f"round {number}, {LABELS[name]}: {made.share:.3f} ({made.rows_per_s:.0f} rows/s)")
+
+
+def _say(bar: Progress, task: TaskID, text: str, done: int = 0) -> None:
+    bar.update(task, description=text, advance=done)
+
+
+def _round(
+    names: list[str], callers: Mapping[str, Callers], ceiling: Ceiling, seconds: float, say: Callable[[str], None]
+) -> dict[str, list[Turn]]:
+    """`TURNS` turns of each, in an order that moves on, so that none always follows the same one."""
+    turns: dict[str, list[Turn]] = {name: [] for name in names}
+    before = ceiling.measure()
+    for turn in range(TURNS):
+        for name in [*names[turn % len(names) :], *names[: turn % len(names)]]:
+            say(LABELS[name])
+            seen = _turn(name, callers[name], seconds)
             after = ceiling.measure()
-            made = Point(
-                contender=name,
-                round=number,
-                limits=limits,
-                seen=seen,
-                ceiling_before=before,
-                ceiling_after=after,
-                machine=Machine.this(),
-                versions=versions() | {peer: version(peer) for peer in ("mosec", "litserve")},
-                started_at=started,
-                command=command,
-            )
-            point.write(made, folder)
-            console.print(f"round {number}, {LABELS[name]}: {made.share:.3f} ({made.rows_per_s:.0f} rows/s)")
+            turns[name].append(Turn(seen=seen, ceiling_before=before, ceiling_after=after))
             before = after
-            bar.advance(task)
+    return turns
 
 
 def _servers(
@@ -115,16 +130,37 @@ def _servers(
     return urls
 
 
-def _seen(name: str, url: str, rows: Path, seconds: float) -> Seen:
+@contextlib.contextmanager
+def _callers(name: str, url: str, rows: Path) -> Iterator[Callers]:
+    """The callers of one server, connected, on their core."""
     command = [sys.executable, "-m", "perf.peers.callers", name, url, str(rows)]
-    command += ["--seconds", str(seconds), "--core", str(CALLERS_CORE)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 120)
-    if done.returncode:
-        raise Failure(f"the callers of {LABELS[name]} failed:\n{done.stderr.strip()[-2000:]}")
-    seen = Seen(**json.loads(done.stdout))
+    with contenders.pinned(CALLERS_CORE):
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        _line(name, process)
+        yield process
+    finally:
+        if process.stdin:
+            process.stdin.close()
+        process.wait(30)
+
+
+def _turn(name: str, process: Callers, seconds: float) -> Seen:
+    assert process.stdin
+    process.stdin.write(f"{seconds}\n")
+    process.stdin.flush()
+    seen = Seen(**json.loads(_line(name, process)))
     if seen.wrong:
         raise Failure(f"{LABELS[name]} gave {seen.wrong} wrong answers among {seen.calls}.")
     return seen
+
+
+def _line(name: str, process: Callers) -> str:
+    assert process.stdout
+    line = process.stdout.readline()
+    if not line:
+        raise Failure(f"the callers of {LABELS[name]} ended with code {process.wait(10)}; their error is above.")
+    return line
 
 
 def report(arguments: argparse.Namespace, command: list[str]) -> int:
@@ -147,7 +183,7 @@ def main(argv: list[str] | None = None) -> int:
     """Exit code 1 when a server failed or answered wrongly, 2 for a mistake in the call."""
     parser = program_parser("python -m perf.peers", __doc__, example="--rounds 5 --results perf/results/peers")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=6.0, help="measured for each server in a round (default: 6)")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of one turn (default: 2)")
     parser.add_argument("--contender", action="append", choices=LABELS, help="repeatable; default: all of them")
     parser.add_argument("--wait-us", type=int, default=10_000, help="how long every server may wait to fill a batch")
     parser.add_argument("--results", type=Path, default=Path("perf/results/local/peers"))

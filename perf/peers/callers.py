@@ -1,21 +1,19 @@
-"""Callers in a closed loop against one server, each with its own row, every reply checked; prints what they saw as JSON.
+"""Callers in a closed loop against one server, each with its own row, every reply checked; say what they saw as JSON.
 
-`python -m perf.peers.callers mosec 127.0.0.1:8000 rows.npz --seconds 6`; perf/peers/__main__.py starts it on a core of
-its own.
+`echo 2.0 | python -m perf.peers.callers mosec 127.0.0.1:8000 rows.npz` is one turn of 2 s; perf/peers/__main__.py
+starts it on a core of its own.
 """
 
 import argparse
 import asyncio
 import base64
 import json
-import os
 import sys
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +21,8 @@ from numpy.typing import NDArray
 from clients import AsyncModel
 from perf.peers.raw_http import Connection, post
 
-Call = Callable[[], Awaitable[NDArray[np.float32]]]
+Rows = NDArray[np.float32]
+Call = Callable[[], Awaitable[Rows]]
 
 TOLERANCE = 1e-3
 """Of the largest score: batches of other sizes add up in another order."""
@@ -31,56 +30,55 @@ TOLERANCE = 1e-3
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """What one closed loop saw. Latencies are of single calls; `cpu_s` is the callers' own processor time."""
+    """What one closed loop saw, from one answer to another `wall_s` later; latencies are of single calls.
+
+    `cpu_s` is the callers' own processor time in the turn, warm-up included.
+    """
 
     callers: int
     calls: int
     wrong: int
     wall_s: float
     cpu_s: float
-    mean_ms: float
     p50_ms: float
     p99_ms: float
 
 
-async def loop(calls: list[Call], expected: NDArray[np.float32], seconds: float, warm_up_s: float) -> Seen:
+async def loop(calls: list[Call], expected: Rows, seconds: float, warm_up_s: float) -> Seen:
     """Let every caller call again as soon as it is answered; what falls into the warm-up is not counted."""
-    scale = float(np.abs(expected).max())
-    started = time.perf_counter() + warm_up_s
-    end, wrong = started + seconds, 0
-    latencies: list[float] = []
+    scale, cpu_s = float(np.abs(expected).max()), time.process_time()
+    start = time.perf_counter() + warm_up_s
+    end, wrong = start + seconds, 0
+    answered: list[tuple[float, float]] = []
 
-    async def caller(call: Call, right: NDArray[np.float32]) -> None:
+    async def caller(call: Call, right: Rows) -> None:
         nonlocal wrong
         sent = time.perf_counter()
         while sent < end:
             answer = await call()
             now = time.perf_counter()
-            if started <= now < end:
-                latencies.append(now - sent)
-            # All values, not a sample: a reply of another caller's row must be seen.
+            answered.append((now, now - sent))
             wrong += not float(np.abs(answer - right).max()) <= TOLERANCE * scale
             sent = now
 
-    async def processor_time() -> float:
-        await asyncio.sleep(max(0.0, started - time.perf_counter()))
-        return time.process_time()
-
-    before, *_ = await asyncio.gather(processor_time(), *map(caller, calls, expected))
-    times = np.array(latencies) * 1e3
+    await asyncio.gather(*map(caller, calls, expected))
+    # Answers come batch by batch: counted between two of them, so that a cut batch does not count as half of one.
+    times = np.array([now for now, _ in answered])
+    first = times[times < start].max(initial=start)
+    inside = (times > first) & (times < end)
+    latencies = np.array([latency for _, latency in answered])[inside] * 1e3
     return Seen(
         callers=len(calls),
-        calls=len(times),
+        calls=int(inside.sum()),
         wrong=wrong,
-        wall_s=seconds,
-        cpu_s=time.process_time() - before,
-        mean_ms=float(times.mean()),
-        p50_ms=float(np.percentile(times, 50)),
-        p99_ms=float(np.percentile(times, 99)),
+        wall_s=float(times[inside].max() - first),
+        cpu_s=time.process_time() - cpu_s,
+        p50_ms=float(np.percentile(latencies, 50)),
+        p99_ms=float(np.percentile(latencies, 99)),
     )
 
 
-async def run(kind: str, url: str, rows: NDArray[np.float32], stack: AsyncExitStack) -> list[Call]:
+async def run(kind: str, url: str, rows: Rows, stack: AsyncExitStack) -> list[Call]:
     """One call for each row, to the server at `url`."""
     if kind in ("one_request", "coalesced"):
         model = await stack.enter_async_context(AsyncModel("ranker", url=url, coalesce=kind == "coalesced"))
@@ -94,56 +92,55 @@ async def run(kind: str, url: str, rows: NDArray[np.float32], stack: AsyncExitSt
     return calls
 
 
-def _triton(model: AsyncModel, row: NDArray[np.float32]) -> Call:
+def _triton(model: AsyncModel, row: Rows) -> Call:
     one = row[None]
 
-    async def call() -> NDArray[np.float32]:
-        scores: NDArray[np.float32] = await model.predict(one)
-        return scores[0]
+    async def call() -> Rows:
+        scores: Rows = (await model.predict(one))[0]
+        return scores
 
     return call
 
 
-def _mosec(connection: Connection, url: str, row: NDArray[np.float32]) -> Call:
+def _mosec(connection: Connection, url: str, row: Rows) -> Call:
     request = post("/inference", url, "application/octet-stream", row.tobytes())
 
-    async def call() -> NDArray[np.float32]:
+    async def call() -> Rows:
         return np.frombuffer(await connection.ask(request), dtype=np.float32)
 
     return call
 
 
-def _litserve(connection: Connection, url: str, row: NDArray[np.float32]) -> Call:
+def _litserve(connection: Connection, url: str, row: Rows) -> Call:
     body = json.dumps({"row": base64.b64encode(row.tobytes()).decode()}).encode()
     request = post("/predict", url, "application/json", body)
 
-    async def call() -> NDArray[np.float32]:
+    async def call() -> Rows:
         return np.array(json.loads(await connection.ask(request))["score"], dtype=np.float32)
 
     return call
 
 
+async def serve(kind: str, url: str, rows: Rows, expected: Rows, warm_up_s: float) -> None:
+    """Answer every line on standard input, a number of seconds, with what was seen meanwhile."""
+    async with AsyncExitStack() as stack:
+        calls = await run(kind, url, rows, stack)
+        print("connected", flush=True)
+        while line := await asyncio.to_thread(sys.stdin.readline):
+            print(json.dumps(asdict(await loop(calls, expected, float(line), warm_up_s))), flush=True)
+
+
 def main(argv: list[str] | None = None) -> int:
-    """Print one JSON object; exit code 1 when a call failed."""
+    """Print a JSON object for each line read; exit code 1 when a call failed."""
     parser = argparse.ArgumentParser(prog="python -m perf.peers.callers", description=__doc__)
     parser.add_argument("kind", choices=("one_request", "coalesced", "mosec", "litserve"))
     parser.add_argument("url", help="host:port")
     parser.add_argument("rows", type=Path, help="an .npz file with `rows`, one for each caller, and `expected`")
-    parser.add_argument("--seconds", type=float, default=6.0)
-    parser.add_argument("--warm-up", type=float, default=1.0, metavar="SECONDS")
-    parser.add_argument("--core", type=int, help="run on this core alone")
+    parser.add_argument("--warm-up", type=float, default=0.4, metavar="SECONDS", help="before each turn is counted")
     arguments = parser.parse_args(argv)
-    if arguments.core is not None:
-        os.sched_setaffinity(0, {arguments.core})
     with np.load(arguments.rows) as file:
         rows, expected = file["rows"], file["expected"]
-
-    async def measured() -> dict[str, Any]:
-        async with AsyncExitStack() as stack:
-            calls = await run(arguments.kind, arguments.url, rows, stack)
-            return asdict(await loop(calls, expected, arguments.seconds, arguments.warm_up))
-
-    print(json.dumps(asyncio.run(measured())))
+    asyncio.run(serve(arguments.kind, arguments.url, rows, expected, arguments.warm_up))
     return 0
 
 

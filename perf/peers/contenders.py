@@ -100,9 +100,7 @@ def peer(
             _stop(process)
 
 
-def _wait(
-    name: str, process: "subprocess.Popen[bytes]", port: int, log: "tempfile._TemporaryFileWrapper[bytes]"
-) -> None:
+def _wait(name: str, process: "subprocess.Popen[bytes]", port: int, log: IO[bytes]) -> None:
     end = time.monotonic() + START_S
     while time.monotonic() < end and process.poll() is None:
         with contextlib.suppress(OSError):

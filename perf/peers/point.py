@@ -24,15 +24,27 @@ GATES = {"one_request": 0.85, "coalesced": 0.97}
 
 
 @dataclass(frozen=True, kw_only=True)
+class Turn:
+    """One short turn of one server; the ceiling is onnxruntime alone, right before and right after, in rows/s."""
+
+    seen: Seen
+    ceiling_before: float
+    ceiling_after: float
+
+    @property
+    def ceiling_rows(self) -> float:
+        """Rows that onnxruntime alone would have answered in the time of the turn."""
+        return statistics.mean((self.ceiling_before, self.ceiling_after)) * self.seen.wall_s
+
+
+@dataclass(frozen=True, kw_only=True)
 class Point:
-    """One contender in one round; the ceiling is onnxruntime alone, right before and right after, in rows per second."""
+    """One server in one round: its turns, which took place between those of the others."""
 
     contender: str
     round: int
     limits: Limits
-    seen: Seen
-    ceiling_before: float
-    ceiling_after: float
+    turns: Sequence[Turn]
     machine: Machine
     versions: Mapping[str, str]
     started_at: str
@@ -41,18 +53,16 @@ class Point:
     @property
     def rows_per_s(self) -> float:
         """Answered calls per second; every call has one row."""
-        return self.seen.calls / self.seen.wall_s
+        return sum(turn.seen.calls for turn in self.turns) / sum(turn.seen.wall_s for turn in self.turns)
 
     @property
     def share(self) -> float:
-        """Of what onnxruntime does alone on the server's core, at the largest batch."""
-        return self.rows_per_s / statistics.mean((self.ceiling_before, self.ceiling_after))
+        """Rows answered, of those that onnxruntime answers alone on the server's core at the largest batch."""
+        return sum(turn.seen.calls for turn in self.turns) / sum(turn.ceiling_rows for turn in self.turns)
 
-    @property
-    def ceiling_drift(self) -> float:
-        """How much the machine changed meanwhile: the larger ceiling over the smaller, minus 1."""
-        low, high = sorted((self.ceiling_before, self.ceiling_after))
-        return high / low - 1
+    def latency_ms(self, percentile: str) -> float:
+        """The median over the turns of a percentile of the calls: p50 or p99."""
+        return float(statistics.median(getattr(turn.seen, f"{percentile}_ms") for turn in self.turns))
 
 
 def path(folder: Path, contender: str, number: int) -> Path:
@@ -77,8 +87,9 @@ def read(folder: Path) -> Iterator[Point]:
             if content.pop("format") != FORMAT or content.pop("kind") != "peers":
                 raise ValueError("another format or kind")
             del content["rows_per_s"], content["share"]
-            built = {"limits": Limits, "seen": Seen, "machine": Machine}
-            yield Point(**content | {name: kind(**content[name]) for name, kind in built.items()})
+            turns = tuple(Turn(**turn | {"seen": Seen(**turn["seen"])}) for turn in content["turns"])
+            limits, machine = Limits(**content["limits"]), Machine(**content["machine"])
+            yield Point(**content | {"turns": turns, "limits": limits, "machine": machine})
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Mistake(f"{file}: not a record of this version ({error}). Remove it and measure again.") from error
 
@@ -99,10 +110,10 @@ def table(points: Sequence[Point]) -> Table:
             f"{min(shares):.3f}..{max(shares):.3f}",
             met,
             f"{_median([point.rows_per_s for point in mine]):.0f}",
-            f"{_median([point.seen.p50_ms for point in mine]):.1f}",
-            f"{_median([point.seen.p99_ms for point in mine]):.1f}",
+            f"{_median([point.latency_ms('p50') for point in mine]):.1f}",
+            f"{_median([point.latency_ms('p99') for point in mine]):.1f}",
             str(len(mine)),
-            str(sum(point.seen.wrong for point in mine)),
+            str(sum(turn.seen.wrong for point in mine for turn in point.turns)),
         )
     return made
 
