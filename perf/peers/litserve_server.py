@@ -9,13 +9,14 @@ import os
 import litserve
 import numpy as np
 import onnxruntime
+from numpy.typing import NDArray
 
 MODEL = os.environ["PEERS_MODEL"]
 MAX_BATCH_SIZE = int(os.environ["PEERS_MAX_BATCH_SIZE"])
 WAIT_S = int(os.environ["PEERS_WAIT_US"]) / 1e6
 
 
-class Ranker(litserve.LitAPI):
+class Ranker(litserve.LitAPI):  # type: ignore[misc]
     """One onnxruntime session with one thread."""
 
     def setup(self, device: str) -> None:
@@ -24,24 +25,24 @@ class Ranker(litserve.LitAPI):
         options.intra_op_num_threads = 1
         self.session = onnxruntime.InferenceSession(MODEL, options, providers=["CPUExecutionProvider"])
 
-    def decode_request(self, request: dict[str, str]) -> np.ndarray:
+    def decode_request(self, request: dict[str, str]) -> NDArray[np.float32]:
         """One row."""
         return np.frombuffer(base64.b64decode(request["row"]), dtype=np.float32).reshape(2, 256)
 
-    def batch(self, inputs: list[np.ndarray]) -> np.ndarray:
+    def batch(self, inputs: list[NDArray[np.float32]]) -> NDArray[np.float32]:
         """All rows of a batch."""
         return np.stack(inputs)
 
-    def predict(self, batch: np.ndarray) -> np.ndarray:
+    def predict(self, batch: NDArray[np.float32]) -> NDArray[np.float32]:
         """All of them in one run."""
-        scores: np.ndarray = self.session.run(None, {"features": batch})[0]
+        scores: NDArray[np.float32] = self.session.run(None, {"features": batch})[0]
         return scores
 
-    def unbatch(self, output: np.ndarray) -> list[np.ndarray]:
+    def unbatch(self, output: NDArray[np.float32]) -> list[NDArray[np.float32]]:
         """One answer for each row."""
         return list(output)
 
-    def encode_response(self, output: np.ndarray) -> dict[str, list[float]]:
+    def encode_response(self, output: NDArray[np.float32]) -> dict[str, list[float]]:
         """One answer."""
         return {"score": output.tolist()}
 

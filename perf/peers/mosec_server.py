@@ -8,13 +8,14 @@ import os
 import numpy as np
 import onnxruntime
 from mosec import Server, Worker
+from numpy.typing import NDArray
 
 MODEL = os.environ["PEERS_MODEL"]
 MAX_BATCH_SIZE = int(os.environ["PEERS_MAX_BATCH_SIZE"])
 WAIT_MS = int(os.environ["PEERS_WAIT_US"]) // 1000
 
 
-class Ranker(Worker):
+class Ranker(Worker):  # type: ignore[misc]
     """One onnxruntime session with one thread."""
 
     def __init__(self) -> None:
@@ -23,15 +24,15 @@ class Ranker(Worker):
         options.intra_op_num_threads = 1
         self.session = onnxruntime.InferenceSession(MODEL, options, providers=["CPUExecutionProvider"])
 
-    def deserialize(self, data: bytes) -> np.ndarray:
+    def deserialize(self, data: bytes) -> NDArray[np.float32]:
         """One row."""
         return np.frombuffer(data, dtype=np.float32).reshape(2, 256)
 
-    def serialize(self, data: np.ndarray) -> bytes:
+    def serialize(self, data: NDArray[np.float32]) -> bytes:
         """One answer."""
         return data.tobytes()
 
-    def forward(self, data: list[np.ndarray]) -> list[np.ndarray]:
+    def forward(self, data: list[NDArray[np.float32]]) -> list[NDArray[np.float32]]:
         """All rows of a batch in one run."""
         (scores,) = self.session.run(None, {"features": np.stack(data)})
         return list(scores)
