@@ -19,6 +19,7 @@ Dims = tuple[int | str, ...]
 # protobuf refuses messages of 2 GiB; the graph itself and its strings need room as well.
 SINGLE_FILE_BYTES = 1_900_000_000
 WEIGHTS = "model.onnx.data"
+SMALLEST_EXTERNAL_BYTES = 1024
 
 
 def load(path: Path) -> onnx.ModelProto:
@@ -44,7 +45,14 @@ def save(model: onnx.ModelProto, path: Path) -> None:
         return
     copy = onnx.ModelProto()
     copy.CopyFrom(model)  # saving marks the tensors as external, in the model that it is given
-    onnx.save(copy, path, save_as_external_data=True, all_tensors_to_one_file=True, location=WEIGHTS)
+    onnx.save(
+        copy,
+        path,
+        save_as_external_data=True,
+        all_tensors_to_one_file=True,
+        location=WEIGHTS,
+        size_threshold=SMALLEST_EXTERNAL_BYTES,
+    )
 
 
 def graph_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
