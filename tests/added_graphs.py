@@ -67,7 +67,7 @@ def prefixed(path: Path, *, rows: int = 1) -> Path:
     return graph(path, nodes, takes=(rows, 4), gives=(rows, 3), constants=[token, weights(5, 3)])
 
 
-def two_step(path: Path, *, first: str = "tokens") -> Path:
+def texts(path: Path) -> Path:
     """y = the mean of the embeddings of `tokens` (a table of 20 rows) where `mask` is 1."""
     nodes = [
         helper.make_node("Gather", ["w", "tokens"], ["rows"]),
@@ -106,7 +106,7 @@ def mixing(kind: str) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto], Sha
         "Softmax": ([helper.make_node("Softmax", ["x"], ["y"], axis=0, name="culprit")], [], batch),
         "CumSum": (
             [helper.make_node("CumSum", ["x", "axis"], ["y"], name="culprit")],
-            [numbers_scalar("axis", 0)],
+            [numpy_helper.from_array(np.array(0, dtype=np.int64), "axis")],
             batch,
         ),
         "MatMul": (
@@ -157,8 +157,3 @@ def mixing(kind: str) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto], Sha
         ),
     }
     return made[kind]
-
-
-def numbers_scalar(name: str, value: int) -> onnx.TensorProto:
-    """A constant without axes."""
-    return numpy_helper.from_array(np.array(value, dtype=np.int64), name)

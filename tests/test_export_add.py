@@ -1,5 +1,6 @@
 """`python -m export.add` as a person uses it: the folder that it writes, and what it refuses."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from added_graphs import graph, linear, mixing, two_step
+from added_graphs import graph, linear, mixing, texts
 
 from export import model_folder, onnx_graph
 from export.add import main
@@ -114,8 +115,6 @@ def test_weights_beside_the_file_come_along(tmp_path: Path, monkeypatch: pytest.
 def test_mistakes_end_with_one_line_and_nothing_is_left(
     arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import re
-
     assert add(linear(tmp_path / "m.onnx"), tmp_path / "models", *arguments) == 2
     printed = capsys.readouterr().err
     assert re.search(said, printed)
@@ -144,10 +143,10 @@ def test_files_that_are_no_model_are_refused(
 def test_an_existing_model_is_replaced_only_by_force(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert add(linear(tmp_path / "m.onnx"), tmp_path / "models") == 0
     before = contents(tmp_path / "models")
-    assert add(two_step(tmp_path / "other.onnx"), tmp_path / "models") == 2
+    assert add(texts(tmp_path / "other.onnx"), tmp_path / "models") == 2
     assert "is there already, and nothing was changed" in capsys.readouterr().err
     assert contents(tmp_path / "models") == before
-    assert add(two_step(tmp_path / "other.onnx"), tmp_path / "models", "--force") == 0
+    assert add(texts(tmp_path / "other.onnx"), tmp_path / "models", "--force") == 0
     assert read_config(tmp_path / "models" / "m" / "config.pbtxt").input[0].name == "tokens"
     assert [path.name for path in (tmp_path / "models").iterdir()] == ["m"]
 
@@ -179,8 +178,9 @@ def test_an_onnx_file_needs_no_torch(tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules['torch'] = None\n"
         "from export.add import main\n"
-        f"assert main([{str(tmp_path / 'm.onnx')!r}, '--name', 'm', '--repository', {str(tmp_path / 'models')!r}]) == 0\n"
-        f"assert main(['a:b', '--name', 'n', '--repository', {str(tmp_path / 'models')!r}]) == 2\n"
+        f"options = ['--name', 'm', '--repository', {str(tmp_path / 'models')!r}, '--force']\n"
+        f"assert main([{str(tmp_path / 'm.onnx')!r}, *options]) == 0\n"
+        "assert main(['a:b', *options]) == 2\n"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

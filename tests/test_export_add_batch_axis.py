@@ -1,13 +1,15 @@
 """The proof of a batch axis, the node that is named when it fails, and the graphs that are rewritten to have one."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
 import pytest
-from added_graphs import INT64, graph, linear, mixing, numbers, prefixed, reshaped, two_step, weights
+from added_graphs import INT64, graph, linear, mixing, numbers, prefixed, reshaped, texts, weights
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from onnx import helper
 
 from export import batch_culprit
@@ -26,10 +28,11 @@ def tried(path: Path, **changes: object) -> Batched:
     return batched(read(str(path)), trial)
 
 
-def answers(made: Batched, folder: Path, x: np.ndarray) -> np.ndarray:
+def answers(made: Batched, folder: Path, x: NDArray[Any]) -> NDArray[Any]:
     save(made.model, folder / "made.onnx")
     session = onnxruntime.InferenceSession(str(folder / "made.onnx"))
-    return session.run(None, {session.get_inputs()[0].name: x})[0]
+    found: NDArray[Any] = session.run(None, {session.get_inputs()[0].name: x})[0]
+    return found
 
 
 def test_a_dynamic_axis_is_proved_as_it_is(tmp_path: Path) -> None:
@@ -105,7 +108,7 @@ def test_inputs_without_a_common_batch_are_named(takes: tuple[int, ...], said: s
 
 
 def test_indices_stay_inside_the_table_that_they_look_up(tmp_path: Path) -> None:
-    made = tried(two_step(tmp_path / "m.onnx"))
+    made = tried(texts(tmp_path / "m.onnx"))
     assert made.valid["tokens"] == Range(low=0, high=19, why='an index into "w" of 20 rows')
     assert (made.valid["mask"].low, made.valid["mask"].high) == (0, 1)
     assert made.proof.open_dim == 16
@@ -145,7 +148,7 @@ def test_rows_that_all_answer_alike_prove_little(tmp_path: Path) -> None:
 
 
 def test_samples_take_the_place_of_random_rows(tmp_path: Path) -> None:
-    path = two_step(tmp_path / "m.onnx")
+    path = texts(tmp_path / "m.onnx")
     rows = np.random.default_rng(0).integers(0, 20, (9, 5))
     np.savez(tmp_path / "rows.npz", tokens=rows, mask=np.ones_like(rows))
     made = tried(path, samples=tmp_path / "rows.npz")
@@ -162,10 +165,10 @@ def test_samples_take_the_place_of_random_rows(tmp_path: Path) -> None:
         ({name: np.zeros((1, 5), dtype=np.int64) for name in ("tokens", "mask")}, "2 or more"),
     ],
 )
-def test_samples_that_do_not_fit_are_refused(arrays: dict[str, np.ndarray], said: str, tmp_path: Path) -> None:
+def test_samples_that_do_not_fit_are_refused(arrays: dict[str, NDArray[Any]], said: str, tmp_path: Path) -> None:
     np.savez(tmp_path / "rows.npz", **arrays)
     with pytest.raises(Mistake, match=said):
-        tried(two_step(tmp_path / "m.onnx"), samples=tmp_path / "rows.npz")
+        tried(texts(tmp_path / "m.onnx"), samples=tmp_path / "rows.npz")
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=4), st.integers(1, 4), st.data())

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from added_graphs import linear, two_step
+from added_graphs import graph, linear, texts, weights
+from onnx import helper
 
 from export import grps
 from export.add import main
@@ -46,7 +47,7 @@ models:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     linear(tmp_path / "scores.onnx")
-    two_step(tmp_path / "texts.onnx")
+    texts(tmp_path / "texts.onnx")
     return tmp_path
 
 
@@ -138,9 +139,6 @@ dag:
 
 def chained(folder: Path, *, gives: int = 4) -> str:
     """Two models of which the second takes what the first gives, under another name."""
-    from added_graphs import graph, weights
-    from onnx import helper
-
     for name, wide in (("scores", gives), ("again", 2)):
         nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
         graph(folder / f"{name}.onnx", nodes, gives=("batch", wide), constants=[weights(4, wide)])

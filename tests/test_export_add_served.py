@@ -1,16 +1,19 @@
 """Added models on a real server: their answers are onnxruntime's, their settings are in the server's own report."""
 
+import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
 import pytest
 import tritonclient.grpc as triton
-from added_graphs import linear, prefixed, two_step
+from added_graphs import linear, prefixed, texts
+from numpy.typing import NDArray
 from processes import wait_until
 
 from clients.connection import channel_arguments
@@ -34,7 +37,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file exported for one row, rewritten; and two models from one YAML file."""
     folder = tmp_path_factory.mktemp("added")
     linear(folder / "scores.onnx", rows=1)
-    two_step(folder / "texts.onnx")
+    texts(folder / "texts.onnx")
     prefixed(folder / "prefixed.onnx")
     (folder / "inference.yml").write_text(MODELS)
     assert main(["--yaml", str(folder / "inference.yml"), "--repository", str(folder / "models")]) == 0
@@ -55,7 +58,7 @@ def client(served: Server) -> Iterator[triton.InferenceServerClient]:
         yield connected
 
 
-def tensors(rows: dict[str, np.ndarray]) -> list[triton.InferInput]:
+def tensors(rows: dict[str, NDArray[Any]]) -> list[triton.InferInput]:
     made = []
     for name, array in rows.items():
         one = triton.InferInput(name, list(array.shape), "INT64" if array.dtype == np.int64 else "FP32")
@@ -64,7 +67,7 @@ def tensors(rows: dict[str, np.ndarray]) -> list[triton.InferInput]:
     return made
 
 
-def random_rows(repository: Path, model: str, rows: int) -> dict[str, np.ndarray]:
+def random_rows(repository: Path, model: str, rows: int) -> dict[str, NDArray[Any]]:
     rng = np.random.default_rng(3)
     if model == "texts":
         return {"tokens": rng.integers(0, 20, (rows, 5)), "mask": rng.integers(0, 2, (rows, 5))}
@@ -126,7 +129,7 @@ def test_make_serve_serves_what_was_added(repository: Path, tmp_path: Path) -> N
     ]
     with output.open("w") as file:
         program = subprocess.Popen(
-            [*command, f"ARGS=--repository {repository} {free}"],
+            [*command, f"PY={sys.executable}", f"ARGS=--repository {repository} {free}"],
             cwd=ROOT,
             stdout=file,
             stderr=subprocess.STDOUT,
@@ -136,7 +139,5 @@ def test_make_serve_serves_what_was_added(repository: Path, tmp_path: Path) -> N
         assert wait_until(lambda: "ready" in output.read_text() or program.poll() is not None, seconds=60)
         assert "dynamic, 900000 us delay" in " ".join(output.read_text().split())
     finally:
-        import os
-
         os.killpg(program.pid, signal.SIGINT)
         program.wait(30)
