@@ -4,13 +4,15 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
+from clients.coalesce import Coalescer
 from clients.connection import DEFAULT_URL, Connection
-from clients.contract import Metadata
+from clients.contract import Array, Metadata
 from clients.errors import ClosedError
 from clients.exchange import Exchange, Transport
-from clients.model import answer, closed, options
+from clients.model import answer, closed
 from clients.rest import RestConnection
 from clients.steps import Step, Steps, T, run_async
+from clients.terms import Terms
 from clients.wire import Parameter
 
 
@@ -37,6 +39,7 @@ class AsyncModel:
         coalesce: bool = False,
     ) -> None:
         self._name, self._timeout_s, self._coalesce = name, timeout_s, coalesce
+        self._coalescer: Coalescer | None = None
         self._url, self._transport = url, transport
         self._exchange = Exchange(name, str(version), url, transport)
         self._connection: Connection | RestConnection | None = None
@@ -49,6 +52,8 @@ class AsyncModel:
         except BaseException:
             await self.close()
             raise
+        if self._coalesce:
+            self._coalescer = Coalescer(self.metadata, self._infer)
         return self
 
     async def predict(
@@ -69,14 +74,25 @@ class AsyncModel:
         if self._connection is None:
             raise ClosedError(closed(self._name))
         checked = self.metadata.check(arrays)
-        timeout_s = self._timeout_s if timeout_s is None else timeout_s
-        added = options(self.metadata, timeout_s, priority, request_id, parameters)
-        return answer(self.metadata, await self._run(self._exchange.infer(checked, added, timeout_s)))
+        terms = Terms(
+            timeout_s=self._timeout_s if timeout_s is None else timeout_s,
+            priority=priority,
+            request_id=request_id,
+            parameters=parameters,
+        )
+        infer = self._coalescer.infer if self._coalescer else self._infer
+        return answer(self.metadata, await infer(checked, terms))
+
+    async def _infer(self, arrays: Mapping[str, Array], terms: Terms) -> dict[str, Array]:
+        """One request."""
+        return await self._run(self._exchange.infer(arrays, terms))
 
     async def close(self) -> None:
         """Unregister the shared memory and end the connection; a call after that raises `ClosedError`."""
         if self._connection is None:
             return
+        if self._coalescer:
+            self._coalescer.close()
         try:
             await self._run(self._exchange.close())
         finally:

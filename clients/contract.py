@@ -3,12 +3,13 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelInput
 
+from clients.device_memory import on_device
 from clients.errors import InvalidInputError
 
 Array = NDArray[Any]
@@ -50,8 +51,9 @@ class Tensor:
 class Metadata:
     """A model's inputs and outputs in the order of its configuration; shapes have the batch axis where it batches.
 
-    `max_batch_size` is in rows, 0 for a model without a batch axis. `instances` run at a time (1 where the server
-    does not say). `queue_timeout` is whether a request may bring its own time limit for the server's queue.
+    `max_batch_size` is in rows, 0 for a model without a batch axis. `instances` run at a time (0 where the config
+    names none, as for an ensemble). `queue_timeout` is whether a request may bring its own time limit for the
+    server's queue.
     """
 
     name: str
@@ -72,7 +74,7 @@ class Metadata:
             inputs=tuple(_tensor(config, one, batch) for one in config.input),
             outputs=tuple(_tensor(config, one, batch) for one in config.output),
             max_batch_size=config.max_batch_size,
-            instances=max(1, sum(group.count * max(1, len(group.gpus)) for group in config.instance_group)),
+            instances=sum(group.count * max(1, len(group.gpus)) for group in config.instance_group),
             queue_timeout=any(one.allow_timeout_override for one in policies),
         )
 
@@ -114,13 +116,18 @@ class Metadata:
         return dict(zip(wanted, arrays, strict=True))
 
     def _fit(self, tensor: Tensor, given: Any) -> Array:
-        array = np.asarray(given)
+        # An array on a GPU has what is looked at here: dtype, shape, rows and bytes.
+        array = cast(Array, on_device(given) or np.asarray(given))
         if tensor.datatype == "BYTES" and array.dtype.kind in "SU":
             array = array.astype(np.object_)
         if array.dtype != tensor.dtype:
             raise InvalidInputError(
                 f"'{self.name}': input \"{tensor.name}\" is {tensor.datatype}, given was {array.dtype}. "
-                f"Convert it: array.astype(numpy.{tensor.dtype})."
+                + (
+                    "Pass bytes or str."
+                    if tensor.dtype.hasobject
+                    else f"Convert it: array.astype(numpy.{tensor.dtype})."
+                )
             )
         if len(array.shape) != len(tensor.shape) or any(
             want not in (-1, have) for want, have in zip(tensor.shape, array.shape, strict=True)

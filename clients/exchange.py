@@ -10,6 +10,7 @@ from clients.contract import Array, Metadata
 from clients.errors import TransportError
 from clients.shared_memory import SharedMemory
 from clients.steps import Step, Steps
+from clients.terms import Terms
 
 Transport = Literal["auto", "shared_memory", "grpc", "http"]
 LIGHT_BYTES = 1 << 16
@@ -42,15 +43,16 @@ class Exchange:
             self._demand()
         return self.metadata
 
-    def infer(self, arrays: Mapping[str, Array], added: bytes, timeout_s: float | None) -> Steps[dict[str, Array]]:
-        """Outputs by name for checked `arrays`; `added` is what `wire.options` made. Raises a `ClientError`."""
-        if self._shared and self._shared.works and self._heavy(arrays):
-            found = yield from self._shared.infer(arrays, added, timeout_s)
+    def infer(self, arrays: Mapping[str, Array], terms: Terms) -> Steps[dict[str, Array]]:
+        """Outputs by name for checked `arrays`; raises a `ClientError`."""
+        added = terms.written(queue_timeout=self.metadata.queue_timeout)
+        if self._shared and self._heavy(arrays):
+            found = yield from self._shared.infer(arrays, added, terms.timeout_s)
             if found is not None:
                 return found
             self._demand()
         tensors = [wire.contents(array) for array in arrays.values()]
-        response = yield Step("ModelInfer", self._head(arrays) + added, tensors, timeout_s)
+        response = yield Step("ModelInfer", self._head(arrays) + added, tensors, terms.timeout_s)
         return wire.answers(response)
 
     def close(self) -> Steps[None]:

@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from clients import wire
 from clients.connection import DEFAULT_URL, BlockingConnection
 from clients.contract import Array, Metadata
 from clients.errors import ClosedError
 from clients.exchange import Exchange, Transport
 from clients.rest import BlockingRestConnection
 from clients.steps import Step, Steps, T, run
+from clients.terms import Terms
 from clients.wire import Parameter
 
 
@@ -62,13 +62,17 @@ class Model:
         Raises `InvalidInputError` before anything is sent, or another `ClientError`.
         """
         checked = self.metadata.check(arrays)
-        timeout_s = self._timeout_s if timeout_s is None else timeout_s
-        added = options(self.metadata, timeout_s, priority, request_id, parameters)
-        return answer(self.metadata, self._run(self._exchange.infer(checked, added, timeout_s)))
+        terms = Terms(
+            timeout_s=self._timeout_s if timeout_s is None else timeout_s,
+            priority=priority,
+            request_id=request_id,
+            parameters=parameters,
+        )
+        return answer(self.metadata, self._run(self._exchange.infer(checked, terms)))
 
     def close(self) -> None:
         """Unregister the shared memory and end the connection; a call after that raises `ClosedError`."""
-        if self._process != os.getpid() or self._connection is None:
+        if self._process != os.getpid():
             return
         try:
             self._run(self._exchange.close())
@@ -89,24 +93,6 @@ class Model:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
-
-
-def options(
-    metadata: Metadata,
-    timeout_s: float | None,
-    priority: int,
-    request_id: str,
-    parameters: Mapping[str, Parameter] | None,
-) -> bytes:
-    """What one call adds to its request.
-
-    The deadline goes along where the model's queue policy lets requests set theirs: then the server drops the request
-    when it is still queued at that time. In any case the call itself ends at the deadline.
-    """
-    limit = timeout_s if metadata.queue_timeout else None
-    if not (priority or request_id or limit or parameters):
-        return b""
-    return wire.options(request_id, priority=priority, queue_timeout_us=int((limit or 0) * 1e6), parameters=parameters)
 
 
 def answer(metadata: Metadata, found: Mapping[str, Array]) -> Any:

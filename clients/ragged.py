@@ -22,7 +22,8 @@ from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 from tritonclient.utils import InferenceServerException
 
 from clients import messages
-from clients.connection import channel_arguments, connect
+from clients.async_model import AsyncModel
+from clients.connection import channel_arguments
 from clients.counters import Counters
 from clients.errors import ServerUnreachableError
 from export.terminal import guarded, program_parser, terminal
@@ -141,13 +142,12 @@ def fitting(config: ModelConfig) -> tuple[Route, ...]:
 
 async def send(url: str, requests: Sequence[Request], *, gap_s: float = 0.0, model: str = MODEL) -> int:
     """Send all requests together, or `gap_s` seconds apart; how many answers were right for their own request."""
-    async with connect(url) as connection:
-        await connection.check(model)
+    async with AsyncModel(model, url=url) as served:
 
         async def ask(index: int, request: Request) -> bool:
             await asyncio.sleep(index * gap_s)
-            answer = await connection.infer(model, {"INPUT": request.array})
-            return bool(answer["SUM"].item() == request.sum and answer["LENGTH"].item() == request.length)
+            total, length = await served.predict(request.array)
+            return bool(total.item() == request.sum and length.item() == request.length)
 
         return sum(await asyncio.gather(*(ask(index, request) for index, request in enumerate(requests))))
 

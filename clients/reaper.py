@@ -31,7 +31,7 @@ class Reaper:
         self._selector.register(listener, selectors.EVENT_READ)
         self._clients: dict[socket.socket, tuple[bytearray, set[str]]] = {}
         self._orphans: dict[str, float] = {}
-        self._unregister: Any = None
+        self._calls: list[Any] = []
 
     def run(self) -> None:
         """Serve clients until there is none, and nothing left to unregister."""
@@ -48,10 +48,13 @@ class Reaper:
                 idle_since = time.monotonic()
 
     def _accept(self) -> None:
-        client, _ = self._listener.accept()
+        try:
+            client, _ = self._listener.accept()
+            client.sendall(b"%d\n" % os.getpid())
+        except OSError:
+            return  # it was killed before it held anything
         self._clients[client] = (bytearray(), set())
         self._selector.register(client, selectors.EVENT_READ)
-        client.sendall(b"%d\n" % os.getpid())
 
     def _read(self, client: socket.socket) -> None:
         try:
@@ -82,16 +85,21 @@ class Reaper:
         import grpc
         from tritonclient.grpc import service_pb2
 
-        if self._unregister is None:
+        if not self._calls:
             channel = grpc.insecure_channel(self._url, [("grpc.enable_http_proxy", 0)])
-            self._unregister = channel.unary_unary(
-                "/inference.GRPCInferenceService/SystemSharedMemoryUnregister",
-                service_pb2.SystemSharedMemoryUnregisterRequest.SerializeToString,
-            )
+            for kind in ("System", "Cuda"):
+                path = f"/inference.GRPCInferenceService/{kind}SharedMemoryUnregister"
+                self._calls.append(channel.unary_unary(path))
+        # Both requests are one field, the name; a name of the other kind is no error.
+        request = service_pb2.SystemSharedMemoryUnregisterRequest(name=region).SerializeToString()
         try:
-            self._unregister(service_pb2.SystemSharedMemoryUnregisterRequest(name=region), timeout=1.0)
+            for call in self._calls:
+                call(request, timeout=1.0)
         except grpc.RpcError as error:
-            return None if error.code().name in ("UNAVAILABLE", "DEADLINE_EXCEEDED") else False
+            if error.code().name in ("UNAVAILABLE", "DEADLINE_EXCEEDED"):
+                return None
+            # Any other answer is final: such a server has no memory of a GPU.
+            return "in use" not in (error.details() or "")
         return True
 
 

@@ -11,14 +11,14 @@ from pathlib import Path
 from rich.table import Table
 from rich.text import Text
 
-from clients.connection import DEFAULT_URL, Connection, connect
+from clients.async_model import AsyncModel
+from clients.connection import DEFAULT_URL
 from clients.errors import ClientError
 from export.alphabet import decode
 from export.terminal import guarded, program_parser, terminal
 from export.word_image import prepare
 
 MODEL = "text_recognition"
-INPUT, OUTPUT = "input.1", "308"
 Answer = str | Exception
 
 
@@ -27,18 +27,16 @@ async def recognize(pictures: Sequence[Path], *, url: str = DEFAULT_URL, model: 
 
     One request per picture, all in flight together. Raises `ClientError` when the server is not there.
     """
-    async with connect(url) as connection:
-        await connection.check(model)
-        return await asyncio.gather(*(_read(connection, model, picture) for picture in pictures))
+    async with AsyncModel(model, url=url) as served:
+        return await asyncio.gather(*(_read(served, picture) for picture in pictures))
 
 
-async def _read(connection: Connection, model: str, picture: Path) -> Answer:
+async def _read(served: AsyncModel, picture: Path) -> Answer:
     try:
-        pixels = prepare(picture)
-        answer = await connection.infer(model, {INPUT: pixels[None]})
+        steps = await served.predict(prepare(picture)[None])
     except (ValueError, OSError, ClientError) as error:
         return error
-    return decode(answer[OUTPUT])[0]
+    return decode(steps)[0]
 
 
 def table(pictures: Sequence[Path], answers: Sequence[Answer]) -> Table:

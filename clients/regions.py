@@ -14,6 +14,8 @@ import secrets
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from clients.device_memory import DeviceRegion
+
 FOLDER = Path("/dev/shm")
 PREFIX = "triton_client_"
 SMALLEST_BYTES = 1 << 16
@@ -26,7 +28,8 @@ CANARY_BYTES = 16
 class Region:
     """One registered piece of memory, for one request at a time.
 
-    `heads` keeps what was written about its layout in earlier requests, by their shapes. Raises `OSError` when there
+    `heads` keeps what was written about its layout in earlier requests, by their shapes, `devices` the
+    regions on a GPU of inputs that lie there. Raises `OSError` when there
     is no room in /dev/shm.
     """
 
@@ -35,6 +38,7 @@ class Region:
         self.size = size
         self.proven = False
         self.heads: dict[object, bytes] = {}
+        self.devices: dict[str, DeviceRegion] = {}
         descriptor = os.open(FOLDER / self.name, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
             # Claims the memory now: without it a full /dev/shm would kill whoever writes first.
@@ -53,6 +57,8 @@ class Region:
 
     def close(self) -> None:
         """Give this process's mapping back."""
+        for device in self.devices.values():
+            device.close()
         # Something may still look at it; then the mapping goes with that.
         with contextlib.suppress(BufferError):
             self.memory.close()
@@ -125,7 +131,7 @@ def stale(names: Iterable[str]) -> Iterator[str]:
     for name in names:
         if not name.startswith(f"{PREFIX}{host}_"):
             continue
-        _, pid, start, _ = name.removeprefix(PREFIX).split("_")
+        pid, start = name.removeprefix(PREFIX).split("_")[1:3]
         if _start_of(pid) != start:
             yield name
 
@@ -145,7 +151,7 @@ def _owner() -> str:
 def _host() -> str:
     """One word for this boot of this machine and this container: where a process number means the same process."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    namespace = os.readlink("/proc/self/ns/pid")
+    namespace = Path("/proc/self/ns/pid").readlink()
     return hashlib.blake2s(f"{boot} {namespace}".encode(), digest_size=6).hexdigest()
 
 

@@ -1,6 +1,6 @@
 """A connection to a KServe v2 server over HTTP with binary tensors: the same calls as over gRPC, translated.
 
-HTTP has no call to cancel: a caller that gives up closes its connection, and Triton 24.10 computes all the same.
+HTTP has no word for cancelling: a request that nobody waits for any more runs to its end.
 """
 
 import asyncio
@@ -56,8 +56,8 @@ class BlockingRestConnection:
                 if reused and isinstance(error, (http.client.RemoteDisconnected, ConnectionError)):
                     continue
                 raise ServerUnreachableError(
-                    f"{self.url}: no HTTP server answers there ({error}). Start one: make serve MODEL={model}; its HTTP "
-                    "port is not its gRPC port."
+                    f"{self.url}: no HTTP server answers there ({error}). Start one: make serve MODEL={model}; its "
+                    "HTTP port is not its gRPC port."
                 ) from error
             self._idle.append(connection)
             return _checked(answer, step, self.url, model)

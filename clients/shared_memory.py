@@ -4,17 +4,17 @@ The server is on this host when it can open what was just created here under a r
 it to be the same memory. Otherwise `infer` returns None and the request has to carry its tensors itself.
 """
 
-import math
 import re
 import secrets
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import cast
 
 from tritonclient.grpc import service_pb2 as pb
 
 from clients import regions, wire
-from clients.contract import Array, Metadata, Tensor
+from clients.contract import Array, Metadata
+from clients.device_memory import DeviceArray, DeviceRegion
 from clients.errors import (
     ClientError,
     InvalidInputError,
@@ -22,11 +22,11 @@ from clients.errors import (
     RequestFailedError,
     ServerFailureError,
 )
+from clients.layout import Layout, contents, head, lay_out
 from clients.lease import Lease
 from clients.regions import CANARY_BYTES, Region, Ring
 from clients.steps import Step, Steps
 
-ALIGNMENT = 64
 UNKNOWN_REGION = "Unable to find shared memory region"
 TOO_SMALL = re.compile(r"output '(.*)' \((\d+) bytes\) should be at least (\d+) bytes")
 ATTEMPTS = 4
@@ -37,13 +37,8 @@ class NotSharedError(Exception):
     """The server's memory of that name is not ours."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Layout:
-    """Where each tensor of a request lies: (offset, bytes). Outputs of unknown size are not in it; they come inline."""
-
-    inputs: Mapping[str, tuple[int, int]]
-    outputs: Mapping[str, tuple[int, int]]
-    size: int
+class DeviceRefusedError(Exception):
+    """The server cannot open memory of this GPU."""
 
 
 class SharedMemory:
@@ -54,15 +49,18 @@ class SharedMemory:
         self._ring, self._lock = Ring(), threading.Lock()
         self._lease: Lease | None = None
         self._largest: dict[str, int] = {}
+        self._on_device = True
         self.works = True
 
     def infer(
         self, arrays: Mapping[str, Array], added: bytes, timeout_s: float | None
     ) -> Steps[dict[str, Array] | None]:
         """Outputs by name, in arrays of their own; None where memory cannot be shared or has no room."""
-        tensors = [wire.contents(array) for array in arrays.values()]
+        if not self.works or not all(array.nbytes for array in arrays.values()):
+            return None  # the server takes no 0 bytes from a region
         for _ in range(ATTEMPTS):
-            layout = self._layout(arrays, tensors)
+            tensors = [contents(array, on_device=self._on_device) for array in arrays.values()]
+            layout = lay_out(self._metadata, arrays, tensors, self._largest)
             region = yield from self._region(layout.size)
             if region is None:
                 return None
@@ -71,6 +69,8 @@ class SharedMemory:
             except NotSharedError:
                 self.works = False
                 return None
+            except DeviceRefusedError:
+                self._on_device = False  # their bytes go through this machine's memory
             except ServerFailureError as error:
                 if found := TOO_SMALL.search(str(error)):
                     self._largest[found[1]] = int(found[3])  # larger than any answer before it
@@ -84,16 +84,21 @@ class SharedMemory:
         region: Region,
         layout: Layout,
         arrays: Mapping[str, Array],
-        tensors: Sequence[memoryview],
+        tensors: Sequence[memoryview | None],
         added: bytes,
         timeout_s: float | None,
     ) -> Steps[dict[str, Array]]:
         answered = False
-        for (offset, size), tensor in zip(layout.inputs.values(), tensors, strict=True):
-            region.memory[offset : offset + size] = tensor
-        canary = self._canary(region, layout)
         try:
-            response = yield Step("ModelInfer", self._head(region, layout, arrays) + added, (), timeout_s)
+            for (name, array), tensor in zip(arrays.items(), tensors, strict=True):
+                if tensor is None:
+                    yield from self._to_device(region, name, cast(DeviceArray, array))
+                else:
+                    offset, size = layout.inputs[name]
+                    region.memory[offset : offset + size] = tensor
+            canary = self._canary(region, layout)
+            message = head(self._metadata, self._version, region, layout, arrays) + added
+            response = yield Step("ModelInfer", message, (), timeout_s)
             if canary and region.memory[canary[0] : canary[0] + len(canary[1])] == canary[1]:
                 raise NotSharedError
             region.proven = region.proven or canary is not None
@@ -109,6 +114,30 @@ class SharedMemory:
                 (self._ring.give if answered else lambda one: self._ring.retire([one]))(region)
         return found
 
+    def _to_device(self, region: Region, name: str, array: DeviceArray) -> Steps[None]:
+        """Copy an input into a region on its own GPU, registered when there is none of that size yet."""
+        held = region.devices.get(name)
+        if held is None or held.size < array.nbytes or held.device != array.device:
+            try:
+                held = DeviceRegion(region.name, array.nbytes, array.device)
+            except OSError as error:
+                raise DeviceRefusedError from error
+            if self._lease:
+                self._lease.hold(held.name)
+            request = pb.CudaSharedMemoryRegisterRequest(
+                name=held.name, raw_handle=held.handle, device_id=held.device, byte_size=held.size
+            )
+            try:
+                yield Step("CudaSharedMemoryRegister", request.SerializeToString(), timeout_s=SOON_S)
+            except RequestFailedError as error:
+                held.close()
+                raise DeviceRefusedError from error
+            # The smaller one before it goes with the region, so that its name is not forgotten.
+            if name in region.devices:
+                region.devices[f"{name} {held.name}"] = region.devices[name]
+            region.devices[name] = held
+        held.fill(array)
+
     def _canary(self, region: Region, layout: Layout) -> tuple[int, bytes] | None:
         """Random bytes where the first answer will be: they are still there only if the server writes elsewhere."""
         if region.proven or not layout.outputs:
@@ -117,43 +146,6 @@ class SharedMemory:
         canary = secrets.token_bytes(min(size, CANARY_BYTES))
         region.memory[offset : offset + len(canary)] = canary
         return offset, canary
-
-    def _layout(self, arrays: Mapping[str, Array], tensors: Sequence[memoryview]) -> Layout:
-        end = 0
-        inputs, outputs = {}, {}
-        for name, tensor in zip(arrays, tensors, strict=True):
-            inputs[name] = (end, len(tensor))
-            end = _aligned(end + len(tensor))
-        rows = len(next(iter(arrays.values()))) if self._metadata.max_batch_size and arrays else 1
-        for output in self._metadata.outputs:
-            if size := self._output_bytes(output, rows):
-                outputs[output.name] = (end, size)
-                end = _aligned(end + size)
-        return Layout(inputs=inputs, outputs=outputs, size=max(end, 1))
-
-    def _output_bytes(self, output: Tensor, rows: int) -> int:
-        """Room for an output: what it takes, or the most that it has taken; 0 when that is not known yet."""
-        if output.row_bytes is not None:
-            return output.row_bytes * rows
-        return self._largest.get(output.name, 0)
-
-    def _head(self, region: Region, layout: Layout, arrays: Mapping[str, Array]) -> bytes:
-        key = (tuple(array.shape for array in arrays.values()), *layout.inputs.values(), *layout.outputs.values())
-        if head := region.heads.get(key):
-            return head
-        request = pb.ModelInferRequest(model_name=self._metadata.name, model_version=self._version)
-        for name, place in layout.inputs.items():
-            array = arrays[name]
-            tensor = request.inputs.add(name=name, datatype=wire.datatype(array), shape=array.shape)
-            _refer(tensor, region, place)
-        for output in self._metadata.outputs:
-            requested = request.outputs.add(name=output.name)
-            if output.name in layout.outputs:
-                _refer(requested, region, layout.outputs[output.name])
-        if len(region.heads) >= wire.HEADS:
-            region.heads.clear()
-        region.heads[key] = request.SerializeToString()
-        return region.heads[key]
 
     def _read(self, region: Region, layout: Layout, response: pb.ModelInferResponse) -> dict[str, Array]:
         found = {}
@@ -189,15 +181,20 @@ class SharedMemory:
                 yield from self._sweep()
             with self._lock:
                 self._lease = self._lease or Lease(self._url)
-                region = self._ring.create(size)
-                retired = list(self._ring.retired)
-            yield from self._release(retired)
-            if region is None:
-                return None
-            self._lease.hold(region.name)
         except OSError:
             self.works = False
             return None
+        with self._lock:
+            region = self._ring.create(size)
+            retired = list(self._ring.retired)
+        yield from self._release(retired)
+        if region is None:
+            return None
+        try:
+            self._lease.hold(region.name)
+        except OSError:
+            region.unlink()
+            raise
         request = pb.SystemSharedMemoryRegisterRequest(name=region.name, key=f"/{region.name}", byte_size=region.size)
         try:
             yield Step("SystemSharedMemoryRegister", request.SerializeToString(), timeout_s=SOON_S)
@@ -228,6 +225,8 @@ class SharedMemory:
     def _release(self, retired: Sequence[Region]) -> Steps[None]:
         for region in retired:
             try:
+                for device in region.devices.values():
+                    yield _unregistering(device.name, "Cuda")
                 yield _unregistering(region.name)
             except RequestFailedError:
                 continue  # a request still uses it
@@ -235,7 +234,8 @@ class SharedMemory:
                 if region in self._ring.retired:
                     self._ring.discard(region)
             if self._lease:
-                self._lease.drop(region.name)
+                for name in (region.name, *(device.name for device in region.devices.values())):
+                    self._lease.drop(name)
 
     def close(self) -> Steps[None]:
         """Unregister what no request uses; the reaper does the rest as soon as none does."""
@@ -253,17 +253,6 @@ class SharedMemory:
                     self._ring.discard(region)
 
 
-def _aligned(offset: int) -> int:
-    return math.ceil(offset / ALIGNMENT) * ALIGNMENT
-
-
-def _refer(tensor: "pb.ModelInferRequest.InferInputTensor", region: Region, place: tuple[int, int]) -> None:
-    tensor.parameters["shared_memory_region"].string_param = region.name
-    tensor.parameters["shared_memory_byte_size"].int64_param = place[1]
-    if place[0]:
-        tensor.parameters["shared_memory_offset"].int64_param = place[0]
-
-
-def _unregistering(name: str) -> Step:
-    request = pb.SystemSharedMemoryUnregisterRequest(name=name)
-    return Step("SystemSharedMemoryUnregister", request.SerializeToString(), timeout_s=SOON_S)
+def _unregistering(name: str, kind: str = "System") -> Step:
+    request = getattr(pb, f"{kind}SharedMemoryUnregisterRequest")(name=name)
+    return Step(f"{kind}SharedMemoryUnregister", request.SerializeToString(), timeout_s=SOON_S)

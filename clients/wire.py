@@ -4,13 +4,17 @@ A request is written as the concatenation of parts: protobuf merges the fields o
 the part that names shapes and dtypes is made once per shape, and a tensor's bytes are copied once.
 """
 
+import math
+import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from tritonclient.grpc.service_pb2 import ModelInferRequest, ModelInferResponse
-from tritonclient.utils import deserialize_bytes_tensor, np_to_triton_dtype, serialize_byte_tensor, triton_to_np_dtype
+from tritonclient.utils import np_to_triton_dtype, serialize_byte_tensor, triton_to_np_dtype
+
+from clients.device_memory import DeviceArray
 
 Array = NDArray[Any]
 Parameter = bool | int | float | str
@@ -47,11 +51,14 @@ def options(
     return bytes(request.SerializeToString())
 
 
+_LENGTH = struct.Struct("<I")
 _FIELDS = {bool: "bool_param", int: "int64_param", float: "double_param", str: "string_param"}
 
 
-def contents(array: Array) -> memoryview:
-    """The bytes of a tensor as the protocol sends them."""
+def contents(array: Array | DeviceArray) -> memoryview:
+    """The bytes of a tensor as the protocol sends them; one on a GPU is copied from there."""
+    if isinstance(array, DeviceArray):
+        array = array.to_host()
     if array.dtype.hasobject:
         array = serialize_byte_tensor(array)
         if not array.size:
@@ -84,10 +91,22 @@ def datatype(array: Array) -> str:
 
 
 def tensor(content: bytes | memoryview, kind: str, shape: Iterable[int]) -> Array:
-    """An array of its own out of the bytes of a tensor."""
+    """An array of its own out of the bytes of a tensor, and whatever follows them."""
+    dims = tuple(shape)
     if kind == "BYTES":
-        return np.asarray(deserialize_bytes_tensor(bytes(content))).reshape(tuple(shape))
-    return np.frombuffer(content, dtype=triton_to_np_dtype(kind)).reshape(tuple(shape)).copy()
+        return _texts(content, math.prod(dims)).reshape(dims)
+    return np.frombuffer(content, triton_to_np_dtype(kind), math.prod(dims)).reshape(dims).copy()
+
+
+def _texts(content: bytes | memoryview, count: int) -> Array:
+    """Elements of type BYTES: each follows its length, in 4 bytes."""
+    texts = np.empty(count, dtype=np.object_)
+    begin = 0
+    for number in range(count):
+        (length,) = _LENGTH.unpack_from(content, begin)
+        begin += _LENGTH.size + length
+        texts[number] = bytes(content[begin - length : begin])
+    return texts
 
 
 def answers(response: ModelInferResponse) -> dict[str, Array]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import client_models
 import pytest
 
 from export.__main__ import main as export
@@ -22,4 +23,12 @@ def server(ranker: Path) -> Iterator[Server]:
     """One real tritonserver with the models that need no torch, batching dynamically."""
     settings = Settings(models=("ranker", "simulated_accelerator", "text_recognition"), config_name="dynamic")
     with launch(settings) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def client_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One real tritonserver with the models of client_models.py."""
+    repository = client_models.build(tmp_path_factory.mktemp("client_models"))
+    with launch(Settings(models=client_models.NAMES, repository=repository)) as running:
         yield running

@@ -1,0 +1,213 @@
+"""Merges the calls of one process that are in flight together into requests of several rows.
+
+The rule: a request that is full leaves at once. One that is not leaves at once while fewer requests are in flight than
+the model has instances, so an idle server never waits; otherwise it collects until one comes back. To send a second,
+half-filled request ahead would save the way back and forth, a millisecond or two, and cost a whole execution: the
+server had to run both halves for what fits in one. Calls that are woken together call again together, so a request
+leaves after the ones that are ready to run have run.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from clients.contract import Array, Metadata
+from clients.device_memory import DeviceArray
+from clients.errors import ClosedError, InvalidInputError, ServerFailureError, TimedOutError
+from clients.terms import Terms
+
+Outputs = dict[str, Array]
+
+
+Send = Callable[[Mapping[str, Array], Terms], Awaitable[Outputs]]
+
+
+@dataclass(eq=False, kw_only=True)
+class _Call:
+    arrays: Mapping[str, Array]
+    rows: int
+    terms: Terms
+    deadline: float | None
+    answer: asyncio.Future[Outputs]
+
+
+@dataclass(eq=False, kw_only=True)
+class _Group:
+    """Calls that fit into one request; while it waits, a call that ends leaves it."""
+
+    calls: list[_Call] = field(default_factory=list)
+    rows: int = 0
+    task: asyncio.Task[None] | None = None
+
+    def leave(self, call: _Call) -> None:
+        """A call was answered, cancelled or is out of time; the last one takes the request with it."""
+        if self.task is None:
+            self.calls.remove(call)
+            self.rows -= call.rows
+        elif all(one.answer.done() for one in self.calls):
+            self.task.cancel()
+
+
+class Coalescer:
+    """The calls of one model that wait for a request, and the requests in flight."""
+
+    def __init__(self, metadata: Metadata, send: Send) -> None:
+        self._metadata, self._send = metadata, send
+        self._waiting: dict[object, _Group] = {}
+        self._in_flight: set[asyncio.Task[None]] = set()
+        self._flush_planned = False
+        # An ensemble names no instances: its steps run side by side.
+        self._enough = metadata.instances or 2
+        self._mergeable = metadata.max_batch_size > 1 and not any(one.ragged for one in metadata.inputs)
+
+    async def infer(self, arrays: Mapping[str, Array], terms: Terms) -> Outputs:
+        """The outputs of one call; a call with an id of its own, or ragged inputs, is a request of its own."""
+        alone = terms.request_id or not arrays or any(isinstance(one, DeviceArray) for one in arrays.values())
+        if alone or not self._mergeable:
+            return await self._send(arrays, terms)
+        loop = asyncio.get_running_loop()
+        call = _Call(
+            arrays=arrays,
+            rows=len(next(iter(arrays.values()))),
+            terms=terms,
+            deadline=None if terms.timeout_s is None else loop.time() + terms.timeout_s,
+            answer=loop.create_future(),
+        )
+        group = self._join(call)
+        try:
+            async with asyncio.timeout_at(call.deadline):
+                return await call.answer
+        except TimeoutError as error:
+            raise TimedOutError(f"'{self._metadata.name}' gave no answer within {terms.timeout_s} s.") from error
+        finally:
+            # Cancelled or out of time: the future is cancelled, and the others go on.
+            if call.answer.cancelled():
+                group.leave(call)
+
+    def close(self) -> None:
+        """End every call that has no answer with a `ClosedError`."""
+        for group in self._waiting.values():
+            self._end(group)
+        self._waiting.clear()
+        for task in self._in_flight:
+            task.cancel()
+
+    def _join(self, call: _Call) -> _Group:
+        key = _kind(call)
+        group = self._waiting.get(key)
+        if group and group.rows + call.rows > self._metadata.max_batch_size:
+            self._start(key)
+            group = None
+        if group is None:
+            group = self._waiting[key] = _Group()
+        group.calls.append(call)
+        group.rows += call.rows
+        if group.rows == self._metadata.max_batch_size:
+            self._start(key)
+        elif len(self._in_flight) < self._enough:
+            self._plan_flush()
+        return group
+
+    def _plan_flush(self) -> None:
+        if self._flush_planned:
+            return
+        self._flush_planned = True
+        loop = asyncio.get_running_loop()
+        # Twice round: what the awakened callers schedule in between still comes along.
+        loop.call_soon(loop.call_soon, self._flush)
+
+    def _flush(self) -> None:
+        """Send the oldest waiting groups as long as there is an instance for them."""
+        self._flush_planned = False
+        for key in list(self._waiting):
+            if len(self._in_flight) >= self._enough:
+                return
+            self._start(key)
+
+    def _start(self, key: object) -> None:
+        group = self._waiting.pop(key)
+        if not group.calls:
+            return
+        group.task = asyncio.get_running_loop().create_task(self._deliver(group))
+        self._in_flight.add(group.task)
+        group.task.add_done_callback(lambda task: self._returned(task, group))
+
+    def _returned(self, task: "asyncio.Task[None]", group: _Group) -> None:
+        self._in_flight.discard(task)
+        self._end(group)
+        if self._waiting and len(self._in_flight) < self._enough:
+            self._plan_flush()
+
+    async def _deliver(self, group: _Group) -> None:
+        """Send one request and hand every call its rows, or its error; raises nothing but a cancellation."""
+        calls = [call for call in group.calls if not call.answer.done()]
+        if len(calls) > 1:
+            try:
+                _hand_out(calls, await self._send(_merged(calls), _common(calls)))
+            except (InvalidInputError, ServerFailureError):
+                # One of them may have spoiled it for all: each gets the answer or the error that is its own.
+                await asyncio.gather(*(self._single(call) for call in calls if not call.answer.done()))
+            except Exception as error:
+                for call in calls:
+                    _fail(call, error)
+        elif calls:
+            await self._single(calls[0])
+
+    def _end(self, group: _Group) -> None:
+        """Whatever still waits for a request that will not come back was closed."""
+        for call in group.calls:
+            _fail(call, ClosedError(f"'{self._metadata.name}' was closed."))
+
+    async def _single(self, call: _Call) -> None:
+        try:
+            found = await self._send(call.arrays, _common([call]))
+        except Exception as error:
+            _fail(call, error)
+        else:
+            if not call.answer.done():
+                call.answer.set_result(found)
+
+
+def _kind(call: _Call) -> object:
+    """Equal for calls that may share a request."""
+    parameters = tuple(sorted((call.terms.parameters or {}).items()))
+    return (tuple((name, array.shape[1:]) for name, array in call.arrays.items()), call.terms.priority, parameters)
+
+
+def _merged(calls: Sequence[_Call]) -> dict[str, Array]:
+    return {name: np.concatenate([call.arrays[name] for call in calls]) for name in calls[0].arrays}
+
+
+def _common(calls: Sequence[_Call]) -> Terms:
+    """The terms of a request: those that its calls share, and the time until the last of them gives up."""
+    deadlines = [call.deadline for call in calls if call.deadline is not None]
+    now = asyncio.get_running_loop().time()
+    return Terms(
+        timeout_s=max(1e-3, max(deadlines) - now) if len(deadlines) == len(calls) else None,
+        priority=calls[0].terms.priority,
+        parameters=calls[0].terms.parameters,
+    )
+
+
+def _hand_out(calls: Sequence[_Call], outputs: Outputs) -> None:
+    """Every call gets its rows, as views of the request's outputs."""
+    rows = sum(call.rows for call in calls)
+    if wrong := {name: output.shape for name, output in outputs.items() if output.shape[:1] != (rows,)}:
+        raise ServerFailureError(f"a request of {rows} rows was answered with the shapes {wrong}.")
+    begin = 0
+    for call in calls:
+        end = begin + call.rows
+        if not call.answer.done():
+            call.answer.set_result({name: output[begin:end] for name, output in outputs.items()})
+        begin = end
+
+
+def _fail(call: _Call, error: Exception) -> None:
+    if not call.answer.done():
+        # An error of its own: a shared one would collect the tracebacks of all.
+        own: Any = type(error)(*error.args)
+        own.__cause__ = error
+        call.answer.set_exception(own)

@@ -1,0 +1,139 @@
+"""Arrays on a GPU, and memory there that a server on the same machine opens: CUDA shared memory.
+
+Whatever made the array (torch, CuPy, Numba) says where it lies by `__cuda_array_interface__`, so it is not imported.
+CUDA's own driver library is loaded with the first such array.
+"""
+
+import contextlib
+import ctypes
+import functools
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clients.errors import InvalidInputError
+
+# A smaller piece would be cut out of one that others use, and the whole would be shared.
+BLOCK_BYTES = 2 << 20
+HANDLE_BYTES = 64
+DEVICE_ORDINAL = 9  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+
+
+class _Handle(ctypes.Structure):
+    _fields_ = (("reserved", ctypes.c_char * HANDLE_BYTES),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceArray:
+    """Where an array lies on a GPU; `owner` keeps it there."""
+
+    pointer: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    device: int
+    owner: object
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def to_host(self) -> NDArray[Any]:
+        """A copy in this process' own memory."""
+        copy = np.empty(self.shape, self.dtype)
+        with _context(self.device) as cuda:
+            _done(cuda.cuMemcpyDtoH_v2(ctypes.c_void_p(copy.ctypes.data), _at(self.pointer), _size(self.nbytes)))
+        return copy
+
+
+class DeviceRegion:
+    """Memory on a GPU with a handle by which another process can open it. Raises `OSError` where CUDA refuses."""
+
+    def __init__(self, prefix: str, nbytes: int, device: int) -> None:
+        self.name = f"{prefix}_{secrets.token_hex(4)}"
+        self.size = -(-nbytes // BLOCK_BYTES) * BLOCK_BYTES
+        self.device = device
+        pointer, handle = ctypes.c_uint64(), _Handle()
+        with _context(device) as cuda:
+            _done(cuda.cuMemAlloc_v2(ctypes.byref(pointer), _size(self.size)))
+            self._pointer = pointer.value
+            _done(cuda.cuIpcGetMemHandle(ctypes.byref(handle), pointer))
+        self.handle = bytes(handle)
+
+    def fill(self, array: DeviceArray) -> None:
+        """Copy an array of the same device into it, after everything that was queued to write the array."""
+        with _context(self.device) as cuda:
+            _done(cuda.cuCtxSynchronize())
+            _done(cuda.cuMemcpyDtoD_v2(_at(self._pointer), _at(array.pointer), _size(array.nbytes)))
+            _done(cuda.cuCtxSynchronize())
+
+    def close(self) -> None:
+        """Give the memory back."""
+        with contextlib.suppress(OSError), _context(self.device) as cuda:
+            _done(cuda.cuMemFree_v2(_at(self._pointer)))
+
+
+def on_device(given: object) -> DeviceArray | None:
+    """The array where it lies, when that is on a GPU; raises `InvalidInputError` for one with gaps between elements."""
+    described = getattr(given, "__cuda_array_interface__", None)
+    if described is None:
+        return None
+    shape, dtype = tuple(described["shape"]), np.dtype(described["typestr"])
+    dense = tuple(int(np.prod(shape[axis + 1 :], dtype=np.int64)) * dtype.itemsize for axis in range(len(shape)))
+    if described.get("strides") not in (None, dense):
+        raise InvalidInputError("an array on a GPU has to be contiguous: pass array.contiguous(), or a copy.")
+    pointer = int(described["data"][0] or 0)
+    return DeviceArray(pointer=pointer, shape=shape, dtype=dtype, device=_device_of(pointer), owner=given)
+
+
+def _device_of(pointer: int) -> int:
+    ordinal = ctypes.c_int()
+    if pointer:
+        _done(_cuda().cuPointerGetAttribute(ctypes.byref(ordinal), DEVICE_ORDINAL, _at(pointer)))
+    return ordinal.value
+
+
+@functools.cache
+def _cuda() -> Any:
+    cuda = ctypes.CDLL("libcuda.so.1")
+    _done(cuda.cuInit(0))
+    return cuda
+
+
+@functools.cache
+def _primary(device: int) -> ctypes.c_void_p:
+    """The context that the CUDA runtime uses as well."""
+    handle, context = ctypes.c_int(), ctypes.c_void_p()
+    _done(_cuda().cuDeviceGet(ctypes.byref(handle), device))
+    _done(_cuda().cuDevicePrimaryCtxRetain(ctypes.byref(context), handle))
+    return context
+
+
+@contextlib.contextmanager
+def _context(device: int) -> Iterator[Any]:
+    cuda = _cuda()
+    _done(cuda.cuCtxPushCurrent_v2(_primary(device)))
+    try:
+        yield cuda
+    finally:
+        cuda.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
+
+
+def _at(pointer: int) -> ctypes.c_uint64:
+    return ctypes.c_uint64(pointer)
+
+
+def _size(nbytes: int) -> ctypes.c_size_t:
+    return ctypes.c_size_t(nbytes)
+
+
+def _done(status: int) -> None:
+    if status:
+        raise OSError(f"CUDA's driver answered {status}")

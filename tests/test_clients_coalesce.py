@@ -1,0 +1,186 @@
+"""Calls of one process that share a request: the server's exact counters, and nobody pays for others."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from clients import AsyncModel, ClosedError, ServerFailureError, TimedOutError
+from clients.counters import Counters
+from serve.launcher import Server
+
+pytestmark = pytest.mark.server
+
+
+def value(number: float, rows: int = 1) -> NDArray[Any]:
+    return np.full((rows, 1), number, np.float32)
+
+
+Scenario = Callable[[AsyncModel], Coroutine[Any, Any, None]]
+
+
+def counted(server: Server, name: str, scenario: Scenario, **options: Any) -> Counters:
+    """What the server counted while `scenario` ran with a coalescing model."""
+
+    async def inside() -> None:
+        async with AsyncModel(name, url=server.grpc_url, coalesce=True, **options) as model:
+            await scenario(model)
+
+    before = Counters.read(server.grpc_url, name)
+    asyncio.run(inside())
+    # The server answers first and counts then.
+    return settled(server, name, before)
+
+
+def settled(server: Server, name: str, before: Counters) -> Counters:
+    async def steady() -> Counters:
+        last = Counters.read(server.grpc_url, name)
+        while True:
+            await asyncio.sleep(0.05)
+            now = Counters.read(server.grpc_url, name)
+            if now == last:
+                return now
+            last = now
+
+    return asyncio.run(steady()) - before
+
+
+@pytest.mark.parametrize("transport", ["grpc", "shared_memory", "http"])
+def test_calls_together_are_full_requests(client_server: Server, transport: str) -> None:
+    url = client_server.http_url if transport == "http" else client_server.grpc_url
+
+    async def scenario(_: AsyncModel) -> None:
+        async with AsyncModel("picky", url=url, transport=transport, coalesce=True) as model:  # type: ignore[arg-type]
+            answers = await asyncio.gather(*(model.predict(value(number**2)) for number in range(17)))
+        assert [answer.item() for answer in answers] == list(range(17))
+
+    found = counted(client_server, "picky", scenario)
+    assert (found.requests, found.rows, found.batches) == (3, 17, {8: 2, 1: 1})
+
+
+def test_an_idle_server_gets_a_call_at_once(client_server: Server) -> None:
+    async def scenario(model: AsyncModel) -> None:
+        for number in range(5):
+            assert (await model.predict(value(number**2))).item() == number
+
+    found = counted(client_server, "picky", scenario)
+    assert (found.requests, found.batches) == (5, {1: 5})
+
+
+def test_what_comes_while_one_is_away_leaves_when_it_is_back(client_server: Server) -> None:
+    async def scenario(model: AsyncModel) -> None:
+        first = asyncio.create_task(model.predict(value(0.3)))
+        await asyncio.sleep(0.1)
+        rest = []
+        for _ in range(5):
+            rest.append(asyncio.create_task(model.predict(value(0))))
+            await asyncio.sleep(0.01)
+        await asyncio.gather(first, *rest)
+
+    found = counted(client_server, "slow", scenario)
+    assert (found.requests, found.batches) == (2, {1: 1, 5: 1})
+
+
+def test_calls_of_several_rows_never_exceed_the_limit(client_server: Server) -> None:
+    async def scenario(model: AsyncModel) -> None:
+        sizes = [3, 3, 3, 8, 1, 2, 5]
+        answers = await asyncio.gather(*(model.predict(value(size**2, size)) for size in sizes))
+        assert [answer.tolist() for answer in answers] == [[[float(size)]] * size for size in sizes]
+
+    found = counted(client_server, "picky", scenario)
+    assert (found.rows, found.requests) == (25, 4)
+
+
+def test_one_bad_call_fails_alone(client_server: Server) -> None:
+    async def scenario(model: AsyncModel) -> None:
+        answers = await asyncio.gather(
+            *(model.predict(value(number)) for number in (1, 4, -1, 9, 16)), return_exceptions=True
+        )
+        assert [answer.item() for number, answer in enumerate(answers) if number != 2] == [1, 2, 3, 4]
+        assert isinstance(answers[2], ServerFailureError)
+        assert "no roots" in str(answers[2])
+
+    found = counted(client_server, "picky", scenario)
+    # The merged request of five, and each of the five once more, alone. The Python backend counts failures as served.
+    assert (found.requests + found.failed_requests, found.rows) == (6, 10)
+
+
+def test_an_answer_of_other_rows_is_nobodys(client_server: Server) -> None:
+    """The model answers one row, whatever it is asked: two calls in one request cannot be told apart."""
+
+    async def scenario(model: AsyncModel) -> None:
+        answers = await asyncio.gather(*(model.predict(value(1)) for _ in range(2)))
+        assert [answer.shape for answer in answers] == [(1, 1), (1, 1)]
+
+    assert counted(client_server, "asked", scenario).requests == 3
+
+
+def test_a_cancelled_call_leaves_its_neighbours(client_server: Server) -> None:
+    async def scenario(model: AsyncModel) -> None:
+        first = asyncio.create_task(model.predict(value(0.2)))
+        await asyncio.sleep(0.05)
+        waiting = [asyncio.create_task(model.predict(value(0.2))) for _ in range(5)]
+        await asyncio.sleep(0.05)
+        waiting[1].cancel()
+        await first
+        await asyncio.sleep(0.1)
+        waiting[3].cancel()  # it is on its way: the others' rows stay theirs
+        answers = await asyncio.gather(*waiting, return_exceptions=True)
+        cancelled = [isinstance(answer, asyncio.CancelledError) for answer in answers]
+        assert cancelled == [False, True, False, True, False]
+
+    found = counted(client_server, "slow", scenario)
+    assert (found.requests, found.batches) == (2, {1: 1, 4: 1})
+
+
+def test_a_deadline_ends_one_call(client_server: Server) -> None:
+    async def scenario(model: AsyncModel) -> None:
+        patient = [model.predict(value(0.3)) for _ in range(3)]
+        answers = await asyncio.gather(model.predict(value(0.3), timeout_s=0.1), *patient, return_exceptions=True)
+        assert isinstance(answers[0], TimedOutError)
+        assert all(answer.item() > 0 for answer in answers[1:])
+
+    found = counted(client_server, "slow", scenario)
+    assert (found.requests, found.batches) == (1, {4: 1})
+
+
+def test_only_equal_calls_are_merged(client_server: Server) -> None:
+    async def shapes(model: AsyncModel) -> None:
+        second = np.ones((1, 2), np.int32)
+        lengths = [5, 6, 5, 6, 7]
+        answers = await asyncio.gather(*(model.predict(np.ones((1, length), np.float32), second) for length in lengths))
+        assert [total.item() for total, _ in answers] == [length + 2 for length in lengths]
+
+    found = counted(client_server, "pair", shapes)
+    assert (found.requests, found.rows) == (3, 5)
+
+    async def terms(model: AsyncModel) -> None:
+        calls: list[dict[str, Any]] = [{}, {"parameters": {"a": 1}}, {"parameters": {"a": 1}}, {"request_id": "x"}]
+        await asyncio.gather(*(model.predict(value(1), **call) for call in calls))
+
+    found = counted(client_server, "picky", terms)
+    assert (found.requests, found.rows) == (3, 4)
+
+
+@pytest.mark.parametrize(("name", "array"), [("unbatched", np.arange(3)), ("ragged", np.ones((1, 3), np.float32))])
+def test_what_has_no_common_shape_is_never_merged(client_server: Server, name: str, array: NDArray[Any]) -> None:
+    async def scenario(model: AsyncModel) -> None:
+        await asyncio.gather(*(model.predict(array) for _ in range(4)))
+
+    assert counted(client_server, name, scenario).requests == 4
+
+
+def test_closing_ends_what_waits(client_server: Server) -> None:
+    async def scenario(model: AsyncModel) -> None:
+        first = asyncio.create_task(model.predict(value(0.3)))
+        await asyncio.sleep(0.05)
+        second = asyncio.create_task(model.predict(value(0)))
+        await asyncio.sleep(0.05)
+        await model.close()
+        answers = await asyncio.gather(first, second, return_exceptions=True)
+        assert isinstance(answers[1], ClosedError)
+
+    counted(client_server, "slow", scenario)

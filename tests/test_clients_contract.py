@@ -1,0 +1,78 @@
+"""The check of arrays against a model's configuration, before anything is sent."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from clients.contract import Metadata
+from clients.errors import InvalidInputError
+
+PAIR = """
+name: "pair" max_batch_size: 4
+input [ { name: "a" data_type: TYPE_FP32 dims: [ 2, -1 ] }, { name: "b" data_type: TYPE_STRING dims: [ 1 ] } ]
+input { name: "c" data_type: TYPE_UINT8 dims: [ 1 ] optional: true allow_ragged_batch: true }
+output [ { name: "y" data_type: TYPE_FP64 dims: [ 3, 5 ] }, { name: "z" data_type: TYPE_STRING dims: [ 1 ] } ]
+instance_group [ { count: 2 gpus: [ 0, 1 ] }, { count: 1 } ]
+"""
+A, B, C = np.ones((3, 2, 7), np.float32), np.array([["x"], ["y"], ["z"]]), np.ones((3, 1), np.uint8)
+
+
+def metadata(text: str = PAIR) -> Metadata:
+    return Metadata.of(text_format.Parse(text, ModelConfig()))
+
+
+def test_names_shapes_and_sizes() -> None:
+    found = metadata()
+    assert [(one.name, one.datatype, one.shape) for one in found.inputs] == [
+        ("a", "FP32", (-1, 2, -1)),
+        ("b", "BYTES", (-1, 1)),
+        ("c", "UINT8", (-1, 1)),
+    ]
+    assert [one.row_bytes for one in (*found.inputs, *found.outputs)] == [None, None, 1, 3 * 5 * 8, None]
+    assert (found.max_batch_size, found.instances, found.queue_timeout) == (4, 5, False)
+    assert [one.ragged for one in found.inputs] == [False, False, True]
+
+
+def test_without_a_batch_axis_the_shape_is_the_whole() -> None:
+    found = metadata('name: "m" input { name: "x" data_type: TYPE_INT64 dims: [ -1, 4 ] }')
+    assert (found.inputs[0].shape, found.inputs[0].row_bytes, found.max_batch_size) == ((-1, 4), None, 0)
+    assert found.check([np.ones((9, 4), np.int64)])["x"].shape == (9, 4)
+
+
+def test_arrays_get_the_names_of_the_configuration() -> None:
+    checked = metadata().check([A, B, C])
+    assert list(checked) == ["a", "b", "c"]
+    assert checked["b"].dtype == np.object_
+    assert checked["b"].tolist() == [["x"], ["y"], ["z"]]
+    # By name the order does not matter, and what is optional may be missing.
+    assert list(metadata().check([{"b": B, "a": A}])) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "words"),
+    [
+        ([A, B], r"has 3 inputs, \['a', 'b', 'c'\]; 2 arrays were given"),
+        ([{"a": A, "d": B}], r"unknown here: \['d'\] and missing: \['b'\]"),
+        (
+            [A.astype(np.float64), B, C],
+            r'input "a" is FP32, given was float64. Convert it: array.astype\(numpy.float32',
+        ),
+        ([A, np.ones((3, 1)), C], 'input "b" is BYTES, given was float64'),
+        ([A[:, :1], B, C], r'"a" has shape \[-1, 2, -1\], given was \[3, 1, 7\]. -1 stands for any number'),
+        ([A[0], B, C], r"pass one row as array\[None\]"),
+        ([A, B[:2], C], r"same rows, given were \{'a': 3, 'b': 2, 'c': 3\}"),
+        ([np.ones((5, 2, 7), np.float32), np.full((5, 1), "x"), np.ones((5, 1), np.uint8)], r"1 to 4 rows .* were 5"),
+        ([A[:0], B[:0], C[:0]], r"1 to 4 rows .* were 0"),
+    ],
+)
+def test_what_does_not_fit_is_named(arrays: list[Any], words: str) -> None:
+    with pytest.raises(InvalidInputError, match=words):
+        metadata().check(arrays)
+
+
+def test_a_dtype_that_numpy_does_not_have() -> None:
+    with pytest.raises(InvalidInputError, match='"x" is TYPE_BF16, which numpy has no dtype for'):
+        metadata('name: "m" input { name: "x" data_type: TYPE_BF16 dims: [ 1 ] }')

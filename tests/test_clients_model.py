@@ -1,0 +1,239 @@
+"""`Model` and `AsyncModel` on a real server: answers over every transport, errors by kind, deadlines, cancellation."""
+
+import asyncio
+import json
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import client_models
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from clients import (
+    AddressError,
+    AsyncModel,
+    ClientError,
+    ClosedError,
+    InvalidInputError,
+    Model,
+    NotReadyError,
+    RejectedError,
+    ServerFailureError,
+    ServerUnreachableError,
+    TimedOutError,
+)
+from clients.counters import Counters
+from clients.exchange import Transport
+from serve.launcher import Server, Settings, launch
+
+pytestmark = pytest.mark.server
+
+TRANSPORTS: tuple[Transport, ...] = ("auto", "shared_memory", "grpc", "http")
+ONE = np.ones((1, 1), np.float32)
+
+
+def address(server: Server, transport: Transport) -> str:
+    return server.http_url if transport == "http" else server.grpc_url
+
+
+def pair(rows: int, length: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    rng = np.random.default_rng(rows * 1000 + length)
+    return rng.integers(0, 9, (rows, length)).astype(np.float32), rng.integers(0, 9, (rows, 2)).astype(np.int32)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_every_transport_gives_the_same_answers(client_server: Server, transport: Transport) -> None:
+    url = address(client_server, transport)
+    with Model("pair", url=url, transport=transport) as model:
+        # Grows, shrinks and grows: regions are reused, replaced, and never show what was in them before.
+        for rows, length in [(1, 3), (8, 100_000), (2, 0), (3, 5), (8, 200_000), (1, 3)]:
+            a, b = pair(rows, length)
+            total, twice = model.predict(a, b)
+            np.testing.assert_array_equal(total, (a.sum(axis=1) + b.sum(axis=1))[:, None])
+            np.testing.assert_array_equal(twice, 2 * a)
+            twice[:] = 0  # the caller's own
+    with Model("texts", url=url, transport=transport) as model:
+        for words in (["a", "bcd", ""], ["x" * 300, "y", "z"], ["q"]):
+            answer = model.predict(np.array([words, words]))
+            assert answer.tolist() == [[(word * len(word)).encode() for word in words]] * 2
+    with Model("unbatched", url=url, transport=transport) as model:
+        assert model.predict(np.arange(20_000)).tolist() == list(range(20_000))[::-1]
+    with Model("wide", url=url, transport=transport) as model:
+        answer = model.predict(np.array([[3.0], [4.0]], np.float32))
+        assert answer.shape == (2, 1 << 20)
+        assert (answer == [[3], [4]]).all()
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_many_calls_at_once_get_their_own_answers(client_server: Server, transport: Transport) -> None:
+    async def everyone() -> None:
+        async with AsyncModel("pair", url=address(client_server, transport), transport=transport) as model:
+            cases = [pair(1 + number % 3, 10 + number * 300) for number in range(60)]
+            answers = await asyncio.gather(*(model.predict(a, b) for a, b in cases))
+        for (a, _), (_, twice) in zip(cases, answers, strict=True):
+            np.testing.assert_array_equal(twice, 2 * a)
+
+    asyncio.run(everyone())
+
+
+def test_threads_share_a_model(client_server: Server) -> None:
+    right: list[bool] = []
+    with Model("pair", url=client_server.grpc_url, transport="shared_memory") as model:
+
+        def calls(number: int) -> None:
+            a, b = pair(2, 5000 + number)
+            right.extend(bool((model.predict(a, b)[1] == 2 * a).all()) for _ in range(20))
+
+        threads = [threading.Thread(target=calls, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert right == [True] * 160
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_id_and_parameters_arrive(client_server: Server, transport: Transport) -> None:
+    parameters = {"text": "x", "count": 3, "flag": True}
+    with Model("asked", url=address(client_server, transport), transport=transport) as model:
+        told = json.loads(model.predict(ONE, request_id="a-1", parameters=parameters).item())
+    assert told == {"id": "a-1", "parameters": parameters}
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_errors_by_kind(client_server: Server, transport: Transport) -> None:
+    url = address(client_server, transport)
+    with Model("picky", url=url, transport=transport) as model:
+        before = Counters.read(client_server.grpc_url, "picky")
+        with pytest.raises(InvalidInputError, match="1 to 8 rows"):
+            model.predict(np.ones((9, 1), np.float32))
+        assert Counters.read(client_server.grpc_url, "picky") == before
+        with pytest.raises(ServerFailureError, match="'picky' answered: no roots of negative numbers"):
+            model.predict(-ONE)
+        assert model.predict(4 * ONE).item() == 2
+    with pytest.raises(NotReadyError, match="'absent' is not ready there"):
+        Model("absent", url=url, transport=transport)
+    with pytest.raises(NotReadyError):
+        Model("picky", url=url, transport=transport, version=7)
+    with pytest.raises(ServerUnreachableError, match="answers there"):
+        Model("picky", url="127.0.0.1:1", transport=transport)
+    with pytest.raises(AddressError, match="host:port"):
+        Model("picky", url="127.0.0.1", transport=transport)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_deadline_ends_the_call_and_only_the_call(client_server: Server, transport: Transport) -> None:
+    url = address(client_server, transport)
+    with Model("slow", url=url, transport=transport, timeout_s=5) as model:
+        started = time.monotonic()
+        with pytest.raises(TimedOutError, match=r"no answer within 0\.2 s"):
+            model.predict(0.6 * ONE, timeout_s=0.2)
+        assert time.monotonic() - started < 0.5
+        # The next one finds the model still busy, and memory that nobody else writes to.
+        assert model.predict(0 * ONE).item() > 0
+
+    async def late() -> None:
+        async with AsyncModel("slow", url=url, transport=transport, timeout_s=0.2) as model:
+            with pytest.raises(TimedOutError):
+                await model.predict(0.5 * ONE)
+            assert (await model.predict(0 * ONE, timeout_s=5)).item() > 0
+
+    asyncio.run(late())
+
+
+def test_a_full_queue_rejects(client_server: Server) -> None:
+    async def crowd() -> list[Any]:
+        async with AsyncModel("queued", url=client_server.grpc_url) as model:
+            return await asyncio.gather(*(model.predict(0.1 * ONE) for _ in range(12)), return_exceptions=True)
+
+    answers = asyncio.run(crowd())
+    rejected = [answer for answer in answers if isinstance(answer, ClientError)]
+    assert 0 < len(rejected) < 12
+    assert {type(error) for error in rejected} == {RejectedError}
+    assert "Exceeds maximum queue size" in str(rejected[0])
+
+
+@pytest.mark.parametrize("transport", ["shared_memory", "grpc"])
+def test_a_queued_request_that_is_cancelled_never_runs(client_server: Server, transport: Transport) -> None:
+    async def give_up() -> Counters:
+        before = Counters.read(client_server.grpc_url, "queued")
+        async with AsyncModel("queued", url=client_server.grpc_url, transport=transport) as model:
+            first = asyncio.create_task(model.predict(0.8 * ONE))
+            await asyncio.sleep(0.2)
+            waiting = [asyncio.create_task(model.predict(0.3 * ONE)) for _ in range(2)]
+            await asyncio.sleep(0.2)
+            for task in waiting:
+                task.cancel()
+            results = await asyncio.gather(*waiting, return_exceptions=True)
+            assert all(isinstance(result, asyncio.CancelledError) for result in results)
+            await first
+            assert (await model.predict(0 * ONE)).item() > 0
+        return Counters.read(client_server.grpc_url, "queued") - before
+
+    assert asyncio.run(give_up()).executions == 2
+
+
+def test_the_deadline_reaches_the_queue(client_server: Server) -> None:
+    async def expire() -> Counters:
+        before = Counters.read(client_server.grpc_url, "queued")
+        async with AsyncModel("queued", url=client_server.grpc_url) as model:
+            assert model.metadata.queue_timeout
+            first = asyncio.create_task(model.predict(0.8 * ONE))
+            await asyncio.sleep(0.2)
+            with pytest.raises(TimedOutError):
+                await model.predict(0 * ONE, timeout_s=0.2)
+            await first
+        return Counters.read(client_server.grpc_url, "queued") - before
+
+    assert asyncio.run(expire()).executions == 1
+
+
+def test_priority_goes_first(client_server: Server) -> None:
+    async def crowd() -> tuple[float, ...]:
+        async with AsyncModel("queued", url=client_server.grpc_url) as model:
+            first = asyncio.create_task(model.predict(0.4 * ONE))
+            await asyncio.sleep(0.1)
+            low = asyncio.create_task(model.predict(0 * ONE))
+            await asyncio.sleep(0.1)
+            high = asyncio.create_task(model.predict(0 * ONE, priority=1))
+            return tuple([(await task).item() for task in (first, high, low)])
+
+    order = asyncio.run(crowd())
+    assert list(order) == sorted(order)
+
+
+def test_a_closed_model_says_so(client_server: Server) -> None:
+    model = Model("picky", url=client_server.grpc_url)
+    model.close()
+    model.close()
+    with pytest.raises(ClosedError, match="was closed"):
+        model.predict(ONE)
+
+    async def closed() -> None:
+        async with AsyncModel("picky", url=client_server.grpc_url) as other:
+            pass
+        with pytest.raises(ClosedError):
+            await other.predict(ONE)
+
+    asyncio.run(closed())
+
+
+def test_a_restarted_server_is_found_again(tmp_path: Path) -> None:
+    settings = Settings(models=("picky",), repository=client_models.build(tmp_path))
+    with launch(settings) as server:
+        clients = [Model("picky", url=address(server, way), transport=way) for way in TRANSPORTS]
+        assert [model.predict(4 * ONE).item() for model in clients] == [2] * len(TRANSPORTS)
+        again = replace(
+            settings, http_port=server.http_port, grpc_port=server.grpc_port, metrics_port=server.metrics_port
+        )
+    for model in clients:
+        with pytest.raises(ServerUnreachableError):
+            model.predict(4 * ONE)
+    with launch(again):
+        assert [model.predict(9 * ONE).item() for model in clients] == [3] * len(TRANSPORTS)
+        for model in clients:
+            model.close()

@@ -1,0 +1,54 @@
+"""The bytes of requests and tensors, against protobuf's own writer and reader."""
+
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tritonclient.grpc.service_pb2 import ModelInferRequest, ModelInferResponse
+
+from clients import wire
+from clients.terms import Terms
+
+
+@given(st.lists(st.binary(max_size=300), max_size=4), st.text(max_size=5), st.integers(0, 9))
+def test_parts_put_together_are_one_message(tensors: list[bytes], request_id: str, priority: int) -> None:
+    head = wire.head("m", "3", [("x", "FP32", (1, 2)), ("y", "BYTES", (1,))])
+    terms = Terms(request_id=request_id, priority=priority, parameters={"a": True, "b": 2, "c": 0.5, "d": "x"})
+    whole = wire.joined(head + terms.written(queue_timeout=False), [memoryview(tensor) for tensor in tensors])
+    request = ModelInferRequest.FromString(whole)
+    assert (request.model_name, request.model_version, request.id) == ("m", "3", request_id)
+    assert [(one.name, one.datatype, list(one.shape)) for one in request.inputs] == [
+        ("x", "FP32", [1, 2]),
+        ("y", "BYTES", [1]),
+    ]
+    assert list(request.raw_input_contents) == tensors
+    assert request.parameters["priority"].uint64_param == priority
+    kinds = {name: request.parameters[name].WhichOneof("parameter_choice") for name in "abcd"}
+    assert kinds == {"a": "bool_param", "b": "int64_param", "c": "double_param", "d": "string_param"}
+
+
+@pytest.mark.parametrize(("queue_timeout", "written"), [(True, 1_500_000), (False, 0)])
+def test_the_deadline_goes_along_where_the_queue_takes_it(queue_timeout: bool, written: int) -> None:
+    request = ModelInferRequest.FromString(Terms(timeout_s=1.5).written(queue_timeout=queue_timeout))
+    assert request.parameters["timeout"].int64_param == written
+    assert Terms().written(queue_timeout=queue_timeout) == b""
+
+
+@given(st.lists(st.binary(max_size=40), min_size=1, max_size=6), st.binary(max_size=9))
+def test_texts_come_back_whatever_follows_them(texts: list[bytes], rest: bytes) -> None:
+    array = np.array(texts, dtype=np.object_).reshape(1, -1)
+    content = bytes(wire.contents(array))
+    assert content == b"".join(struct.pack("<I", len(text)) + text for text in texts)
+    assert wire.tensor(content + rest, "BYTES", (1, len(texts))).tolist() == [texts]
+
+
+def test_arrays_come_back_as_arrays_of_their_own() -> None:
+    given = np.arange(12, dtype=np.int16).reshape(3, 4)[:, ::2]
+    response = ModelInferResponse(raw_output_contents=[bytes(wire.contents(given)) + b"more"])
+    response.outputs.add(name="y", datatype="INT16", shape=[3, 2])
+    (found,) = wire.answers(response).values()
+    np.testing.assert_array_equal(found, given)
+    found[:] = 0
+    assert bytes(wire.contents(np.zeros((0, 3), np.float32))) == b""
