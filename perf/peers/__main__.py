@@ -120,13 +120,13 @@ def _round(
 def _servers(
     names: set[str], limits: Limits, stack: contextlib.ExitStack, say: Callable[[str], None]
 ) -> Mapping[str, str]:
-    """Start what is compared; one tritonserver answers both kinds of callers. All of them idle in turn."""
+    """Start what is compared; one tritonserver answers all our kinds of callers. The others idle meanwhile."""
     model, urls = contenders.model_file(), {}
     for name in names & {"mosec", "litserve"}:
         urls[name] = stack.enter_context(contenders.peer(name, model, limits, SERVER_CORE, say))
-    if own := names & {"one_request", "coalesced"}:
-        url = stack.enter_context(contenders.ours(model, limits, SERVER_CORE, say))
-        urls |= dict.fromkeys(own, url)
+    if own := names & {"http", "grpc", "coalesced"}:
+        server = stack.enter_context(contenders.ours(model, limits, SERVER_CORE, say))
+        urls |= {name: server.http_url if name == "http" else server.grpc_url for name in own}
     return urls
 
 

@@ -80,7 +80,7 @@ async def loop(calls: list[Call], expected: Rows, seconds: float, warm_up_s: flo
 
 async def run(kind: str, url: str, rows: Rows, stack: AsyncExitStack) -> list[Call]:
     """One call for each row, to the server at `url`."""
-    if kind in ("one_request", "coalesced"):
+    if kind in ("grpc", "coalesced"):
         model = await stack.enter_async_context(AsyncModel("ranker", url=url, coalesce=kind == "coalesced"))
         return [_triton(model, row) for row in rows]
     host, _, port = url.rpartition(":")
@@ -88,7 +88,7 @@ async def run(kind: str, url: str, rows: Rows, stack: AsyncExitStack) -> list[Ca
     for row in rows:
         connection = await Connection.open(host, int(port))
         stack.callback(connection.close)
-        calls.append({"mosec": _mosec, "litserve": _litserve}[kind](connection, url, row))
+        calls.append(_RAW[kind](connection, url, row))
     return calls
 
 
@@ -98,6 +98,31 @@ def _triton(model: AsyncModel, row: Rows) -> Call:
     async def call() -> Rows:
         scores: Rows = (await model.predict(one))[0]
         return scores
+
+    return call
+
+
+def _http(connection: Connection, url: str, row: Rows) -> Call:
+    """KServe v2 with its binary tensor extension: the answer's tensor is the end of the body."""
+    values = row.tobytes()
+    head = json.dumps(
+        {
+            "inputs": [
+                {
+                    "name": "features",
+                    "shape": [1, *row.shape],
+                    "datatype": "FP32",
+                    "parameters": {"binary_data_size": len(values)},
+                }
+            ],
+            "outputs": [{"name": "score", "parameters": {"binary_data": True}}],
+        }
+    ).encode()
+    added = f"Inference-Header-Content-Length: {len(head)}"
+    request = post("/v2/models/ranker/infer", url, "application/octet-stream", head + values, added)
+
+    async def call() -> Rows:
+        return np.frombuffer((await connection.ask(request))[-8:], dtype=np.float32)
 
     return call
 
@@ -121,6 +146,9 @@ def _litserve(connection: Connection, url: str, row: Rows) -> Call:
     return call
 
 
+_RAW = {"http": _http, "mosec": _mosec, "litserve": _litserve}
+
+
 async def serve(kind: str, url: str, rows: Rows, expected: Rows, warm_up_s: float) -> None:
     """Answer every line on standard input, a number of seconds, with what was seen meanwhile."""
     async with AsyncExitStack() as stack:
@@ -133,7 +161,7 @@ async def serve(kind: str, url: str, rows: Rows, expected: Rows, warm_up_s: floa
 def main(argv: list[str] | None = None) -> int:
     """Print a JSON object for each line read; exit code 1 when a call failed."""
     parser = argparse.ArgumentParser(prog="python -m perf.peers.callers", description=__doc__)
-    parser.add_argument("kind", choices=("one_request", "coalesced", "mosec", "litserve"))
+    parser.add_argument("kind", choices=("coalesced", "grpc", *_RAW))
     parser.add_argument("url", help="host:port")
     parser.add_argument("rows", type=Path, help="an .npz file with `rows`, one for each caller, and `expected`")
     parser.add_argument("--warm-up", type=float, default=0.4, metavar="SECONDS", help="before each turn is counted")

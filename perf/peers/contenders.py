@@ -16,7 +16,7 @@ from typing import IO
 from export.repository import REPOSITORY
 from export.terminal import Failure
 from perf.peers.environment import HERE, environment
-from serve.launcher import Settings, launch
+from serve.launcher import Server, Settings, launch
 
 MODEL = "ranker"
 START_S = 60.0
@@ -53,8 +53,8 @@ def pinned(core: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def ours(model: Path, limits: Limits, core: int, progress: Callable[[str], None] = lambda _: None) -> Iterator[str]:
-    """tritonserver with this project's onnxruntime backend; the address of its gRPC endpoint."""
+def ours(model: Path, limits: Limits, core: int, progress: Callable[[str], None] = lambda _: None) -> Iterator[Server]:
+    """tritonserver with this project's onnxruntime backend."""
     with tempfile.TemporaryDirectory(prefix="triton-batching-") as folder:
         version = Path(folder) / MODEL / "1"
         version.mkdir(parents=True)
@@ -67,7 +67,7 @@ def ours(model: Path, limits: Limits, core: int, progress: Callable[[str], None]
                 server = stack.enter_context(
                     launch(Settings(models=(MODEL,), repository=Path(folder)), progress=progress)
                 )
-            yield server.grpc_url
+            yield server
 
 
 @contextlib.contextmanager

@@ -15,12 +15,13 @@ from perf.peers.contenders import Limits
 
 FORMAT = 1
 LABELS = {
-    "coalesced": "ours, AsyncModel(coalesce=True)",
+    "coalesced": "ours, calls merged",
     "mosec": "mosec",
-    "one_request": "ours, one request per call",
+    "http": "ours, HTTP",
+    "grpc": "ours, gRPC",
     "litserve": "LitServe",
 }
-GATES = {"one_request": 0.85, "coalesced": 0.97}
+GATES = {"http": 0.85, "coalesced": 0.97}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -59,7 +59,7 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
 
-def post(path: str, host: str, content_type: str, body: bytes) -> bytes:
+def post(path: str, host: str, content_type: str, body: bytes, *added: str) -> bytes:
     """One whole request."""
     head = (
         f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n"
