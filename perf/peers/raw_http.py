@@ -60,8 +60,6 @@ class Connection(asyncio.Protocol):
 
 
 def post(path: str, host: str, content_type: str, body: bytes, *added: str) -> bytes:
-    """One whole request."""
-    head = (
-        f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n"
-    )
-    return head.encode() + body
+    """One whole request; `added` are further header lines."""
+    headers = [f"POST {path} HTTP/1.1", f"Host: {host}", f"Content-Type: {content_type}", *added]
+    return "\r\n".join([*headers, f"Content-Length: {len(body)}", "", ""]).encode() + body
