@@ -33,8 +33,8 @@ from perf.peers.point import LABELS, Point, Turn
 
 Callers = subprocess.Popen[str]
 CALLERS = 64
-TURNS = 4
-CEILING_S = 0.7
+TURNS = 3
+CEILING_S = 0.6
 SERVER_CORE, CALLERS_CORE = 0, 1
 
 
