@@ -12,8 +12,9 @@ import numpy as np
 import onnxruntime
 import pytest
 import tritonclient.grpc as triton
-from added_graphs import linear, prefixed, texts
+from added_graphs import graph, linear, prefixed, texts, weights
 from numpy.typing import NDArray
+from onnx import helper
 from processes import wait_until
 
 from clients.connection import channel_arguments
@@ -24,7 +25,10 @@ from serve.launcher import Server, Settings, launch
 pytestmark = pytest.mark.server
 ROOT = Path(__file__).parents[1]
 MODELS = """
+dag: {type: sequential, name: chain, nodes: [{name: one, model: wide-1.0.0}, {name: two, model: scores-1.0.0}]}
 models:
+  - {name: wide, version: 1.0.0, device: cpu, inferer_type: onnx, inferer_path: wide.onnx,
+     batching: {type: dynamic, max_batch_size: 16, batch_timeout_us: 1000}}
   - {name: scores, version: 1.0.0, device: cpu, inferer_type: onnx, inferer_path: scores.onnx,
      batching: {type: dynamic, max_batch_size: 8, batch_timeout_us: 900000}}
   - {name: texts, version: 1.0.0, device: cpu, inferer_type: onnx, inferer_path: texts.onnx,
@@ -38,6 +42,13 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("added")
     linear(folder / "scores.onnx", rows=1)
     texts(folder / "texts.onnx")
+    graph(
+        folder / "wide.onnx",
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        takes=("batch", 2),
+        gives=("batch", 4),
+        constants=[weights(2, 4)],
+    )
     prefixed(folder / "prefixed.onnx")
     (folder / "inference.yml").write_text(MODELS)
     assert main(["--yaml", str(folder / "inference.yml"), "--repository", str(folder / "models")]) == 0
@@ -113,6 +124,23 @@ def test_requests_of_one_row_fill_the_batch(
     session = onnxruntime.InferenceSession(str(repository / "scores" / "1" / "model.onnx"))
     expected = {tuple(np.round(row, 4)) for row in session.run(["y"], {"x": rows})[0]}
     assert {tuple(np.round(answer.as_numpy("y")[0], 4)) for answer in answers} == expected
+
+
+def test_a_dag_runs_its_models_one_after_the_other(
+    repository: Path, served: Server, client: triton.InferenceServerClient
+) -> None:
+    client.load_model("wide")
+    client.load_model("chain")
+    rows = np.random.default_rng(6).standard_normal((3, 2)).astype(np.float32)
+    before = [Counters.read(served.grpc_url, name) for name in ("wide", "scores")]
+    found = client.infer("chain", tensors({"x": rows})).as_numpy("y")
+    expected = rows
+    for name in ("wide", "scores"):
+        session = onnxruntime.InferenceSession(str(repository / name / "1" / "model.onnx"))
+        (expected,) = session.run(["y"], {"x": expected})
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    for name, counted in zip(("wide", "scores"), before, strict=True):
+        assert (Counters.read(served.grpc_url, name) - counted).batches == {3: 1}
 
 
 def test_make_serve_serves_what_was_added(repository: Path, tmp_path: Path) -> None:

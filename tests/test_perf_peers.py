@@ -69,7 +69,7 @@ def test_a_file_that_is_no_record_is_named(tmp_path: Path) -> None:
 def test_rounds_that_are_there_are_not_measured_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in LABELS:
         point.write(made(name), tmp_path)
-    assert main(["--rounds", "1", "--results", str(tmp_path), "--wait-us", "10000"]) == 0
+    assert main(["--rounds", "1", "--results", str(tmp_path), "--queue-delay-us", "100000"]) == 0
     assert "mosec" in capsys.readouterr().out
 
 
@@ -123,7 +123,8 @@ def test_a_reply_to_another_row_is_counted_as_wrong() -> None:
 
     async def call() -> Rows:
         await asyncio.sleep(0.01)
-        return expected[0] + np.float32(TOLERANCE / 2)
+        answer: Rows = expected[0] + np.float32(TOLERANCE / 2)
+        return answer
 
     found = asyncio.run(loop([call, call], expected, 0.3, 0.1))
     assert found.callers == 2

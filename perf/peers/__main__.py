@@ -120,13 +120,15 @@ def _round(
 def _servers(
     names: set[str], limits: Limits, stack: contextlib.ExitStack, say: Callable[[str], None]
 ) -> Mapping[str, str]:
-    """Start what is compared; one tritonserver answers all our kinds of callers. The others idle meanwhile."""
+    """Start what is compared; while one of them has its turn, the others idle."""
     model, urls = contenders.model_file(), {}
     for name in names & {"mosec", "litserve"}:
         urls[name] = stack.enter_context(contenders.peer(name, model, limits, SERVER_CORE, say))
-    if own := names & {"http", "grpc", "coalesced"}:
-        server = stack.enter_context(contenders.ours(model, limits, SERVER_CORE, say))
-        urls |= {name: server.http_url if name == "http" else server.grpc_url for name in own}
+    for delay_us, own in ((limits.queue_delay_us, names & {"http", "grpc"}), (0, names & {"coalesced"})):
+        if own:
+            started = contenders.ours(model, limits.max_batch_size, delay_us, SERVER_CORE, say)
+            server = stack.enter_context(started)
+            urls |= {name: server.http_url if name == "http" else server.grpc_url for name in own}
     return urls
 
 
@@ -169,7 +171,7 @@ def report(arguments: argparse.Namespace, command: list[str]) -> int:
         raise Mistake(f"{contenders.model_file()}: no such file. Make it with the command: python -m export ranker.")
     if len(os.sched_getaffinity(0) & {SERVER_CORE, CALLERS_CORE}) < 2:
         raise Mistake("cores 0 and 1 are not both free for this process, and the server and its callers need one each.")
-    limits = Limits(wait_us=arguments.wait_us)
+    limits = Limits(wait_us=arguments.wait_us, queue_delay_us=arguments.queue_delay_us)
     names = arguments.contender or list(LABELS)
     compare(names, limits, arguments.rounds, arguments.seconds, arguments.results, command)
     points = list(point.read(arguments.results))
@@ -185,7 +187,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2.0, help="of one turn (default: 2)")
     parser.add_argument("--contender", action="append", choices=LABELS, help="repeatable; default: all of them")
-    parser.add_argument("--wait-us", type=int, default=10_000, help="how long every server may wait to fill a batch")
+    parser.add_argument("--wait-us", type=int, default=10_000, help="how long the peers' workers wait to fill a batch")
+    parser.add_argument(
+        "--queue-delay-us", type=int, default=100_000, help="ours: max_queue_delay, from a request's arrival"
+    )
     parser.add_argument("--results", type=Path, default=Path("perf/results/local/peers"))
     arguments = parser.parse_args(argv)
     command = ["python", "-m", "perf.peers", *(sys.argv[1:] if argv is None else argv)]

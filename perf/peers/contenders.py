@@ -35,10 +35,16 @@ dynamic_batching {{ {delay} }}
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """How every server batches: at most so many rows, waiting at most so long for others."""
+    """How every server batches: at most so many rows, waiting at most so long for others.
+
+    mosec and LitServe begin to wait when a worker takes the first request of a batch, tritonserver when that request
+    arrives, which is an execution earlier under load: `queue_delay_us` is that execution and `wait_us` together.
+    Where calls are merged by the client, its requests are full and the server adds no delay.
+    """
 
     max_batch_size: int = 64
     wait_us: int = 10_000
+    queue_delay_us: int = 100_000
 
 
 @contextlib.contextmanager
@@ -53,14 +59,16 @@ def pinned(core: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def ours(model: Path, limits: Limits, core: int, progress: Callable[[str], None] = lambda _: None) -> Iterator[Server]:
+def ours(
+    model: Path, max_batch_size: int, delay_us: int, core: int, progress: Callable[[str], None] = lambda _: None
+) -> Iterator[Server]:
     """tritonserver with this project's onnxruntime backend."""
     with tempfile.TemporaryDirectory(prefix="triton-batching-") as folder:
         version = Path(folder) / MODEL / "1"
         version.mkdir(parents=True)
         shutil.copy(model, version / "model.onnx")
-        delay = f"max_queue_delay_microseconds: {limits.wait_us}" if limits.wait_us else ""
-        text = CONFIG.format(name=MODEL, max_batch_size=limits.max_batch_size, delay=delay)
+        delay = f"max_queue_delay_microseconds: {delay_us}" if delay_us else ""
+        text = CONFIG.format(name=MODEL, max_batch_size=max_batch_size, delay=delay)
         (version.parent / "config.pbtxt").write_text(text)
         with contextlib.ExitStack() as stack:
             with pinned(core):
