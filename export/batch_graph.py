@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnxruntime
 
@@ -70,7 +71,7 @@ def batched(source: Source, trial: Trial) -> Batched:
         if at_odds := _fixed(source.model):
             raise BatchAxisError(f"{source.origin}: {at_odds}. Export it with a dynamic first axis.")
         trial.say("making the batch axis dynamic")
-        rewritten = batch_rewrite.loosen(source.model, _shapes(source.model, valid))
+        rewritten = batch_rewrite.loosen(source.model, _shapes(source.model, valid, trial))
     for _ in range(MOST_MENDS):
         model = rewritten.model if rewritten else source.model
         with tempfile.TemporaryDirectory(prefix="triton-batching-") as folder:
@@ -109,14 +110,19 @@ def batched(source: Source, trial: Trial) -> Batched:
     raise BatchAxisError(f"{source.origin}: still not a batch axis after {MOST_MENDS} changes. Export it dynamic.")
 
 
-def _shapes(model: onnx.ModelProto, valid: dict[str, Range]) -> dict[str, list[int]]:
-    """The shapes of all tensors at the row count that the graph is fixed to; none when no values run."""
+def _shapes(model: onnx.ModelProto, valid: dict[str, Range], trial: Trial) -> dict[str, list[int]]:
+    """The shapes of all tensors at the row count that the graph is fixed to."""
     with tempfile.TemporaryDirectory(prefix="triton-batching-") as folder:
         path = Path(folder) / "model.onnx"
         save(model, path)
         session = open_session(path)
     count = batch_rewrite.fixed_rows(model) or 1
-    rows, _ = choose_rows(session, model, valid, rows=count, trying=count)
+    if trial.samples:
+        held = take(read_samples(trial.samples, model), 0, count)
+        # Shapes alone are wanted: too few rows are as good when they are repeated.
+        rows: Rows = {name: np.resize(array, (count, *array.shape[1:])) for name, array in held.items()}
+    else:
+        rows, _ = choose_rows(session, model, valid, rows=count, trying=count)
     return batch_culprit.tensor_shapes(model, rows)
 
 

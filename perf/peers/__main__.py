@@ -12,6 +12,7 @@ import datetime
 import functools
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -27,11 +28,12 @@ from export.terminal import Failure, Mistake, guarded, program_parser, terminal
 from perf.machine import Machine, versions
 from perf.peers import contenders, point
 from perf.peers.callers import Seen
-from perf.peers.contenders import Limits
+from perf.peers.contenders import Limits, Running
 from perf.peers.environment import version
 from perf.peers.point import LABELS, Point, Turn
 
 Callers = subprocess.Popen[str]
+Say = Callable[..., None]
 CALLERS = 64
 TURNS = 3
 CEILING_S = 0.6
@@ -76,13 +78,11 @@ def compare(names: list[str], limits: Limits, rounds: int, seconds: float, folde
         ceiling = Ceiling(contenders.model_file(), CALLERS)
         rows = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="triton-batching-"))) / "rows.npz"
         np.savez(rows, rows=ceiling.rows, expected=ceiling.expected)
-        callers = {
-            name: stack.enter_context(_callers(name, url, rows))
-            for name, url in _servers(set(names), limits, stack, say).items()
-        }
+        running = _servers(set(names), limits, stack, say)
+        callers = {name: stack.enter_context(_callers(name, one.url, rows)) for name, one in running.items()}
         for number in missing:
             started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-            for name, turns in _round(names, callers, ceiling, seconds, lambda name: say(f"{name}", 1)).items():
+            for name, turns in _round(names, running, callers, ceiling, seconds, say).items():
                 made = Point(
                     contender=name,
                     round=number,
@@ -102,34 +102,38 @@ def _say(bar: Progress, task: TaskID, text: str, done: int = 0) -> None:
 
 
 def _round(
-    names: list[str], callers: Mapping[str, Callers], ceiling: Ceiling, seconds: float, say: Callable[[str], None]
+    names: list[str],
+    running: Mapping[str, Running],
+    callers: Mapping[str, Callers],
+    ceiling: Ceiling,
+    seconds: float,
+    say: Say,
 ) -> dict[str, list[Turn]]:
     """`TURNS` turns of each, in an order that moves on, so that none always follows the same one."""
     turns: dict[str, list[Turn]] = {name: [] for name in names}
     before = ceiling.measure()
     for turn in range(TURNS):
         for name in [*names[turn % len(names) :], *names[: turn % len(names)]]:
-            say(LABELS[name])
-            seen = _turn(name, callers[name], seconds)
+            say(LABELS[name], 1)
+            with running[name].awake():
+                seen = _turn(name, callers[name], seconds)
             after = ceiling.measure()
             turns[name].append(Turn(seen=seen, ceiling_before=before, ceiling_after=after))
             before = after
     return turns
 
 
-def _servers(
-    names: set[str], limits: Limits, stack: contextlib.ExitStack, say: Callable[[str], None]
-) -> Mapping[str, str]:
+def _servers(names: set[str], limits: Limits, stack: contextlib.ExitStack, say: Say) -> Mapping[str, Running]:
     """Start what is compared; while one of them has its turn, the others idle."""
-    model, urls = contenders.model_file(), {}
+    model, running = contenders.model_file(), {}
     for name in names & {"mosec", "litserve"}:
-        urls[name] = stack.enter_context(contenders.peer(name, model, limits, SERVER_CORE, say))
+        running[name] = stack.enter_context(contenders.peer(name, model, limits, SERVER_CORE, say))
     for delay_us, own in ((limits.queue_delay_us, names & {"http", "grpc"}), (0, names & {"coalesced"})):
         if own:
             started = contenders.ours(model, limits.max_batch_size, delay_us, SERVER_CORE, say)
             server = stack.enter_context(started)
-            urls |= {name: server.http_url if name == "http" else server.grpc_url for name in own}
-    return urls
+            running |= {name: Running(url=server.http_url if name == "http" else server.grpc_url) for name in own}
+    return running
 
 
 @contextlib.contextmanager
@@ -194,6 +198,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--results", type=Path, default=Path("perf/results/local/peers"))
     arguments = parser.parse_args(argv)
     command = ["python", "-m", "perf.peers", *(sys.argv[1:] if argv is None else argv)]
+    # The servers are processes of their own, which only a normal end stops.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     return guarded(lambda: report(arguments, command), on_interrupt="stopped; the records made so far are kept.")
 
 

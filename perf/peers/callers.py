@@ -151,11 +151,13 @@ _RAW = {"http": _http, "mosec": _mosec, "litserve": _litserve}
 
 async def serve(kind: str, url: str, rows: Rows, expected: Rows, warm_up_s: float) -> None:
     """Answer every line on standard input, a number of seconds, with what was seen meanwhile."""
-    async with AsyncExitStack() as stack:
-        calls = await run(kind, url, rows, stack)
-        print("connected", flush=True)
-        while line := await asyncio.to_thread(sys.stdin.readline):
-            print(json.dumps(asdict(await loop(calls, expected, float(line), warm_up_s))), flush=True)
+    print("ready", flush=True)
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        # Connected anew each time: servers close connections on which nothing happens for a while.
+        async with AsyncExitStack() as stack:
+            calls = await run(kind, url, rows, stack)
+            seen = await loop(calls, expected, float(line), warm_up_s)
+        print(json.dumps(asdict(seen)), flush=True)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -18,6 +18,7 @@ from export.terminal import Failure
 from perf.peers.environment import HERE, environment
 from serve.launcher import Server, Settings, launch
 
+Process = subprocess.Popen[bytes]
 MODEL = "ranker"
 START_S = 60.0
 CONFIG = """\
@@ -58,6 +59,26 @@ def pinned(core: int) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Running:
+    """A server that is up: the address of its endpoint, and its processes, where they must stop between its turns."""
+
+    url: str
+    group: int | None = None
+
+    @contextlib.contextmanager
+    def awake(self) -> Iterator[None]:
+        """Let it run; before and after it is frozen, because LitServe uses a seventh of a core when nobody calls it."""
+        if self.group is None:
+            yield
+            return
+        os.killpg(self.group, signal.SIGCONT)
+        try:
+            yield
+        finally:
+            os.killpg(self.group, signal.SIGSTOP)
+
+
 @contextlib.contextmanager
 def ours(
     model: Path, max_batch_size: int, delay_us: int, core: int, progress: Callable[[str], None] = lambda _: None
@@ -72,17 +93,16 @@ def ours(
         (version.parent / "config.pbtxt").write_text(text)
         with contextlib.ExitStack() as stack:
             with pinned(core):
-                server = stack.enter_context(
-                    launch(Settings(models=(MODEL,), repository=Path(folder)), progress=progress)
-                )
+                settings = Settings(models=(MODEL,), repository=Path(folder))
+                server = stack.enter_context(launch(settings, progress=progress))
             yield server
 
 
 @contextlib.contextmanager
 def peer(
     name: str, model: Path, limits: Limits, core: int, progress: Callable[[str], None] = lambda _: None
-) -> Iterator[str]:
-    """mosec or LitServe in its own environment; the address of its HTTP endpoint."""
+) -> Iterator[Running]:
+    """mosec or LitServe in its own environment, frozen until its first turn."""
     python = environment(name, progress=progress)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -97,19 +117,24 @@ def peer(
         "PEERS_PORT": str(port),
     }
     with tempfile.TemporaryFile() as log:
+        progress(f"starting {name}")
         with pinned(core):
-            process = subprocess.Popen(
-                command, env=os.environ | variables, stdout=log, stderr=log, start_new_session=True
-            )
+            process = _start(command, variables, log)
         try:
-            progress(f"starting {name}")
             _wait(name, process, port, log)
-            yield f"127.0.0.1:{port}"
+            os.killpg(process.pid, signal.SIGSTOP)
+            yield Running(url=f"127.0.0.1:{port}", group=process.pid)
         finally:
             _stop(process)
 
 
-def _wait(name: str, process: "subprocess.Popen[bytes]", port: int, log: IO[bytes]) -> None:
+def _start(command: list[str], variables: Mapping[str, str], log: IO[bytes]) -> Process:
+    """A group of its own: both peers have processes of their own, which one signal must reach."""
+    environment = os.environ | dict(variables)
+    return subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+
+
+def _wait(name: str, process: Process, port: int, log: IO[bytes]) -> None:
     end = time.monotonic() + START_S
     while time.monotonic() < end and process.poll() is None:
         with contextlib.suppress(OSError):
@@ -120,15 +145,16 @@ def _wait(name: str, process: "subprocess.Popen[bytes]", port: int, log: IO[byte
     raise Failure(f"{name} did not start; it printed:\n{log.read().decode(errors='replace')[-2000:]}")
 
 
-def _stop(process: "subprocess.Popen[bytes]") -> None:
-    """The whole group: both peers have processes of their own."""
-    for how, patience_s in ((signal.SIGTERM, 10), (signal.SIGKILL, 10)):
+def _stop(process: Process) -> None:
+    """End the whole group, also one that is frozen."""
+    for how in (signal.SIGTERM, signal.SIGCONT):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, how)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(patience_s)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(5)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def model_file() -> Path:
