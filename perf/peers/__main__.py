@@ -80,6 +80,9 @@ def compare(names: list[str], limits: Limits, rounds: int, seconds: float, folde
         np.savez(rows, rows=ceiling.rows, expected=ceiling.expected)
         running = _servers(set(names), limits, stack, say)
         callers = {name: stack.enter_context(_callers(name, one.url, rows)) for name, one in running.items()}
+        for name in names:  # a first turn that is not counted: workers may still load the model
+            with running[name].awake():
+                _turn(name, callers[name], 0.5)
         for number in missing:
             started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
             for name, turns in _round(names, running, callers, ceiling, seconds, say).items():

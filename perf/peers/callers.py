@@ -67,11 +67,13 @@ async def loop(calls: list[Call], expected: Rows, seconds: float, warm_up_s: flo
     first = times[times < start].max(initial=start)
     inside = (times > first) & (times < end)
     latencies = np.array([latency for _, latency in answered])[inside] * 1e3
+    if not inside.any():  # a server that is still loading: nothing was answered, which is what the share says
+        times, latencies, inside = np.array([end]), np.array([seconds * 1e3]), np.array([False])
     return Seen(
         callers=len(calls),
         calls=int(inside.sum()),
         wrong=wrong,
-        wall_s=float(times[inside].max() - first),
+        wall_s=float(times[inside].max(initial=first) - first) or seconds,
         cpu_s=time.process_time() - cpu_s,
         p50_ms=float(np.percentile(latencies, 50)),
         p99_ms=float(np.percentile(latencies, 99)),
