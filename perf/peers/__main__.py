@@ -141,7 +141,7 @@ def _servers(names: set[str], limits: Limits, stack: contextlib.ExitStack, say: 
 
 @contextlib.contextmanager
 def _callers(name: str, url: str, rows: Path) -> Iterator[Callers]:
-    """The callers of one server, connected, on their core."""
+    """The callers of one server, on their core."""
     command = [sys.executable, "-m", "perf.peers.callers", name, url, str(rows)]
     with contenders.pinned(CALLERS_CORE):
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -149,9 +149,8 @@ def _callers(name: str, url: str, rows: Path) -> Iterator[Callers]:
         _line(name, process)
         yield process
     finally:
-        if process.stdin:
-            process.stdin.close()
-        process.wait(30)
+        process.kill()  # nothing of it is wanted any more, and in mid-turn it would wait for a frozen server
+        process.wait()
 
 
 def _turn(name: str, process: Callers, seconds: float) -> Seen:
