@@ -102,7 +102,7 @@ async def answering(answers: list[bytes]) -> AsyncIterator[int]:
 
 def test_http_answers_are_read_whole() -> None:
     async def asked() -> list[bytes]:
-        good = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello"
+        good = b"HTTP/1.1 200 OK\r\nX-Header-Content-Length: 1\r\ncontent-length: 5\r\n\r\nhello"
         bad = b"HTTP/1.1 503 Busy\r\nContent-Length: 4\r\n\r\nlate"
         async with answering([good, good, bad]) as port:
             connection = await Connection.open("127.0.0.1", port)

@@ -37,7 +37,7 @@ class Connection(asyncio.Protocol):
         if end < 0 or self._answer is None:
             return
         head = bytes(self._received[:end]).lower()
-        length = int(head.partition(b"content-length:")[2].split(b"\r\n")[0])
+        length = int(head.partition(b"\r\ncontent-length:")[2].split(b"\r\n")[0])
         if len(self._received) < end + 4 + length:
             return
         body = bytes(self._received[end + 4 : end + 4 + length])
