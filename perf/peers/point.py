@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from rich.table import Table
+from rich.table import Column, Table
 
 from export.terminal import Mistake
 from perf.machine import Machine
@@ -90,14 +90,17 @@ def read(folder: Path) -> Iterator[Point]:
             del content["rows_per_s"], content["share"]
             turns = tuple(Turn(**turn | {"seen": Seen(**turn["seen"])}) for turn in content["turns"])
             limits, machine = Limits(**content["limits"]), Machine(**content["machine"])
-            yield Point(**content | {"turns": turns, "limits": limits, "machine": machine})
+            command = tuple(content["command"])
+            yield Point(**content | {"turns": turns, "limits": limits, "machine": machine, "command": command})
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Mistake(f"{file}: not a record of this version ({error}). Remove it and measure again.") from error
 
 
 def table(points: Sequence[Point]) -> Table:
     """Medians over the rounds, best first; the share of each round is taken from its own ceiling."""
-    made = Table("server", "share of onnxruntime", "min..max", "gate", "rows/s", "p50 ms", "p99 ms", "rounds", "wrong")
+    columns = ("server", "share", "min..max", "gate", "rows/s", "p50 ms", "p99 ms", "rounds", "wrong")
+    caption = "share: rows answered, of those that onnxruntime answers alone on the same core in the same time"
+    made = Table(*(Column(name, no_wrap=True) for name in columns), caption=caption, padding=(0, 0))
     by_name = {name: [point for point in points if point.contender == name] for name in LABELS}
     for name, mine in sorted(by_name.items(), key=lambda one: -_median([point.share for point in one[1]])):
         if not mine:
