@@ -13,7 +13,7 @@ from clients.device_memory import on_device
 from clients.errors import InvalidInputError
 
 Array = NDArray[Any]
-_DTYPES = {
+_DTYPES: dict[str, Any] = {
     "TYPE_BOOL": np.bool_,
     "TYPE_FP16": np.float16,
     "TYPE_FP32": np.float32,

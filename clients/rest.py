@@ -70,8 +70,8 @@ class BlockingRestConnection:
         if connection.sock is None:
             connection.timeout = left
             connection.connect()
-            connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.sock.settimeout(left)
+        opened: socket.socket = connection.sock
+        opened.settimeout(left)
         connection.putrequest("POST" if head else "GET", path, skip_accept_encoding=True)
         if head:
             connection.putheader(LENGTH, str(len(head)))

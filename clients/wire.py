@@ -57,14 +57,11 @@ _FIELDS = {bool: "bool_param", int: "int64_param", float: "double_param", str: "
 
 def contents(array: Array | DeviceArray) -> memoryview:
     """The bytes of a tensor as the protocol sends them; one on a GPU is copied from there."""
-    if isinstance(array, DeviceArray):
-        array = array.to_host()
-    if array.dtype.hasobject:
-        array = serialize_byte_tensor(array)
-        if not array.size:
-            return memoryview(b"")
-        return memoryview(array.item())
-    return memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+    held: Array = array.to_host() if isinstance(array, DeviceArray) else array
+    if held.dtype.hasobject:
+        texts = serialize_byte_tensor(held)
+        return memoryview(texts.item() if texts.size else b"")
+    return np.ascontiguousarray(held).reshape(-1).view(np.uint8).data
 
 
 def joined(message: bytes, tensors: Sequence[memoryview]) -> bytes:

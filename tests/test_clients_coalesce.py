@@ -96,7 +96,7 @@ def test_calls_of_several_rows_never_exceed_the_limit(client_server: Server) -> 
 
 def test_one_bad_call_fails_alone(client_server: Server) -> None:
     async def scenario(model: AsyncModel) -> None:
-        answers = await asyncio.gather(
+        answers: list[Any] = await asyncio.gather(
             *(model.predict(value(number)) for number in (1, 4, -1, 9, 16)), return_exceptions=True
         )
         assert [answer.item() for number, answer in enumerate(answers) if number != 2] == [1, 2, 3, 4]
@@ -138,8 +138,8 @@ def test_a_cancelled_call_leaves_its_neighbours(client_server: Server) -> None:
 
 def test_a_deadline_ends_one_call(client_server: Server) -> None:
     async def scenario(model: AsyncModel) -> None:
-        patient = [model.predict(value(0.3)) for _ in range(3)]
-        answers = await asyncio.gather(model.predict(value(0.3), timeout_s=0.1), *patient, return_exceptions=True)
+        calls = [model.predict(value(0.3), timeout_s=0.1), *(model.predict(value(0.3)) for _ in range(3))]
+        answers: list[Any] = await asyncio.gather(*calls, return_exceptions=True)
         assert isinstance(answers[0], TimedOutError)
         assert all(answer.item() > 0 for answer in answers[1:])
 

@@ -76,3 +76,22 @@ def test_what_does_not_fit_is_named(arrays: list[Any], words: str) -> None:
 def test_a_dtype_that_numpy_does_not_have() -> None:
     with pytest.raises(InvalidInputError, match='"x" is TYPE_BF16, which numpy has no dtype for'):
         metadata('name: "m" input { name: "x" data_type: TYPE_BF16 dims: [ 1 ] }')
+
+
+class OnDevice:
+    """What a library says of an array on a GPU; without elements it lies nowhere, so no GPU is needed to look at it."""
+
+    def __init__(self, shape: tuple[int, ...], typestr: str, strides: tuple[int, ...] | None = None) -> None:
+        described = {"shape": shape, "typestr": typestr, "data": (0, False), "version": 3, "strides": strides}
+        self.__cuda_array_interface__ = described
+
+
+def test_an_array_on_a_gpu_is_checked_where_it_lies() -> None:
+    one = metadata('name: "m" max_batch_size: 4 input { name: "x" data_type: TYPE_FP32 dims: [ 2, -1 ] }')
+    array = OnDevice((3, 2, 0), "<f4", (0, 0, 4))
+    found: Any = one.check([array])["x"]
+    assert (found.owner, found.shape, found.dtype, found.nbytes, len(found)) == (array, (3, 2, 0), np.float32, 0, 3)
+    with pytest.raises(InvalidInputError, match="given was float64"):
+        one.check([OnDevice((3, 2, 0), "<f8")])
+    with pytest.raises(InvalidInputError, match="has to be contiguous"):
+        one.check([OnDevice((3, 2, 4), "<f4", (8, 4, 24))])
