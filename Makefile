@@ -13,7 +13,7 @@ ANALYZER := $(shell sed -n 's/^. perf_analyzer: //p' requirements.lock)
 RANKER  := model_repository/ranker/1/model.onnx
 
 MODEL   ?= text_recognition
-CONFIG  ?= dynamic
+CONFIG  ?=
 IMAGE   ?= triton-batching
 
 .DEFAULT_GOAL := help
@@ -31,7 +31,7 @@ export: $(VENV)/.dev  ## export every model to ONNX and prove it (needs torch)
 	$(PY) -m export $(ARGS)
 
 serve: $(READY) $(RANKER)  ## serve a model on ports 8000/8001/8002 (MODEL=, CONFIG=)
-	$(PY) -m serve --model $(MODEL) --config-name $(CONFIG) $(ARGS)
+	$(PY) -m serve --model $(MODEL) $(if $(CONFIG),--config-name $(CONFIG)) $(ARGS)
 
 check-repo: $(READY)  ## check every config.pbtxt and variant against its ONNX graph
 	$(PY) -m export.repository

@@ -1,0 +1,159 @@
+"""ONNX files and torch modules to add to a repository, each with one property of its batch axis."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
+Shape = Sequence[int | str]
+
+
+def weights(*shape: int, seed: int = 0) -> onnx.TensorProto:
+    """A constant "w" of random values."""
+    return numpy_helper.from_array(np.random.default_rng(seed).standard_normal(shape).astype(np.float32), "w")
+
+
+def numbers(name: str, *values: int) -> onnx.TensorProto:
+    """A constant of whole numbers, as shapes and axes are."""
+    return numpy_helper.from_array(np.array(values, dtype=np.int64), name)
+
+
+def graph(
+    path: Path,
+    nodes: Sequence[onnx.NodeProto],
+    *,
+    takes: Shape = ("batch", 4),
+    gives: Shape = ("batch", 3),
+    constants: Sequence[onnx.TensorProto] = (),
+    takes_type: int = FLOAT,
+    others: Sequence[onnx.ValueInfoProto] = (),
+) -> Path:
+    """A file with the input `x`, the output `y` and the nodes between them."""
+    made = helper.make_graph(
+        nodes,
+        path.stem,
+        [helper.make_tensor_value_info("x", takes_type, takes), *others],
+        [helper.make_tensor_value_info("y", FLOAT, gives)],
+        list(constants),
+    )
+    onnx.save(helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+def linear(path: Path, *, rows: int | str = "batch") -> Path:
+    """y = x w: rows do not reach each other."""
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
+    return graph(path, nodes, takes=(rows, 4), gives=(rows, 3), constants=[weights(4, 3)])
+
+
+def reshaped(path: Path, *, rows: int = 1) -> Path:
+    """x (rows, 2, 2) -> y (rows, 3) through a Reshape whose constant shape names the rows."""
+    nodes = [
+        helper.make_node("Reshape", ["x", "flat"], ["wide"], name="flatten"),
+        helper.make_node("MatMul", ["wide", "w"], ["y"]),
+    ]
+    constants = [numbers("flat", rows, 4), weights(4, 3)]
+    return graph(path, nodes, takes=(rows, 2, 2), gives=(rows, 3), constants=constants)
+
+
+def prefixed(path: Path, *, rows: int = 1) -> Path:
+    """y = (a learned token, then the 4 of x) w: the token is a constant with one row for each row of the batch."""
+    nodes = [helper.make_node("Concat", ["token", "x"], ["long"], axis=1, name="prefix")]
+    nodes.append(helper.make_node("MatMul", ["long", "w"], ["y"]))
+    token = numpy_helper.from_array(np.full((rows, 1), 0.5, dtype=np.float32), "token")
+    return graph(path, nodes, takes=(rows, 4), gives=(rows, 3), constants=[token, weights(5, 3)])
+
+
+def texts(path: Path) -> Path:
+    """y = the mean of the embeddings of `tokens` (a table of 20 rows) where `mask` is 1."""
+    nodes = [
+        helper.make_node("Gather", ["w", "tokens"], ["rows"]),
+        helper.make_node("Cast", ["mask"], ["weight"], to=FLOAT),
+        helper.make_node("Unsqueeze", ["weight", "last"], ["column"]),
+        helper.make_node("Mul", ["rows", "column"], ["kept"]),
+        helper.make_node("ReduceSum", ["kept", "middle"], ["y"], keepdims=0),
+    ]
+    inputs = [helper.make_tensor_value_info(name, INT64, ["batch", "length"]) for name in ("tokens", "mask")]
+    made = helper.make_graph(
+        nodes,
+        "texts",
+        inputs,
+        [helper.make_tensor_value_info("y", FLOAT, ["batch", 3])],
+        [weights(20, 3), numbers("last", -1), numbers("middle", 1)],
+    )
+    onnx.save(helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+def mixing(kind: str) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto], Shape]:
+    """The nodes, constants and output shape of a graph in which rows reach each other, by what makes them."""
+    batch = ("batch", 4)
+    scale = [numpy_helper.from_array(np.ones(4, dtype=np.float32), name) for name in ("one", "var")]
+    zero = [numpy_helper.from_array(np.zeros(4, dtype=np.float32), name) for name in ("zero", "mean")]
+    made: dict[str, tuple[list[onnx.NodeProto], list[onnx.TensorProto], Shape]] = {
+        "ReduceMean": (
+            [
+                helper.make_node("Relu", ["x"], ["r"]),
+                helper.make_node("ReduceMean", ["r"], ["m"], axes=[0], name="culprit"),
+                helper.make_node("Sub", ["r", "m"], ["y"]),
+            ],
+            [],
+            batch,
+        ),
+        "Softmax": ([helper.make_node("Softmax", ["x"], ["y"], axis=0, name="culprit")], [], batch),
+        "CumSum": (
+            [helper.make_node("CumSum", ["x", "axis"], ["y"], name="culprit")],
+            [numpy_helper.from_array(np.array(0, dtype=np.int64), "axis")],
+            batch,
+        ),
+        "MatMul": (
+            [
+                helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0]),
+                helper.make_node("MatMul", ["x", "t"], ["s"], name="culprit"),
+                helper.make_node("MatMul", ["s", "x"], ["y"]),
+            ],
+            [],
+            batch,
+        ),
+        "BatchNormalization": (
+            [
+                helper.make_node(
+                    "BatchNormalization",
+                    ["x", "one", "zero", "mean", "var"],
+                    ["y", "new_mean", "new_var"],
+                    training_mode=1,
+                    name="culprit",
+                )
+            ],
+            [*scale, *zero],
+            batch,
+        ),
+        "DynamicQuantizeLinear": (
+            [
+                helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "scale", "point"], name="culprit"),
+                helper.make_node("DequantizeLinear", ["q", "scale", "point"], ["y"]),
+            ],
+            [],
+            batch,
+        ),
+        "Gather": (
+            [
+                helper.make_node("Gather", ["x", "index"], ["first"], axis=0, name="culprit"),
+                helper.make_node("Add", ["x", "first"], ["y"]),
+            ],
+            [numbers("index", 0)],
+            batch,
+        ),
+        "RandomNormalLike": (
+            [
+                helper.make_node("RandomNormalLike", ["x"], ["noise"], name="culprit"),
+                helper.make_node("Add", ["x", "noise"], ["y"]),
+            ],
+            [],
+            batch,
+        ),
+    }
+    return made[kind]
