@@ -1,0 +1,110 @@
+"""One real tritonserver that loads any example of the doctor's rules and says what it thinks of it."""
+
+import asyncio
+import json
+import shutil
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+from tritonclient.grpc import InferInput
+from tritonclient.grpc import aio as triton
+from tritonclient.utils import np_to_triton_dtype
+
+from clients.counters import Counters
+from serve.doctor.example import NAME, write
+from serve.doctor.rule import Example
+from serve.launcher import Server, Settings, launch
+
+HELD = 8
+"""The batcher of every model holds its first requests until so many are queued, so that no timing decides."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Examiner:
+    """The server, and the repository in which each example replaces the one before."""
+
+    server: Server
+    repository: Path
+
+    def load(self, example: Example) -> str:
+        """Load an example: "" when the server takes it, else what it says about it, its log included."""
+        self._call(f"repository/models/{NAME}/unload")
+        for folder in self.repository.iterdir():
+            shutil.rmtree(folder)
+        scratch = self.repository.parent / "scratch"
+        write(example, scratch)
+        for folder in scratch.iterdir():
+            folder.rename(self.repository / folder.name)
+        scratch.rmdir()
+        logged = self.server.log.stat().st_size
+        refusal = self._call(f"repository/models/{NAME}/load")
+        if not refusal:
+            return ""
+        with self.server.log.open("rb") as log:
+            log.seek(logged)
+            return refusal + log.read().decode(errors="replace")
+
+    def config(self) -> Any:
+        """The loaded example's configuration as the server reports it."""
+        return json.loads(self._get(f"models/{NAME}/config"))
+
+    def batches(
+        self, requests: Sequence[Mapping[str, NDArray[Any]]], *, gap_s: float = 0.005, **options: Any
+    ) -> dict[int, int]:
+        """Send requests in this order, all in flight together; executions by their number of rows.
+
+        `options` go to tritonclient's `infer`: priority, timeout (us), sequence_id.
+        """
+        asyncio.run(self._send(requests, gap_s, options))
+        return dict(Counters.read(self.server.grpc_url, NAME).batches)
+
+    async def _send(
+        self, requests: Sequence[Mapping[str, NDArray[Any]]], gap_s: float, options: Mapping[str, Any]
+    ) -> None:
+        async with triton.InferenceServerClient(self.server.grpc_url) as client:
+
+            async def one(index: int, inputs: Mapping[str, NDArray[Any]]) -> None:
+                await asyncio.sleep(index * gap_s)
+                await client.infer(NAME, [_tensor(name, array) for name, array in inputs.items()], **options)
+
+            await asyncio.gather(*(one(index, inputs) for index, inputs in enumerate(requests)))
+
+    def _call(self, path: str) -> str:
+        request = urllib.request.Request(f"http://{self.server.http_url}/v2/{path}", data=b"{}", method="POST")
+        try:
+            urllib.request.urlopen(request, timeout=60).close()
+        except urllib.error.HTTPError as error:
+            return error.read().decode(errors="replace")
+        return ""
+
+    def _get(self, path: str) -> bytes:
+        with urllib.request.urlopen(f"http://{self.server.http_url}/v2/{path}", timeout=10) as answer:
+            body: bytes = answer.read()
+            return body
+
+
+def _tensor(name: str, array: NDArray[Any]) -> InferInput:
+    tensor = InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
+    tensor.set_data_from_numpy(array)
+    return tensor
+
+
+@contextmanager
+def examiner(folder: Path, *arguments: str) -> Iterator[Examiner]:
+    """Start a server below `folder` with nothing loaded; further `arguments` go to tritonserver."""
+    repository = folder / "repository"
+    repository.mkdir()
+    settings = Settings(
+        models=(),
+        repository=repository,
+        environment={"TRITONSERVER_DELAY_SCHEDULER": str(HELD)},
+        arguments=arguments,
+    )
+    with launch(settings) as server:
+        yield Examiner(server=server, repository=repository)
