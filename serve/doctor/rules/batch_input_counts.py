@@ -89,8 +89,8 @@ def counts_are_exact(config: Configuration) -> Iterator[Found]:
         if largest > EXACT_FP32:
             yield Found(
                 config.at("batch_input", index, "data_type"),
-                f'{kind_name(entry)} of "{source.name}" can reach {largest:,} and is made as TYPE_FP32, which is exact up '
-                f"to {EXACT_FP32:,} only: beyond it requests are cut at wrong places. Write TYPE_INT32.",
+                f'{kind_name(entry)} of "{source.name}" can reach {largest:,} and is made as TYPE_FP32, which is exact '
+                f"up to {EXACT_FP32:,} only: beyond it requests are cut at wrong places. Write TYPE_INT32.",
             )
 
 
@@ -123,8 +123,8 @@ def counts_are_per_request_or_per_row(config: Configuration) -> Iterator[Found]:
         if (entry.kind in PER_ROW) != (other.kind in PER_ROW):
             yield Found(
                 config.at("batch_input", index, "kind"),
-                f'{kind_name(entry)} and {kind_name(other)} of "{source.name}" have one entry per request and per row in turn, '
-                "so a request of two rows makes them differ in length. Use kinds of one sort.",
+                f'{kind_name(entry)} and {kind_name(other)} of "{source.name}" have one entry per request and per '
+                "row in turn, so a request of two rows makes them differ in length. Use kinds of one sort.",
             )
 
 
@@ -151,6 +151,6 @@ def counts_are_of_elements(config: Configuration) -> Iterator[Found]:
         if entry.kind in COUNTS and factor > 1 and -1 in source.dims:
             yield Found(
                 config.at("batch_input", index, "kind"),
-                f'{kind_name(entry)} of "{source.name}" with dims {list(source.dims)} counts elements, {factor} for each '
-                "step of the variable dimension. Divide inside the graph, or use BATCH_ITEM_SHAPE.",
+                f'{kind_name(entry)} of "{source.name}" with dims {list(source.dims)} counts elements, {factor} for '
+                "each step of the variable dimension. Divide inside the graph, or use BATCH_ITEM_SHAPE.",
             )
