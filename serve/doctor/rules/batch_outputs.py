@@ -62,7 +62,7 @@ def batch_outputs_have_a_target(config: Configuration) -> Iterator[Found]:
     tritonserver 2.51 reads the first of no names when it loads the model, and the process dies with all other models
     (measured: the load request ends with a closed socket and the log with a stack trace).
 
-    Source: backend, backend_model.cc takes target_name[0] unchecked; core does not check that there is one.
+    Source: the crash itself, on 2.51; core's ValidateBatchIO checks each target that is there, and none may be.
     Fix: write the name of the output that is cut.
     """
     for index, entry in enumerate(config.proto.batch_output):
@@ -192,7 +192,7 @@ def one_target_for_each_batch_output(config: Configuration) -> Iterator[Found]:
     The C++ backends give every target of one `batch_output` the dims of the first, so the others come back with a wrong
     shape. The backend of this project gives each its own.
 
-    Source: backend, backend_model.cc (BatchOutput takes target_names[0]'s shape).
+    Source: backend, BatchOutput takes the shape of its first target.
     Fix: write one batch_output for each target.
     """
     if config.backend == "python":

@@ -161,9 +161,9 @@ def _size(config: Configuration, version: int) -> int:
 def rate_limits_are_switched_on(config: Configuration) -> Iterator[Found]:
     """A rate limiter that the server was not told to obey.
 
-    Without `--rate-limit=execution_count` tritonserver loads the model and ignores its resources and priority, without a
-    word (measured: 2 instances that need the same single resource run at the same time). Reported where it is known how
-    the server is started.
+    Without `--rate-limit=execution_count` tritonserver loads the model and ignores its resources and priority, without
+    a word (measured: its log says "Rate limiter: OFF" or nothing, and the model is READY). Reported where it is known
+    how the server is started.
 
     Source: server documentation, rate_limiter.md; core, rate_limiter.cc.
     Fix: start tritonserver with --rate-limit=execution_count, or remove rate_limiter.
