@@ -72,8 +72,8 @@ def the_environment_has_the_stubs_python(config: Configuration) -> Iterator[Foun
     """The environment of a Python model has another Python than the server's stub.
 
     `triton_python_backend_stub` is built for one minor version: 3.10 in NVIDIA's images from 23.04 to 24.10, 3.12 from
-    24.11 on. With an environment of another one the stub does not start, or imports fail one by one. A stub of one's own
-    in the model's folder is taken as an answer.
+    24.11 on. With an environment of another one the stub does not start, or imports fail one by one. A stub of
+    one's own in the model's folder is taken as an answer.
 
     Source: python_backend README, "Creating Custom Execution Environments" and "Building Custom Python Backend Stub".
     Fix: make the environment with that Python, or add a triton_python_backend_stub to the model's folder.
