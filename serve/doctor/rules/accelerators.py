@@ -109,9 +109,9 @@ def graph_level_is_known(config: Configuration) -> Iterator[Found]:
 def accelerators_are_known(config: Configuration) -> Iterator[Found]:
     """An accelerator that onnxruntime's backend does not know at this place.
 
-    The model is refused: "unknown Execution Accelerator 'tensorrt' is requested". For the CPU there is openvino, for the
-    GPU there are tensorrt and cuda; names are in small letters. What stands under the GPU is not looked at while the
-    instances run on the CPU.
+    The model is refused: "unknown Execution Accelerator 'tensorrt' is requested". For the CPU there is openvino, for
+    the GPU there are tensorrt and cuda; names are in small letters. What stands under the GPU is not looked at while
+    the instances run on the CPU.
 
     Source: onnxruntime_backend, onnxruntime.cc (LoadModel).
     Fix: move it to the other place, or correct the name.
@@ -217,10 +217,10 @@ def accelerators_suit_the_instances(config: Configuration) -> Iterator[Found]:
 def tensorrt_knows_the_shapes(config: Configuration) -> Iterator[Found]:
     """TensorRT as an accelerator for inputs of variable shape, without a shape profile.
 
-    The provider builds a new engine whenever a shape lies outside of those it has seen, in the middle of a request; that
-    takes seconds to minutes, during which the instance answers nobody.
+    The provider builds a new engine whenever a shape lies outside of those it has seen, in the middle of a request;
+    that takes seconds to minutes, during which the instance answers nobody.
 
-    Source: onnxruntime documentation, TensorRT execution provider (explicit shape range); onnxruntime#6978, server#3701.
+    Source: onnxruntime documentation, TensorRT execution provider (explicit shapes); onnxruntime#6978, server#3701.
     Fix: set trt_profile_min_shapes, trt_profile_opt_shapes and trt_profile_max_shapes, and warm the model up.
     """
     for where, index, one in _accelerators(config, ON_GPU):
@@ -246,8 +246,8 @@ def tensorrt_knows_the_shapes(config: Configuration) -> Iterator[Found]:
 def convolutions_are_not_searched_for_each_shape(config: Configuration) -> Iterator[Found]:
     """A graph with convolutions and inputs of variable shape on a GPU, with the exhaustive search for algorithms.
 
-    For every new shape cuDNN then tries all algorithms in the middle of a request, a stall of 0.3 to 1.3 s each time (as
-    reported there). The default is the exhaustive search.
+    For every new shape cuDNN then tries all algorithms in the middle of a request, a stall of 0.3 to 1.3 s each time
+    (as reported there). The default is the exhaustive search.
 
     Source: onnxruntime CUDA provider (cudnn_conv_algo_search); onnxruntime#6978, onnxruntime#12120, PaddleX#5057.
     Fix: set the parameter cudnn_conv_algo_search to 1 (HEURISTIC), or pad to a few fixed shapes and warm them up.
