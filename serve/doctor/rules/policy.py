@@ -152,8 +152,8 @@ def cached_answers_depend_on_inputs_only(source: Source) -> Iterator[Found]:
 def decoupled_models_need_streams(config: Configuration) -> Iterator[Found]:
     """A decoupled model can be asked over a gRPC stream only.
 
-    Plain HTTP and unary gRPC requests are refused: "doesn't support models with decoupled transaction policy" (measured).
-    HTTP clients have /generate_stream, for models with the tensors that it expects.
+    Plain HTTP and unary gRPC requests are refused: "doesn't support models with decoupled transaction policy"
+    (measured). HTTP clients have /generate_stream, for models with the tensors that it expects.
 
     Source: server documentation, decoupled_models.md and extension_generate.md.
     Fix: nothing, when every client streams; a model with one response per request is better not decoupled.

@@ -1,30 +1,12 @@
 """W6: `model_warmup`: samples that are skipped, refused, or do not warm what will be asked for."""
 
-import math
 from collections.abc import Iterator
-from pathlib import Path
 
 from tritonclient.grpc.model_config_pb2 import DataType, ModelInput, ModelInstanceGroup, ModelWarmup
 
 from serve.doctor.finding import Edit, Found, Severity
 from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
-
-ELEMENT_BYTES = {
-    DataType.TYPE_BOOL: 1,
-    DataType.TYPE_UINT8: 1,
-    DataType.TYPE_INT8: 1,
-    DataType.TYPE_UINT16: 2,
-    DataType.TYPE_INT16: 2,
-    DataType.TYPE_FP16: 2,
-    DataType.TYPE_BF16: 2,
-    DataType.TYPE_UINT32: 4,
-    DataType.TYPE_INT32: 4,
-    DataType.TYPE_FP32: 4,
-    DataType.TYPE_UINT64: 8,
-    DataType.TYPE_INT64: 8,
-    DataType.TYPE_FP64: 8,
-}
 
 
 def sample(batch: str = "batch_size: 1", data: str = "zero_data: true", rest: str = "", **changed: str) -> str:
@@ -34,16 +16,16 @@ def sample(batch: str = "batch_size: 1", data: str = "zero_data: true", rest: st
     return f'model_warmup [ {{ name: "zeros" {batch} inputs {{ key: "{name}" value {{ {tensor} }} }} {rest} }} ]'
 
 
-def _samples(config: Configuration) -> Iterator[tuple[int, ModelWarmup]]:
+def samples(config: Configuration) -> Iterator[tuple[int, ModelWarmup]]:
     """Every sample that is not skipped, of a model that runs samples at all."""
     if config.backend != "ensemble":
         yield from ((index, one) for index, one in enumerate(config.proto.model_warmup) if one.batch_size > 0)
 
 
-def _tensors(config: Configuration) -> Iterator[tuple[int, str, ModelWarmup.Input, ModelInput | None]]:
+def tensors(config: Configuration) -> Iterator[tuple[int, str, ModelWarmup.Input, ModelInput | None]]:
     """Every tensor of those samples, with the input that it is for."""
     inputs = {tensor.name: tensor for tensor in config.proto.input}
-    for index, one in _samples(config):
+    for index, one in samples(config):
         for name, tensor in sorted(one.inputs.items()):
             yield index, name, tensor, inputs.get(name)
 
@@ -71,54 +53,6 @@ def samples_have_a_batch_size(config: Configuration) -> Iterator[Found]:
 
 
 @rule(
-    "W602",
-    Severity.ERROR,
-    bad=Example(sample(dims="-1")),
-    good=Example(sample()),
-    refused="expects all variable-size dimensions are specified",
-)
-def samples_have_a_shape(config: Configuration) -> Iterator[Found]:
-    """A tensor of a warm-up sample has a -1 in its dims.
-
-    The model is refused: "warmup setting expects all variable-size dimensions are specified for input 'x'".
-
-    Source: core, backend_model_instance.cc (GenerateWarmupData).
-    Fix: write a size that clients really send; one sample for each size that matters.
-    """
-    for index, name, tensor, _ in _tensors(config):
-        if any(dim < 0 for dim in tensor.dims):
-            yield Found(
-                config.at("model_warmup", index, "inputs"),
-                f'the warm-up sample for "{name}" has dims {list(tensor.dims)}, and a sample needs a size: the model '
-                "cannot load. Write one that clients send.",
-            )
-
-
-@rule(
-    "W603",
-    Severity.ERROR,
-    bad=Example(sample(data="")),
-    good=Example(sample()),
-    refused="to have input_data_type set",
-)
-def samples_have_data(config: Configuration) -> Iterator[Found]:
-    """A tensor of a warm-up sample does not say where its data comes from.
-
-    The model is refused: "warmup setting expects input 'x' to have input_data_type set".
-
-    Source: core, backend_model_instance.cc (GenerateWarmupData).
-    Fix: write zero_data: true, random_data: true or input_data_file: "file in the folder warmup".
-    """
-    for index, name, tensor, _ in _tensors(config):
-        if tensor.WhichOneof("input_data_type") is None:
-            yield Found(
-                config.at("model_warmup", index, "inputs"),
-                f'the warm-up sample for "{name}" has none of zero_data, random_data and input_data_file: the model '
-                "cannot load. Write one of them.",
-            )
-
-
-@rule(
     "W604",
     Severity.ERROR,
     bad=Example(sample(name="z")),
@@ -134,7 +68,7 @@ def samples_have_every_input(config: Configuration) -> Iterator[Found]:
     Fix: add the input to the sample's `inputs`; its key is the input's name.
     """
     required = [tensor.name for tensor in config.proto.input if not tensor.optional]
-    for index, one in _samples(config):
+    for index, one in samples(config):
         if missing := [name for name in required if name not in one.inputs]:
             yield Found(
                 config.at("model_warmup", index),
@@ -160,7 +94,7 @@ def samples_have_known_inputs(config: Configuration) -> Iterator[Found]:
         return
     controls = {control.name for control in config.proto.sequence_batching.control_input}
     states = {state.input_name for state in config.proto.sequence_batching.state}
-    for index, name, _, declared in _tensors(config):
+    for index, name, _, declared in tensors(config):
         if declared is None and name not in controls | states:
             yield Found(
                 config.at("model_warmup", index, "inputs"),
@@ -179,13 +113,13 @@ def samples_have_known_inputs(config: Configuration) -> Iterator[Found]:
 def samples_fit_the_inputs(config: Configuration) -> Iterator[Found]:
     """A tensor of a warm-up sample has a shape that the input does not take.
 
-    The model is refused: "unexpected shape for input 'x' ... Expected [-1,2], got [1,3]". The dims of a sample are those
-    of one item, without the batch dimension.
+    The model is refused: "unexpected shape for input 'x' ... Expected [-1,2], got [1,3]". The dims of a sample are
+    those of one item, without the batch dimension.
 
     Source: core, infer_request.cc (Normalize).
     Fix: write the input's dims, with a size for each -1.
     """
-    for index, name, tensor, declared in _tensors(config):
+    for index, name, tensor, declared in tensors(config):
         if declared is None or any(dim < 0 for dim in tensor.dims):
             continue
         fits = len(tensor.dims) == len(declared.dims) and all(
@@ -214,7 +148,7 @@ def samples_have_the_inputs_type(config: Configuration) -> Iterator[Found]:
     Source: core, infer_request.cc (Normalize).
     Fix: write the input's data type.
     """
-    for index, name, tensor, declared in _tensors(config):
+    for index, name, tensor, declared in tensors(config):
         if declared is not None and tensor.data_type != declared.data_type:
             given, wanted = (DataType.Name(kind) for kind in (tensor.data_type, declared.data_type))
             yield Found(
@@ -240,7 +174,7 @@ def samples_are_possible_batches(config: Configuration) -> Iterator[Found]:
     Fix: write at most max_batch_size.
     """
     most = config.proto.max_batch_size
-    for index, one in _samples(config):
+    for index, one in samples(config):
         if most > 0 and one.batch_size > most:
             yield Found(
                 config.at("model_warmup", index, "batch_size"),
@@ -259,79 +193,19 @@ def a_sample_of_a_model_without_batches_is_one(config: Configuration) -> Iterato
     """A warm-up sample of several requests for a model that does not batch.
 
     With `max_batch_size: 0` the backend gets one request at a time, except for the warm-up, which hands it batch_size
-    requests at once. The backend of Python models ends the whole server over that (measured on 2.51: tritonserver aborts
-    while it loads the model).
+    requests at once. The backend of Python models ends the whole server over that (measured on 2.51: tritonserver
+    aborts while it loads the model).
 
     Source: the abort itself, on 2.51; core, backend_model_instance.cc (WarmUp).
     Fix: write batch_size: 1.
     """
-    for index, one in _samples(config):
+    for index, one in samples(config):
         if config.proto.max_batch_size == 0 and one.batch_size > 1:
             yield Found(
                 config.at("model_warmup", index, "batch_size"),
                 f'warm-up sample "{one.name}" has batch_size {one.batch_size} and the model max_batch_size 0: '
                 "tritonserver can crash while it loads. Write batch_size: 1.",
                 fix=config.document.replaced("1", "model_warmup", index, "batch_size"),
-            )
-
-
-def _file(config: Configuration, tensor: ModelWarmup.Input) -> Path | None:
-    name = tensor.input_data_file
-    return config.model.folder / "warmup" / name if name else None
-
-
-@rule(
-    "W610",
-    Severity.ERROR,
-    bad=Example(sample(data='input_data_file: "row"')),
-    good=Example(sample(data='input_data_file: "row"'), files={"warmup/row": "8 bytes."}),
-    refused="failed to open text file for read",
-)
-def sample_files_are_there(config: Configuration) -> Iterator[Found]:
-    """The file of a warm-up sample is not in the model's folder `warmup`.
-
-    The model is refused: "failed to open text file for read".
-
-    Source: core, backend_model_instance.cc (GenerateWarmupData).
-    Fix: put the tensor's raw bytes there, for one item.
-    """
-    for index, name, tensor, _ in _tensors(config):
-        path = _file(config, tensor)
-        if path is not None and not path.is_file():
-            yield Found(
-                config.at("model_warmup", index, "inputs"),
-                f'the warm-up sample for "{name}" reads warmup/{tensor.input_data_file}, which is not there: the model '
-                "cannot load. Put the raw bytes there.",
-            )
-
-
-@rule(
-    "W611",
-    Severity.ERROR,
-    bad=Example(sample(data='input_data_file: "row"'), files={"warmup/row": "short"}),
-    good=Example(sample(data='input_data_file: "row"'), files={"warmup/row": "8 bytes."}),
-    refused="warmup setting expects",
-)
-def sample_files_are_long_enough(config: Configuration) -> Iterator[Found]:
-    """The file of a warm-up sample holds fewer bytes than the tensor has.
-
-    The model is refused: "warmup setting expects 8 bytes, but the data provided from row only has 5 bytes". A longer file
-    is cut off without a word.
-
-    Source: core, backend_model_instance.cc (GenerateWarmupData).
-    Fix: write the raw bytes of one item: elements of dims x bytes of the type.
-    """
-    for index, name, tensor, _ in _tensors(config):
-        path = _file(config, tensor)
-        size = ELEMENT_BYTES.get(tensor.data_type)
-        if path is None or size is None or not path.is_file() or any(dim < 0 for dim in tensor.dims):
-            continue
-        wanted, found = size * math.prod(tensor.dims), path.stat().st_size
-        if found < wanted:
-            yield Found(
-                config.at("model_warmup", index, "inputs"),
-                f'the warm-up sample for "{name}" needs {wanted} bytes, and warmup/{tensor.input_data_file} has '
-                f"{found}: the model cannot load. Write the raw bytes of one item.",
             )
 
 
@@ -354,8 +228,8 @@ def _on_gpu(config: Configuration) -> bool:
 def variable_shapes_are_warmed(config: Configuration) -> Iterator[Found]:
     """A GPU model with inputs of variable shape, and no warm-up for them or for the largest batch.
 
-    The first request of each new shape pays for memory and the choice of kernels, and the largest batch comes only under
-    load, when the stall is worst.
+    The first request of each new shape pays for memory and the choice of kernels, and the largest batch comes only
+    under load, when the stall is worst.
 
     Source: server documentation, model_configuration.md (Model Warmup); onnxruntime#12120.
     Fix: a sample with batch_size = max_batch_size and the longest shape that clients send.
@@ -380,15 +254,15 @@ def variable_shapes_are_warmed(config: Configuration) -> Iterator[Found]:
 def a_sample_is_several_requests(config: Configuration) -> Iterator[Found]:
     """A warm-up sample with batch_size N reaches a Python model as N requests of one row.
 
-    `execute` gets a list of N requests with shape [1, ...], not one of shape [N, ...]. A model.py that runs each request
-    by itself is warmed for one row only. Measured: a sample with batch_size 4 is one execution of 4 requests.
+    `execute` gets a list of N requests with shape [1, ...], not one of shape [N, ...]. A model.py that runs each
+    request by itself is warmed for one row only. Measured: a sample with batch_size 4 is one execution of 4 requests.
 
     Source: core, backend_model_instance.cc (WarmUp).
     Fix: join the requests in model.py, or call the model with the largest batch at the end of `initialize`.
     """
     if config.backend != "python":
         return
-    for index, one in _samples(config):
+    for index, one in samples(config):
         if 1 < one.batch_size <= config.proto.max_batch_size:
             yield Found(
                 config.at("model_warmup", index, "batch_size"),
