@@ -37,7 +37,7 @@ def python_models_keep_their_own_state(config: Configuration) -> Iterator[Found]
     The Python backend has no way to hand a state back: the state input arrives with its initial value in every request
     of a sequence. The model loads (measured).
 
-    Source: python_backend does not use the state functions of tritonbackend.h; server#4470.
+    Source: python_backend does not use the state functions of tritonbackend.h.
     Fix: keep the state in the model, by request.correlation_id(), and drop it at the end of the sequence.
     """
     if config.backend == "python" and config.proto.sequence_batching.state:
