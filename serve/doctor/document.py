@@ -12,7 +12,7 @@ from serve.doctor.finding import Edit, Position
 from serve.doctor.pbtxt import Field, Value, fields_of
 
 # The largest real ones hold a few hundred kB of ensemble; a file of 100 MB is something else.
-LARGEST_BYTES = 4 * 1024 * 1024
+LARGEST_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, kw_only=True)
