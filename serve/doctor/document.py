@@ -112,6 +112,27 @@ class Document:
         value = self.value(*steps)
         return (Edit(start=value.start, end=value.end, text=text),) if value is not None else ()
 
+    def rewritten(self, text: str, *steps: str | int) -> tuple[Edit, ...]:
+        """The edit that puts `text` in the place of a field, its name included, where the file writes it once."""
+        field = self.field(*steps)
+        return (Edit(start=field.start, end=field.end, text=text),) if field is not None else ()
+
+    def removed(self, *steps: str | int) -> tuple[Edit, ...]:
+        """The edit that takes a field out, with its line where nothing else is on it."""
+        field = self.field(*steps)
+        if field is None:
+            return ()
+        start, end = field.start, field.end
+        while self.text[end : end + 1] in (" ", "\t", ",", ";"):
+            end += 1
+        before = self.text.rfind("\n", 0, start) + 1
+        if not self.text[before:start].strip():
+            if self.text[end : end + 1] == "\n":
+                start, end = before, end + 1
+            elif self.text[end : end + 2] == "\r\n":
+                start, end = before, end + 2
+        return (Edit(start=start, end=end, text=""),)
+
     def appended(self, line: str) -> tuple[Edit, ...]:
         """The edit that adds a line at the end of the file."""
         gap = "" if not self.text or self.text.endswith("\n") else "\n"

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from google.protobuf import text_format
-from tritonclient.grpc.model_config_pb2 import ModelConfig
+from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
 from export.signature import SignatureError
 from serve.doctor.document import Document
@@ -68,6 +68,10 @@ class Configuration:
     def at_parameter(self, key: str) -> Position:
         """Where the entry `key` of `parameters` stands."""
         return self.document.at_entry("parameters", key)
+
+    def type_name(self, data_type: int) -> str:
+        """`TYPE_FP32` for its number."""
+        return str(DataType.Name(data_type)) if data_type in DataType.values() else f"type {data_type}"
 
     def parameter(self, key: str) -> str | None:
         """The string value of a parameter, None when it is not set."""

@@ -49,6 +49,7 @@ def _unknown_field(field: Field, descriptor: Descriptor) -> Unknown:
 
 
 def _enum(document: Document, values: tuple[Value, ...], field: FieldDescriptor) -> Iterator[Unknown]:
+    assert field.enum_type is not None
     names = list(field.enum_type.values_by_name)
     for value in values:
         word = document.slice(value)

@@ -152,7 +152,11 @@ def _tensors(proto: ModelConfig, kind: str) -> dict[str, tuple[str, tuple[int, .
     "L020",
     Severity.ERROR,
     bad=Example("max_batch_size: 8", files={"1/weights.bin": "of no known backend"}, whole=True),
-    good=Example('max_batch_size: 8\nbackend: "identity"', files={"1/weights.bin": "of a custom backend"}, whole=True),
+    good=Example(
+        'max_batch_size: 8\nbackend: "python"',
+        files={"1/model.py": "class TritonPythonModel:\n    def execute(self, requests):\n        return []\n"},
+        whole=True,
+    ),
     refused="Could not determine backend",
 )
 def backend_can_be_found(config: Configuration) -> Iterator[Found]:
