@@ -3,9 +3,11 @@
 import asyncio
 import json
 import shutil
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,9 +36,7 @@ class Examiner:
 
     def load(self, example: Example) -> str:
         """Load an example: "" when the server takes it, else what it says about it, its log included."""
-        self._call(f"repository/models/{NAME}/unload")
-        for folder in self.repository.iterdir():
-            shutil.rmtree(folder)
+        self._clear()
         scratch = self.repository.parent / "scratch"
         write(example, scratch)
         for folder in scratch.iterdir():
@@ -46,9 +46,30 @@ class Examiner:
         refusal = self._call(f"repository/models/{NAME}/load")
         if not refusal:
             return ""
+        return refusal + self._log(logged)
+
+    def load_together(self, examples: Mapping[str, Example]) -> dict[str, str]:
+        """Load many examples at a time, each under its own name; what `load` says of each.
+
+        Of the log it holds the lines that speak of the model.
+        """
+        self._clear()
+        logged = self.server.log.stat().st_size
+        for name, example in examples.items():
+            write(example, self.repository, name=name)
+        with ThreadPoolExecutor(4) as pool:
+            calls = {name: pool.submit(self._call, f"repository/models/{name}/load") for name in examples}
+            answers = {name: call.result() for name, call in calls.items()}
+        lines = self._log(logged).splitlines()
+        return {
+            name: "\n".join([answer, *(line for line in lines if name in line)]) if answer else ""
+            for name, answer in answers.items()
+        }
+
+    def _log(self, since: int) -> str:
         with self.server.log.open("rb") as log:
-            log.seek(logged)
-            return refusal + log.read().decode(errors="replace")
+            log.seek(since)
+            return log.read().decode(errors="replace")
 
     def config(self) -> Any:
         """The loaded example's configuration as the server reports it."""
@@ -75,13 +96,30 @@ class Examiner:
 
             await asyncio.gather(*(one(index, inputs) for index, inputs in enumerate(requests)))
 
+    def _clear(self) -> None:
+        """Unload everything and wait until it is gone: a load that overtakes an unload confuses the server."""
+        for folder in self.repository.iterdir():
+            self._call(f"repository/models/{folder.name}/unload")
+        for _ in range(500):
+            index = json.loads(self._call("repository/index"))
+            if all(
+                one.get("state", "UNAVAILABLE") == "UNAVAILABLE" and one.get("reason") != "unloading" for one in index
+            ):
+                break
+            time.sleep(0.02)
+        else:
+            raise AssertionError(f"still there: {index}")
+        for folder in self.repository.iterdir():
+            shutil.rmtree(folder)
+
     def _call(self, path: str) -> str:
+        """POST; the body of the answer, which is empty unless the server refuses or has something to tell."""
         request = urllib.request.Request(f"http://{self.server.http_url}/v2/{path}", data=b"{}", method="POST")
         try:
-            urllib.request.urlopen(request, timeout=60).close()
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                return str(answer.read().decode())
         except urllib.error.HTTPError as error:
             return error.read().decode(errors="replace")
-        return ""
 
     def _get(self, path: str) -> bytes:
         with urllib.request.urlopen(f"http://{self.server.http_url}/v2/{path}", timeout=10) as answer:

@@ -12,7 +12,7 @@ from serve.doctor.finding import Edit, Position
 from serve.doctor.pbtxt import Field, Value, fields_of
 
 # The largest real ones hold a few hundred kB of ensemble; a file of 100 MB is something else.
-LARGEST_BYTES = 4 * 1024 * 1024
+LARGEST_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +111,27 @@ class Document:
         """The edit that puts `text` in the place of a value; none when the file does not write that value."""
         value = self.value(*steps)
         return (Edit(start=value.start, end=value.end, text=text),) if value is not None else ()
+
+    def rewritten(self, text: str, *steps: str | int) -> tuple[Edit, ...]:
+        """The edit that puts `text` in the place of a field, its name included, where the file writes it once."""
+        field = self.field(*steps)
+        return (Edit(start=field.start, end=field.end, text=text),) if field is not None else ()
+
+    def removed(self, *steps: str | int) -> tuple[Edit, ...]:
+        """The edit that takes a field out, with its line where nothing else is on it."""
+        field = self.field(*steps)
+        if field is None:
+            return ()
+        start, end = field.start, field.end
+        while self.text[end : end + 1] in (" ", "\t", ",", ";"):
+            end += 1
+        before = self.text.rfind("\n", 0, start) + 1
+        if not self.text[before:start].strip():
+            if self.text[end : end + 1] == "\n":
+                start, end = before, end + 1
+            elif self.text[end : end + 2] == "\r\n":
+                start, end = before, end + 2
+        return (Edit(start=start, end=end, text=""),)
 
     def appended(self, line: str) -> tuple[Edit, ...]:
         """The edit that adds a line at the end of the file."""

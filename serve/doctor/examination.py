@@ -1,6 +1,7 @@
 """Runs the rules over a repository: every finding that no comment silences, in the order of files and lines."""
 
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 
 from serve.doctor.document import Document
 from serve.doctor.finding import Finding, Found, Position
@@ -71,4 +72,4 @@ def _whereabouts(subject: object) -> Position:
             return Position(path=subject.folder)
         case Document() | Source() | Repository() | Suppressions():
             return Position(path=subject.path)
-    raise TypeError(f"{subject!r} is nothing that the doctor looks at")
+    return Position(path=Path())

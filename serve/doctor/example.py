@@ -42,13 +42,14 @@ class TritonPythonModel:
 """
 
 
-def write(example: Example, repository: Path) -> Path:
-    """Write the example below `repository`, which is made; the folder of its model."""
-    folder = repository / NAME
+def write(example: Example, repository: Path, *, name: str = NAME) -> Path:
+    """Write the example as the model `name` below `repository`, which is made; the folder of its model."""
+    folder = repository / name
     folder.mkdir(parents=True)
     files = dict(example.files)
     if example.config is not None:
-        files["config.pbtxt"] = example.config if example.whole else completed(example.config)
+        text = example.config if example.whole else completed(example.config)
+        files["config.pbtxt"] = text.replace(f'name: "{NAME}"', f'name: "{name}"')
     if not example.whole and not any(path.startswith("1/") for path in files):
         files |= _model_file(files.get("config.pbtxt", ""))
     for path, text in files.items():

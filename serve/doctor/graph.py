@@ -43,6 +43,16 @@ class Graph:
             outputs={value.name: Tensor.of(value) for value in graph.output},
         )
 
+    @cached_property
+    def unshaped(self) -> frozenset[str]:
+        """Inputs and outputs whose rank the graph does not tell, or that are no tensors."""
+        values = [*self.proto.graph.input, *self.proto.graph.output]
+        return frozenset(
+            value.name
+            for value in values
+            if not value.type.HasField("tensor_type") or not value.type.tensor_type.HasField("shape")
+        )
+
     @property
     def opset(self) -> int:
         """The version of ONNX's own operators; 0 when the file does not say."""

@@ -1,13 +1,14 @@
 """A model repository as the doctor reads it: models, their versions, configurations, graphs and sources."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 from google.protobuf import text_format
-from tritonclient.grpc.model_config_pb2 import ModelConfig
+from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
 from export.signature import SignatureError
 from serve.doctor.document import Document
@@ -37,6 +38,11 @@ PLATFORMS = {
 DEFAULT_FILES = {"onnxruntime": "model.onnx", "tensorrt": "model.plan", "pytorch": "model.pt", "python": "model.py"}
 
 
+VERSION = re.compile("0|[1-9][0-9]{0,17}")
+# Folders that tritonserver takes as models and nobody means as one, besides those with a dot in front.
+STRANGERS = ("__pycache__", "lost+found")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Configuration:
     """One config.pbtxt or variant that can be parsed, with everything that it speaks of.
@@ -62,6 +68,10 @@ class Configuration:
     def at_parameter(self, key: str) -> Position:
         """Where the entry `key` of `parameters` stands."""
         return self.document.at_entry("parameters", key)
+
+    def type_name(self, data_type: int) -> str:
+        """`TYPE_FP32` for its number."""
+        return str(DataType.Name(data_type)) if data_type in DataType.values() else f"type {data_type}"
 
     def parameter(self, key: str) -> str | None:
         """The string value of a parameter, None when it is not set."""
@@ -141,10 +151,10 @@ class Model:
 
     @cached_property
     def version_folders(self) -> dict[int, Path]:
-        """Folders that Triton takes as versions, by number, in rising order: leading zeros do not count."""
+        """Folders that Triton takes as versions, by number, in rising order; it skips names with a leading zero."""
         found = {}
         for path in entries(self.folder):
-            if path.name.isascii() and path.name.isdecimal() and len(path.name) < 19 and is_folder(path):
+            if VERSION.fullmatch(path.name) and is_folder(path):
                 found[int(path.name)] = path
         return dict(sorted(found.items()))
 
@@ -161,7 +171,11 @@ class Model:
     def documents(self) -> tuple[Document, ...]:
         """config.pbtxt, which need not exist, and every configs/*.pbtxt, readable or not."""
         variants = (path for path in entries(self.folder / "configs") if path.suffix == ".pbtxt")
-        return tuple(Document.read(path) for path in [self.folder / "config.pbtxt", *variants])
+        texts = self.repository.texts
+        return tuple(
+            Document(path=path, text=texts[path]) if path in texts else Document.read(path)
+            for path in [self.folder / "config.pbtxt", *variants]
+        )
 
     @cached_property
     def configurations(self) -> tuple[Configuration, ...]:
@@ -201,19 +215,28 @@ class Model:
 
 @dataclass(frozen=True, kw_only=True)
 class Repository:
-    """A folder of models, and what they are meant to run on. `only` limits it to the models of these names."""
+    """A folder of models, and what they are meant to run on.
+
+    `only` limits it to the models of these names; `texts` are to be read in the place of those files.
+    """
 
     path: Path
     target: Target = field(default_factory=Target)
     only: tuple[str, ...] | None = None
+    texts: Mapping[Path, str] = field(default_factory=dict)
 
     @cached_property
     def models(self) -> tuple[Model, ...]:
-        """Every model, by name; folders with a dot in front are not models, a rule says what they do."""
-        folders = (path for path in entries(self.path) if is_folder(path) and not path.name.startswith("."))
+        """Every model, by name, without the `strangers`."""
+        folders = (path for path in entries(self.path) if is_folder(path) and not _is_stranger(path))
         return tuple(
             Model(repository=self, folder=path) for path in folders if self.only is None or path.name in self.only
         )
+
+    @property
+    def strangers(self) -> list[Path]:
+        """Folders that tritonserver takes as models although nobody means them as such."""
+        return [path for path in entries(self.path) if is_folder(path) and _is_stranger(path)]
 
     def model(self, name: str) -> Model | None:
         """The model of this name, also where `only` leaves it out; None when the repository has none."""
@@ -229,6 +252,10 @@ def entries(folder: Path) -> list[Path]:
         return sorted(folder.iterdir())
     except OSError:
         return []
+
+
+def _is_stranger(path: Path) -> bool:
+    return path.name.startswith(".") or path.name in STRANGERS
 
 
 def is_folder(path: Path) -> bool:

@@ -1,7 +1,7 @@
 """Comments that silence the doctor: `# doctor: ignore=B204 reason`.
 
-At the end of a line the comment silences findings of that line; on a line of its own, those of the whole file and, in
-a config.pbtxt, those that stand in no text file of the model (a folder, an ONNX file).
+At the end of a line the comment silences findings of that line; on a line of its own, those of the whole file, and in
+config.pbtxt those of the whole model: its variants, folders and graphs too, but not its model.py.
 """
 
 import re
@@ -14,7 +14,6 @@ from serve.doctor.finding import Finding, Position
 from serve.doctor.pbtxt import comments
 
 COMMENT = re.compile(r"#\s*doctor:\s*ignore=(?P<codes>[A-Za-z0-9]+(?:\s*,\s*[A-Za-z0-9]+)*)(?P<reason>.*)")
-TEXT_FILES = (".pbtxt", ".py")
 
 
 @dataclass(kw_only=True)
@@ -33,7 +32,7 @@ class Suppression:
             return False
         if finding.at.path == self.at.path:
             return self.line in (None, finding.at.line)
-        return self.line is None and self.at.path.name == "config.pbtxt" and finding.at.path.suffix not in TEXT_FILES
+        return self.line is None and self.at.path.name == "config.pbtxt" and finding.at.path.suffix != ".py"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,8 @@ from export.terminal import Mistake
 class Target:
     """`release` is that of NVIDIA's container as (year, month); None is unknown, as it is for the other fields.
 
-    `cores`: CPU cores of the machine. `gpus`: number of GPUs. `memory_bytes`: RAM. `cache`: whether the server is
+    `cores`: CPU cores of the machine. `gpus`: number of GPUs. `memory_bytes`: RAM. `latency_us`: the
+    latency that is promised. `cache`: whether the server is
     started with --cache-config. `rate_limit`: whether it is started with --rate-limit=execution_count.
     """
 
@@ -18,6 +19,7 @@ class Target:
     cores: int | None = None
     gpus: int | None = None
     memory_bytes: int | None = None
+    latency_us: int | None = None
     cache: bool | None = None
     rate_limit: bool | None = None
 
