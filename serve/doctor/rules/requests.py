@@ -9,24 +9,23 @@ from serve.doctor.source import Source
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 # They look at the list of requests and keep nothing of it.
+LOOKING = (
+    "enumerate",
+    "filter",
+    "iter",
+    "len",
+    "list",
+    "map",
+    "max",
+    "min",
+    "range",
+    "reversed",
+    "sorted",
+    "sum",
+    "zip",
+)
 HARMLESS = frozenset(
-    (
-        "all",
-        "any",
-        "bool",
-        "enumerate",
-        "filter",
-        "hasattr",
-        "id",
-        "isinstance",
-        "iter",
-        "len",
-        "list",
-        "map",
-        "max",
-        "min",
-    )
-    + ("print", "range", "repr", "reversed", "sorted", "str", "sum", "tuple", "type", "zip")
+    (*LOOKING, "all", "any", "bool", "hasattr", "id", "isinstance", "print", "repr", "str", "tuple", "type")
 )
 
 

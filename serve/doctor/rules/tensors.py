@@ -16,7 +16,7 @@ RAGGED = (
 )
 ARRAYS = 'arrays = [pb_utils.get_input_tensor_by_name(request, "x").as_numpy() for request in requests]'
 JOINS = ("concatenate", "vstack", "stack", "cat")
-HANDLED = ("pad", "ravel", "flatten", "reshape", "hstack", "view", "cumsum", "split", "squeeze", "nested")
+HANDLED = ("pad", "ravel", "flatten", "reshape", "hstack", "view", "cumsum", "squeeze", "nested")
 """Words that a file has that deals with lengths."""
 
 
@@ -128,7 +128,7 @@ def _along_rows(call: ast.Call) -> bool:
 def _handles_lengths(source: Source) -> bool:
     text = source.document.text.lower()
     # What follows the join is no sign: np.split(result, ...) is what the simple case does as well.
-    return any(word in text for word in HANDLED if word != "split")
+    return any(word in text for word in HANDLED)
 
 
 @rule(
