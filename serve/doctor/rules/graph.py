@@ -157,7 +157,7 @@ def names_are_used_once(config: Configuration) -> Iterator[Found]:
 def optional_inputs_do_not_batch(config: Configuration) -> Iterator[Found]:
     """An input is optional and the model batches.
 
-    The onnxruntime backend refuses the model: "optional input 'bias' is not supported for models that support batching".
+    The onnxruntime backend refuses it: "optional input 'bias' is not supported for models that support batching".
     The Python backend takes it, but only requests with the same set of inputs share a batch: three with and three
     without run as two executions of three.
 
