@@ -142,8 +142,8 @@ def test_a_queue_policy_makes_a_burst_stand_still(triton: Examiner) -> None:
         triton.batches(rows([2] * 100), model=model, gap_s=0.0)
         return time.monotonic() - started
 
-    # A burst sometimes gets through without a pause; three in a row do not.
-    bursts = [(seconds("B208_good"), seconds("B208_bad")) for _ in range(3)]
+    # A burst sometimes gets through without a pause; two in a row hardly ever do.
+    bursts = [(seconds("B208_good"), seconds("B208_bad")) for _ in range(2)]
     assert sum(bad for _, bad in bursts) - sum(good for good, _ in bursts) > 0.5
 
 
