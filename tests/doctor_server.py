@@ -16,7 +16,7 @@ from typing import Any
 from numpy.typing import NDArray
 from tritonclient.grpc import InferInput
 from tritonclient.grpc import aio as triton
-from tritonclient.utils import np_to_triton_dtype
+from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from clients.counters import Counters
 from serve.doctor.example import NAME, write
@@ -76,25 +76,66 @@ class Examiner:
         return json.loads(self._get(f"models/{NAME}/config"))
 
     def batches(
-        self, requests: Sequence[Mapping[str, NDArray[Any]]], *, gap_s: float = 0.005, **options: Any
+        self,
+        requests: Sequence[Mapping[str, NDArray[Any]]],
+        *,
+        model: str = NAME,
+        gap_s: float = 0.005,
+        **options: Any,
     ) -> dict[int, int]:
         """Send requests in this order, all in flight together; executions by their number of rows.
 
-        `options` go to tritonclient's `infer`: priority, timeout (us), sequence_id.
+        `options` go to tritonclient's `infer`: priority, timeout (us), sequence_id. Raises at the first refusal.
         """
-        asyncio.run(self._send(requests, gap_s, options))
-        return dict(Counters.read(self.server.grpc_url, NAME).batches)
+        rows = self.counters(model).rows + sum(len(next(iter(inputs.values()))) for inputs in requests)
+        for refusal in self.refusals(requests, model=model, gap_s=gap_s, **options):
+            raise AssertionError(refusal)
+        # The server counts an execution a moment after its answers have left.
+        for _ in range(200):
+            counted = self.counters(model)
+            if counted.rows >= rows and sum(size * count for size, count in counted.batches.items()) >= rows:
+                break
+            time.sleep(0.01)
+        return dict(counted.batches)
+
+    def refusals(
+        self,
+        requests: Sequence[Mapping[str, NDArray[Any]]],
+        *,
+        model: str = NAME,
+        gap_s: float = 0.005,
+        **options: Any,
+    ) -> list[str]:
+        """Send requests as `batches` does; what the server says of those that it does not answer."""
+        return [said for said in asyncio.run(self._send(requests, model, gap_s, options)) if said]
+
+    def counters(self, model: str = NAME) -> Counters:
+        """The server's counters of a model."""
+        return Counters.read(self.server.grpc_url, model)
+
+    def statistics(self, model: str = NAME) -> Any:
+        """The server's statistics of a model, as JSON."""
+        return json.loads(self._get(f"models/{model}/stats"))["model_stats"][0]
+
+    def index(self) -> list[dict[str, str]]:
+        """The server's repository index."""
+        found: list[dict[str, str]] = json.loads(self._call("repository/index"))
+        return found
 
     async def _send(
-        self, requests: Sequence[Mapping[str, NDArray[Any]]], gap_s: float, options: Mapping[str, Any]
-    ) -> None:
+        self, requests: Sequence[Mapping[str, NDArray[Any]]], model: str, gap_s: float, options: Mapping[str, Any]
+    ) -> list[str]:
         async with triton.InferenceServerClient(self.server.grpc_url) as client:
 
-            async def one(index: int, inputs: Mapping[str, NDArray[Any]]) -> None:
+            async def one(index: int, inputs: Mapping[str, NDArray[Any]]) -> str:
                 await asyncio.sleep(index * gap_s)
-                await client.infer(NAME, [_tensor(name, array) for name, array in inputs.items()], **options)
+                try:
+                    await client.infer(model, [_tensor(name, array) for name, array in inputs.items()], **options)
+                except InferenceServerException as error:
+                    return str(error)
+                return ""
 
-            await asyncio.gather(*(one(index, inputs) for index, inputs in enumerate(requests)))
+            return await asyncio.gather(*(one(index, inputs) for index, inputs in enumerate(requests)))
 
     def _clear(self) -> None:
         """Unload everything and wait until it is gone: a load that overtakes an unload confuses the server."""

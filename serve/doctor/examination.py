@@ -50,6 +50,9 @@ def apply(rule: Rule, subject: object, model: Model | None) -> Iterator[Finding]
     """What one rule finds in one subject."""
     try:
         found = list(rule.check(subject))
+    except OSError as error:  # missing permissions, for the most part
+        where = Position(path=Path(error.filename)) if isinstance(error.filename, str) else _whereabouts(subject)
+        found = [Found(where, f"cannot be looked at ({error.strerror}), so this could not be checked. Permit it.")]
     # A rule that fails must not cost the findings of the others; the tests allow no such finding.
     except Exception as error:
         found = [Found(_whereabouts(subject), f"the rule itself failed here ({error!r}). Please report it.")]

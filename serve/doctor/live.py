@@ -29,8 +29,9 @@ LARGEST_LOG_BYTES = 16 * 1024 * 1024
 class LiveServer:
     """What one server says of itself, read once.
 
-    `index` are the entries of the repository index, `configs` and `statistics` by model and version; `log` is its log's
-    text, "" when none was given. `shared_memory` are the files in /dev/shm, None where the server is on another machine.
+    `index` are the entries of the repository index, `configs` by model, `statistics` of each model's version; `log` is
+    its log's text, "" when none was given. `shared_memory` are the files in /dev/shm, None where the server is on
+    another machine.
     """
 
     url: str

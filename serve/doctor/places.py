@@ -17,10 +17,14 @@ def repositories(paths: Iterable[Path], target: Target) -> list[Repository]:
             found[repository] = None
         elif (models := found.setdefault(repository, set())) is not None:
             models.add(model)
-    return [
+    known = [
         Repository(path=path, target=target, only=None if models is None else tuple(sorted(models)))
         for path, models in found.items()
     ]
+    for repository in known:
+        if not repository.models and not repository.strangers:
+            raise Mistake(f"{repository.path}: no model is there. A repository has a folder for each model.")
+    return known
 
 
 def _place(path: Path) -> tuple[Path, str | None]:

@@ -1,5 +1,6 @@
 """A model repository as the doctor reads it: models, their versions, configurations, graphs and sources."""
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -92,7 +93,7 @@ class Configuration:
         if proto.backend or proto.platform:
             return proto.backend or PLATFORMS.get(proto.platform, "")
         for name, backend in BACKEND_FILES.items():
-            if any((self.model.version_folder(number) / name).exists() for number in self.model.versions):
+            if any(os.path.lexists(self.model.version_folder(number) / name) for number in self.model.versions):
                 return backend
         _, dot, suffix = self.model.name.rpartition(".")
         return suffix if dot else ""
@@ -131,7 +132,7 @@ class Configuration:
     def source(self) -> Source | None:
         """The model.py that the model serves, where the backend is python and the file exists."""
         path = self.model_file
-        if path is None or self.backend != "python" or not path.exists():
+        if path is None or self.backend != "python" or not os.path.lexists(path):
             return None
         return Source.read(path, self)
 

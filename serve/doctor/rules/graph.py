@@ -157,9 +157,9 @@ def names_are_used_once(config: Configuration) -> Iterator[Found]:
 def optional_inputs_do_not_batch(config: Configuration) -> Iterator[Found]:
     """An input is optional and the model batches.
 
-    The onnxruntime backend refuses the model: "optional input 'bias' is not supported for models that support
-    batching". The Python backend takes it, but only requests with the same set of inputs share a batch: three with and
-    three without run as two executions of three.
+    The onnxruntime backend refuses it: "optional input 'bias' is not supported for models that support batching".
+    The Python backend takes it, but only requests with the same set of inputs share a batch: three with and three
+    without run as two executions of three.
 
     Source: onnxruntime_backend, ValidateInputs.
     Fix: make it required, or set max_batch_size: 0, or make two models of it.

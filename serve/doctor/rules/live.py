@@ -119,8 +119,8 @@ def queues_do_not_stall(server: LiveServer) -> Iterator[Found]:
         if config.HasField("dynamic_batching") and waited_us > STALL_RATIO * max(ran_us, 1) and not full:
             yield Found(
                 server.at(name),
-                f"'{name}' version {version}: a request waits {waited_us / 1e3:.1f} ms in the queue for an execution of "
-                f"{ran_us / 1e3:.1f} ms with {rows:.1f} rows of {config.max_batch_size}. {_likely(server, name)}",
+                f"'{name}' version {version}: a request waits {waited_us / 1e3:.1f} ms in the queue for an execution "
+                f"of {ran_us / 1e3:.1f} ms with {rows:.1f} rows of {config.max_batch_size}. {_likely(server, name)}",
             )
 
 
@@ -183,9 +183,7 @@ def _likely(server: LiveServer, name: str) -> str:
     if 0 < max(queue.preferred_batch_size, default=0) < config.max_batch_size:
         return "The preferred sizes cap the batches (B204): remove them."
     if queue.max_queue_delay_microseconds:
-        return (
-            f"The delay of {queue.max_queue_delay_microseconds / 1e3:g} ms is paid by every batch (B206): shorten it."
-        )
+        return f"The delay of {queue.max_queue_delay_microseconds / 1e3:g} ms is paid by every open batch (B206)."
     return "Ask python -m serve.why what closes the batches."
 
 
