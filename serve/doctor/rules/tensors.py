@@ -75,11 +75,52 @@ def _asked(call: ast.Call) -> str | None:
 
 
 @rule(
+    "M834",
+    Severity.ERROR,
+    bad=model(
+        "responses = []",
+        "for request in requests:",
+        '    x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()',
+        '    responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("Y", x)]))',
+        "return responses",
+    ),
+    good=LOOP,
+)
+def outputs_are_declared(source: Source) -> Iterator[Found]:
+    """A response holds an output that the configuration does not declare.
+
+    It is left out without a word (measured: the request succeeds, and the answer has no outputs at all).
+
+    Source: python_backend, pb_stub.cc keeps the requested outputs only.
+    Fix: write the name as config.pbtxt has it.
+    """
+    known = {tensor.name for tensor in source.configuration.proto.output}
+    known |= {state.output_name for state in source.configuration.proto.sequence_batching.state}
+    for node in ast.walk(source.tree) if known else ():
+        if isinstance(node, ast.Call) and _name(node.func) == "InferenceResponse":
+            listed = [*node.args[:1], *(one.value for one in node.keywords if one.arg == "output_tensors")]
+            for tensor in [one for part in listed if isinstance(part, ast.List) for one in part.elts]:
+                name = tensor.args[0] if isinstance(tensor, ast.Call) and tensor.args else None
+                if isinstance(name, ast.Constant) and isinstance(name.value, str) and name.value not in known:
+                    yield Found(
+                        source.at(name),
+                        f'"{name.value}" is no output of this model, which has {", ".join(sorted(known))}: it is left '
+                        "out of every answer. Write the name of the configuration.",
+                    )
+
+
+def _name(called: ast.expr) -> str:
+    """The last part of what is called."""
+    return called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+
+
+@rule(
     "M832",
     Severity.WARNING,
     bad=Example(
         RAGGED,
         files=model(
+            "import numpy as np",
             ARRAYS,
             "sums = np.concatenate(arrays).sum(axis=1, keepdims=True)",
             'return [pb_utils.InferenceResponse([pb_utils.Tensor("y", row)]) for row in np.split(sums, len(requests))]',
@@ -179,7 +220,6 @@ def _called(source: Source) -> Iterator[tuple[ast.Call, str]]:
     for node in ast.walk(source.tree):
         if not isinstance(node, ast.Call):
             continue
-        called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         names = [keyword.value for keyword in node.keywords if keyword.arg == "model_name"]
-        if called == "InferenceRequest" and names and isinstance(names[0], ast.Constant):
+        if _name(node.func) == "InferenceRequest" and names and isinstance(names[0], ast.Constant):
             yield node, str(names[0].value)
