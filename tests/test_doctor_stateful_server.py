@@ -251,7 +251,7 @@ def test_decoupled_models_refuse_unary_requests(loaded: Examiner) -> None:
 
 
 def test_python_never_stores_the_state(loaded: Examiner) -> None:
-    options = [{"sequence_start": True}, {}, {"sequence_end": True}]
+    options: list[dict[str, Any]] = [{"sequence_start": True}, {}, {"sequence_end": True}]
     assert [value(loaded, "S721", sequence_id=7, **one) for one in options] == [0, 0, 0]
 
 

@@ -9,7 +9,6 @@ from serve.doctor.finding import Found, Severity
 from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
 
-Accelerator = ModelOptimizationPolicy.ExecutionAccelerators.Accelerator
 ON_CPU, ON_GPU = "cpu_execution_accelerator", "gpu_execution_accelerator"
 NAMES = {ON_CPU: ("openvino",), ON_GPU: ("tensorrt", "cuda")}
 PRECISIONS = ("FP32", "FP16", "BF16", "INT8")
@@ -63,7 +62,9 @@ def _accelerated(where: str, name: str, **parameters: str) -> str:
     return f'optimization {{ execution_accelerators {{ {where} [ {{ name: "{name}" {written} }} ] }} }}'
 
 
-def _accelerators(config: Configuration, *places: str) -> Iterator[tuple[str, int, "Accelerator"]]:
+def _accelerators(
+    config: Configuration, *places: str
+) -> Iterator[tuple[str, int, ModelOptimizationPolicy.ExecutionAccelerators.Accelerator]]:
     """Where each accelerator of an onnxruntime model stands."""
     if config.backend == "onnxruntime":
         for where in places or NAMES:

@@ -34,7 +34,7 @@ def example(entry: str = "") -> Example:
 
 def kind_name(entry: BatchInput) -> str:
     """What the kind is called."""
-    return BatchInput.Kind.Name(entry.kind)
+    return str(BatchInput.Kind.Name(entry.kind))
 
 
 @rule(

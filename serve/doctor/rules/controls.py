@@ -29,14 +29,14 @@ def _controlled(control: str = START, name: str = "START", more: str = "") -> Ex
     )
 
 
-def _controls(config: Configuration) -> Iterator[tuple[int, int, str, "Control"]]:
+def _controls(config: Configuration) -> Iterator[tuple[int, int, str, ModelSequenceBatching.Control]]:
     for index, tensor in enumerate(config.proto.sequence_batching.control_input):
         for number, control in enumerate(tensor.control):
             yield index, number, tensor.name, control
 
 
-def _word(control: "Control") -> str:
-    return Control.Kind.Name(control.kind)
+def _word(control: ModelSequenceBatching.Control) -> str:
+    return str(Control.Kind.Name(control.kind))
 
 
 @rule(

@@ -20,7 +20,7 @@ DOUBLED = ("onnxruntime", "tensorflow")
 
 
 def _kind(group: ModelInstanceGroup) -> str:
-    return ModelInstanceGroup.Kind.Name(group.kind)
+    return str(ModelInstanceGroup.Kind.Name(group.kind))
 
 
 @rule(

@@ -225,7 +225,7 @@ def inputs_are_found_by_name(source: Source) -> Iterator[Found]:
         if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and _is_inputs(node.value):
             yield Found(
                 source.at(node),
-                f"inputs()[{node.slice.value}] is whichever input the client sent there, and the model has several. "
+                f"inputs()[{node.slice.value!r}] is whichever input the client sent there, and the model has several. "
                 "Use pb_utils.get_input_tensor_by_name.",
             )
         elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple) and _is_inputs(node.value):

@@ -35,8 +35,9 @@ STREAM = model(
 )
 
 
-def _is_decoupled(source: Source) -> bool:
-    return source.configuration.proto.model_transaction_policy.decoupled
+def is_decoupled(source: Source) -> bool:
+    """Whether the model answers through response senders."""
+    return bool(source.configuration.proto.model_transaction_policy.decoupled)
 
 
 def _batches(source: Source) -> bool:
@@ -130,7 +131,7 @@ def every_request_is_answered_once(source: Source) -> Iterator[Found]:
     Fix: append an InferenceResponse(error=pb_utils.TritonError(...)) where there is no other answer.
     """
     execution = Execution.of(source)
-    if execution is None or _is_decoupled(source) or execution.uses("get_response_sender"):
+    if execution is None or is_decoupled(source) or execution.uses("get_response_sender"):
         return
     for name in _returned_lists(execution):
         loops = _loops(execution, name)

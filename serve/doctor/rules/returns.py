@@ -6,12 +6,8 @@ from collections.abc import Iterator
 from serve.doctor.finding import Found, Severity
 from serve.doctor.rule import Example, rule
 from serve.doctor.rules.requests import Execution, own
-from serve.doctor.rules.responses import ANSWER, DECOUPLED, LOOP, READ, STREAM, model
+from serve.doctor.rules.responses import ANSWER, DECOUPLED, LOOP, READ, STREAM, is_decoupled, model
 from serve.doctor.source import Source
-
-
-def _is_decoupled(source: Source) -> bool:
-    return source.configuration.proto.model_transaction_policy.decoupled
 
 
 @rule(
@@ -30,7 +26,7 @@ def execute_returns_a_list(source: Source) -> Iterator[Found]:
     Fix: return a list with one response for each request.
     """
     execution = Execution.of(source)
-    if execution is None or _is_decoupled(source):
+    if execution is None or is_decoupled(source):
         return
     for one in execution.returns:
         if isinstance(one.value, ast.Tuple | ast.GeneratorExp | ast.Dict) or _is_response(one.value):
@@ -73,7 +69,7 @@ def execute_returns_something(source: Source) -> Iterator[Found]:
     Fix: return the list of responses.
     """
     execution = Execution.of(source)
-    if execution is None or execution.escapes or _is_decoupled(source):
+    if execution is None or execution.escapes or is_decoupled(source):
         return
     answers = any(not _is_nothing(one.value) for one in execution.returns)
     # An execute that only raises answers every request with an error.
@@ -123,7 +119,7 @@ def decoupled_models_send(source: Source) -> Iterator[Found]:
     Fix: use request.get_response_sender(), or remove decoupled from the configuration.
     """
     execution = Execution.of(source)
-    if execution is None or execution.escapes or not _is_decoupled(source):
+    if execution is None or execution.escapes or not is_decoupled(source):
         return
     if execution.uses("get_response_sender"):
         return
@@ -198,7 +194,7 @@ def asynchronous_models_are_decoupled(source: Source) -> Iterator[Found]:
     Fix: make the model decoupled, or use more instances; inside one execution asyncio.gather does overlap.
     """
     execution = Execution.of(source)
-    if execution is None or not isinstance(execution.function, ast.AsyncFunctionDef) or _is_decoupled(source):
+    if execution is None or not isinstance(execution.function, ast.AsyncFunctionDef) or is_decoupled(source):
         return
     if not (execution.uses("gather") or execution.uses("async_exec") or execution.uses("create_task")):
         yield Found(

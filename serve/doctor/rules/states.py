@@ -8,7 +8,6 @@ from serve.doctor.finding import Found, Severity
 from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
 
-State = ModelSequenceBatching.State
 INITIAL = 'name: "zeros" data_type: TYPE_FP32 dims: [ 1 ] zero_data: true'
 
 
@@ -21,7 +20,7 @@ def _example(*initial: str, outputs: str = "NEXT", dims: str = "1", rest: str = 
     )
 
 
-def _states(config: Configuration) -> Iterator[tuple[int, "State"]]:
+def _states(config: Configuration) -> Iterator[tuple[int, ModelSequenceBatching.State]]:
     yield from enumerate(config.proto.sequence_batching.state)
 
 

@@ -207,7 +207,7 @@ def streams_are_limited_betweensteps_of(config: Configuration) -> Iterator[Found
     Fix: set ensemble_scheduling.max_inflight_requests.
     """
     scheduling = config.proto.ensemble_scheduling
-    if config.target.release < (25, 11) or getattr(scheduling, "max_inflight_requests", 0):
+    if config.target.release < (25, 11) or getattr(scheduling, "max_inflight_requests", None):
         return
     read = {tensor for one in scheduling.step for tensor in one.input_map.values()}
     for index, one, run in steps_of(config):

@@ -31,7 +31,7 @@ dynamic_batching { }
 """
 
 
-def files(config: str = STEP_CONFIG) -> Mapping[str, str]:
+def files(config: str = STEP_CONFIG) -> dict[str, str]:
     """The model "part" that the ensembles of the examples run."""
     return {"../part/config.pbtxt": config, "../part/1/model.py": STEP_MODEL}
 
