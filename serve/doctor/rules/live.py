@@ -14,6 +14,8 @@ from serve.loaded import differences
 # The fewest requests that say anything about batching, and the mean number of them in the server that is concurrency.
 FEWEST_REQUESTS = 20
 CONCURRENT = 2.0
+# Fewer requests in an execution than this are nearly always one.
+LONELY = 1.25
 # A queue this much longer than an execution, with batches this empty, is no lack of capacity.
 STALL_RATIO = 4.0
 STALL_FILL = 0.5
@@ -79,10 +81,10 @@ def loaded_configurations_are_the_files(server: LiveServer) -> Iterator[Found]:
 
 @rule("V903", Severity.WARNING, bad=None, good=None)
 def batches_form(server: LiveServer) -> Iterator[Found]:
-    """Requests were in the server together, and yet every execution had the rows of one request.
+    """Requests were in the server together, and yet an execution had hardly more than one of them.
 
     The mean number of requests in the server at a time is the sum of their times over the time in which they ran. Above
-    two, with a scheduler that batches, executions of one request mean that something closes every batch.
+    two, fewer than 1.25 requests in an execution mean that something closes the batches.
 
     Source: server/issues/5802, 2811: formed batches are invisible but for `batch_stats`.
     Fix: the message names what the configuration makes likely; `python -m serve.why` replays the batcher's rules.
@@ -90,7 +92,8 @@ def batches_form(server: LiveServer) -> Iterator[Found]:
     for name, version, stats in _busy(server):
         config = server.configs[name]
         executions, requests = int(stats["execution_count"]), _count(stats, "success")
-        if config.max_batch_size > 1 and executions >= requests and _concurrency(stats) > CONCURRENT:
+        together = requests / max(executions, 1)
+        if config.max_batch_size > 1 and together < LONELY and _concurrency(stats) > CONCURRENT:
             yield Found(
                 server.at(name),
                 f"'{name}' version {version}: {requests} requests took {executions} executions although "
