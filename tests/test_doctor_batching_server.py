@@ -17,7 +17,7 @@ from serve.doctor.rules import all_rules
 pytestmark = pytest.mark.server
 assert all_rules()
 # One execution takes so long, so that what waits behind it waits for sure.
-SLOW_S = 0.2
+SLOW_S = 0.1
 Request = Mapping[str, NDArray[Any]]
 
 

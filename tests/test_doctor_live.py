@@ -10,7 +10,7 @@ import pytest
 from doctor_server import HELD, Examiner, examiner
 
 from serve.doctor.__main__ import main
-from serve.doctor.example import PYTHON_MODEL
+from serve.doctor.example import PYTHON_MODEL, completed
 from serve.doctor.rule import Example
 
 pytestmark = pytest.mark.server
@@ -18,6 +18,7 @@ SLOW = PYTHON_MODEL.replace(
     "        return [self.answer", "        __import__('time').sleep(0.01)\n        return [self.answer"
 )
 PYTHON = 'backend: "python"\nmax_batch_size: 8\n'
+SMALL = 'backend: "python"\nmax_batch_size: 2\n'
 RAGGED = 'input [ { name: "x" data_type: TYPE_FP32 dims: [ -1 ] allow_ragged_batch: true } ]\n'
 FREE = RAGGED.replace(" allow_ragged_batch: true", "")
 MODELS = {
@@ -25,18 +26,22 @@ MODELS = {
     "shapes": Example(f"{PYTHON}{FREE}dynamic_batching {{ }}", files={"1/model.py": SLOW}),
     "delayed": Example(f"{PYTHON}dynamic_batching {{ max_queue_delay_microseconds: 60000 }}"),
     "edited": Example(f"{PYTHON}dynamic_batching {{ }}"),
+    "varied": Example(
+        f"{PYTHON}dynamic_batching {{ }}",
+        files={"configs/small.pbtxt": completed(SMALL), "1/model.py": SLOW},
+    ),
     "misnamed": Example(f'{PYTHON}name: "another"'),
 }
 
 
 @pytest.fixture(scope="module")
 def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Examiner]:
-    with examiner(tmp_path_factory.mktemp("examiner")) as running:
+    with examiner(tmp_path_factory.mktemp("examiner"), config_name="small") as running:
         said = running.load_together(MODELS)
         assert [name for name, refusal in said.items() if refusal] == ["misnamed"]
         mixed = [{"x": np.zeros((1, 1 + index % 2), np.float32)} for index in range(3 * HELD)]
         for model in ("good", "shapes"):
-            running.batches(mixed, model=model, gap_s=0.0)
+            running.batches(mixed, model=model, gap_s=0.002)
         for _ in range(3):
             running.batches([{"x": np.zeros((1, 2), np.float32)}] * HELD, model="delayed", gap_s=0.08)
         path = running.repository / "edited" / "config.pbtxt"
@@ -58,7 +63,11 @@ def test_what_a_running_server_hides(triton: Examiner, capsys: pytest.CaptureFix
     assert "directory name must equal model name" in found["V901"]["misnamed"]
     assert set(found["V901"]) == {"misnamed"}
     assert "max_batch_size: 16 asked, 8 loaded" in found["V902"]["edited"]
-    assert set(found["V902"]) == {"edited"}
+    # A variant that a model does not have is config.pbtxt without a word: nothing is found in the others.
+    assert "configs/small.pbtxt" in found["V902"]["varied"]
+    assert set(found["V902"]) == {"edited", "varied"}
+    assert triton.config("varied")["max_batch_size"] == 2
+    assert triton.config("good")["max_batch_size"] == 8
     assert "24 requests took" in found["V903"]["shapes"]
     assert "B216" in found["V903"]["shapes"]
     assert "B206" in found["V904"]["delayed"]

@@ -72,8 +72,9 @@ def backend_is_named(config: Configuration) -> Iterator[Found]:
 @rule(
     "L011",
     Severity.WARNING,
-    bad=Example('runtime: "model.py"'),
+    bad=Example('runtime: "libtriton_onnxruntime.so"'),
     good=Example('backend: "onnxruntime"'),
+    refused="unable to find backend library for backend 'onnxruntime'",
 )
 def runtime_is_left_to_the_server(config: Configuration) -> Iterator[Found]:
     """`runtime` pins which implementation of the backend serves the model.
