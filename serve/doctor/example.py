@@ -1,6 +1,6 @@
 """Writes a rule's example to disk as a model repository that tritonserver could load."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import onnx
@@ -43,18 +43,36 @@ class TritonPythonModel:
 
 
 def write(example: Example, repository: Path, *, name: str = NAME) -> Path:
-    """Write the example as the model `name` below `repository`, which is made; the folder of its model."""
+    """Write the example as the model `name` below `repository`, which is made; the folder of its model.
+
+    With another name than `NAME` its other models are called after it as well, so that examples can lie side by side.
+    """
     folder = repository / name
     folder.mkdir(parents=True)
     files = dict(example.files)
     if example.config is not None:
-        text = example.config if example.whole else completed(example.config)
-        files["config.pbtxt"] = text.replace(f'name: "{NAME}"', f'name: "{name}"')
+        files["config.pbtxt"] = example.config if example.whole else completed(example.config)
+    if name != NAME:
+        files = _renamed(files, name)
     if not example.whole and not any(path.startswith("1/") for path in files):
         files |= _model_file(files.get("config.pbtxt", ""))
     for path, text in files.items():
         write_file(folder / path, text, is_folder=path.endswith("/"))
     return folder
+
+
+def _renamed(files: Mapping[str, str], name: str) -> dict[str, str]:
+    """The files with `name` in the place of the example's, and with it in the names of the other models."""
+    others = {path.split("/")[1] for path in files if path.startswith("../")}
+    names = {NAME: name} | {other: f"{other}_{name}" for other in others}
+    renamed = {}
+    for path, text in files.items():
+        for old, new in names.items():
+            path = path.replace(f"../{old}/", f"../{new}/")
+            if path.endswith((".pbtxt", ".py")):
+                text = text.replace(f'"{old}"', f'"{new}"')
+        renamed[path] = text
+    return renamed
 
 
 def completed(config: str) -> str:
