@@ -63,9 +63,9 @@ def test_what_a_running_server_hides(triton: Examiner, capsys: pytest.CaptureFix
     assert "directory name must equal model name" in found["V901"]["misnamed"]
     assert set(found["V901"]) == {"misnamed"}
     assert "max_batch_size: 16 asked, 8 loaded" in found["V902"]["edited"]
-    # A variant that a model does not have is config.pbtxt without a word: nothing is found in the others.
-    assert "configs/small.pbtxt" in found["V902"]["varied"]
-    assert set(found["V902"]) == {"edited", "varied"}
+    # The server was asked for "small", and a model without it is loaded as config.pbtxt without a word.
+    assert "asked for the variant 'small'" in found["V902"]["good"]
+    assert set(found["V902"]) == {"edited", "good", "shapes", "delayed"}
     assert triton.config("varied")["max_batch_size"] == 2
     assert triton.config("good")["max_batch_size"] == 8
     assert "24 requests took" in found["V903"]["shapes"]

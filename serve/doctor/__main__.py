@@ -48,7 +48,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.live:
         from serve.doctor.live import LiveServer, examine_live  # nothing else needs a server
 
-        running = LiveServer.ask(arguments.live, places[0], log=arguments.log)
+        running = LiveServer.ask(arguments.live, places[0], log=arguments.log, config_name=arguments.config_name)
         findings = sorted([*findings, *examine_live(running, rules)], key=lambda one: (one.at, one.code))
     _write(FORMATS[arguments.format](findings))
     worst = max((one.severity for one in findings), default=0)
@@ -125,6 +125,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--diff", action="store_true", help="show the safe edits")
     made.add_argument("--live", metavar="URL", help="also compare with a running server, host:port of its HTTP")
     made.add_argument("--log", type=Path, metavar="FILE", help="the running server's log, for the reasons in it")
+    made.add_argument("--config-name", metavar="NAME", help="the variant that the running server was started with")
     machine = made.add_argument_group("what it will run on, where that is known")
     machine.add_argument("--cores", type=int, metavar="N", help="CPU cores")
     machine.add_argument("--gpus", type=int, metavar="N", help="GPUs, 0 for none")
