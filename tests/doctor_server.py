@@ -188,6 +188,7 @@ def examiner(folder: Path, *arguments: str, config_name: str | None = None) -> I
         repository=repository,
         environment={"TRITONSERVER_DELAY_SCHEDULER": str(HELD)},
         arguments=arguments,
+        log=folder / "tritonserver.log",  # where pytest keeps it when a test fails
     )
     with launch(settings) as server:
         yield Examiner(server=server, repository=repository)
