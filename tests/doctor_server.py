@@ -77,9 +77,9 @@ class Examiner:
             log.seek(since)
             return log.read().decode(errors="replace")
 
-    def config(self) -> Any:
-        """The loaded example's configuration as the server reports it."""
-        return json.loads(self._get(f"models/{NAME}/config"))
+    def config(self, model: str = NAME) -> Any:
+        """A loaded example's configuration as the server reports it."""
+        return json.loads(self._get(f"models/{model}/config"))
 
     def batches(
         self,
@@ -181,15 +181,20 @@ def _tensor(name: str, array: NDArray[Any]) -> InferInput:
 
 
 @contextmanager
-def examiner(folder: Path, *arguments: str) -> Iterator[Examiner]:
-    """Start a server below `folder` with nothing loaded; further `arguments` go to tritonserver."""
+def examiner(folder: Path, *arguments: str, config_name: str | None = None) -> Iterator[Examiner]:
+    """Start a server below `folder` with nothing loaded; further `arguments` go to tritonserver.
+
+    With a `config_name` every model is loaded as that variant, where it has one.
+    """
     repository = folder / "repository"
     repository.mkdir()
     settings = Settings(
         models=(),
+        config_name=config_name,
         repository=repository,
         environment={"TRITONSERVER_DELAY_SCHEDULER": str(HELD)},
         arguments=arguments,
+        log=folder / "tritonserver.log",  # where pytest keeps it when a test fails
     )
     with launch(settings) as server:
         yield Examiner(server=server, repository=repository)

@@ -17,7 +17,7 @@ from serve.doctor.rules import all_rules
 pytestmark = pytest.mark.server
 assert all_rules()
 # One execution takes so long, so that what waits behind it waits for sure.
-SLOW_S = 0.2
+SLOW_S = 0.1
 Request = Mapping[str, NDArray[Any]]
 
 
@@ -56,7 +56,7 @@ ONE_ROW = "max_batch_size: 1"
 MODELS = {
     **{f"{code}_bad": python(bad(code)) for code in ("B201", "B202", "B204", "B206")},
     **{f"{code}_good": python(good(code)) for code in ("B201", "B202", "B204")},
-    **{f"{code}_bad": bad(code) for code in ("B207", "B216", "G108", "L005", "L007", "L010", "L012", "L021")},
+    **{f"{code}_bad": bad(code) for code in ("B207", "B216", "G108", "L005", "L007", "L010", "L012", "L021", "L022")},
     **{f"{code}_good": good(code) for code in ("B207", "B216")},
     "B217_bad": batching(bad("B217")),
     "B217_good": batching(good("B217")),
@@ -194,6 +194,10 @@ def test_versions_that_are_served(triton: Examiner) -> None:
         for model in ("L005_bad", "L010_bad", "L021_bad")
     }
     assert served == {"L005_bad": ["0", "1"], "L010_bad": ["2"], "L021_bad": ["1"]}
+
+
+def test_a_configuration_in_a_version_folder_is_not_read(triton: Examiner) -> None:
+    assert triton.config("L022_bad")["max_batch_size"] == 8
 
 
 def test_every_folder_is_a_model(triton: Examiner) -> None:

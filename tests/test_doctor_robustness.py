@@ -168,6 +168,20 @@ def test_broken_python_is_no_traceback(source: str, tmp_path: Path) -> None:
     findings(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "name", [b"\xff\xfe", b"two\nlines", b"%0A::error::", b"\x1b[31m", "\u202e".encode(), b"'\"}{"]
+)
+def test_any_name_of_a_folder_can_be_printed(name: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(Example('name: "other"'), tmp_path, name=os.fsdecode(name))
+    for form in FORMATS:
+        assert main([str(tmp_path), "--format", form, "--select", "L003"]) == 1
+        out = capsys.readouterr().out
+        assert "\x1b" not in out
+        out.encode()
+    main([str(tmp_path), "--diff", "--fix", "--fail-on", "never"])
+    findings(tmp_path)
+
+
 QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 

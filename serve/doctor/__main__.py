@@ -29,10 +29,10 @@ EXAMPLE = "model_repository --target 24.10 --fail-on warning"
 
 def main(argv: list[str] | None = None) -> int:
     """Exit code 0, 1 for findings as bad as --fail-on, 2 for a mistake in the call, 130 after Ctrl-C."""
-    parser = _parser()
-    arguments = parser.parse_args(argv)
+    known = parser()
+    arguments = known.parse_args(argv)
     if not arguments.paths and not arguments.explain:
-        parser.error("name a model repository, or --explain CODE")
+        known.error("name a model repository, or --explain CODE")
     return guarded(lambda: _run(arguments))
 
 
@@ -48,7 +48,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.live:
         from serve.doctor.live import LiveServer, examine_live  # nothing else needs a server
 
-        running = LiveServer.ask(arguments.live, places[0], log=arguments.log)
+        running = LiveServer.ask(arguments.live, places[0], log=arguments.log, config_name=arguments.config_name)
         findings = sorted([*findings, *examine_live(running, rules)], key=lambda one: (one.at, one.code))
     _write(FORMATS[arguments.format](findings))
     worst = max((one.severity for one in findings), default=0)
@@ -111,27 +111,29 @@ def _target(arguments: argparse.Namespace) -> Target:
     )
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = program_parser("python -m serve.doctor", __doc__, example=EXAMPLE)
-    parser.add_argument("paths", nargs="*", type=Path, metavar="PATH")
-    parser.add_argument("--target", default="24.10", metavar="YY.MM", help="release of tritonserver (default: 24.10)")
-    parser.add_argument("--format", choices=FORMATS, default="text")
-    parser.add_argument("--select", metavar="CODES", help="only these rules: codes or their beginnings, as B2,L003")
-    parser.add_argument("--ignore", metavar="CODES", help="not these rules")
-    parser.add_argument("--explain", metavar="CODE", help="say what a rule is about, and stop")
-    parser.add_argument("--fail-on", choices=[*LEVELS, "never"], default="warning", help="(default: warning)")
-    parser.add_argument("--fix", action="store_true", help="apply the safe edits to the files")
-    parser.add_argument("--diff", action="store_true", help="show the safe edits")
-    parser.add_argument("--live", metavar="URL", help="also compare with a running server, host:port of its HTTP")
-    parser.add_argument("--log", type=Path, metavar="FILE", help="the running server's log, for the reasons in it")
-    machine = parser.add_argument_group("what it will run on, where that is known")
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = program_parser("python -m serve.doctor", __doc__, example=EXAMPLE)
+    made.add_argument("paths", nargs="*", type=Path, metavar="PATH")
+    made.add_argument("--target", default="24.10", metavar="YY.MM", help="release of tritonserver (default: 24.10)")
+    made.add_argument("--format", choices=FORMATS, default="text")
+    made.add_argument("--select", metavar="CODES", help="only these rules: codes or their beginnings, as B2,L003")
+    made.add_argument("--ignore", metavar="CODES", help="not these rules")
+    made.add_argument("--explain", metavar="CODE", help="say what a rule is about, and stop")
+    made.add_argument("--fail-on", choices=[*LEVELS, "never"], default="warning", help="(default: warning)")
+    made.add_argument("--fix", action="store_true", help="apply the safe edits to the files")
+    made.add_argument("--diff", action="store_true", help="show the safe edits")
+    made.add_argument("--live", metavar="URL", help="also compare with a running server, host:port of its HTTP")
+    made.add_argument("--log", type=Path, metavar="FILE", help="the running server's log, for the reasons in it")
+    made.add_argument("--config-name", metavar="NAME", help="the variant that the running server was started with")
+    machine = made.add_argument_group("what it will run on, where that is known")
     machine.add_argument("--cores", type=int, metavar="N", help="CPU cores")
     machine.add_argument("--gpus", type=int, metavar="N", help="GPUs, 0 for none")
     machine.add_argument("--memory-gb", type=float, metavar="GB")
     machine.add_argument("--latency-ms", type=float, metavar="MS", help="the latency that is promised")
     machine.add_argument("--cache", action=argparse.BooleanOptionalAction, help="the server has --cache-config")
     machine.add_argument("--rate-limit", action=argparse.BooleanOptionalAction, help="the server has --rate-limit")
-    return parser
+    return made
 
 
 if __name__ == "__main__":

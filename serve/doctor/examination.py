@@ -61,10 +61,16 @@ def apply(rule: Rule, subject: object, model: Model | None) -> Iterator[Finding]
             code=rule.code,
             severity=rule.severity,
             at=one.at,
-            message=" ".join(one.message.split()),
+            message=printable(one.message),
             model=model.name if model is not None else None,
             fix=one.fix,
         )
+
+
+def printable(text: str) -> str:
+    """The text in one line that every terminal and file can hold: names on disk may be any bytes."""
+    text = text.encode(errors="replace").decode()
+    return "".join(character if character.isprintable() else " " for character in " ".join(text.split()))
 
 
 def _whereabouts(subject: object) -> Position:

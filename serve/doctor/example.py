@@ -57,7 +57,7 @@ def write(example: Example, repository: Path, *, name: str = NAME) -> Path:
     if not example.whole and not any(path.startswith("1/") for path in files):
         files |= _model_file(files.get("config.pbtxt", ""))
     for path, text in files.items():
-        _write(folder / path, text, is_folder=path.endswith("/"))
+        write_file(folder / path, text, is_folder=path.endswith("/"))
     return folder
 
 
@@ -87,7 +87,8 @@ def completed(config: str) -> str:
     return "\n".join([*added, config.strip(), ""])
 
 
-def _write(path: Path, text: str, *, is_folder: bool) -> None:
+def write_file(path: Path, text: str, *, is_folder: bool = False) -> None:
+    """Write one file, or make a folder; the text of a file ending in .onnx is in ONNX's own text format."""
     if is_folder:
         path.mkdir(parents=True, exist_ok=True)
         return

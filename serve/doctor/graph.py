@@ -1,5 +1,6 @@
-"""An ONNX file as the doctor reads it: its graph, without the weights that are stored beside it."""
+"""An ONNX file as the doctor reads it: its graph without the weights, wherever they are stored."""
 
+import mmap
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -9,8 +10,17 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from export.signature import Signature, SignatureError, Tensor
+from serve.doctor.wire import without_weights
 
 LARGEST_BYTES = 2**31  # protobuf's own limit: a larger one cannot be an ONNX file with its weights inside
+
+
+def _read(path: Path) -> bytes:
+    with path.open("rb") as file:
+        if path.stat().st_size == 0:
+            return b""  # which cannot be mapped
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as data:
+            return without_weights(data)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +36,7 @@ class Graph:
         try:
             if not path.is_file() or path.stat().st_size > LARGEST_BYTES:
                 raise SignatureError(f"{path}: not a readable ONNX file.")
-            proto = onnx.ModelProto.FromString(path.read_bytes())
+            proto = onnx.ModelProto.FromString(_read(path))
         except (OSError, DecodeError, ValueError) as error:
             raise SignatureError(f"{path}: not a readable ONNX file ({error}).") from error
         if not proto.HasField("graph"):

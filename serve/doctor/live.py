@@ -31,7 +31,7 @@ class LiveServer:
 
     `index` are the entries of the repository index, `configs` by model, `statistics` of each model's version; `log` is
     its log's text, "" when none was given. `shared_memory` are the files in /dev/shm, None where the server is on
-    another machine.
+    another machine. `config_name` is the variant that the server was started with, where that is known.
     """
 
     url: str
@@ -41,9 +41,10 @@ class LiveServer:
     statistics: tuple[Mapping[str, Any], ...]
     log: str = ""
     shared_memory: tuple[Path, ...] | None = None
+    config_name: str | None = None
 
     @classmethod
-    def ask(cls, url: str, repository: Repository, *, log: Path | None = None) -> Self:
+    def ask(cls, url: str, repository: Repository, *, log: Path | None = None, config_name: str | None = None) -> Self:
         """Ask the server at `url` (host:port of its HTTP endpoint); raises `Mistake` when it does not answer."""
         address = url.removeprefix("http://").rstrip("/")
         index = _call(address, "repository/index", b"{}")
@@ -58,6 +59,7 @@ class LiveServer:
             configs=configs,
             statistics=tuple(statistics),
             log=_read_log(log),
+            config_name=config_name,
             shared_memory=tuple(sorted(SHARED_MEMORY.glob("*"))) if here and SHARED_MEMORY.is_dir() else None,
         )
 

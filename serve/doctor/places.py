@@ -21,9 +21,9 @@ def repositories(paths: Iterable[Path], target: Target) -> list[Repository]:
         Repository(path=path, target=target, only=None if models is None else tuple(sorted(models)))
         for path, models in found.items()
     ]
-    for repository in known:
-        if not repository.models and not repository.strangers:
-            raise Mistake(f"{repository.path}: no model is there. A repository has a folder for each model.")
+    for place in known:
+        if not place.models and not place.strangers:
+            raise Mistake(f"{place.path}: no model is there. A repository has a folder for each model.")
     return known
 
 

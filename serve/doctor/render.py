@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from serve.doctor.examination import printable
 from serve.doctor.finding import Finding, Severity
 from serve.doctor.rule import RULES
 
@@ -84,7 +85,7 @@ def _path(finding: Finding) -> str:
     path = finding.at.path
     with suppress(OSError, ValueError, RuntimeError):  # elsewhere, or a loop of links: as it was given
         path = path.resolve().relative_to(Path.cwd())
-    return path.as_posix().encode(errors="replace").decode()
+    return printable(path.as_posix())
 
 
 def _sarif_rule(code: str) -> dict[str, Any]:

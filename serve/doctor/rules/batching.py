@@ -112,7 +112,7 @@ def preferred_sizes_do_not_cap(config: Configuration) -> Iterator[Found]:
     queue, most = config.proto.dynamic_batching, config.proto.max_batch_size
     largest = max(queue.preferred_batch_size, default=0)
     if 0 < largest < most and queue.max_queue_delay_microseconds == 0:
-        alone = config.backend != "tensorrt" and len(_preferred(config)) == 1
+        alone = not config.backend.startswith("tensorrt") and len(_preferred(config)) == 1
         yield Found(
             config.at("dynamic_batching", "preferred_batch_size"),
             f"without a delay no batch grows past the largest preferred size, {largest}, although max_batch_size is "
@@ -144,7 +144,7 @@ def preferred_sizes_are_for_tensorrt(config: Configuration) -> Iterator[Found]:
     """
     queue = config.proto.dynamic_batching
     capped = max(queue.preferred_batch_size, default=0) < config.proto.max_batch_size
-    if queue.preferred_batch_size and config.backend != "tensorrt":
+    if queue.preferred_batch_size and not config.backend.startswith("tensorrt"):
         if capped and queue.max_queue_delay_microseconds == 0:
             return  # B204 says worse of it
         yield Found(

@@ -1,12 +1,14 @@
 """L0: which backend serves the model, and variants that leave it."""
 
+import os
 from collections.abc import Iterator
 
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
-from serve.doctor.finding import Found, Severity
-from serve.doctor.repository import PLATFORMS, Configuration
+from serve.doctor.finding import Found, Position, Severity
+from serve.doctor.repository import PLATFORMS, Configuration, Model
 from serve.doctor.rule import Example, rule
+from serve.doctor.rules.layout_files import ONNX
 
 NAMED = 'backend: "onnxruntime"\n'
 
@@ -72,8 +74,9 @@ def backend_is_named(config: Configuration) -> Iterator[Found]:
 @rule(
     "L011",
     Severity.WARNING,
-    bad=Example('runtime: "model.py"'),
+    bad=Example('runtime: "libtriton_onnxruntime.so"'),
     good=Example('backend: "onnxruntime"'),
+    refused="unable to find backend library",
 )
 def runtime_is_left_to_the_server(config: Configuration) -> Iterator[Found]:
     """`runtime` pins which implementation of the backend serves the model.
@@ -174,3 +177,27 @@ def backend_can_be_found(config: Configuration) -> Iterator[Found]:
             "no backend is named and none of the files in the version folder tells it, so the model cannot load. "
             'Write backend: "onnxruntime", "python" or whichever serves it.',
         )
+
+
+@rule(
+    "L022",
+    Severity.WARNING,
+    bad=Example(files={"1/config.pbtxt": "max_batch_size: 4", "1/model.onnx": ONNX}),
+    good=Example("max_batch_size: 4", files={"1/model.onnx": ONNX}),
+)
+def configurations_are_where_they_are_read(model: Model) -> Iterator[Found]:
+    """A configuration lies in a version folder, where nobody reads it.
+
+    tritonserver reads config.pbtxt of the model's folder and `configs/`. Without the one the model is completed by its
+    backend as if there were no configuration at all, which for most means no batching, or cannot load.
+
+    Source: core, model_config_utils.cc, GetNormalizedModelConfig (measured: the settings do not apply).
+    Fix: move it one folder up.
+    """
+    for number in model.versions:
+        path = model.version_folder(number) / "config.pbtxt"
+        if os.path.lexists(path):
+            yield Found(
+                Position(path=path),
+                f"is not read in a version folder. Move it to {model.name}/config.pbtxt.",
+            )

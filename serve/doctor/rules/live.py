@@ -14,6 +14,8 @@ from serve.loaded import differences
 # The fewest requests that say anything about batching, and the mean number of them in the server that is concurrency.
 FEWEST_REQUESTS = 20
 CONCURRENT = 2.0
+# Fewer requests in an execution than this are nearly always one.
+LONELY = 1.25
 # A queue this much longer than an execution, with batches this empty, is no lack of capacity.
 STALL_RATIO = 4.0
 STALL_FILL = 0.5
@@ -50,39 +52,57 @@ def models_are_ready(server: LiveServer) -> Iterator[Found]:
 
 @rule("V902", Severity.WARNING, bad=None, good=None)
 def loaded_configurations_are_the_files(server: LiveServer) -> Iterator[Found]:
-    """The loaded configuration is not what the file says.
+    """The loaded configuration is not what the file says, or not the variant that was asked for.
 
     The file was edited after the model was loaded, or the server was started with `--model-config-name` and this model
-    has no such variant: tritonserver then loads config.pbtxt without a word.
+    has no such variant: tritonserver then loads config.pbtxt without a word. What was asked for is taken from
+    `--config-name`, else from the other models, where all variants that are loaded have one name.
 
     Source: core, model_repository_manager.cc (measured: no line in the log).
-    Fix: load the model again, or correct the variant's name.
+    Fix: load the model again, or give it a configs/NAME.pbtxt.
     """
-    for name, loaded in server.configs.items():
+    loaded = {name: _loaded_as(server, name) for name in server.configs}
+    names = {config.variant for config in loaded.values() if config is not None and config.variant is not None}
+    asked = server.config_name or (names.pop() if len(names) == 1 else None)
+    for name, config in loaded.items():
         model = server.model(name)
-        found = model.configurations if model is not None else ()
-        if not found or any(not list(differences(one.proto, loaded)) for one in found if one.variant is None):
+        if model is None or not model.configurations:
             continue
-        matching = [one for one in found if not list(differences(one.proto, loaded))]
-        if matching:
+        known = {one.variant: one for one in model.configurations}
+        expected = known.get(asked) or known.get(None)
+        if asked is not None and asked not in known and config is not None and config.variant is None:
             yield Found(
                 server.at(name),
-                f"'{name}' is loaded as configs/{matching[0].variant}.pbtxt, not as config.pbtxt says.",
+                f"'{name}' is loaded as config.pbtxt, although the server was asked for the variant '{asked}': it has "
+                f"none of that name. Add configs/{asked}.pbtxt, or ask for another.",
             )
-        elif (main := _main(found)) is not None:
-            different = "; ".join(list(differences(main.proto, loaded))[:3])
+        elif expected is not None and config is None:
+            different = "; ".join(list(differences(expected.proto, server.configs[name]))[:3])
             yield Found(
-                server.at(name),
+                Position(path=expected.document.path),
                 f"'{name}' is loaded with another configuration than any of its files ({different}). Load it again.",
             )
+        elif expected is not None and config is not None and config.variant != expected.variant:
+            yield Found(
+                Position(path=expected.document.path),
+                f"'{name}' is loaded as {config.document.path.name}, not as {expected.document.path.name}. Load it "
+                "again.",
+            )
+
+
+def _loaded_as(server: LiveServer, name: str) -> Configuration | None:
+    """The file whose configuration is loaded, config.pbtxt where several would do; None when it is none of them."""
+    model = server.model(name)
+    found = model.configurations if model is not None else ()
+    return next((one for one in found if not list(differences(one.proto, server.configs[name]))), None)
 
 
 @rule("V903", Severity.WARNING, bad=None, good=None)
 def batches_form(server: LiveServer) -> Iterator[Found]:
-    """Requests were in the server together, and yet every execution had the rows of one request.
+    """Requests were in the server together, and yet an execution had hardly more than one of them.
 
     The mean number of requests in the server at a time is the sum of their times over the time in which they ran. Above
-    two, with a scheduler that batches, executions of one request mean that something closes every batch.
+    two, fewer than 1.25 requests in an execution mean that something closes the batches.
 
     Source: server/issues/5802, 2811: formed batches are invisible but for `batch_stats`.
     Fix: the message names what the configuration makes likely; `python -m serve.why` replays the batcher's rules.
@@ -90,7 +110,8 @@ def batches_form(server: LiveServer) -> Iterator[Found]:
     for name, version, stats in _busy(server):
         config = server.configs[name]
         executions, requests = int(stats["execution_count"]), _count(stats, "success")
-        if config.max_batch_size > 1 and executions >= requests and _concurrency(stats) > CONCURRENT:
+        together = requests / max(executions, 1)
+        if config.max_batch_size > 1 and together < LONELY and _concurrency(stats) > CONCURRENT:
             yield Found(
                 server.at(name),
                 f"'{name}' version {version}: {requests} requests took {executions} executions although "
@@ -142,10 +163,6 @@ def shared_memory_is_cleaned_up(server: LiveServer) -> Iterator[Found]:
                 "is mapped by no process of this machine: a server that was killed left it. Remove it if no other "
                 "container shares /dev/shm.",
             )
-
-
-def _main(found: tuple[Configuration, ...]) -> Configuration | None:
-    return next((one for one in found if one.variant is None), None)
 
 
 def _busy(server: LiveServer) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
