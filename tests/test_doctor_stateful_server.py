@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -76,7 +77,14 @@ OVERLAP = f"""{HEAD}    def initialize(self, args):
         arrays = [np.full((1, 2), most, dtype=np.float32) for request in requests]
         return [pb_utils.InferenceResponse([pb_utils.Tensor("y", array)]) for array in arrays]
 """
+SLOTS = "max_queue_delay_microseconds: 5000000 minimum_slot_utilization: 1"
+RAGGED = 'input [ { name: "x" data_type: TYPE_FP32 dims: [ -1 ] allow_ragged_batch: true } ]'
+KEPT_TOO = "self.notes += [(array, array.copy()) for array in [request.inputs()[0].as_numpy() for request in requests]]"
 MODELS = {
+    "kept": telling(Example(), "sum((a != b).any() for a, b in self.notes)", note=KEPT_TOO),
+    "direct": telling(
+        Example(f"max_batch_size: 4\n{RAGGED}\nsequence_batching {{ direct {{ {SLOTS} }} }}"), "len(requests)"
+    ),
     "R301": bad("R301"),
     "R301_good": good("R301"),
     "R302": bad("R302"),
@@ -317,6 +325,22 @@ def test_asynchronous_executions_do_not_overlap(loaded: Examiner) -> None:
     assert loaded.refusals(ALIKE[:3], model="M825") == []
     assert value(loaded, "M825") == 1
     assert settled(loaded, "M825", 4) == 4
+
+
+def test_arrays_that_are_kept_stay_as_they_are(loaded: Examiner) -> None:
+    """No rule forbids it: what a model keeps of a request is not overwritten by later ones."""
+    seen = [value(loaded, "kept", {"x": np.full((1, 2), number, dtype=np.float32)}) for number in range(20)]
+    assert seen == [0] * 20
+
+
+def test_direct_sequences_share_ragged_batches(loaded: Examiner) -> None:
+    """No rule forbids it: the strategy "direct" joins requests of different length when they are ragged."""
+    with ThreadPoolExecutor(4) as pool:
+        answers = pool.map(
+            lambda one: value(loaded, "direct", one[1], sequence_id=one[0], sequence_start=True, sequence_end=True),
+            enumerate(LENGTHS[:4], start=1),
+        )
+        assert [*answers] == [4] * 4
 
 
 @pytest.fixture(scope="module")
