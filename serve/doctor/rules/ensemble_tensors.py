@@ -85,6 +85,8 @@ def tensors_are_read(config: Configuration) -> Iterator[Found]:
     Source: core, model_config_utils.cc (ValidateEnsembleSchedulingConfig).
     Fix: give both sides one name; an output of the step that nobody needs is left out of the output_map.
     """
+    if not config.proto.input or not config.proto.output:
+        return
     read = _read(config)
     own = {tensor.name for tensor in (*config.proto.input, *config.proto.output)}
     for tensor, uses in _written(config).items():
@@ -105,6 +107,8 @@ def tensors_are_written(config: Configuration) -> Iterator[Found]:
     Source: core, ensemble_utils.cc.
     Fix: give both sides one name, or declare the tensor as an input of the ensemble.
     """
+    if not config.proto.input or not config.proto.output:
+        return
     written = _written(config)
     own = {tensor.name for tensor in config.proto.input}
     for tensor, uses in _read(config).items():

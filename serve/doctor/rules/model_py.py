@@ -182,12 +182,13 @@ def heavy_imports_wait(source: Source) -> Iterator[Found]:
     for node in source.tree.body:
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
-        for library in sorted({name.split(".")[0] for name in names} & set(HEAVY)):
+        if heavy := sorted({name.split(".")[0] for name in names} & set(HEAVY)):
             yield Found(
                 source.at(node),
-                f"{library} is imported once more than there are instances, while the model loads. "
-                "Import it in initialize, where load time matters.",
+                f"{heavy[0]} is imported once more than there are instances, while the model loads. "
+                "Import it, and others like it, in initialize, where load time matters.",
             )
+            return
 
 
 @rule(

@@ -14,6 +14,10 @@ PYTHON = 'backend: "python"'
 ROW_OUT = 'output [ { name: "y" data_type: TYPE_FP32 dims: [ -1 ] } ]'
 
 
+# Others, of language models above all, batch by themselves.
+BATCHED_BY_TRITON = ("onnxruntime", "python", "tensorrt", "pytorch", "tensorflow", "openvino", "dali", "identity")
+
+
 def ragged_inputs(config: Configuration) -> list[tuple[int, ModelInput]]:
     """Index and declaration of every input with allow_ragged_batch; none for an ensemble, whose steps batch."""
     if config.backend == "ensemble":
@@ -38,7 +42,8 @@ def ragged_needs_the_dynamic_batcher(config: Configuration) -> Iterator[Found]:
     Fix: add dynamic_batching { }.
     """
     complete = config.proto.input and config.proto.output
-    if config.scheduler is None and config.proto.max_batch_size > 0 and complete:
+    batched = config.backend in BATCHED_BY_TRITON and config.proto.max_batch_size > 0
+    if config.scheduler is None and batched and complete:
         for index, tensor in ragged_inputs(config)[:1]:
             yield Found(
                 config.at("input", index, "allow_ragged_batch"),
@@ -63,7 +68,8 @@ def ragged_needs_a_batch(config: Configuration) -> Iterator[Found]:
     Source: core, ModelConfig documentation; the field is not validated at all.
     Fix: set max_batch_size to the number of rows that one execution may have; requests then carry a batch dimension.
     """
-    if config.proto.max_batch_size == 0 and config.proto.input and config.proto.output:
+    complete = config.proto.input and config.proto.output
+    if config.proto.max_batch_size == 0 and config.backend in BATCHED_BY_TRITON and complete:
         for index, tensor in ragged_inputs(config)[:1]:
             yield Found(
                 config.at("input", index, "allow_ragged_batch"),
