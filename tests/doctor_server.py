@@ -48,6 +48,12 @@ class Examiner:
             return ""
         return refusal + self._log(logged)
 
+    def load_beside(self, model: str) -> str:
+        """Load another model of the example; what `load` says."""
+        logged = self.server.log.stat().st_size
+        refusal = self._call(f"repository/models/{model}/load")
+        return refusal + self._log(logged) if refusal else ""
+
     def load_together(self, examples: Mapping[str, Example]) -> dict[str, str]:
         """Load many examples at a time, each under its own name; what `load` says of each.
 

@@ -125,6 +125,33 @@ def batch_outputs_have_one_source(config: Configuration) -> Iterator[Found]:
 
 
 @rule(
+    "R338",
+    Severity.ERROR,
+    bad=_example(targets='target_name: [ "y", "y" ]'),
+    good=_example(),
+    refused="can only be specified once",
+)
+def each_output_is_cut_once(config: Configuration) -> Iterator[Found]:
+    """An output is the target of two batch outputs.
+
+    Twice in one `batch_output` is refused: "target output name 'y' can only be specified once". In two of them it loads
+    (measured), and the output is cut twice.
+
+    Source: core, model_config_utils.cc (ValidateBatchIO).
+    Fix: name each output once.
+    """
+    seen: set[str] = set()
+    for index, entry in enumerate(config.proto.batch_output):
+        for number, target in enumerate(entry.target_name):
+            if target in seen:
+                yield Found(
+                    config.at("batch_output", index, "target_name", number),
+                    f'output "{target}" is the target of a batch_output already. Name each output once.',
+                )
+            seen.add(target)
+
+
+@rule(
     "R335",
     Severity.ERROR,
     bad=_example(tensors=TENSORS.replace("[ -1 ] }", "[ -1, -1 ] }")),

@@ -238,3 +238,27 @@ def identifiers_are_not_switches(config: Configuration) -> Iterator[Found]:
                 f'control "{name}" is the sequence\'s identifier and has values for false and true: the model cannot '
                 "load. Remove them.",
             )
+
+
+@rule(
+    "S709",
+    Severity.WARNING,
+    bad=_controlled(name="x"),
+    good=_controlled(),
+)
+def controls_are_not_inputs(config: Configuration) -> Iterator[Found]:
+    """A control tensor has the name of an input of the model.
+
+    It loads, and clients still have to send the input (measured); the model then gets two tensors of one name.
+
+    Source: core does not compare the names.
+    Fix: remove it from `input`: clients do not send controls.
+    """
+    inputs = [tensor.name for tensor in config.proto.input]
+    for index, tensor in enumerate(config.proto.sequence_batching.control_input):
+        if tensor.name and tensor.name in inputs:
+            yield Found(
+                config.at("sequence_batching", "control_input", index, "name"),
+                f'control "{tensor.name}" is declared as an input as well, so the model gets two tensors of that name. '
+                "Remove it from input: clients do not send controls.",
+            )

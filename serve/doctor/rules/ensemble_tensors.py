@@ -11,6 +11,13 @@ from serve.doctor.rules.steps import ENSEMBLE, STEP_FILES, ensemble, step
 GOOD = Example(ENSEMBLE, files=STEP_FILES)
 
 
+def _chain(second: str) -> Example:
+    """Two steps, of which the second one reads the tensor of this name."""
+    tensors = ", ".join(f'{{ name: "{name}" data_type: TYPE_FP32 dims: [ 2 ] }}' for name in ("y", "z"))
+    steps = ensemble(step(), step(inputs={"x": second}, outputs={"y": "z"}))
+    return Example(f"output [ {tensors} ]\n{steps}", files=STEP_FILES)
+
+
 def _written(config: Configuration) -> dict[str, list[tuple[int, str]]]:
     """For each tensor of the ensemble the steps, and their outputs, that write it."""
     found = defaultdict(list)
@@ -70,27 +77,42 @@ def inputs_and_outputs_are_used(config: Configuration) -> Iterator[Found]:
     ),
     refused="is unused in ensemble",
 )
-def tensors_have_a_writer_and_a_reader(config: Configuration) -> Iterator[Found]:
-    """A tensor between the steps of an ensemble is written and never read, or read and never written.
+def tensors_are_read(config: Configuration) -> Iterator[Found]:
+    """A tensor between the steps of an ensemble is written and never read.
 
     tritonserver refuses the model: "ensemble tensor 'middle' is unused in ensemble 'example'". Most are misspelt names.
 
     Source: core, model_config_utils.cc (ValidateEnsembleSchedulingConfig).
     Fix: give both sides one name; an output of the step that nobody needs is left out of the output_map.
     """
-    written, read = _written(config), _read(config)
-    own_inputs = {tensor.name for tensor in config.proto.input}
-    own_outputs = {tensor.name for tensor in config.proto.output}
-    for used, other, free, map_name, verb in (
-        (written, read, own_outputs, "output_map", "read"),
-        (read, written, own_inputs, "input_map", "written"),
-    ):
-        for tensor, uses in used.items():
-            if tensor not in other and tensor not in free:
-                yield Found(
-                    config.at("ensemble_scheduling", "step", uses[0][0], map_name),
-                    f'tensor "{tensor}" is never {verb}: the ensemble cannot load. Correct the name, or leave it out.',
-                )
+    read = _read(config)
+    own = {tensor.name for tensor in (*config.proto.input, *config.proto.output)}
+    for tensor, uses in _written(config).items():
+        if tensor not in read and tensor not in own:
+            yield Found(
+                config.at("ensemble_scheduling", "step", uses[0][0], "output_map"),
+                f'tensor "{tensor}" is never read: the ensemble cannot load. Correct the name, or leave it out.',
+            )
+
+
+@rule("S745", Severity.ERROR, bad=_chain("middel"), good=_chain("y"), refused="is not connected")
+def tensors_are_written(config: Configuration) -> Iterator[Found]:
+    """A step of an ensemble reads a tensor that nobody writes.
+
+    tritonserver refuses the model: "output 'z' for ensemble 'example' is not written: at least one of its depending
+    tensors, 'middel', is not connected". Most are misspelt names.
+
+    Source: core, ensemble_utils.cc.
+    Fix: give both sides one name, or declare the tensor as an input of the ensemble.
+    """
+    written = _written(config)
+    own = {tensor.name for tensor in config.proto.input}
+    for tensor, uses in _read(config).items():
+        if tensor not in written and tensor not in own:
+            yield Found(
+                config.at("ensemble_scheduling", "step", uses[0][0], "input_map"),
+                f'tensor "{tensor}" is never written: the ensemble cannot load. Correct the name.',
+            )
 
 
 @rule(

@@ -97,10 +97,10 @@ def _own_class(source: Source) -> ast.ClassDef | None:
 def the_class_can_execute(source: Source) -> Iterator[Found]:
     """`TritonPythonModel` has no method `execute`.
 
-    The model is READY, and every request fails (measured: it loads; "'TritonPythonModel' object has no attribute
-    'execute'").
+    The model is READY, and every request fails (measured: it loads; "Python model ... does not implement
+    `execute` method").
 
-    Source: python_backend README (execute); pb_stub.cc looks it up for each batch.
+    Source: python_backend README (execute); pb_stub.cc looks for it at each batch.
     Fix: add execute(self, requests).
     """
     found = _own_class(source)

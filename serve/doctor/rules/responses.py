@@ -229,6 +229,8 @@ def _statement(statement: ast.stmt, name: str) -> set[Path]:
             return {(0, "continue")}
         case ast.Break() | ast.Return() | ast.Raise():
             return {(0, "end")}
+        case ast.If(orelse=[ast.If()]) if _may_be_complete(statement, name):
+            raise _UnknownError
         case ast.If():
             return _paths(statement.body, name) | _paths(statement.orelse, name)
         case ast.With() | ast.AsyncWith():
@@ -236,13 +238,33 @@ def _statement(statement: ast.stmt, name: str) -> set[Path]:
         case ast.Try():
             return _tried(statement, name)
         case ast.Match():
-            ways = [_paths(case.body, name) for case in statement.cases]
-            return {(0, "next")}.union(*ways)
+            if _appends(statement, name) and not _is_open(statement.cases[-1].pattern):
+                raise _UnknownError
+            return {(0, "next")} if not _appends(statement, name) else _cases(statement, name)
         case ast.For() | ast.While() | ast.AsyncFor():
             if _appends(statement, name) or any(isinstance(node, ast.Return) for node in ast.walk(statement)):
                 raise _UnknownError
             return {(0, "next")}
     return {(len(_appends(statement, name)), "next")}
+
+
+def _may_be_complete(statement: ast.If, name: str) -> bool:
+    """Whether if and elif all append and there is no else: only the author knows whether a case is missing."""
+    branch = statement
+    while len(branch.orelse) == 1 and isinstance(branch.orelse[0], ast.If):
+        if not _appends(ast.Module(body=branch.body, type_ignores=[]), name):
+            return False
+        branch = branch.orelse[0]
+    return not branch.orelse and bool(_appends(ast.Module(body=branch.body, type_ignores=[]), name))
+
+
+def _is_open(pattern: ast.pattern) -> bool:
+    """case _ and case name."""
+    return isinstance(pattern, ast.MatchAs) and pattern.pattern is None
+
+
+def _cases(statement: ast.Match, name: str) -> set[Path]:
+    return set().union(*(_paths(case.body, name) for case in statement.cases))
 
 
 def _tried(statement: ast.Try, name: str) -> set[Path]:

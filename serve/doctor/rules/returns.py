@@ -65,8 +65,9 @@ def _is_response(value: ast.expr | None) -> bool:
 def execute_returns_something(source: Source) -> Iterator[Found]:
     """`execute` returns nothing and sends nothing, so no request is ever answered.
 
-    Returning None is right for a model that answers through response senders. Without them tritonserver waits for
-    answers that never come, and so does the client (measured: the request hangs, there is no error).
+    Returning None, or None in the place of a response, is right for a model that answers through response senders.
+    Without them the answer never comes (measured: the request hangs until its client gives up, there is no error, and
+    the server's statistics count a success).
 
     Source: python_backend README (Default Mode, Decoupled mode).
     Fix: return the list of responses.
@@ -74,7 +75,7 @@ def execute_returns_something(source: Source) -> Iterator[Found]:
     execution = Execution.of(source)
     if execution is None or execution.escapes or _is_decoupled(source):
         return
-    answers = any(one.value is not None and not _is_none(one.value) for one in execution.returns)
+    answers = any(not _is_nothing(one.value) for one in execution.returns)
     # An execute that only raises answers every request with an error.
     raises = isinstance(execution.function.body[-1], ast.Raise)
     yields = any(isinstance(node, ast.Yield | ast.YieldFrom) for node in own(execution.function))
@@ -86,8 +87,18 @@ def execute_returns_something(source: Source) -> Iterator[Found]:
         )
 
 
-def _is_none(value: ast.expr) -> bool:
-    return isinstance(value, ast.Constant) and value.value is None
+def _is_nothing(value: ast.expr | None) -> bool:
+    """Whether what is returned holds no response: None, [None for request in requests], [None] * n."""
+    match value:
+        case None:
+            return True
+        case ast.Constant():
+            return value.value is None
+        case ast.ListComp():
+            return _is_nothing(value.elt)
+        case ast.BinOp(left=ast.List(elts=[element])):
+            return _is_nothing(element)
+    return False
 
 
 @rule(
@@ -117,7 +128,7 @@ def decoupled_models_send(source: Source) -> Iterator[Found]:
     if execution.uses("get_response_sender"):
         return
     for one in execution.returns:
-        if one.value is not None and not _is_none(one.value):
+        if not _is_nothing(one.value):
             yield Found(
                 source.at(one),
                 "a decoupled model returns its responses, so every request fails. Send them with "
@@ -140,7 +151,7 @@ def streams_end(source: Source) -> Iterator[Found]:
     """No response that is sent is marked as the last one.
 
     The request then never ends: tritonserver keeps it, its memory and its place (measured: the client gets the response
-    and the stream stays open; the request is not counted).
+    and its stream never closes).
 
     Source: python_backend README (Decoupled mode); tritonserver.h (TRITONSERVER_RESPONSE_COMPLETE_FINAL).
     Fix: send the last response, or an empty one, with flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL.

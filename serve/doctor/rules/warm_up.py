@@ -188,15 +188,17 @@ def samples_are_possible_batches(config: Configuration) -> Iterator[Found]:
     Severity.ERROR,
     bad=Example(f"max_batch_size: 0\n{sample(batch='batch_size: 2')}"),
     good=Example(f"max_batch_size: 0\n{sample(batch='batch_size: 1')}"),
+    refused="max allowed is 0",
 )
 def a_sample_of_a_model_without_batches_is_one(config: Configuration) -> Iterator[Found]:
     """A warm-up sample of several requests for a model that does not batch.
 
     With `max_batch_size: 0` the backend gets one request at a time, except for the warm-up, which hands it batch_size
-    requests at once. The backend of Python models ends the whole server over that (measured on 2.51: tritonserver
-    aborts while it loads the model).
+    requests at once. The model is refused: "failed to run warmup sample 'zeros': batch size 2 ... max allowed is 0".
+    Where the file has no instance_group, tritonserver 2.51 aborts over it, with all other models in it (measured on a
+    Python model).
 
-    Source: the abort itself, on 2.51; core, backend_model_instance.cc (WarmUp).
+    Source: core, backend_model_instance.cc (WarmUp); the abort itself, on 2.51.
     Fix: write batch_size: 1.
     """
     for index, one in samples(config):
@@ -204,7 +206,7 @@ def a_sample_of_a_model_without_batches_is_one(config: Configuration) -> Iterato
             yield Found(
                 config.at("model_warmup", index, "batch_size"),
                 f'warm-up sample "{one.name}" has batch_size {one.batch_size} and the model max_batch_size 0: '
-                "tritonserver can crash while it loads. Write batch_size: 1.",
+                "it cannot load, or crashes the server. Write batch_size: 1.",
                 fix=config.document.replaced("1", "model_warmup", index, "batch_size"),
             )
 
