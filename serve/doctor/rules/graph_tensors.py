@@ -47,20 +47,29 @@ def sizes_are_possible(config: Configuration) -> Iterator[Found]:
 def tensors_are_complete(config: Configuration) -> Iterator[Found]:
     """An input or an output lacks its name, its data type or its dims.
 
-    tritonserver refuses the model: "model input must specify 'data_type'" (or 'name', or 'dims'). A backend completes
-    inputs and outputs that are left out of the file altogether, not parts of one. A scalar has dims [ 1 ].
+    tritonserver refuses the model: "model input must specify 'data_type'" (or 'name', or 'dims'). The onnxruntime
+    backend completes inputs and outputs that are left out altogether, not parts of one; a model.py completes what its
+    auto_complete_config says, TensorRT everything. Other backends are not checked. A scalar has dims [ 1 ].
 
     Source: core, model_config_utils.cc, ValidateModelInput and ValidateModelOutput.
     Fix: write what is missing, or leave the whole input out where the backend knows it.
     """
     for kind in ("input", "output"):
         for index, tensor in enumerate(getattr(config.proto, kind)):
-            missing = [field for field in ("name", "data_type", "dims") if not getattr(tensor, field)]
+            required = ("name", "data_type", "dims") if _is_not_completed(config) else ("name",)
+            missing = [field for field in required if not getattr(tensor, field)]
             if missing:
                 yield Found(
                     config.at(kind, index),
                     f'{kind} "{tensor.name}" says no {" and no ".join(missing)}, so the model cannot load. Write it.',
                 )
+
+
+def _is_not_completed(config: Configuration) -> bool:
+    """Whether the backend is known to leave half a tensor as it is."""
+    if config.backend == "python":
+        return config.source is not None and config.source.method("auto_complete_config") is None
+    return config.backend in ("onnxruntime", "pytorch")
 
 
 @rule(
