@@ -66,6 +66,9 @@ class Examiner:
         with ThreadPoolExecutor(4) as pool:
             calls = {name: pool.submit(self._call, f"repository/models/{name}/load") for name in examples}
             answers = {name: call.result() for name, call in calls.items()}
+        # Beside others a failed load is now and then answered as if it had gone well; the index knows better.
+        failed = {one["name"]: one.get("reason", "") for one in self.index() if one.get("state") == "UNAVAILABLE"}
+        answers = {name: answer or failed.get(name, "") for name, answer in answers.items()}
         lines = self._log(logged).splitlines()
         return {
             name: "\n".join([answer, *(line for line in lines if name in line)]) if answer else ""
