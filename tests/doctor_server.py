@@ -54,7 +54,7 @@ class Examiner:
         refusal = self._call(f"repository/models/{model}/load")
         return refusal + self._log(logged) if refusal else ""
 
-    def load_together(self, examples: Mapping[str, Example]) -> dict[str, str]:
+    def load_together(self, examples: Mapping[str, Example], *, at_a_time: int = 4) -> dict[str, str]:
         """Load many examples at a time, each under its own name; what `load` says of each.
 
         Of the log it holds the lines that speak of the model.
@@ -63,7 +63,7 @@ class Examiner:
         logged = self.server.log.stat().st_size
         for name, example in examples.items():
             write(example, self.repository, name=name)
-        with ThreadPoolExecutor(4) as pool:
+        with ThreadPoolExecutor(at_a_time) as pool:
             calls = {name: pool.submit(self._call, f"repository/models/{name}/load") for name in examples}
             answers = {name: call.result() for name, call in calls.items()}
         # Beside others a failed load is now and then answered as if it had gone well; the index knows better.
@@ -166,7 +166,7 @@ class Examiner:
         """POST; the body of the answer, which is empty unless the server refuses or has something to tell."""
         request = urllib.request.Request(f"http://{self.server.http_url}/v2/{path}", data=b"{}", method="POST")
         try:
-            with urllib.request.urlopen(request, timeout=120) as answer:
+            with urllib.request.urlopen(request, timeout=60) as answer:
                 return str(answer.read().decode())
         except urllib.error.HTTPError as error:
             return error.read().decode(errors="replace")
