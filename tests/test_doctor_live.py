@@ -12,6 +12,7 @@ from doctor_server import HELD, Examiner, examiner
 from serve.doctor.__main__ import main
 from serve.doctor.example import PYTHON_MODEL, completed
 from serve.doctor.rule import Example
+from serve.doctor.rules.live import FEWEST_REQUESTS
 
 pytestmark = pytest.mark.server
 SLOW = PYTHON_MODEL.replace(
@@ -24,7 +25,7 @@ FREE = RAGGED.replace(" allow_ragged_batch: true", "")
 MODELS = {
     "good": Example(f"{PYTHON}{RAGGED}dynamic_batching {{ }}", files={"1/model.py": SLOW}),
     "shapes": Example(f"{PYTHON}{FREE}dynamic_batching {{ }}", files={"1/model.py": SLOW}),
-    "delayed": Example(f"{PYTHON}dynamic_batching {{ max_queue_delay_microseconds: 60000 }}"),
+    "delayed": Example(f"{PYTHON}dynamic_batching {{ max_queue_delay_microseconds: 200000 }}"),
     "edited": Example(f"{PYTHON}dynamic_batching {{ }}"),
     "varied": Example(
         f"{PYTHON}dynamic_batching {{ }}",
@@ -41,9 +42,11 @@ def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Examiner]:
         assert [name for name, refusal in said.items() if refusal] == ["misnamed"]
         mixed = [{"x": np.zeros((1, 1 + index % 2), np.float32)} for index in range(3 * HELD)]
         for model in ("good", "shapes"):
-            running.batches(mixed, model=model, gap_s=0.002)
-        for _ in range(3):
-            running.batches([{"x": np.zeros((1, 2), np.float32)}] * HELD, model="delayed", gap_s=0.08)
+            running.batches(mixed, model=model, gap_s=0.005)
+        # The first fill a batch, the others come one by one and wait the whole delay.
+        one = {"x": np.zeros((1, 2), np.float32)}
+        running.batches([one] * HELD, model="delayed")
+        running.batches([one] * (FEWEST_REQUESTS - HELD), model="delayed", gap_s=0.25)
         path = running.repository / "edited" / "config.pbtxt"
         path.write_text(path.read_text().replace("max_batch_size: 8", "max_batch_size: 16"))
         yield running

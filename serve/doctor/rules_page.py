@@ -45,7 +45,7 @@ def _sections(rules: list[Rule]) -> Iterator[str]:
         for rule in group:
             yield f"### {rule.code}"
             yield f"**{rule.title}** ({rule.severity.word})"
-            yield rule.explanation
+            yield rule.explanation.replace("\nFix:", "\n\nFix:")
             yield from _examples(rule)
 
 
