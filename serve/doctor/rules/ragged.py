@@ -25,6 +25,17 @@ def ragged_inputs(config: Configuration) -> list[tuple[int, ModelInput]]:
     return [(index, tensor) for index, tensor in enumerate(config.proto.input) if tensor.allow_ragged_batch]
 
 
+def _pairs(dims: str, scatter: str) -> Example:
+    """A graph with one row of two values for each element of its ragged input."""
+    return Example(
+        f'{RAGGED}\noutput [ {{ name: "y" data_type: TYPE_FP32 {dims} }} ]\n{scatter}\ndynamic_batching {{ }}',
+        files={
+            "1/model.onnx": '<ir_version: 8, opset_import: ["" : 17]>\nexample (float[n] x) => (float[n, 2] y) '
+            "<int64[1] last = {1}>\n{ column = Unsqueeze(x, last)\ny = Concat<axis = 1>(column, column) }"
+        },
+    )
+
+
 @rule(
     "R301",
     Severity.WARNING,
@@ -185,20 +196,10 @@ def the_graph_takes_a_flat_tensor(config: Configuration) -> Iterator[Found]:
 @rule(
     "R306",
     Severity.WARNING,
-    bad=Example(
-        f"{RAGGED}\n{ROW_OUT}\ndynamic_batching {{ }}",
-        files={
-            "1/model.onnx": '<ir_version: 8, opset_import: ["" : 17]>\n'
-            "example (float[n] x) => (float[n] y) { y = Identity(x) }"
-        },
-    ),
-    good=Example(
-        f'{RAGGED}\n{ROW_OUT}\nbatch_output [ {{ target_name: "y" kind: BATCH_SCATTER_WITH_INPUT_SHAPE '
-        'source_input: "x" } ]\ndynamic_batching { }',
-        files={
-            "1/model.onnx": '<ir_version: 8, opset_import: ["" : 17]>\n'
-            "example (float[n] x) => (float[n] y) { y = Identity(x) }"
-        },
+    bad=_pairs("dims: [ 2 ]", ""),
+    good=_pairs(
+        "dims: [ -1, 2 ]",
+        'batch_output [ { target_name: "y" kind: BATCH_SCATTER_WITH_INPUT_SHAPE source_input: "x" } ]',
     ),
 )
 def flat_outputs_are_scattered(config: Configuration) -> Iterator[Found]:

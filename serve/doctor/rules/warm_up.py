@@ -81,13 +81,16 @@ def samples_have_every_input(config: Configuration) -> Iterator[Found]:
     Severity.WARNING,
     bad=Example(sample(rest='inputs { key: "z" value { data_type: TYPE_FP32 dims: [ 1 ] zero_data: true } }')),
     good=Example(sample()),
+    refused="failed to run warmup sample",
 )
 def samples_have_known_inputs(config: Configuration) -> Iterator[Found]:
     """A warm-up sample fills an input that the model does not declare.
 
-    It is left out without a word (measured: the model loads and runs the rest of the sample).
+    A client's request with such an input is refused; a sample with one reaches the backend as it is. onnxruntime fails
+    on it, and the model does not load: "failed to run warmup sample". A Python model loads, and its `execute` sees a
+    tensor that no request has (measured).
 
-    Source: core, backend_model_instance.cc (GenerateWarmupData goes over the model's inputs).
+    Source: core, backend_model_instance.cc (GenerateWarmupData does not compare the names).
     Fix: correct the name, or remove it.
     """
     if not config.proto.input:
@@ -98,7 +101,7 @@ def samples_have_known_inputs(config: Configuration) -> Iterator[Found]:
         if declared is None and name not in controls | states:
             yield Found(
                 config.at("model_warmup", index, "inputs"),
-                f'the warm-up sample fills "{name}", which is no input of this model: it is left out. '
+                f'the warm-up sample fills "{name}", which is no input of this model: backends fail on it. '
                 "Correct the name, or remove it.",
             )
 
@@ -194,9 +197,8 @@ def a_sample_of_a_model_without_batches_is_one(config: Configuration) -> Iterato
     """A warm-up sample of several requests for a model that does not batch.
 
     With `max_batch_size: 0` the backend gets one request at a time, except for the warm-up, which hands it batch_size
-    requests at once. The model is refused: "failed to run warmup sample 'zeros': batch size 2 ... max allowed is 0".
-    Where the file has no instance_group, tritonserver 2.51 aborts over it, with all other models in it (measured on a
-    Python model).
+    requests at once. The model is refused: "failed to run warmup sample 'zeros': batch size 2 ... max allowed is 0". In
+    3 of 4 trials without an instance_group tritonserver 2.51 aborted over it, with all other models in it.
 
     Source: core, backend_model_instance.cc (WarmUp); the abort itself, on 2.51.
     Fix: write batch_size: 1.
