@@ -15,9 +15,11 @@ from numpy.typing import NDArray
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from clients.counters import Counters
+from serve.doctor.example import write
 from serve.doctor.rule import RULES, Example
 from serve.doctor.rules import all_rules
 from serve.installation import find
+from serve.launcher import Settings, launch
 
 pytestmark = pytest.mark.server
 assert all_rules()
@@ -91,9 +93,6 @@ RAGGED = 'input [ { name: "x" data_type: TYPE_FP32 dims: [ -1 ] allow_ragged_bat
 KEPT_TOO = "self.notes += [(array, array.copy()) for array in [request.inputs()[0].as_numpy() for request in requests]]"
 MODELS = {
     "kept": telling(Example(), "sum((a != b).any() for a, b in self.notes)", note=KEPT_TOO),
-    "direct": telling(
-        Example(f"max_batch_size: 4\n{RAGGED}\nsequence_batching {{ direct {{ {SLOTS} }} }}"), "len(requests)"
-    ),
     "R301": bad("R301"),
     "R301_good": good("R301"),
     "R302": bad("R302"),
@@ -124,7 +123,6 @@ MODELS = {
     "S709": bad("S709"),
     "S711": bad("S711"),
     "S712": bad("S712"),
-    "S721": bad("S721", files={"1/model.py": COUNTS}),
     "S727": bad("S727"),
     "S761": bad("S761"),
     "S761_good": good("S761"),
@@ -142,6 +140,15 @@ MODELS = {
     "M831": bad("M831"),
     "M832": bad("M832"),
     "M834": bad("M834"),
+}
+
+
+SEQUENCES = {
+    "direct": telling(
+        Example(f"max_batch_size: 4\n{RAGGED}\nsequence_batching {{ direct {{ {SLOTS} }} }}"), "len(requests)"
+    ),
+    # With an initial state: without one the tensor holds whatever was in memory.
+    "S721": good("S722", files={"1/model.py": COUNTS}),
 }
 
 
@@ -274,11 +281,6 @@ def test_decoupled_models_refuse_unary_requests(loaded: Examiner) -> None:
         ask(loaded, "W625", {"x": ONE})
 
 
-def test_python_never_stores_the_state(loaded: Examiner) -> None:
-    options: list[dict[str, Any]] = [{"sequence_start": True}, {}, {"sequence_end": True}]
-    assert [value(loaded, "S721", sequence_id=7, **one) for one in options] == [0, 0, 0]
-
-
 @pytest.mark.parametrize(("model", "expected"), [("S761", HELD), ("S761_good", 1)])
 def test_steps_batch_by_their_own_configuration(loaded: Examiner, model: str, expected: int) -> None:
     assert loaded.refusals(ALIKE, model=model) == []
@@ -348,11 +350,33 @@ def test_arrays_that_are_kept_stay_as_they_are(loaded: Examiner) -> None:
     assert seen == [0] * 20
 
 
-def test_direct_sequences_share_ragged_batches(loaded: Examiner) -> None:
+@pytest.fixture(scope="module")
+def sequences(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Examiner]:
+    """A server that holds no request back: the sequence batcher would wait for eight as well."""
+    repository = tmp_path_factory.mktemp("sequences") / "repository"
+    with launch(Settings(models=(), repository=prepared(repository))) as server:
+        with grpc.InferenceServerClient(server.grpc_url) as client:
+            for name in SEQUENCES:
+                client.load_model(name)
+        yield Examiner(server=server, repository=repository)
+
+
+def prepared(repository: Path) -> Path:
+    for name, example in SEQUENCES.items():
+        write(example, repository, name=name)
+    return repository
+
+
+def test_python_never_stores_the_state(sequences: Examiner) -> None:
+    options: list[dict[str, Any]] = [{"sequence_start": True}, {}, {"sequence_end": True}]
+    assert [value(sequences, "S721", sequence_id=7, **one) for one in options] == [0, 0, 0]
+
+
+def test_direct_sequences_share_ragged_batches(sequences: Examiner) -> None:
     """No rule forbids it: the strategy "direct" joins requests of different length when they are ragged."""
     with ThreadPoolExecutor(4) as pool:
         answers = pool.map(
-            lambda one: value(loaded, "direct", one[1], sequence_id=one[0], sequence_start=True, sequence_end=True),
+            lambda one: value(sequences, "direct", one[1], sequence_id=one[0], sequence_start=True, sequence_end=True),
             enumerate(LENGTHS[:4], start=1),
         )
         assert [*answers] == [4] * 4

@@ -34,7 +34,7 @@ def python_models_keep_their_own_state(config: Configuration) -> Iterator[Found]
     """Implicit state of a Python model, which is never stored.
 
     The Python backend has no way to hand a state back: the state input arrives with its initial value in every request
-    of a sequence. The model loads (measured).
+    of a sequence (measured), and without an `initial_state` with whatever is in memory. The model loads.
 
     Source: python_backend does not use the state functions of tritonbackend.h.
     Fix: keep the state in the model, by request.correlation_id(), and drop it at the end of the sequence.
