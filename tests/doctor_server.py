@@ -166,7 +166,7 @@ class Examiner:
         """POST; the body of the answer, which is empty unless the server refuses or has something to tell."""
         request = urllib.request.Request(f"http://{self.server.http_url}/v2/{path}", data=b"{}", method="POST")
         try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
+            with urllib.request.urlopen(request, timeout=45) as answer:
                 return str(answer.read().decode())
         except urllib.error.HTTPError as error:
             return error.read().decode(errors="replace")
