@@ -17,7 +17,7 @@ CONFIG  ?=
 IMAGE   ?= triton-batching
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo export serve check-repo client measure report test check image lock clean
+.PHONY: help setup demo export serve check-repo doctor client measure report test check image lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ serve: $(READY) $(RANKER)  ## serve a model on ports 8000/8001/8002 (MODEL=, CON
 check-repo: $(READY)  ## check every config.pbtxt and variant against its ONNX graph
 	$(PY) -m export.repository
 
+doctor: $(READY)  ## find batching mistakes in a model repository (REPOSITORY=)
+	$(PY) -m serve.doctor $(or $(REPOSITORY),model_repository) $(ARGS)
+
 client: $(READY)  ## read the sample pictures on the running server
 	$(PY) -m clients.recognize clients/pictures/*.png $(ARGS)
 
@@ -49,7 +52,7 @@ test: $(VENV)/.dev  ## every test, with real servers
 	$(PY) -m export
 	$(PY) -m pytest --numprocesses 2 --dist loadfile $(ARGS)
 
-check: $(VENV)/.dev  ## style, types and import direction
+check: $(VENV)/.dev  ## style, types, import direction and the doctor
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
 	$(PY) -m mypy
@@ -57,6 +60,7 @@ check: $(VENV)/.dev  ## style, types and import direction
 	    image_classification_bls text_reading; do \
 	    MYPYPATH=model_repository/$$model/1 $(PY) -m mypy model_repository/$$model/1/model.py || exit 1; done
 	$(VENV)/bin/lint-imports
+	$(PY) -m serve.doctor model_repository --fail-on info
 
 image:  ## build the container images (needs a Docker engine)
 	docker build --file docker/server.Dockerfile --tag $(IMAGE)-server .

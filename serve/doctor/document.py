@@ -1,0 +1,167 @@
+"""One text file of a repository: its text, the trouble of reading it, and the place of every field."""
+
+import errno
+import os
+from bisect import bisect_right
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Self
+
+from serve.doctor.finding import Edit, Position
+from serve.doctor.pbtxt import Field, Value, fields_of
+
+# The largest real ones hold a few hundred kB of ensemble; a file of 100 MB is something else.
+LARGEST_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Document:
+    """A file's `text`; `trouble` says at `trouble_at` (an offset) why it could not be read, else it is None.
+
+    A file that does not exist has the text "" and no trouble.
+    """
+
+    path: Path
+    text: str
+    exists: bool = True
+    trouble: str | None = None
+    trouble_at: int = 0
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read a UTF-8 file; nothing that can be wrong with it raises."""
+        try:
+            if not path.is_file() and not os.path.lexists(path):
+                return cls(path=path, text="", exists=False)
+            # stat() raises where Path.is_file hides a loop of links.
+            if not path.exists() or not path.is_file():
+                path.stat()
+                return cls(path=path, text="", trouble="is not a regular file")
+            if (size := path.stat().st_size) > LARGEST_BYTES:
+                return cls(path=path, text="", trouble=f"has {size / 1e6:.0f} MB, which is no text that a person wrote")
+            data = path.read_bytes()
+        except OSError as error:
+            return cls(path=path, text="", trouble=f"cannot be read ({os.strerror(error.errno or errno.EIO)})")
+        try:
+            return cls(path=path, text=data.decode())
+        except UnicodeDecodeError as error:
+            text = data.decode(errors="replace")
+            at = len(data[: error.start].decode(errors="replace"))
+            return cls(path=path, text=text, trouble="is not UTF-8 text", trouble_at=at)
+
+    @cached_property
+    def fields(self) -> tuple[Field, ...]:
+        """The fields at the top of the file."""
+        return fields_of(self.text)
+
+    def at(self, *steps: str | int) -> Position:
+        """Where a field or a value stands: `at("input", 1, "dims")` is the name of the second input's dims.
+
+        A step that the file does not have gives the place of the last one that it has, and the top of the file when it
+        has none. A name without a number goes on in its first value.
+        """
+        found = self._walk(steps)
+        return self.position(found[-1].start if found else 0)
+
+    def has(self, *steps: str | int) -> bool:
+        """Whether the file itself writes this field or value (a default that is not written is not there)."""
+        return self._find(steps) is not None
+
+    def field(self, *steps: str | int) -> Field | None:
+        """The occurrence of a field; None when the file does not write it or the last step is a number."""
+        found = self._find(steps)
+        return found if isinstance(found, Field) else None
+
+    def value(self, *steps: str | int) -> Value | None:
+        """The value of a field (its first one, unless the last step is a number); None when there is none."""
+        found = self._find(steps)
+        if isinstance(found, Field):
+            return found.values[0] if found.values else None
+        return found
+
+    def at_entry(self, name: str, key: str) -> Position:
+        """Where the entry `key` of the map `name` stands, for example of `parameters`; else the map, else the top."""
+        for index, value in enumerate(self.values(name)):
+            for field in value.fields or ():
+                if field.name == "key" and field.values and self.slice(field.values[0]).strip("\"'") == key:
+                    return self.at(name, index)
+        return self.at(name)
+
+    def values(self, name: str) -> list[Value]:
+        """Every value of a field at the top, over all its occurrences."""
+        return [value for field in self.fields if field.name == name for value in field.values]
+
+    def slice(self, span: Field | Value) -> str:
+        """The text of a field or a value as it is written."""
+        return self.text[span.start : span.end]
+
+    def position(self, offset: int) -> Position:
+        """Line and column of an offset in the text."""
+        line = bisect_right(self._line_starts, offset)
+        return Position(path=self.path, line=line, column=offset - self._line_starts[line - 1] + 1)
+
+    def offset(self, line: int, column: int) -> int:
+        """The offset of a line and column that count from 1."""
+        if line > len(self._line_starts):
+            return len(self.text)
+        return min(self._line_starts[max(line, 1) - 1] + max(column, 1) - 1, len(self.text))
+
+    def replaced(self, text: str, *steps: str | int) -> tuple[Edit, ...]:
+        """The edit that puts `text` in the place of a value; none when the file does not write that value."""
+        value = self.value(*steps)
+        return (Edit(start=value.start, end=value.end, text=text),) if value is not None else ()
+
+    def rewritten(self, text: str, *steps: str | int) -> tuple[Edit, ...]:
+        """The edit that puts `text` in the place of a field, its name included, where the file writes it once."""
+        field = self.field(*steps)
+        return (Edit(start=field.start, end=field.end, text=text),) if field is not None else ()
+
+    def removed(self, *steps: str | int) -> tuple[Edit, ...]:
+        """The edit that takes a field out, with its line where nothing else is on it."""
+        field = self.field(*steps)
+        if field is None:
+            return ()
+        start, end = field.start, field.end
+        while self.text[end : end + 1] in (" ", "\t", ",", ";"):
+            end += 1
+        before = self.text.rfind("\n", 0, start) + 1
+        if not self.text[before:start].strip():
+            if self.text[end : end + 1] == "\n":
+                start, end = before, end + 1
+            elif self.text[end : end + 2] == "\r\n":
+                start, end = before, end + 2
+        return (Edit(start=start, end=end, text=""),)
+
+    def appended(self, line: str) -> tuple[Edit, ...]:
+        """The edit that adds a line at the end of the file."""
+        gap = "" if not self.text or self.text.endswith("\n") else "\n"
+        return (Edit(start=len(self.text), end=len(self.text), text=f"{gap}{line}\n"),)
+
+    @cached_property
+    def _line_starts(self) -> list[int]:
+        return [0, *(index + 1 for index, character in enumerate(self.text) if character == "\n")]
+
+    def _find(self, steps: tuple[str | int, ...]) -> Field | Value | None:
+        found = self._walk(steps)
+        return found[-1] if len(found) == len(steps) and found else None
+
+    def _walk(self, steps: tuple[str | int, ...]) -> list[Field | Value]:
+        """What each step leads to, as far as the file has it."""
+        walked: list[Field | Value] = []
+        fields: tuple[Field, ...] = self.fields
+        values: list[Value] = []
+        for step in steps:
+            if isinstance(step, str):
+                matching = [field for field in fields if field.name == step]
+                if not matching:
+                    break
+                walked.append(matching[0])
+                values = [value for field in matching for value in field.values]
+                fields = (values[0].fields or ()) if values else ()
+            else:
+                if not 0 <= step < len(values):
+                    break
+                walked.append(values[step])
+                fields = values[step].fields or ()
+        return walked

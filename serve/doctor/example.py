@@ -1,0 +1,134 @@
+"""Writes a rule's example to disk as a model repository that tritonserver could load."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import onnx
+import onnx.parser
+from google.protobuf import text_format
+from onnx import TensorProto, helper
+from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
+
+from export.signature import TYPES
+from serve.doctor.rule import Example
+
+NAME = "example"
+# What an example leaves out, by the field's name.
+DEFAULTS = {
+    "backend": 'backend: "onnxruntime"',
+    "max_batch_size": "max_batch_size: 8",
+    "input": 'input [ { name: "x" data_type: TYPE_FP32 dims: [ 2 ] } ]',
+    "output": 'output [ { name: "y" data_type: TYPE_FP32 dims: [ 2 ] } ]',
+    "instance_group": "instance_group [ { count: 1 } ]",
+}
+# Answers every output with the input of the same place.
+PYTHON_MODEL = """\
+import json
+
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        config = json.loads(args["model_config"])
+        self.names = [(x["name"], y["name"]) for x, y in zip(config["input"], config["output"])]
+
+    def execute(self, requests):
+        return [self.answer(request) for request in requests]
+
+    def answer(self, request):
+        values = ((pb_utils.get_input_tensor_by_name(request, x).as_numpy(), y) for x, y in self.names)
+        return pb_utils.InferenceResponse([pb_utils.Tensor(y, value) for value, y in values])
+"""
+
+
+def write(example: Example, repository: Path, *, name: str = NAME) -> Path:
+    """Write the example as the model `name` below `repository`, which is made; the folder of its model.
+
+    With another name than `NAME` its other models are called after it as well, so that examples can lie side by side.
+    """
+    folder = repository / name
+    folder.mkdir(parents=True)
+    files = dict(example.files)
+    if example.config is not None:
+        files["config.pbtxt"] = example.config if example.whole else completed(example.config)
+    if name != NAME:
+        files = _renamed(files, name)
+    if not example.whole and not any(path.startswith("1/") for path in files):
+        files |= _model_file(files.get("config.pbtxt", ""))
+    for path, text in files.items():
+        write_file(folder / path, text, is_folder=path.endswith("/"))
+    return folder
+
+
+def _renamed(files: Mapping[str, str], name: str) -> dict[str, str]:
+    """The files with `name` in the place of the example's, and with it in the names of the other models."""
+    others = {path.split("/")[1] for path in files if path.startswith("../")}
+    names = {NAME: name} | {other: f"{other}_{name}" for other in others}
+    renamed = {}
+    for path, text in files.items():
+        for old, new in names.items():
+            path = path.replace(f"../{old}/", f"../{new}/")
+            if path.endswith((".pbtxt", ".py")):
+                text = text.replace(f'"{old}"', f'"{new}"')
+        renamed[path] = text
+    return renamed
+
+
+def completed(config: str) -> str:
+    """The example's text behind the fields that it leaves out."""
+    written = {descriptor.name for descriptor, _ in _parsed(config).ListFields()}
+    written |= {name for name in DEFAULTS if f"{name}:" in config}
+    if "platform" in written:
+        written.add("backend")
+    if "ensemble_scheduling" in written or 'platform: "ensemble"' in config:
+        written |= {"backend", "instance_group"}
+    added = [line for name, line in DEFAULTS.items() if name not in written]
+    return "\n".join([*added, config.strip(), ""])
+
+
+def write_file(path: Path, text: str, *, is_folder: bool = False) -> None:
+    """Write one file, or make a folder; the text of a file ending in .onnx is in ONNX's own text format."""
+    if is_folder:
+        path.mkdir(parents=True, exist_ok=True)
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".onnx" and text:
+        path.write_bytes(onnx.parser.parse_model(text).SerializeToString())
+    else:
+        path.write_text(text)
+
+
+def _parsed(config: str) -> ModelConfig:
+    try:
+        return text_format.Parse(config, ModelConfig())
+    except text_format.ParseError:
+        return ModelConfig()
+
+
+def _model_file(text: str) -> dict[str, str]:
+    config = _parsed(text)
+    if config.backend == "python":
+        return {"1/model.py": PYTHON_MODEL}
+    if config.backend == "onnxruntime" or config.platform == "onnxruntime_onnx":
+        return {"1/model.onnx": _identity(config)}
+    return {"1/": ""}
+
+
+def _identity(config: ModelConfig) -> str:
+    """In ONNX's text format: every output is a copy of the input of the same place, as config.pbtxt declares them."""
+    nodes = [
+        helper.make_node("Identity", [x.name], [y.name]) for x, y in zip(config.input, config.output, strict=False)
+    ]
+    graph = helper.make_graph(nodes, NAME, list(_values(config, "input")), list(_values(config, "output")))
+    return onnx.printer.to_text(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+
+
+def _values(config: ModelConfig, kind: str) -> Iterator[onnx.ValueInfoProto]:
+    codes = {name: code for code, name in TYPES.items()}
+    for tensor in getattr(config, kind):
+        dims = [f"{tensor.name}_{axis}" if dim == -1 else dim for axis, dim in enumerate(tensor.dims)]
+        ragged = kind == "input" and tensor.allow_ragged_batch
+        shape = [f"{tensor.name}_all"] if ragged else (["batch"] if config.max_batch_size > 0 else []) + dims
+        element = codes.get(DataType.Name(tensor.data_type), TensorProto.FLOAT)
+        yield helper.make_tensor_value_info(tensor.name, element, shape)

@@ -1,0 +1,105 @@
+"""Applies the safe edits of findings to the texts, again and again until no rule wants another one.
+
+A file is never written anew from its values: comments, order and formatting stay as they are.
+"""
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from export.terminal import Mistake
+from serve.doctor.document import Document
+from serve.doctor.examination import examine
+from serve.doctor.finding import Edit, Finding
+from serve.doctor.repository import Repository
+from serve.doctor.rule import Rule
+
+MOST_ROUNDS = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """One file before and after; `codes` are the rules whose findings were mended."""
+
+    path: Path
+    before: str
+    after: str
+    codes: tuple[str, ...]
+
+    def diff(self) -> str:
+        """A unified diff that `patch -p0` takes."""
+        lines = difflib.unified_diff(
+            self.before.splitlines(keepends=True),
+            self.after.splitlines(keepends=True),
+            fromfile=str(self.path),
+            tofile=str(self.path),
+        )
+        return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+    def write(self) -> None:
+        """Put the new text into the file; raises `Mistake`."""
+        try:
+            self.path.write_bytes(self.after.encode())
+        except OSError as error:
+            raise Mistake(f"{self.path}: cannot be written ({error.strerror}), so it stays as it was.") from error
+
+
+def changes(repository: Repository, rules: Iterable[Rule]) -> list[Change]:
+    """What mending would change; nothing is written."""
+    known, texts, codes = list(rules), dict[Path, str](), dict[Path, set[str]]()
+    for _ in range(MOST_ROUNDS):
+        edited = False
+        for path, findings in _fixable(examine(replace(repository, texts=dict(texts)), known)).items():
+            before = texts[path] if path in texts else Document.read(path).text
+            after, mended = _edited(before, findings)
+            if after != before and _no_worse(before, after):
+                texts[path], edited = after, True
+                codes.setdefault(path, set()).update(mended)
+        if not edited:
+            break
+    return [
+        Change(path=path, before=Document.read(path).text, after=after, codes=tuple(sorted(codes[path])))
+        for path, after in sorted(texts.items())
+    ]
+
+
+def _fixable(findings: Iterable[Finding]) -> dict[Path, list[Finding]]:
+    found: dict[Path, list[Finding]] = {}
+    for finding in findings:
+        if finding.fix:
+            found.setdefault(finding.at.path, []).append(finding)
+    return found
+
+
+def _edited(text: str, findings: Iterable[Finding]) -> tuple[str, list[str]]:
+    """The text with the edits of as many findings as do not touch each other, and the codes of those."""
+    taken: list[Edit] = []
+    codes = []
+    for finding in findings:
+        if not any(_touch(edit, other) for edit in finding.fix for other in taken):
+            taken += finding.fix
+            codes.append(finding.code)
+    for edit in sorted(taken, reverse=True):
+        text = text[: edit.start] + edit.text + text[edit.end :]
+    return text, codes
+
+
+def _touch(one: Edit, other: Edit) -> bool:
+    return one.start <= other.end and other.start <= one.end
+
+
+def _no_worse(before: str, after: str) -> bool:
+    """Whether the new text can be parsed wherever the old one could."""
+    return _valid(after) or not _valid(before)
+
+
+def _valid(text: str) -> bool:
+    try:
+        text_format.Parse(text, ModelConfig())
+    except (text_format.ParseError, ValueError, RecursionError):
+        return False
+    return True

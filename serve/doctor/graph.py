@@ -1,0 +1,81 @@
+"""An ONNX file as the doctor reads it: its graph without the weights, wherever they are stored."""
+
+import mmap
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Self
+
+import onnx
+from google.protobuf.message import DecodeError
+
+from export.signature import Signature, SignatureError, Tensor
+from serve.doctor.wire import without_weights
+
+LARGEST_BYTES = 2**31  # protobuf's own limit: a larger one cannot be an ONNX file with its weights inside
+
+
+def _read(path: Path) -> bytes:
+    with path.open("rb") as file:
+        if path.stat().st_size == 0:
+            return b""  # which cannot be mapped
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as data:
+            return without_weights(data)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Graph:
+    """What one ONNX file holds; `inputs` and `outputs` by name, shapes with the batch axis, -1 for a dynamic one."""
+
+    path: Path
+    proto: onnx.ModelProto
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read the file; raises `SignatureError` when it is not an ONNX model."""
+        try:
+            if not path.is_file() or path.stat().st_size > LARGEST_BYTES:
+                raise SignatureError(f"{path}: not a readable ONNX file.")
+            proto = onnx.ModelProto.FromString(_read(path))
+        except (OSError, DecodeError, ValueError) as error:
+            raise SignatureError(f"{path}: not a readable ONNX file ({error}).") from error
+        if not proto.HasField("graph"):
+            raise SignatureError(f"{path}: holds no ONNX graph.")
+        return cls(path=path, proto=proto)
+
+    @cached_property
+    def signature(self) -> Signature:
+        """Names, types and shapes of what goes in and out."""
+        graph = self.proto.graph
+        weights = {tensor.name for tensor in graph.initializer}
+        return Signature(
+            inputs={value.name: Tensor.of(value) for value in graph.input if value.name not in weights},
+            outputs={value.name: Tensor.of(value) for value in graph.output},
+        )
+
+    @cached_property
+    def unshaped(self) -> frozenset[str]:
+        """Inputs and outputs whose rank the graph does not tell, or that are no tensors."""
+        values = [*self.proto.graph.input, *self.proto.graph.output]
+        return frozenset(
+            value.name
+            for value in values
+            if not value.type.HasField("tensor_type") or not value.type.tensor_type.HasField("shape")
+        )
+
+    @property
+    def opset(self) -> int:
+        """The version of ONNX's own operators; 0 when the file does not say."""
+        return max((entry.version for entry in self.proto.opset_import if entry.domain in ("", "ai.onnx")), default=0)
+
+    @cached_property
+    def external_files(self) -> tuple[str, ...]:
+        """Names of the files beside it that hold weights, relative to its folder."""
+        names = {
+            entry.value
+            for tensor in self.proto.graph.initializer
+            if tensor.data_location == onnx.TensorProto.EXTERNAL
+            for entry in tensor.external_data
+            if entry.key == "location"
+        }
+        return tuple(sorted(names))

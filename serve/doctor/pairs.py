@@ -1,0 +1,94 @@
+"""The tensors of a configuration beside those of the graph that it serves."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tritonclient.grpc.model_config_pb2 import DataType
+
+from export.signature import TYPES, Tensor
+from serve.doctor.repository import Configuration
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """One input or output that both sides have.
+
+    `steps` lead to it in the file; `shape` are its dims as the backend sees them (after `reshape`), `shape_steps` lead
+    to those. `graph` is the graph's tensor with its batch axis.
+    """
+
+    kind: str
+    name: str
+    type: str
+    steps: tuple[str, int]
+    shape: tuple[int, ...]
+    shape_steps: tuple[str | int, ...]
+    graph: Tensor
+
+
+def pairs(config: Configuration) -> Iterator[Pair]:
+    """Every declared tensor that the graph has and whose rank the graph tells, ragged and scattered ones left out."""
+    graph = config.graph
+    if graph is None:
+        return
+    scattered = {name for entry in config.proto.batch_output for name in entry.target_name}
+    for index, tensor in enumerate(config.proto.input):
+        if not tensor.allow_ragged_batch:
+            yield from _pair(config, "input", index, graph.signature.inputs)
+    for index, output in enumerate(config.proto.output):
+        if output.name not in scattered:
+            yield from _pair(config, "output", index, graph.signature.outputs)
+
+
+def _pair(config: Configuration, kind: str, index: int, known: object) -> Iterator[Pair]:
+    assert isinstance(known, dict)
+    assert config.graph is not None
+    tensor = getattr(config.proto, kind)[index]
+    provided = known.get(tensor.name)
+    if provided is None or tensor.name in config.graph.unshaped:
+        return
+    reshaped = tensor.HasField("reshape")
+    yield Pair(
+        kind=kind,
+        name=tensor.name,
+        type=DataType.Name(tensor.data_type),
+        steps=(kind, index),
+        shape=tuple(tensor.reshape.shape if reshaped else tensor.dims),
+        shape_steps=(kind, index, "reshape", "shape") if reshaped else (kind, index, "dims"),
+        graph=provided,
+    )
+
+
+def repeats_batch_axis(config: Configuration, pair: Pair) -> bool:
+    """Whether the dims hold the batch axis that max_batch_size adds by itself."""
+    return (
+        config.proto.max_batch_size > 0
+        and len(pair.shape) == len(pair.graph.shape) > 0
+        and pair.graph.shape[0] == -1
+        and pair.shape[0] in (-1, 1, config.proto.max_batch_size)
+        and _fits(pair.shape[1:], pair.graph.shape[1:])
+    )
+
+
+def lacks_batch_axis(config: Configuration, pair: Pair) -> bool:
+    """Whether the dims leave the graph's first axis out although max_batch_size is 0."""
+    return config.proto.max_batch_size == 0 and len(pair.shape) == len(pair.graph.shape) - 1
+
+
+def batch_axis_is_fixed(config: Configuration, pair: Pair) -> bool:
+    """Whether the graph cannot take a batch: its first axis has a fixed size, or it has no axis at all."""
+    return config.proto.max_batch_size > 0 and pair.graph.shape[:1] != (-1,)
+
+
+def expected_shape(config: Configuration, pair: Pair) -> tuple[int, ...]:
+    """What the dims should be: the graph's shape without the batch axis; a scalar is written as [1]."""
+    return pair.graph.shape[1:] if config.proto.max_batch_size > 0 else pair.graph.shape or (1,)
+
+
+def known_types() -> frozenset[str]:
+    """Triton's names of the types that an ONNX tensor can have."""
+    return frozenset(TYPES.values())
+
+
+def _fits(shape: tuple[int, ...], graph: tuple[int, ...]) -> bool:
+    return all(ours == theirs or -1 in (ours, theirs) for ours, theirs in zip(shape, graph, strict=True))

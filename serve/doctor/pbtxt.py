@@ -1,0 +1,152 @@
+"""Where every field of a text protobuf stands in its file: names, values and braces with their offsets.
+
+It knows the grammar and no schema, and stops in silence where the text stops being a protobuf: whether a file is valid
+is what `google.protobuf.text_format` decides.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+# Deeper than any ModelConfig, shallower than Python's stack.
+DEEPEST = 100
+TOKEN = re.compile(
+    r"""(?P<blank>\s+|\#[^\n]*)
+      | (?P<string>"(?:[^"\\\n]|\\.)*" | '(?:[^'\\\n]|\\.)*')
+      | (?P<word>[A-Za-z0-9_.+-]+)
+      | (?P<mark>[{}\[\]<>:,;/])""",
+    re.VERBOSE,
+)
+CLOSING = {"{": "}", "<": ">", "[": "]"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Value:
+    """One value: the text from offset `start` to before `end`; `fields` of a message, None for a scalar."""
+
+    start: int
+    end: int
+    fields: tuple["Field", ...] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Field:
+    """One occurrence of a field, from its name at offset `start` to before `end`; a list has any number of `values`."""
+
+    name: str
+    start: int
+    end: int
+    values: tuple[Value, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Token:
+    """One word, string or mark of the text."""
+
+    text: str
+    start: int
+    end: int
+
+
+class _Broken(Exception):  # noqa: N818 - it never leaves this file
+    """The text stops being a protobuf here."""
+
+
+def fields_of(text: str) -> tuple[Field, ...]:
+    """The fields at the top of `text`, as far as it can be read."""
+    reader = _Reader(list(tokens(text)))
+    found: list[Field] = []
+    with suppress(_Broken, IndexError):  # what was read so far still has its place
+        reader.read_message(found, None, depth=0)
+    return tuple(found)
+
+
+def tokens(text: str) -> Iterator[Token]:
+    """Words, strings and marks without blanks and comments, up to the first character that is none of them."""
+    at = 0
+    while at < len(text):
+        match = TOKEN.match(text, at)
+        if match is None:
+            return
+        if match.lastgroup != "blank":
+            yield Token(text=match.group(), start=match.start(), end=match.end())
+        at = match.end()
+
+
+def comments(text: str) -> Iterator[tuple[int, str]]:
+    """Offset and text of every comment."""
+    at = 0
+    while at < len(text):
+        match = TOKEN.match(text, at)
+        if match is None:  # binary junk: go on behind it, so that no comment is lost
+            at += 1
+            continue
+        if match.lastgroup == "blank" and match.group().startswith("#"):
+            yield match.start(), match.group()
+        at = match.end()
+
+
+class _Reader:
+    def __init__(self, found: list[Token]) -> None:
+        self.tokens = found
+        self.at = 0
+
+    def read_message(self, into: list[Field], closing: str | None, *, depth: int) -> None:
+        """Read fields up to the mark `closing`, or to the end of the text."""
+        if depth > DEEPEST:
+            raise _Broken
+        while self.at < len(self.tokens):
+            token = self.tokens[self.at]
+            if token.text in (",", ";"):
+                self.at += 1
+            elif token.text == closing:
+                return
+            else:
+                into.append(self._field(depth))
+
+    def _field(self, depth: int) -> Field:
+        name = self._next()
+        if name.text == "[":  # an extension: [package.name]
+            name = self._extension(name)
+        elif not (name.text[0].isalpha() or name.text[0] == "_"):
+            raise _Broken
+        if self.tokens[self.at].text == ":":
+            self.at += 1
+        values = tuple(self._list(depth)) if self.tokens[self.at].text == "[" else (self._value(depth),)
+        return Field(name=name.text, start=name.start, end=self.tokens[self.at - 1].end, values=values)
+
+    def _extension(self, opening: Token) -> Token:
+        text = ""
+        while (token := self._next()).text != "]":
+            text += token.text
+        return Token(text=f"[{text}]", start=opening.start, end=token.end)
+
+    def _list(self, depth: int) -> Iterator[Value]:
+        self.at += 1
+        while self.tokens[self.at].text != "]":
+            if self.tokens[self.at].text == ",":
+                self.at += 1
+            else:
+                yield self._value(depth)
+        self.at += 1
+
+    def _value(self, depth: int) -> Value:
+        first = self._next()
+        if first.text in ("{", "<"):
+            inner: list[Field] = []
+            self.read_message(inner, CLOSING[first.text], depth=depth + 1)
+            return Value(start=first.start, end=self._next().end, fields=tuple(inner))
+        last = first
+        if first.text[0] in "\"'":  # adjacent strings are one
+            while self.at < len(self.tokens) and self.tokens[self.at].text[0] in "\"'":
+                last = self._next()
+        elif first.text == "-":
+            last = self._next()
+        elif first.text in CLOSING.values() or first.text in (":", ",", ";", "[", "/"):
+            raise _Broken
+        return Value(start=first.start, end=last.end, fields=None)
+
+    def _next(self) -> Token:
+        self.at += 1
+        return self.tokens[self.at - 1]

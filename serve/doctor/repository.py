@@ -1,0 +1,267 @@
+"""A model repository as the doctor reads it: models, their versions, configurations, graphs and sources."""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
+
+from export.signature import SignatureError
+from serve.doctor.document import Document
+from serve.doctor.finding import Position
+from serve.doctor.graph import Graph
+from serve.doctor.source import Source
+from serve.doctor.target import Target
+
+# What tritonserver infers the backend from, in its order (core, AutoCompleteBackendFields).
+BACKEND_FILES = {
+    "model.savedmodel": "tensorflow",
+    "model.graphdef": "tensorflow",
+    "model.plan": "tensorrt",
+    "model.onnx": "onnxruntime",
+    "model.xml": "openvino",
+    "model.pt": "pytorch",
+    "model.py": "python",
+}
+PLATFORMS = {
+    "tensorflow_savedmodel": "tensorflow",
+    "tensorflow_graphdef": "tensorflow",
+    "tensorrt_plan": "tensorrt",
+    "onnxruntime_onnx": "onnxruntime",
+    "pytorch_libtorch": "pytorch",
+    "ensemble": "ensemble",
+}
+DEFAULT_FILES = {"onnxruntime": "model.onnx", "tensorrt": "model.plan", "pytorch": "model.pt", "python": "model.py"}
+
+
+VERSION = re.compile("0|[1-9][0-9]{0,17}")
+# Folders that tritonserver takes as models and nobody means as one, besides those with a dot in front.
+STRANGERS = ("__pycache__", "lost+found")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Configuration:
+    """One config.pbtxt or variant that can be parsed, with everything that it speaks of.
+
+    `proto` holds Triton's defaults where the file is silent; `document` knows what is written and where.
+    `variant` is the name for --model-config-name, None for config.pbtxt.
+    """
+
+    model: "Model"
+    document: Document
+    proto: ModelConfig
+    variant: str | None
+
+    @property
+    def target(self) -> Target:
+        """What the repository is meant to run on."""
+        return self.model.repository.target
+
+    def at(self, *steps: str | int) -> Position:
+        """Where a field stands in the file, see `Document.at`."""
+        return self.document.at(*steps)
+
+    def at_parameter(self, key: str) -> Position:
+        """Where the entry `key` of `parameters` stands."""
+        return self.document.at_entry("parameters", key)
+
+    def type_name(self, data_type: int) -> str:
+        """`TYPE_FP32` for its number."""
+        return str(DataType.Name(data_type)) if data_type in DataType.values() else f"type {data_type}"
+
+    def parameter(self, key: str) -> str | None:
+        """The string value of a parameter, None when it is not set."""
+        return self.proto.parameters[key].string_value if key in self.proto.parameters else None
+
+    @property
+    def scheduler(self) -> str | None:
+        """`dynamic_batching`, `sequence_batching`, `ensemble_scheduling`, or None: one execution for each request."""
+        chosen: str | None = self.proto.WhichOneof("scheduling_choice")
+        return chosen
+
+    @cached_property
+    def backend(self) -> str:
+        """The backend's name as tritonserver finds it out, "" when it cannot; "ensemble" for an ensemble."""
+        proto = self.proto
+        if proto.platform == "ensemble" or proto.HasField("ensemble_scheduling"):
+            return "ensemble"
+        if proto.backend or proto.platform:
+            return proto.backend or PLATFORMS.get(proto.platform, "")
+        for name, backend in BACKEND_FILES.items():
+            if any(os.path.lexists(self.model.version_folder(number) / name) for number in self.model.versions):
+                return backend
+        _, dot, suffix = self.model.name.rpartition(".")
+        return suffix if dot else ""
+
+    @cached_property
+    def served_versions(self) -> tuple[int, ...]:
+        """The versions that `version_policy` picks, in rising order."""
+        policy, versions = self.proto.version_policy, self.model.versions
+        if policy.HasField("all"):
+            return versions
+        if policy.HasField("specific"):
+            return tuple(number for number in versions if number in policy.specific.versions)
+        return versions[-max(policy.latest.num_versions, 1) :]
+
+    @property
+    def model_filename(self) -> str:
+        """The file that the backend looks for in a version folder; "" when only the backend knows."""
+        return self.proto.default_model_filename or DEFAULT_FILES.get(self.backend, "")
+
+    @property
+    def model_file(self) -> Path | None:
+        """That file in the newest served version; it need not exist. None when there is no version or no name."""
+        if not self.served_versions or not self.model_filename:
+            return None
+        return self.model.version_folder(self.served_versions[-1]) / self.model_filename
+
+    @property
+    def graph(self) -> Graph | None:
+        """The ONNX graph that the model serves, where the backend is onnxruntime and the file can be read."""
+        path = self.model_file
+        if path is None or self.backend != "onnxruntime":
+            return None
+        return self.model.graph(path)
+
+    @property
+    def source(self) -> Source | None:
+        """The model.py that the model serves, where the backend is python and the file exists."""
+        path = self.model_file
+        if path is None or self.backend != "python" or not os.path.lexists(path):
+            return None
+        return Source.read(path, self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """One folder of the repository; Triton takes every folder in it as a model."""
+
+    repository: "Repository"
+    folder: Path
+    _graphs: dict[Path, Graph | None] = field(default_factory=dict, repr=False)
+
+    @property
+    def name(self) -> str:
+        """The folder's name, which is the model's."""
+        return self.folder.name
+
+    @cached_property
+    def version_folders(self) -> dict[int, Path]:
+        """Folders that Triton takes as versions, by number, in rising order; it skips names with a leading zero."""
+        found = {}
+        for path in entries(self.folder):
+            if VERSION.fullmatch(path.name) and is_folder(path):
+                found[int(path.name)] = path
+        return dict(sorted(found.items()))
+
+    @property
+    def versions(self) -> tuple[int, ...]:
+        """Numbers of the versions on disk, in rising order."""
+        return tuple(self.version_folders)
+
+    def version_folder(self, number: int) -> Path:
+        """Where the version `number` lies, whether or not it exists."""
+        return self.version_folders.get(number, self.folder / str(number))
+
+    @cached_property
+    def documents(self) -> tuple[Document, ...]:
+        """config.pbtxt, which need not exist, and every configs/*.pbtxt, readable or not."""
+        variants = (path for path in entries(self.folder / "configs") if path.suffix == ".pbtxt")
+        texts = self.repository.texts
+        return tuple(
+            Document(path=path, text=texts[path]) if path in texts else Document.read(path)
+            for path in [self.folder / "config.pbtxt", *variants]
+        )
+
+    @cached_property
+    def configurations(self) -> tuple[Configuration, ...]:
+        """Those documents that can be parsed, config.pbtxt first."""
+        return tuple(self._configurations())
+
+    def _configurations(self) -> Iterator[Configuration]:
+        for index, document in enumerate(self.documents):
+            if document.trouble is not None:
+                continue
+            # A file that cannot be parsed is the finding of a rule of its own.
+            with suppress(text_format.ParseError, ValueError, RecursionError):
+                proto = text_format.Parse(document.text, ModelConfig())
+                variant = document.path.stem if index else None
+                yield Configuration(model=self, document=document, proto=proto, variant=variant)
+
+    @property
+    def config(self) -> Configuration | None:
+        """What config.pbtxt says, None when it cannot be parsed."""
+        return next((one for one in self.configurations if one.variant is None), None)
+
+    @cached_property
+    def sources(self) -> tuple[Source, ...]:
+        """Every model.py that one of the configurations serves, each once."""
+        found = {source.path: source for one in reversed(self.configurations) if (source := one.source) is not None}
+        return tuple(found.values())
+
+    def graph(self, path: Path) -> Graph | None:
+        """An ONNX file of this model, read once; None when it cannot be read."""
+        if path not in self._graphs:
+            try:
+                self._graphs[path] = Graph.read(path)
+            except SignatureError:
+                self._graphs[path] = None
+        return self._graphs[path]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repository:
+    """A folder of models, and what they are meant to run on.
+
+    `only` limits it to the models of these names; `texts` are to be read in the place of those files.
+    """
+
+    path: Path
+    target: Target = field(default_factory=Target)
+    only: tuple[str, ...] | None = None
+    texts: Mapping[Path, str] = field(default_factory=dict)
+
+    @cached_property
+    def models(self) -> tuple[Model, ...]:
+        """Every model, by name, without the `strangers`."""
+        folders = (path for path in entries(self.path) if is_folder(path) and not _is_stranger(path))
+        return tuple(
+            Model(repository=self, folder=path) for path in folders if self.only is None or path.name in self.only
+        )
+
+    @property
+    def strangers(self) -> list[Path]:
+        """Folders that tritonserver takes as models although nobody means them as such."""
+        return [path for path in entries(self.path) if is_folder(path) and _is_stranger(path)]
+
+    def model(self, name: str) -> Model | None:
+        """The model of this name, also where `only` leaves it out; None when the repository has none."""
+        if found := next((model for model in self.models if model.name == name), None):
+            return found
+        folder = self.path / name
+        return Model(repository=self, folder=folder) if name and is_folder(folder) else None
+
+
+def entries(folder: Path) -> list[Path]:
+    """What a folder holds, by name; nothing where it cannot be listed."""
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _is_stranger(path: Path) -> bool:
+    return path.name.startswith(".") or path.name in STRANGERS
+
+
+def is_folder(path: Path) -> bool:
+    """Whether it is one, also behind links; False for a loop of links and for what may not be looked at."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return False

@@ -1,0 +1,133 @@
+"""A rule of the doctor: one small function, its code, its explanation and a bad and a good example.
+
+    @rule(
+        "B202",
+        Severity.ERROR,
+        bad=Example("dynamic_batching { preferred_batch_size: [ 16 ] }"),
+        good=Example("dynamic_batching { preferred_batch_size: [ 8 ] }"),
+        refused="must be <= max batch size",
+    )
+    def preferred_size_is_possible(config: Configuration) -> Iterator[Found]:
+        '''A preferred batch size is larger than max_batch_size.
+
+        What happens, what it costs (measured), where it comes from, how to mend it.
+        '''
+        for index, size in enumerate(config.proto.dynamic_batching.preferred_batch_size):
+            if size > config.proto.max_batch_size:
+                yield Found(config.at("dynamic_batching", "preferred_batch_size", index), "...")
+
+The first line of the docstring is the title, the rest is what `--explain` shows. The type of the function's argument
+says how often it is called:
+
+Document        for each config.pbtxt and configs/*.pbtxt, readable or not
+Configuration   for each of them that can be parsed
+Source          for each model.py that is served
+Model           for each model
+Repository      once
+Suppressions    for each file with comments for the doctor, after all other rules
+LiveServer      once, with --live
+
+A code is the letter of its group, the number of the group and two digits, see `GROUPS`.
+"""
+
+import inspect
+import re
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from serve.doctor.finding import Found, Severity
+from serve.doctor.target import Target
+
+GROUPS = {
+    "L0": "layout and parsing",
+    "G1": "shapes against the ONNX graph",
+    "B2": "batching",
+    "R3": "ragged batching",
+    "I4": "instances and threads",
+    "P5": "backend parameters",
+    "W6": "warm-up, cache and policy",
+    "S7": "sequences and ensembles",
+    "M8": "model.py",
+    "V9": "a running server",
+}
+RULES: dict[str, "Rule"] = {}
+
+
+@dataclass(frozen=True)
+class Example:
+    """A model called "example" for a rule's test and for the documentation.
+
+    `config` is what stands in its config.pbtxt; what it leaves out of backend, max_batch_size, input, output and
+    instance_group is added, and a model file that suits, unless `whole` says that it is all there is (None: no file).
+    `files` are further ones by path relative to the model's folder: the text of an ONNX file is in ONNX's own text
+    format, "../other/config.pbtxt" belongs to another model, and a path that ends in "/" is an empty folder.
+    """
+
+    config: str | None = ""
+    files: Mapping[str, str] = field(default_factory=dict)
+    whole: bool = False
+    target: Target = field(default_factory=Target)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """One check; `scope` is the type of what it looks at.
+
+    `refused` is part of what tritonserver says when it refuses the bad example at load, None when it loads that.
+    `bad` and `good` are None for rules that look at a running server.
+    """
+
+    code: str
+    severity: Severity
+    scope: type
+    check: Callable[[Any], Iterator[Found]]
+    title: str
+    explanation: str
+    bad: Example | None
+    good: Example | None
+    refused: str | None
+
+    @property
+    def group(self) -> str:
+        """What the rule's group is called."""
+        return GROUPS[self.code[:2]]
+
+
+def rule(
+    code: str,
+    severity: Severity,
+    *,
+    bad: Example | None,
+    good: Example | None,
+    refused: str | None = None,
+) -> Callable[[Callable[[Any], Iterator[Found]]], Callable[[Any], Iterator[Found]]]:
+    """Register a function as the rule `code`; the tests hold every rule to its examples and to `refused`."""
+
+    def register(check: Callable[[Any], Iterator[Found]]) -> Callable[[Any], Iterator[Found]]:
+        if not re.fullmatch(r"[A-Z]\d{3}", code) or code[:2] not in GROUPS or code in RULES:
+            raise ValueError(f"{code}: not the free code of a known group")
+        title, _, explanation = inspect.cleandoc(check.__doc__ or "").partition("\n")
+        RULES[code] = Rule(
+            code=code,
+            severity=severity,
+            scope=_scope(check),
+            check=check,
+            title=title,
+            explanation=explanation.strip(),
+            bad=bad,
+            good=good,
+            refused=refused,
+        )
+        return check
+
+    return register
+
+
+def _scope(check: Callable[[Any], Iterator[Found]]) -> type:
+    hints = typing.get_type_hints(check)
+    first = next(iter(inspect.signature(check).parameters))
+    scope = hints[first]
+    assert isinstance(scope, type)
+    return scope

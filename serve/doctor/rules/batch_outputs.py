@@ -1,0 +1,269 @@
+"""R3: outputs that are cut by the shape of an input, `batch_output`."""
+
+from collections.abc import Iterator
+
+from tritonclient.grpc.model_config_pb2 import DataType
+
+from serve.doctor.finding import Found, Severity
+from serve.doctor.repository import Configuration
+from serve.doctor.rule import Example, rule
+
+TENSORS = (
+    'input [ { name: "x" data_type: TYPE_FP32 dims: [ -1 ] allow_ragged_batch: true } ]\n'
+    'output [ { name: "y" data_type: TYPE_FP32 dims: [ -1 ] } ]\n'
+    "dynamic_batching { }\n"
+)
+GRAPH = {
+    "1/model.onnx": '<ir_version: 8, opset_import: ["" : 17]>\nexample (float[n] x) => (float[n] y) { y = Identity(x) }'
+}
+
+
+def _example(targets: str = 'target_name: "y"', sources: str = 'source_input: "x"', tensors: str = TENSORS) -> Example:
+    return Example(
+        f"{tensors}batch_output [ {{ {targets} kind: BATCH_SCATTER_WITH_INPUT_SHAPE {sources} }} ]", files=GRAPH
+    )
+
+
+@rule(
+    "R331",
+    Severity.ERROR,
+    bad=_example(targets='target_name: "z"'),
+    good=_example(),
+    refused="unknown target output name",
+)
+def batch_outputs_have_a_known_target(config: Configuration) -> Iterator[Found]:
+    """A batch output cuts an output that is not declared.
+
+    tritonserver refuses the model: "unknown target output name 'z'".
+
+    Source: core, model_config_utils.cc (ValidateBatchIO).
+    Fix: write the name of one of the outputs.
+    """
+    known = [tensor.name for tensor in config.proto.output]
+    for index, entry in enumerate(config.proto.batch_output):
+        for number, target in enumerate(entry.target_name):
+            if target not in known and known:
+                yield Found(
+                    config.at("batch_output", index, "target_name", number),
+                    f'target_name "{target}" is no output of this model, which has {", ".join(known)}: it cannot load. '
+                    "Write one of those names.",
+                )
+
+
+@rule(
+    "R332",
+    Severity.ERROR,
+    bad=_example(targets=""),
+    good=_example(),
+)
+def batch_outputs_have_a_target(config: Configuration) -> Iterator[Found]:
+    """A batch output without `target_name` ends the whole server.
+
+    tritonserver 2.51 reads the first of no names when it loads the model, and the process dies with all other models
+    (measured: the load request ends with a closed socket and the log with a stack trace).
+
+    Source: the crash itself, on 2.51; core's ValidateBatchIO checks each target that is there, and none may be.
+    Fix: write the name of the output that is cut.
+    """
+    for index, entry in enumerate(config.proto.batch_output):
+        if not entry.target_name:
+            yield Found(
+                config.at("batch_output", index),
+                "a batch_output has no target_name, and tritonserver crashes while it loads the model. "
+                "Name the output that is cut.",
+            )
+
+
+@rule(
+    "R333",
+    Severity.ERROR,
+    bad=_example(sources='source_input: "q"'),
+    good=_example(),
+    refused="unknown source input name",
+)
+def batch_outputs_have_a_known_source(config: Configuration) -> Iterator[Found]:
+    """A batch output takes its shape from an input that is not declared.
+
+    tritonserver refuses the model: "unknown source input name 'q'".
+
+    Source: core, model_config_utils.cc (ValidateBatchIO).
+    Fix: write the name of one of the inputs.
+    """
+    known = [tensor.name for tensor in config.proto.input]
+    for index, entry in enumerate(config.proto.batch_output):
+        for number, source in enumerate(entry.source_input):
+            if source not in known and known:
+                yield Found(
+                    config.at("batch_output", index, "source_input", number),
+                    f'source_input "{source}" is no input of this model, which has {", ".join(known)}: it cannot load. '
+                    "Write one of those names.",
+                )
+
+
+@rule(
+    "R334",
+    Severity.ERROR,
+    bad=_example(sources=""),
+    good=_example(),
+    refused="expects 1 source input",
+)
+def batch_outputs_have_one_source(config: Configuration) -> Iterator[Found]:
+    """A batch output has no source or several.
+
+    tritonserver refuses the model: "batch output kind 'BATCH_SCATTER_WITH_INPUT_SHAPE' expects 1 source input, got 0".
+
+    Source: core, model_config_utils.cc (ValidateBatchIO).
+    Fix: name exactly one source_input.
+    """
+    for index, entry in enumerate(config.proto.batch_output):
+        if (count := len(entry.source_input)) != 1:
+            yield Found(
+                config.at("batch_output", index, "source_input"),
+                f"a batch_output has {count} source_input, and exactly one is needed: the model cannot load. "
+                "Name the input whose shape the output takes.",
+            )
+
+
+@rule(
+    "R338",
+    Severity.ERROR,
+    bad=_example(targets='target_name: [ "y", "y" ]'),
+    good=_example(),
+    refused="can only be specified once",
+)
+def each_output_is_cut_once(config: Configuration) -> Iterator[Found]:
+    """An output is the target of two batch outputs.
+
+    Twice in one `batch_output` is refused: "target output name 'y' can only be specified once". In two of them it loads
+    (measured), and the output is cut twice.
+
+    Source: core, model_config_utils.cc (ValidateBatchIO).
+    Fix: name each output once.
+    """
+    seen: set[str] = set()
+    for index, entry in enumerate(config.proto.batch_output):
+        for number, target in enumerate(entry.target_name):
+            if target in seen:
+                yield Found(
+                    config.at("batch_output", index, "target_name", number),
+                    f'output "{target}" is the target of a batch_output already. Name each output once.',
+                )
+            seen.add(target)
+
+
+@rule(
+    "R335",
+    Severity.ERROR,
+    bad=_example(tensors=TENSORS.replace("[ -1 ] }", "[ -1, -1 ] }")),
+    good=_example(),
+    refused="which has only 2 dimensions",
+)
+def scattered_dimensions_have_a_counterpart(config: Configuration) -> Iterator[Found]:
+    """A batch output has a -1 at a place where its source input has no dimension.
+
+    Each -1 of the output takes the size of the source's dimension at the same index. Behind the source's last one the
+    C++ backend reads past the end of the shape and hands out whatever is there; the backend of this project refuses the
+    model.
+
+    Source: backend, backend_output_responder.cc.
+    Fix: write the size of that dimension, or name a source that has it.
+    """
+    inputs = {tensor.name: tensor for tensor in config.proto.input}
+    outputs = {tensor.name: (index, tensor) for index, tensor in enumerate(config.proto.output)}
+    for entry in config.proto.batch_output:
+        source = inputs.get(entry.source_input[0]) if len(entry.source_input) == 1 else None
+        if source is None or source.HasField("reshape"):
+            continue
+        for index, tensor in [outputs[name] for name in entry.target_name if name in outputs]:
+            dims = tensor.reshape.shape if tensor.HasField("reshape") else tensor.dims
+            for axis, dim in enumerate(dims):
+                if dim == -1 and axis >= len(source.dims):
+                    yield Found(
+                        config.at("output", index, "dims", axis),
+                        f'dims {list(dims)} of "{tensor.name}" have a -1 at place {axis}, which takes the size of that '
+                        f'dimension of "{source.name}", and its dims are {list(source.dims)}: it reads past them. '
+                        "Write the size.",
+                    )
+
+
+@rule(
+    "R336",
+    Severity.WARNING,
+    bad=Example(
+        'input [ { name: "x" data_type: TYPE_FP32 dims: [ -1 ] allow_ragged_batch: true } ]\n'
+        'output [ { name: "y" data_type: TYPE_FP32 dims: [ -1 ] }, { name: "pairs" data_type: TYPE_FP32 '
+        "dims: [ -1, 2 ] } ]\ndynamic_batching { }\n"
+        'batch_output [ { target_name: [ "y", "pairs" ] kind: BATCH_SCATTER_WITH_INPUT_SHAPE source_input: "x" } ]',
+        files={
+            "1/model.onnx": '<ir_version: 8, opset_import: ["" : 17]>\nexample (float[n] x) => '
+            "(float[n] y, float[n, 2] pairs) <int64[1] last = {1}>\n"
+            "{ y = Identity(x)\ncolumn = Unsqueeze(x, last)\npairs = Concat<axis = 1>(column, column) }"
+        },
+    ),
+    good=Example(
+        'input [ { name: "x" data_type: TYPE_FP32 dims: [ -1 ] allow_ragged_batch: true } ]\n'
+        'output [ { name: "y" data_type: TYPE_FP32 dims: [ -1 ] }, { name: "pairs" data_type: TYPE_FP32 '
+        "dims: [ -1, 2 ] } ]\ndynamic_batching { }\n"
+        'batch_output [ { target_name: "y" kind: BATCH_SCATTER_WITH_INPUT_SHAPE source_input: "x" },\n'
+        '  { target_name: "pairs" kind: BATCH_SCATTER_WITH_INPUT_SHAPE source_input: "x" } ]',
+        files={
+            "1/model.onnx": '<ir_version: 8, opset_import: ["" : 17]>\nexample (float[n] x) => '
+            "(float[n] y, float[n, 2] pairs) <int64[1] last = {1}>\n"
+            "{ y = Identity(x)\ncolumn = Unsqueeze(x, last)\npairs = Concat<axis = 1>(column, column) }"
+        },
+    ),
+)
+def one_target_for_each_batch_output(config: Configuration) -> Iterator[Found]:
+    """A batch output has several targets of different dims.
+
+    The C++ backends give every target of one `batch_output` the dims of the first, so the others come back with a wrong
+    shape. The backend of this project gives each its own.
+
+    Source: backend, BatchOutput takes the shape of its first target.
+    Fix: write one batch_output for each target.
+    """
+    if config.backend == "python":
+        return
+    outputs = {tensor.name: tensor for tensor in config.proto.output}
+    for index, entry in enumerate(config.proto.batch_output):
+        shapes = {tuple(outputs[name].dims) for name in entry.target_name if name in outputs}
+        if len(shapes) > 1:
+            yield Found(
+                config.at("batch_output", index, "target_name"),
+                f"a batch_output has {len(entry.target_name)} targets of different dims, and all get those of "
+                f'"{entry.target_name[0]}". Write one batch_output for each.',
+            )
+
+
+@rule(
+    "R337",
+    Severity.WARNING,
+    bad=Example(
+        'input [ { name: "x" data_type: TYPE_STRING dims: [ -1 ] allow_ragged_batch: true } ]\n'
+        'output [ { name: "y" data_type: TYPE_STRING dims: [ -1 ] } ]\ndynamic_batching { }\n'
+        'batch_output [ { target_name: "y" kind: BATCH_SCATTER_WITH_INPUT_SHAPE source_input: "x" } ]',
+        files={
+            "1/model.onnx": '<ir_version: 8, opset_import: ["" : 17]>\n'
+            "example (string[n] x) => (string[n] y) { y = Identity(x) }"
+        },
+    ),
+    good=_example(),
+)
+def scattered_outputs_have_a_fixed_size_type(config: Configuration) -> Iterator[Found]:
+    """A batch output of type TYPE_STRING, which the C++ backends cannot cut.
+
+    They cut the buffer by the byte size of an element, and a string has none. The backend of this project can; the
+    model is then not the same on NVIDIA's image.
+
+    Source: backend, backend_output_responder.cc (ProcessBatchOutput).
+    Fix: give back numbers, or one string per row without batch_output.
+    """
+    outputs = {tensor.name: (index, tensor) for index, tensor in enumerate(config.proto.output)}
+    for entry in config.proto.batch_output:
+        for index, tensor in [outputs[name] for name in entry.target_name if name in outputs]:
+            if tensor.data_type == DataType.TYPE_STRING:
+                yield Found(
+                    config.at("output", index, "data_type"),
+                    f'output "{tensor.name}" is TYPE_STRING, whose elements have no size by which batch_output could '
+                    "cut them. Give back numbers, or one string per row without batch_output.",
+                )

@@ -1,0 +1,261 @@
+"""B2: priorities, timeouts and limits of the queue."""
+
+from collections.abc import Iterator
+
+from tritonclient.grpc.model_config_pb2 import ModelQueuePolicy
+
+from serve.doctor.finding import Found, Severity
+from serve.doctor.repository import Configuration
+from serve.doctor.rule import Example, rule
+
+# The batcher looks at expired requests this often while every instance is busy.
+TICK_US = 500_000
+Steps = tuple[str | int, ...]
+
+
+def policies(config: Configuration) -> Iterator[tuple[Steps, ModelQueuePolicy]]:
+    """Every queue policy of the file with the way to it; a map's entries lead to the map."""
+    queue = config.proto.dynamic_batching
+    if queue.HasField("default_queue_policy"):
+        yield ("dynamic_batching", "default_queue_policy"), queue.default_queue_policy
+    for key in sorted(queue.priority_queue_policy):
+        yield ("dynamic_batching", "priority_queue_policy"), queue.priority_queue_policy[key]
+
+
+@rule(
+    "B208",
+    Severity.WARNING,
+    bad=Example("dynamic_batching { default_queue_policy { max_queue_size: 100 } }"),
+    good=Example("dynamic_batching { }"),
+)
+def prefetch_is_on(config: Configuration) -> Iterator[Found]:
+    """A queue policy or priorities are set, which makes the batcher stop for up to 500 ms.
+
+    Any timeout, max_queue_size or priority level switches prefetching off: batches are no longer formed ahead, and when
+    the queue holds less than a batch the batcher may sleep for 500 ms although an instance is free. Measured: a burst
+    of 100 requests took 2.07 s in the place of 0.18 s. Steady traffic hides it, since every arrival wakes the batcher;
+    bursts, low rates and the last requests of a load show it.
+
+    Source: core, dynamic_batch_scheduler.cc, prefetch_enabled_; server/issues/8870.
+    Fix: leave the policy out where nothing needs it, and limit the load in front of the server. Keep it, and ignore the
+    rule with that reason, where a request that is late is worse than a slow one.
+    """
+    queue = config.proto.dynamic_batching
+    reasons = [f"priority_levels: {queue.priority_levels}"] if queue.priority_levels > 0 else []
+    for _, policy in policies(config):
+        reasons += [
+            name
+            for name in ("default_timeout_microseconds", "allow_timeout_override", "max_queue_size")
+            if getattr(policy, name)
+        ]
+    if reasons:
+        first = ("default_queue_policy",) if queue.HasField("default_queue_policy") else ("priority_levels",)
+        yield Found(
+            config.at("dynamic_batching", *first),
+            f"{', '.join(dict.fromkeys(reasons))} switches prefetching off: a burst can stand still for 500 ms with an "
+            "idle instance. Leave it out where nothing needs it.",
+        )
+
+
+@rule(
+    "B209",
+    Severity.WARNING,
+    bad=Example("dynamic_batching { default_queue_policy { allow_timeout_override: true } }"),
+    good=Example(
+        "dynamic_batching { default_queue_policy {\n"
+        "  allow_timeout_override: true default_timeout_microseconds: 2000000\n} }"
+    ),
+)
+def overridden_timeouts_apply(config: Configuration) -> Iterator[Found]:
+    """`allow_timeout_override` is true and there is no default timeout to override.
+
+    A request's own timeout is taken only when it is smaller than the default, and 0, which means none, is the smallest:
+    no request ever times out. Measured: three executions of 200 ms, requests with a timeout of 50 ms, none rejected.
+
+    Source: core, scheduler_utils.cc, PolicyQueue::Enqueue.
+    Fix: set `default_timeout_microseconds` to the longest timeout that a client may ask for.
+    """
+    for steps, policy in policies(config):
+        if policy.allow_timeout_override and policy.default_timeout_microseconds == 0:
+            yield Found(
+                config.at(*steps, "allow_timeout_override"),
+                "allow_timeout_override never applies while default_timeout_microseconds is 0, since a request's "
+                "timeout counts only when it is smaller. Set the default to the longest that a client may ask for.",
+            )
+
+
+@rule(
+    "B210",
+    Severity.WARNING,
+    bad=Example("dynamic_batching { default_queue_policy { default_timeout_microseconds: 100000 } }"),
+    good=Example("dynamic_batching { default_queue_policy { default_timeout_microseconds: 2000000 } }"),
+)
+def timeouts_can_be_kept(config: Configuration) -> Iterator[Found]:
+    """A queue timeout is shorter than 500 ms.
+
+    While every instance is busy the batcher looks for expired requests every 500 ms only, so the client hears of it
+    late: a timeout of 200 ms behind an execution of 3 s was answered after 0.98 s. It counts the time in the queue, not
+    the execution.
+
+    Source: core, dynamic_batch_scheduler.cc; server/issues/7512.
+    Fix: let the client give up by itself (`client_timeout`), and use the queue's timeout for what is worth 500 ms.
+    """
+    for steps, policy in policies(config):
+        if 0 < policy.default_timeout_microseconds < TICK_US:
+            yield Found(
+                config.at(*steps, "default_timeout_microseconds"),
+                f"a timeout of {policy.default_timeout_microseconds / 1e3:g} ms is noticed up to 500 ms late while the "
+                "instances are busy. Let the client give up by itself as well.",
+            )
+
+
+@rule(
+    "B211",
+    Severity.ERROR,
+    bad=Example("dynamic_batching { priority_levels: 2 }"),
+    good=Example("dynamic_batching { priority_levels: 2 default_priority_level: 2 }"),
+    refused="default priority level must be in range [1, 2]",
+)
+def priorities_are_in_range(config: Configuration) -> Iterator[Found]:
+    """`default_priority_level` or a level with a policy is not between 1 and `priority_levels`.
+
+    tritonserver refuses the model: "default priority level must be in range [1, 2]". 0, which is what is there when
+    nothing is written, is out of range too.
+
+    Source: core, model_config_utils.cc, ValidateModelConfig.
+    Fix: write `default_priority_level`; 1 is the most urgent.
+    """
+    queue = config.proto.dynamic_batching
+    levels = queue.priority_levels
+    if levels == 0:
+        return
+    if not 1 <= queue.default_priority_level <= levels:
+        yield Found(
+            config.at("dynamic_batching", "default_priority_level")
+            if config.document.has("dynamic_batching", "default_priority_level")
+            else config.at("dynamic_batching", "priority_levels"),
+            f"default_priority_level is {queue.default_priority_level}, not between 1 and priority_levels {levels}, so "
+            "the model cannot load. Write one; 1 is the most urgent.",
+        )
+    for level in sorted(queue.priority_queue_policy):
+        if not 1 <= level <= levels:
+            yield Found(
+                config.at("dynamic_batching", "priority_queue_policy"),
+                f"priority_queue_policy {level} is not between 1 and priority_levels {levels}, so the model cannot "
+                "load. Correct the key.",
+            )
+
+
+@rule(
+    "B212",
+    Severity.WARNING,
+    bad=Example("dynamic_batching { priority_queue_policy { key: 1 value { max_queue_size: 4 } } }"),
+    good=Example(
+        "dynamic_batching {\n  priority_levels: 1 default_priority_level: 1\n"
+        "  priority_queue_policy { key: 1 value { max_queue_size: 4 } }\n}"
+    ),
+)
+def priority_settings_apply(config: Configuration) -> Iterator[Found]:
+    """Settings of priorities without `priority_levels`, which are ignored.
+
+    tritonserver loads the file and has one queue with the default policy: neither `priority_queue_policy` nor
+    `default_priority_level` nor a request's priority does anything.
+
+    Source: core, dynamic_batch_scheduler.cc (measured: a queue limit for level 1 rejects nothing).
+    Fix: set `priority_levels` and `default_priority_level`, or use `default_queue_policy`.
+    """
+    queue = config.proto.dynamic_batching
+    if queue.priority_levels == 0:
+        for name in ("priority_queue_policy", "default_priority_level"):
+            if getattr(queue, name):
+                yield Found(
+                    config.at("dynamic_batching", name),
+                    f"{name} is ignored without priority_levels. Set priority_levels, or remove it.",
+                )
+
+
+@rule(
+    "B213",
+    Severity.ERROR,
+    bad=Example("dynamic_batching { preserve_ordering: true priority_levels: 2 default_priority_level: 1 }"),
+    good=Example("dynamic_batching { preserve_ordering: true }"),
+    refused="Only one priority level is allowed when 'preserve_ordering' is true",
+)
+def ordering_is_possible(config: Configuration) -> Iterator[Found]:
+    """`preserve_ordering` together with several priorities or with the timeout action DELAY.
+
+    Both change the order, so tritonserver refuses the model: "Only one priority level is allowed when
+    'preserve_ordering' is true", "Queue policy can not have DELAY as timeout action when 'preserve_ordering' is true".
+
+    Source: core, model_config_utils.cc, ValidateModelConfig.
+    Fix: leave one of the two out.
+    """
+    queue = config.proto.dynamic_batching
+    if not queue.preserve_ordering:
+        return
+    if queue.priority_levels > 1:
+        yield Found(
+            config.at("dynamic_batching", "preserve_ordering"),
+            f"preserve_ordering and {queue.priority_levels} priority_levels exclude each other, so the model cannot "
+            "load. Remove one.",
+        )
+    for steps, policy in policies(config):
+        if policy.timeout_action == ModelQueuePolicy.DELAY:
+            yield Found(
+                config.at(*steps, "timeout_action"),
+                "the timeout action DELAY and preserve_ordering exclude each other, so the model cannot load. Remove "
+                "one.",
+            )
+
+
+@rule(
+    "B214",
+    Severity.WARNING,
+    bad=Example(
+        "dynamic_batching { default_queue_policy { timeout_action: DELAY default_timeout_microseconds: 1000000 } }"
+    ),
+    good=Example(
+        "dynamic_batching { default_queue_policy {\n"
+        "  timeout_action: DELAY default_timeout_microseconds: 1000000 max_queue_size: 100\n} }"
+    ),
+)
+def late_requests_do_not_starve(config: Configuration) -> Iterator[Found]:
+    """The timeout action is DELAY and the queue has no limit.
+
+    A request that is late goes behind every request that is not, again and again, so under a steady load it may never
+    run, and nothing bounds how many wait like that.
+
+    Source: core, scheduler_utils.cc, PolicyQueue::ApplyPolicy.
+    Fix: set `max_queue_size`, or use REJECT and let the client try again.
+    """
+    for steps, policy in policies(config):
+        if policy.timeout_action == ModelQueuePolicy.DELAY and policy.max_queue_size == 0:
+            yield Found(
+                config.at(*steps, "timeout_action"),
+                "late requests go behind all others and may never run, and the queue has no limit. Set "
+                "max_queue_size, or use REJECT.",
+            )
+
+
+@rule(
+    "B215",
+    Severity.INFO,
+    bad=Example("dynamic_batching { }"),
+    good=Example("dynamic_batching { default_queue_policy { max_queue_size: 100 } }"),
+)
+def queue_has_a_limit(config: Configuration) -> Iterator[Found]:
+    """The queue has no limit.
+
+    With more load than the model can take, the queue and every request's latency grow until clients give up, and their
+    requests are then executed for nobody. `max_queue_size` answers the excess at once ("Exceeds maximum queue size"),
+    and costs what B208 says.
+
+    Source: core, scheduler_utils.cc; server/issues/6368.
+    Fix: set max_queue_size to what can be served within the latency you promise, or limit the load in front.
+    """
+    if config.scheduler == "dynamic_batching" and not any(policy.max_queue_size for _, policy in policies(config)):
+        yield Found(
+            config.at("dynamic_batching"),
+            "the queue has no limit, so under overload every request gets slower without end. Set max_queue_size, or "
+            "limit the load in front of the server.",
+        )

@@ -1,0 +1,232 @@
+"""G1: names and types of inputs and outputs against the ONNX graph."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from serve.doctor.finding import Found, Severity
+from serve.doctor.pairs import known_types
+from serve.doctor.repository import Configuration
+from serve.doctor.rule import Example, rule
+
+TWO_INPUTS = """<ir_version: 8, opset_import: ["": 17]>
+example (float[N,2] x, float[N,2] mask) => (float[N,2] y) { y = Mul(x, mask) }"""
+DOUBLE = '<ir_version: 8, opset_import: ["": 17]>\nexample (double[N,2] x) => (double[N,2] y) { y = Identity(x) }'
+DEFAULT = """<ir_version: 8, opset_import: ["": 17]>
+example (float[N,2] x, float[2] bias = {0, 0}) => (float[N,2] y) { y = Add(x, bias) }"""
+INPUT = 'input [ { name: "x" data_type: TYPE_FP32 dims: [ 2 ] } ]'
+# The newest opset and IR version of the onnxruntime in each release of NVIDIA's container, from that release on.
+NEWEST = {(24, 4): (20, 9), (24, 5): (21, 10), (25, 3): (22, 10), (25, 5): (23, 11), (25, 8): None}
+
+
+@rule(
+    "G101",
+    Severity.ERROR,
+    bad=Example(INPUT, files={"1/model.onnx": TWO_INPUTS}),
+    good=Example(
+        f'{INPUT}\ninput [ {{ name: "mask" data_type: TYPE_FP32 dims: [ 2 ] }} ]', files={"1/model.onnx": TWO_INPUTS}
+    ),
+    refused="configuration expects 1 inputs, model provides 2",
+)
+def every_input_is_declared(config: Configuration) -> Iterator[Found]:
+    """The graph has an input that the configuration does not declare.
+
+    The onnxruntime backend counts: inputs, one for each `batch_input`, controls and states of a sequence must be as
+    many as the graph's, else the model is refused. Only a file that declares no input at all is completed.
+
+    Source: onnxruntime_backend, ValidateInputs.
+    Fix: declare the input, or export the graph without it.
+    """
+    graph = config.graph
+    if graph is None or not config.proto.input:
+        return
+    sequence = config.proto.sequence_batching
+    declared = {tensor.name for tensor in config.proto.input}
+    declared |= {name for entry in config.proto.batch_input for name in entry.target_name}
+    declared |= {control.name for control in sequence.control_input} | {state.input_name for state in sequence.state}
+    for name in sorted(graph.signature.inputs.keys() - declared):
+        yield Found(
+            config.at("input"),
+            f'the graph\'s input "{name}" is not declared, so the model cannot load. Add it with data_type '
+            f"{graph.signature.inputs[name].type}.",
+        )
+
+
+@rule(
+    "G102",
+    Severity.ERROR,
+    bad=Example('input [ { name: "tokens" data_type: TYPE_FP32 dims: [ 2 ] } ]',
+                files={"1/model.onnx": TWO_INPUTS.replace(", float[N,2] mask", "").replace("Mul(x, mask)", "Neg(x)")}),
+    good=Example(INPUT),
+    refused="unexpected inference input 'tokens'",
+)  # fmt: skip
+def every_tensor_is_in_the_graph(config: Configuration) -> Iterator[Found]:
+    """The configuration declares a tensor that the graph does not have.
+
+    The backend refuses the model: "unexpected inference input 'tokens', allowed inputs are: x". Exporters rename
+    tensors unless they are told the names.
+
+    Source: onnxruntime_backend, ValidateInputs and ValidateOutputs.
+    Fix: use the graph's name; leave outputs out that nobody needs.
+    """
+    graph = config.graph
+    if graph is None:
+        return
+    defaults = {tensor.name for tensor in graph.proto.graph.initializer}
+    for kind, known in (("input", graph.signature.inputs), ("output", graph.signature.outputs)):
+        for index, tensor in enumerate(getattr(config.proto, kind)):
+            if tensor.name not in known and not (kind == "input" and tensor.name in defaults):
+                yield Found(
+                    config.at(kind, index, "name"),
+                    f'{kind} "{tensor.name}" is not in the graph, so the model cannot load. The graph has '
+                    f"{', '.join(sorted(known)) or 'none'}.",
+                )
+
+
+@rule(
+    "G103",
+    Severity.ERROR,
+    bad=Example(INPUT, files={"1/model.onnx": DOUBLE}),
+    good=Example(
+        'input [ { name: "x" data_type: TYPE_FP64 dims: [ 2 ] } ]\n'
+        'output [ { name: "y" data_type: TYPE_FP64 dims: [ 2 ] } ]',
+        files={"1/model.onnx": DOUBLE},
+    ),
+    refused="configuration expects datatype TYPE_FP32",
+)
+def types_are_the_graphs(config: Configuration) -> Iterator[Found]:
+    """A data type differs from the graph's.
+
+    The backend refuses the model: "configuration expects datatype TYPE_FP32 for input 'x', model provides TYPE_FP64".
+
+    Source: onnxruntime_backend, ValidateInputs and ValidateOutputs.
+    Fix: write the graph's type (`--fix` does), or cast inside the graph.
+    """
+    graph = config.graph
+    if graph is None:
+        return
+    for kind, known in (("input", graph.signature.inputs), ("output", graph.signature.outputs)):
+        for index, tensor in enumerate(getattr(config.proto, kind)):
+            provided = known.get(tensor.name)
+            declared = config.type_name(tensor.data_type)
+            if provided is None or provided.type not in known_types() or declared == provided.type:
+                continue
+            yield Found(
+                config.at(kind, index, "data_type"),
+                f'{kind} "{tensor.name}" is {declared}, the graph has {provided.type}, so the model cannot load. Write '
+                f"{provided.type}.",
+                fix=config.document.replaced(provided.type, kind, index, "data_type"),
+            )
+
+
+@rule(
+    "G108",
+    Severity.ERROR,
+    bad=Example(f'backend: "python"\n{INPUT}\n{INPUT}'),
+    good=Example(f'backend: "python"\n{INPUT}'),
+)
+def names_are_used_once(config: Configuration) -> Iterator[Found]:
+    """Two inputs or two outputs have the same name.
+
+    tritonserver loads it, and then no request can be right: "expected 2 inputs but got 1 inputs".
+
+    Source: core, infer_request.cc, Normalize (measured).
+    Fix: remove one of them.
+    """
+    for kind in ("input", "output"):
+        counts = Counter(tensor.name for tensor in getattr(config.proto, kind))
+        seen: set[str] = set()
+        for index, tensor in enumerate(getattr(config.proto, kind)):
+            if counts[tensor.name] > 1 and tensor.name in seen:
+                yield Found(
+                    config.at(kind, index, "name"),
+                    f'{kind} "{tensor.name}" is declared twice: the model loads, and every request fails. Remove one.',
+                )
+            seen.add(tensor.name)
+
+
+@rule(
+    "G109",
+    Severity.ERROR,
+    bad=Example(
+        f'{INPUT}\ninput [ {{ name: "bias" data_type: TYPE_FP32 dims: [ 2 ] optional: true }} ]',
+        files={"1/model.onnx": DEFAULT},
+    ),
+    good=Example(INPUT, files={"1/model.onnx": DEFAULT}),
+    refused="optional input 'bias' is not supported for models that support batching",
+)
+def optional_inputs_do_not_batch(config: Configuration) -> Iterator[Found]:
+    """An input is optional and the model batches.
+
+    The onnxruntime backend refuses it: "optional input 'bias' is not supported for models that support batching".
+    The Python backend takes it, but only requests with the same set of inputs share a batch: three with and three
+    without run as two executions of three.
+
+    Source: onnxruntime_backend, ValidateInputs.
+    Fix: make it required, or set max_batch_size: 0, or make two models of it.
+    """
+    if config.backend != "onnxruntime" or config.proto.max_batch_size <= 0:
+        return
+    for index, tensor in enumerate(config.proto.input):
+        if tensor.optional:
+            yield Found(
+                config.at("input", index, "optional"),
+                f'input "{tensor.name}" is optional, which the onnxruntime backend refuses where max_batch_size is '
+                "above 0. Make it required.",
+            )
+
+
+@rule(
+    "G111",
+    Severity.WARNING,
+    bad=Example(files={"1/model.onnx": DOUBLE.replace("17", "23").replace("double", "float")}),
+    good=Example(files={"1/model.onnx": DOUBLE.replace("17", "21").replace("double", "float")}),
+)
+def graph_is_not_newer_than_onnxruntime(config: Configuration) -> Iterator[Found]:
+    """The ONNX file is newer than the onnxruntime of the target release.
+
+    onnxruntime refuses a higher IR version ("Unsupported model IR version") and an opset that it does not know yet, so
+    a file that loads on the exporter's machine fails in the container: 24.10 has onnxruntime 1.19, which reads up to
+    opset 21 and IR version 10.
+
+    Source: docs/introduction/compatibility.md of tritonserver, onnxruntime's version matrix. Releases before 24.04 and
+    from 25.08 on are not checked.
+    Fix: export with a lower opset, or serve with a newer release and say so with --target.
+    """
+    known = [NEWEST[since] for since in sorted(NEWEST) if since <= config.target.release]
+    if not known or known[-1] is None or config.graph is None:
+        return
+    (opset, version), graph = known[-1], config.graph
+    newer = [f"opset {graph.opset}"] if graph.opset > opset else []
+    newer += [f"IR version {graph.proto.ir_version}"] if graph.proto.ir_version > version else []
+    if newer:
+        yield Found(
+            config.at("backend"),
+            f"{graph.path.name} has {' and '.join(newer)}; the onnxruntime of {config.target.release_name} reads up to "
+            f"opset {opset} and IR version {version}. Export with a lower one.",
+        )
+
+
+@rule(
+    "G113",
+    Severity.ERROR,
+    bad=Example(files={"1/model.onnx": ""}),
+    good=Example(),
+    refused="model.onnx",
+)
+def graph_can_be_read(config: Configuration) -> Iterator[Found]:
+    """The file that should be an ONNX graph is none.
+
+    An interrupted copy, a pointer of Git LFS that was never fetched, or a file of another format under this name. The
+    backend refuses the model with onnxruntime's message about the protobuf.
+
+    Source: onnxruntime, Model::Load.
+    Fix: export or copy the file again; `git lfs pull` fetches what LFS left out.
+    """
+    path = config.model_file
+    if config.backend != "onnxruntime" or path is None or not path.is_file() or config.graph is not None:
+        return
+    yield Found(
+        config.at("default_model_filename"),
+        f"{config.model.name}/{path.parent.name}/{path.name} holds no ONNX graph ({path.stat().st_size} bytes), so the "
+        "model cannot load. Export it again, or fetch it (git lfs pull).",
+    )

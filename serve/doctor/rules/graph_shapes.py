@@ -1,0 +1,256 @@
+"""G1: shapes of inputs and outputs against the ONNX graph."""
+
+import ast
+import math
+from collections.abc import Iterator, Sequence
+
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from export.signature import fits
+from serve.doctor.finding import Found, Severity
+from serve.doctor.pairs import (
+    Pair,
+    batch_axis_is_fixed,
+    expected_shape,
+    lacks_batch_axis,
+    pairs,
+    repeats_batch_axis,
+)
+from serve.doctor.repository import Configuration
+from serve.doctor.rule import Example, rule
+from serve.doctor.source import Source
+
+HEAD = '<ir_version: 8, opset_import: ["": 17]>\n'
+FREE = HEAD + "example (float[N,2] x) => (float[N,2] y) { y = Identity(x) }"
+FIXED = HEAD + "example (float[1,2] x) => (float[1,2] y) { y = Identity(x) }"
+LONG = HEAD + "example (float[N,L] x) => (float[N,L] y) { y = Identity(x) }"
+
+
+def tensor(kind: str, name: str, dims: str, rest: str = "") -> str:
+    """One input or output of an example."""
+    return f'{kind} [ {{ name: "{name}" data_type: TYPE_FP32 dims: [ {dims} ]{rest} }} ]'
+
+
+@rule(
+    "G104",
+    Severity.ERROR,
+    bad=Example("max_batch_size: 8", files={"1/model.onnx": FIXED}),
+    good=Example("max_batch_size: 8", files={"1/model.onnx": FREE}),
+    refused="for the model to support batching the shape should have at least 1 dimension and the first dimension",
+)
+def graph_can_batch(config: Configuration) -> Iterator[Found]:
+    """`max_batch_size` is above 0 and the graph's first axis has a fixed size.
+
+    The backend refuses the model: "for the model to support batching the shape should have at least 1 dimension and the
+    first dimension must be -1". torch's exporter writes the sizes of the example input unless it is told which axes are
+    dynamic.
+
+    Source: onnxruntime_backend, ValidateInputs; onnxruntime_backend/issues/111.
+    Fix: export with a dynamic first axis (`dynamic_axes`), or set max_batch_size: 0 and give up batching.
+    """
+    for pair in pairs(config):
+        if batch_axis_is_fixed(config, pair):
+            yield Found(
+                config.at("max_batch_size"),
+                f'{pair.kind} "{pair.name}" has shape {list(pair.graph.shape)} in the graph, so it cannot hold a batch '
+                f"although max_batch_size is {config.proto.max_batch_size}, and the model cannot load. Export with a "
+                "dynamic first axis.",
+            )
+
+
+@rule(
+    "G105",
+    Severity.ERROR,
+    bad=Example(f"max_batch_size: 8\n{tensor('input', 'x', '-1, 2')}", files={"1/model.onnx": FREE}),
+    good=Example(f"max_batch_size: 8\n{tensor('input', 'x', '2')}", files={"1/model.onnx": FREE}),
+    refused="the model expects 2 dimensions",
+)
+def dims_leave_the_batch_axis_out(config: Configuration) -> Iterator[Found]:
+    """`dims` repeat the batch axis, the most common mistake of beginners.
+
+    With max_batch_size above 0 tritonserver puts an axis in front of every shape, so dims [-1, 2] mean three axes where
+    the graph has two, and the backend refuses the model.
+
+    Source: server/issues/1338, 4903, 5866; docs/user_guide/model_configuration.md, maximum batch size.
+    Fix: leave the first of the dims out (`--fix` does).
+    """
+    for pair in pairs(config):
+        if repeats_batch_axis(config, pair):
+            yield _mismatch(config, pair, "repeat the batch axis, which max_batch_size adds by itself")
+
+
+@rule(
+    "G106",
+    Severity.ERROR,
+    bad=Example(tensor("input", "x", "3"), files={"1/model.onnx": FREE}),
+    good=Example(tensor("input", "x", "2"), files={"1/model.onnx": FREE}),
+    refused="the model expects 2 dimensions",
+)
+def input_dims_fit_the_graph(config: Configuration) -> Iterator[Found]:
+    """An input's dims do not fit the graph.
+
+    The backend refuses the model when the number of axes differs, a size differs, or a size is -1 that the graph has
+    fixed. A size may be given where the graph leaves it open.
+
+    Source: onnxruntime_backend, CompareDimsSupported.
+    Fix: write the graph's sizes (`--fix` does).
+    """
+    for pair in _comparable(config, "input"):
+        if not fits(pair.shape, expected_shape(config, pair), exact=False):
+            yield _mismatch(config, pair, _why(config, pair))
+
+
+@rule(
+    "G107",
+    Severity.ERROR,
+    bad=Example(f"{tensor('input', 'x', '-1')}\n{tensor('output', 'y', '2')}", files={"1/model.onnx": LONG}),
+    good=Example(f"{tensor('input', 'x', '-1')}\n{tensor('output', 'y', '-1')}", files={"1/model.onnx": LONG}),
+    refused="the model expects 2 dimensions",
+)
+def output_dims_are_the_graphs(config: Configuration) -> Iterator[Found]:
+    """An output's dims are not exactly the graph's.
+
+    Unlike an input's they may not be narrower: where the graph says -1 the configuration must, and the other way round,
+    or the backend refuses the model.
+
+    Source: onnxruntime_backend, ValidateOutputs, CompareDims with exact.
+    Fix: write the graph's sizes (`--fix` does).
+    """
+    for pair in _comparable(config, "output"):
+        if not fits(pair.shape, expected_shape(config, pair), exact=True):
+            yield _mismatch(config, pair, _why(config, pair))
+
+
+@rule(
+    "G110",
+    Severity.ERROR,
+    bad=Example(f'backend: "python"\n{tensor("input", "x", "2, 3", " reshape { shape: [ 5 ] }")}'),
+    good=Example(f'backend: "python"\n{tensor("input", "x", "2, 3", " reshape { shape: [ 6 ] }")}'),
+    refused="has different size for dims and reshape",
+)
+def reshape_keeps_the_size(config: Configuration) -> Iterator[Found]:
+    """`reshape` changes the number of elements.
+
+    tritonserver refuses the model: "has different size for dims and reshape". Between two -1 the products must agree
+    too, since nothing else tells which elements belong where.
+
+    Source: core, model_config_utils.cc, ValidateIOShape.
+    Fix: write a shape with as many elements as the dims.
+    """
+    for kind in ("input", "output"):
+        for index, declared in enumerate(getattr(config.proto, kind)):
+            if declared.HasField("reshape") and _segments(declared.dims) != _segments(declared.reshape.shape):
+                yield Found(
+                    config.at(kind, index, "reshape"),
+                    f'{kind} "{declared.name}" has dims {list(declared.dims)} and reshape '
+                    f"{list(declared.reshape.shape)}, which hold different numbers of elements, so the model cannot "
+                    "load. Write a shape of equal size.",
+                )
+
+
+@rule(
+    "G112",
+    Severity.INFO,
+    bad=Example(f"{tensor('input', 'x', '5')}\n{tensor('output', 'y', '-1')}", files={"1/model.onnx": LONG}),
+    good=Example(f"{tensor('input', 'x', '-1')}\n{tensor('output', 'y', '-1')}", files={"1/model.onnx": LONG}),
+)
+def narrowed_inputs_are_meant(config: Configuration) -> Iterator[Found]:
+    """An input has a fixed size where the graph leaves it open.
+
+    That is allowed and often meant: requests of one size always share a batch. tritonserver then refuses requests of
+    any other size, which the graph could take.
+
+    Source: onnxruntime_backend, CompareDimsSupported.
+    Fix: write -1 to serve other sizes too; requests of different size share a batch only with allow_ragged_batch.
+    """
+    for pair in _comparable(config, "input"):
+        expected = expected_shape(config, pair)
+        if fits(pair.shape, expected, exact=False) and pair.shape != expected:
+            yield Found(
+                config.at(*pair.shape_steps),
+                f'input "{pair.name}" has dims {list(pair.shape)}, the graph takes {list(expected)}: requests of '
+                "another size are refused. Write -1 if they should not be.",
+            )
+
+
+@rule(
+    "G114",
+    Severity.WARNING,
+    bad=Example(
+        'backend: "python"\ninput [ { name: "x" data_type: TYPE_BF16 dims: [ 2 ] } ]',
+        files={
+            "1/model.py": "import triton_python_backend_utils as pb_utils\n\n\nclass TritonPythonModel:\n"
+            "    def execute(self, requests):\n"
+            '        arrays = [pb_utils.get_input_tensor_by_name(r, "x").as_numpy() for r in requests]\n'
+            '        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", a)]) for a in arrays]\n'
+        },
+    ),
+    good=Example(
+        'backend: "python"\ninput [ { name: "x" data_type: TYPE_BF16 dims: [ 2 ] } ]',
+        files={
+            "1/model.py": "import triton_python_backend_utils as pb_utils\n\n\nclass TritonPythonModel:\n"
+            "    def execute(self, requests):\n"
+            '        tensors = [pb_utils.get_input_tensor_by_name(r, "x").to_dlpack() for r in requests]\n'
+            "        return [pb_utils.InferenceResponse([]) for tensor in tensors]\n"
+        },
+    ),
+)
+def bfloat16_is_not_read_as_numpy(source: Source) -> Iterator[Found]:
+    """A model.py reads tensors with `as_numpy` and the model has BF16 tensors.
+
+    numpy has no bfloat16, so `as_numpy` fails on such a tensor and with it every request of the batch.
+
+    Source: python_backend, README, data types.
+    Fix: use `torch.from_dlpack(tensor.to_dlpack())`, or declare TYPE_FP32.
+    """
+    proto: ModelConfig = source.configuration.proto
+    names = [one.name for one in [*proto.input, *proto.output] if source.configuration.type_name(one.data_type) == BF16]
+    calls = (node for node in ast.walk(source.tree) if isinstance(node, ast.Attribute) and node.attr == "as_numpy")
+    if names and (call := next(calls, None)) is not None:
+        yield Found(
+            source.at(call),
+            f"as_numpy fails on BF16 tensors, and {', '.join(names)} is one. Use to_dlpack() there.",
+        )
+
+
+BF16 = "TYPE_BF16"
+
+
+def _comparable(config: Configuration, kind: str) -> Iterator[Pair]:
+    """Pairs whose batch axis is right, so that only the other dims can be wrong."""
+    for pair in pairs(config):
+        if pair.kind == kind and not batch_axis_is_fixed(config, pair) and not repeats_batch_axis(config, pair):
+            yield pair
+
+
+def _why(config: Configuration, pair: Pair) -> str:
+    if lacks_batch_axis(config, pair):
+        return "leave the first axis out, which only max_batch_size above 0 would add"
+    return f"differ from the graph's {list(expected_shape(config, pair))}"
+
+
+def _mismatch(config: Configuration, pair: Pair, why: str) -> Found:
+    """The finding, with the edit where the file writes the dims as one list."""
+    dims = f"[ {', '.join(map(str, expected_shape(config, pair)))} ]"
+    field = config.document.field(*pair.shape_steps)
+    # Only where the dims are one list without comments: the edit must neither lose one nor leave a second list.
+    listed = field is not None and len(field.values) == len(pair.shape) and "#" not in config.document.slice(field)
+    simple = listed and pair.shape_steps[-1] == "dims"
+    return Found(
+        config.at(*pair.shape_steps),
+        f'{pair.kind} "{pair.name}": the {pair.shape_steps[-1]} {list(pair.shape)} {why}, so the model cannot load. '
+        f"Write {pair.shape_steps[-1]}: {dims}.",
+        fix=config.document.rewritten(f"dims: {dims}", *pair.shape_steps) if simple else (),
+    )
+
+
+def _segments(shape: Sequence[int]) -> list[int]:
+    """Products of the sizes between the variable ones."""
+    products, sizes = [], list[int]()
+    for size in [*shape, -1]:
+        if size == -1:
+            products.append(math.prod(sizes))
+            sizes = []
+        else:
+            sizes.append(size)
+    return products

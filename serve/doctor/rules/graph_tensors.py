@@ -1,0 +1,128 @@
+"""G1: what every input and output must say, whatever the model."""
+
+from collections.abc import Iterator
+
+from serve.doctor.finding import Found, Severity
+from serve.doctor.repository import Configuration
+from serve.doctor.rule import Example, rule
+
+PYTHON = 'backend: "python"\n'
+X = 'input [ { name: "x" data_type: TYPE_FP32 dims: [ 2 ] } ]'
+
+
+@rule(
+    "G115",
+    Severity.ERROR,
+    bad=Example(PYTHON + 'input [ { name: "x" data_type: TYPE_FP32 dims: [ 0, 2 ] } ]'),
+    good=Example(PYTHON + 'input [ { name: "x" data_type: TYPE_FP32 dims: [ -1, 2 ] } ]'),
+    refused="dimension must be integer >= 1, or -1 to indicate a variable-size dimension",
+)
+def sizes_are_possible(config: Configuration) -> Iterator[Found]:
+    """A dim is 0 or below -1.
+
+    tritonserver refuses the model: "dimension must be integer >= 1, or -1 to indicate a variable-size dimension". An
+    empty tensor is a matter of requests, not of the configuration: with -1 a request of size 0 is executed.
+
+    Source: core, model_config_utils.cc, ValidateIOShape.
+    Fix: write the size, or -1 where it varies.
+    """
+    for kind in ("input", "output"):
+        for index, tensor in enumerate(getattr(config.proto, kind)):
+            for axis, size in enumerate(tensor.dims):
+                if size < 1 and size != -1:
+                    yield Found(
+                        config.at(kind, index, "dims", axis),
+                        f'{kind} "{tensor.name}" has a dim of {size}, so the model cannot load. Write a size of 1 or '
+                        "more, or -1 where it varies.",
+                    )
+
+
+@rule(
+    "G116",
+    Severity.ERROR,
+    bad=Example(PYTHON + 'input [ { name: "x" dims: [ 2 ] } ]'),
+    good=Example(PYTHON + X),
+    refused="must specify 'data_type'",
+)
+def tensors_are_complete(config: Configuration) -> Iterator[Found]:
+    """An input or an output lacks its name, its data type or its dims.
+
+    tritonserver refuses the model: "model input must specify 'data_type'" (or 'name', or 'dims'). The onnxruntime
+    backend completes inputs and outputs that are left out altogether, not parts of one; a model.py completes what its
+    auto_complete_config says, TensorRT everything. Other backends are not checked. A scalar has dims [ 1 ].
+
+    Source: core, model_config_utils.cc, ValidateModelInput and ValidateModelOutput.
+    Fix: write what is missing, or leave the whole input out where the backend knows it.
+    """
+    for kind in ("input", "output"):
+        for index, tensor in enumerate(getattr(config.proto, kind)):
+            required = ("name", "data_type", "dims") if _is_not_completed(config) else ("name",)
+            missing = [field for field in required if not getattr(tensor, field)]
+            if missing:
+                yield Found(
+                    config.at(kind, index),
+                    f'{kind} "{tensor.name}" says no {" and no ".join(missing)}, so the model cannot load. Write it.',
+                )
+
+
+def _is_not_completed(config: Configuration) -> bool:
+    """Whether the backend is known to leave half a tensor as it is."""
+    if config.backend == "python":
+        return config.source is not None and config.source.method("auto_complete_config") is None
+    return config.backend in ("onnxruntime", "pytorch")
+
+
+@rule(
+    "G117",
+    Severity.ERROR,
+    bad=Example(
+        PYTHON + 'max_batch_size: 0\ninput [ { name: "x" data_type: TYPE_FP32 dims: [ 1 ] reshape { shape: [ ] } } ]'
+    ),
+    good=Example(
+        PYTHON + 'max_batch_size: 8\ninput [ { name: "x" data_type: TYPE_FP32 dims: [ 1 ] reshape { shape: [ ] } } ]'
+    ),
+    refused="cannot have empty reshape for non-batching model",
+)
+def empty_shapes_have_a_batch_axis(config: Configuration) -> Iterator[Found]:
+    """`reshape` to an empty shape in a model that does not batch.
+
+    With max_batch_size above 0 an empty shape leaves the batch axis; without one nothing is left, and tritonserver
+    refuses the model: "cannot have empty reshape for non-batching model".
+
+    Source: core, model_config_utils.cc, ValidateIOShape.
+    Fix: leave `reshape` out and use dims [ 1 ], or set max_batch_size.
+    """
+    if config.proto.max_batch_size != 0:
+        return
+    for kind in ("input", "output"):
+        for index, tensor in enumerate(getattr(config.proto, kind)):
+            if tensor.HasField("reshape") and not tensor.reshape.shape:
+                yield Found(
+                    config.at(kind, index, "reshape"),
+                    f'{kind} "{tensor.name}" is reshaped to nothing and max_batch_size is 0, so the model cannot '
+                    "load. Leave reshape out.",
+                )
+
+
+@rule(
+    "G118",
+    Severity.ERROR,
+    bad=Example(PYTHON + "max_batch_size: -1"),
+    good=Example(PYTHON + "max_batch_size: 0"),
+    refused="'max_batch_size' must be non-negative value",
+)
+def batch_size_is_not_negative(config: Configuration) -> Iterator[Found]:
+    """`max_batch_size` is negative.
+
+    tritonserver refuses the model: "'max_batch_size' must be non-negative value". There is no "any size": write the
+    largest that fits into memory.
+
+    Source: core, model_config_utils.cc, ValidateModelConfig.
+    Fix: 0 for a model without a batch axis, else the most rows of an execution.
+    """
+    if config.proto.max_batch_size < 0:
+        yield Found(
+            config.at("max_batch_size"),
+            f"max_batch_size is {config.proto.max_batch_size}, so the model cannot load. Write 0, or the most rows of "
+            "an execution.",
+        )

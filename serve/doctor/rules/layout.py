@@ -1,0 +1,176 @@
+"""L0: files that can be read, parsed and named."""
+
+from collections.abc import Iterator
+
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from serve.doctor.document import Document
+from serve.doctor.finding import Found, Position, Severity
+from serve.doctor.repository import Configuration, Model, Repository
+from serve.doctor.rule import Example, rule
+from serve.doctor.schema import unknowns
+
+# Fields that an older server's schema does not have, with the release that brought them.
+NEWER = {("model_metrics",): (24, 11), ("ensemble_scheduling", "max_inflight_requests"): (25, 11)}
+
+
+@rule(
+    "L001",
+    Severity.ERROR,
+    bad=Example('name: "example"\ninput [ { name: "x" data_type: FP32 dims: [ 2 ] } ]'),
+    good=Example('name: "example"\ninput [ { name: "x" data_type: TYPE_FP32 dims: [ 2 ] } ]'),
+    refused="failed to read text proto",
+)
+def text_can_be_parsed(document: Document) -> Iterator[Found]:
+    """The file is not a text protobuf of Triton's ModelConfig.
+
+    tritonserver refuses the whole file with "failed to read text proto" and names neither line nor field there; those
+    are in its log only. The usual causes: a misspelt field, an enum without its prefix (FP32 for TYPE_FP32), a brace or
+    a quote too few, and two schedulers in one file.
+
+    Source: github.com/triton-inference-server/server/issues/3584 ("there is no utility").
+    Fix: correct the place that the finding names; `--fix` completes enum values where only one can be meant.
+    """
+    if document.trouble is not None:
+        return
+    found = list(unknowns(document))
+    yield from (Found(document.position(one.at), one.message, fix=one.fix) for one in found)
+    if not found:
+        try:
+            text_format.Parse(document.text, ModelConfig())
+        except text_format.ParseError as error:
+            line, column = error.GetLine() or 1, error.GetColumn() or 1
+            message = str(error).removeprefix(f"{line}:{column} : ")[:300]
+            yield Found(
+                Position(path=document.path, line=line, column=column),
+                f"{message.rstrip('.')}. The server refuses the whole file. Correct it here.",
+            )
+        except (ValueError, RecursionError) as error:
+            yield Found(document.at(), f"{type(error).__name__}: this is no text that the server could parse.")
+
+
+@rule(
+    "L002",
+    Severity.ERROR,
+    bad=Example("model_metrics { }"),
+    good=Example("dynamic_batching { }"),
+    refused="failed to read text proto",
+)
+def fields_are_known_to_the_target(config: Configuration) -> Iterator[Found]:
+    """A field is newer than the server that the repository is for.
+
+    An older tritonserver does not skip a field that it does not know, it refuses the whole file with "failed to read
+    text proto". Since 24.10 two came: `model_metrics` (24.11) and `ensemble_scheduling.max_inflight_requests` (25.11).
+
+    Source: common, protobuf/model_config.proto.
+    Fix: name the release you serve with (`--target 25.11`), or leave the field out.
+    """
+    for steps, since in NEWER.items():
+        if config.document.has(*steps) and config.target.release < since:
+            yield Found(
+                config.at(*steps),
+                f"{steps[-1]} came with release {since[0]}.{since[1]:02d}; {config.target.release_name} refuses the "
+                "whole file. Leave it out, or serve with a newer release and say so with --target.",
+            )
+
+
+@rule(
+    "L003",
+    Severity.ERROR,
+    bad=Example('name: "other"'),
+    good=Example('name: "example"'),
+    refused="directory name must equal model name",
+)
+def name_is_the_folders(config: Configuration) -> Iterator[Found]:
+    """The model's `name` is not the name of its folder.
+
+    tritonserver takes the folder's name as the model's and refuses a configuration with another one:
+    "unexpected directory name 'example' for model 'other', directory name must equal model name". The model is then in
+    the repository index without a state or a reason; the reason is in the server's log only.
+
+    Source: core, model_repository_manager.cc.
+    Fix: write the folder's name, or leave `name` out.
+    """
+    name, folder = config.proto.name, config.model.name
+    if name and name != folder:
+        yield Found(
+            config.at("name"),
+            f'name is "{name}", the folder is "{folder}", so the model cannot load. Write name: "{folder}".',
+            fix=config.document.replaced(f'"{folder}"', "name") if '"' not in folder and "\\" not in folder else (),
+        )
+
+
+@rule(
+    "L017",
+    Severity.ERROR,
+    bad=Example(files={"../__pycache__/": ""}),
+    good=Example(files={"../notes.txt": "a file is no model"}),
+)
+def folders_are_models(repository: Repository) -> Iterator[Found]:
+    """A folder of the repository is no model.
+
+    tritonserver takes every folder of the repository as a model, hidden ones too. Without --model-control-mode=explicit
+    it tries to load them, fails and, because of --exit-on-error, does not start. Files are ignored.
+
+    Source: core, model_repository_manager.cc; `.git`, `.ipynb_checkpoints` and `__pycache__` are the usual ones.
+    Fix: move the folder out, or keep the models in a folder of their own.
+    """
+    if repository.only is None:
+        for path in repository.strangers:
+            yield Found(
+                Position(path=path),
+                f"tritonserver takes {path.name}/ as a model, cannot load it, and does not start. Move it out of the "
+                "repository.",
+            )
+
+
+@rule(
+    "L018",
+    Severity.ERROR,
+    bad=Example("max_batch_size: 8", files={"configs/half.pbtxt/": ""}),
+    good=Example("max_batch_size: 8", files={"configs/half.pbtxt": 'name: "example"'}),
+)
+def files_can_be_read(document: Document) -> Iterator[Found]:
+    """A configuration cannot be read.
+
+    A folder in the place of the file, a link that leads nowhere or to itself, missing permissions, text that is not
+    UTF-8, or a file of more than 1 MB, which is some other file under this name. tritonserver cannot read it either,
+    or, for a variant under `configs/`, loads config.pbtxt instead without a word.
+
+    Source: core, model_config_utils.cc, GetNormalizedModelConfig.
+    Fix: put a readable text file there.
+    """
+    if document.trouble is not None:
+        yield Found(
+            document.position(document.trouble_at),
+            f"{document.path.name} {document.trouble}, so it is not used. Put a readable text file there.",
+        )
+
+
+@rule(
+    "L019",
+    Severity.WARNING,
+    bad=Example(files={"configs": "a file in the place of the folder"}),
+    good=Example(files={"configs/small.pbtxt": 'name: "example"'}),
+)
+def folders_can_be_listed(model: Model) -> Iterator[Found]:
+    """A folder of the model cannot be listed.
+
+    The model's own folder without permission to read it, or a file where the folder `configs/` should be: what is in it
+    does not exist for tritonserver, which then serves config.pbtxt where a variant was asked for.
+
+    Source: core, filesystem/implementations/local.h.
+    Fix: give the server's user the permission to read the folder, or move what is in its place.
+    """
+    for folder in (model.folder, model.folder / "configs"):
+        try:
+            next(folder.iterdir(), None)
+        except FileNotFoundError:
+            continue  # configs/ may be absent
+        except OSError as error:
+            yield Found(
+                Position(path=folder),
+                f"cannot be listed ({error.strerror}), so nothing in it is served. Make it a folder that the server "
+                "may read.",
+            )

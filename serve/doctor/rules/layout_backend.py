@@ -1,0 +1,203 @@
+"""L0: which backend serves the model, and variants that leave it."""
+
+import os
+from collections.abc import Iterator
+
+from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
+
+from serve.doctor.finding import Found, Position, Severity
+from serve.doctor.repository import PLATFORMS, Configuration, Model
+from serve.doctor.rule import Example, rule
+from serve.doctor.rules.layout_files import ONNX
+
+NAMED = 'backend: "onnxruntime"\n'
+
+
+@rule(
+    "L006",
+    Severity.ERROR,
+    bad=Example('platform: "tensorrt_plan"\nbackend: "onnxruntime"'),
+    good=Example('platform: "onnxruntime_onnx"\nbackend: "onnxruntime"'),
+    refused="unexpected 'platform' and 'backend' pair",
+)
+def platform_fits_the_backend(config: Configuration) -> Iterator[Found]:
+    """`platform` is unknown or contradicts `backend`.
+
+    tritonserver refuses the model: "unexpected platform type 'onnx'" or "unexpected 'platform' and 'backend' pair".
+    `platform` is the older of the two and knows a few values only: onnxruntime_onnx, tensorrt_plan, pytorch_libtorch,
+    tensorflow_savedmodel, tensorflow_graphdef and ensemble.
+
+    Source: core, model_config_utils.cc, ValidateModelConfig.
+    Fix: write `backend` and leave `platform` out.
+    """
+    platform, backend = config.proto.platform, config.proto.backend
+    expected = PLATFORMS.get(platform, "")
+    if platform and not backend and platform not in PLATFORMS:
+        yield Found(
+            config.at("platform"),
+            f'"{platform}" is no platform of tritonserver, so the model cannot load. Write backend: "..." in its place '
+            f"(platforms: {', '.join(PLATFORMS)}).",
+        )
+    elif platform and backend and backend in PLATFORMS.values() and expected != backend:
+        yield Found(
+            config.at("platform"),
+            f'platform "{platform}" and backend "{backend}" contradict each other, so the model cannot load. Remove '
+            "platform.",
+        )
+
+
+@rule(
+    "L007",
+    Severity.INFO,
+    bad=Example('platform: "onnxruntime_onnx"'),
+    good=Example('backend: "onnxruntime"'),
+)
+def backend_is_named(config: Configuration) -> Iterator[Found]:
+    """The file says `platform` and no `backend`.
+
+    It loads: tritonserver translates the old platforms. New backends have no platform, so tools that read the file
+    (this one's users among them) look for `backend`.
+
+    Source: docs/user_guide/model_configuration.md, platform and backend.
+    Fix: write `backend` in the place of `platform`.
+    """
+    backend = PLATFORMS.get(config.proto.platform)
+    if backend and backend != "ensemble" and not config.proto.backend:
+        field = config.document.field("platform")
+        assert field is not None
+        yield Found(
+            config.at("platform"),
+            f'platform is the old way to name a backend. Write backend: "{backend}".',
+        )
+
+
+@rule(
+    "L011",
+    Severity.WARNING,
+    bad=Example('runtime: "libtriton_onnxruntime.so"'),
+    good=Example('backend: "onnxruntime"'),
+    refused="unable to find backend library",
+)
+def runtime_is_left_to_the_server(config: Configuration) -> Iterator[Found]:
+    """`runtime` pins which implementation of the backend serves the model.
+
+    tritonserver fills it in by itself, and it shows in `GET /v2/models/x/config`; copied from there into the file,
+    `runtime: "model.py"` fails in NVIDIA's container, where the backend is a C++ library, and
+    `runtime: "libtriton_onnxruntime.so"` fails where the backend is a Python one.
+
+    Source: core, backend_model.cc.
+    Fix: leave `runtime` out.
+    """
+    usual = config.backend in ("onnxruntime", "tensorrt", "tensorflow", "openvino")
+    if config.proto.runtime and (usual or config.proto.runtime.startswith("libtriton_")):
+        yield Found(
+            config.at("runtime"),
+            f'runtime: "{config.proto.runtime}" loads only where the backend is made of exactly that file. Leave it '
+            "out: the server finds it.",
+        )
+
+
+@rule(
+    "L013",
+    Severity.WARNING,
+    bad=Example(
+        NAMED,
+        files={
+            "configs/large.pbtxt": 'backend: "onnxruntime"\nmax_batch_size: 16\n'
+            'input [ { name: "tokens" data_type: TYPE_INT64 dims: [ -1 ] } ]\n'
+            'output [ { name: "y" data_type: TYPE_FP32 dims: [ 2 ] } ]'
+        },
+    ),
+    good=Example(
+        NAMED,
+        files={
+            "configs/large.pbtxt": 'backend: "onnxruntime"\nmax_batch_size: 16\n'
+            'input [ { name: "x" data_type: TYPE_FP32 dims: [ 2 ] } ]\n'
+            'output [ { name: "y" data_type: TYPE_FP32 dims: [ 2 ] } ]'
+        },
+    ),
+)
+def variants_answer_the_same_requests(config: Configuration) -> Iterator[Found]:
+    """A variant under `configs/` takes or gives other tensors than config.pbtxt.
+
+    `--model-config-name=large` loads `configs/large.pbtxt`, and where that file is missing, for one model of many or
+    after a rename, it silently loads config.pbtxt. Clients written for the variant then fail, or get answers of another
+    shape, although the server started without a word. Variants that change only how requests are scheduled are safe.
+
+    Source: core, model_repository_manager.cc (measured: no line in the log).
+    Fix: keep inputs, outputs and backend equal; give a model that takes other tensors a folder of its own.
+    """
+    usual = config.model.config
+    if config.variant is None or usual is None or not usual.document.exists:
+        return
+    for kind in ("input", "output"):
+        ours, theirs = _tensors(config.proto, kind), _tensors(usual.proto, kind)
+        different = sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
+        if different and ours and theirs:
+            yield Found(
+                config.at(kind),
+                f"{kind} {', '.join(different)} differs from config.pbtxt, which is served in silence wherever this "
+                "variant is missing. Keep inputs and outputs equal, or make it a model of its own.",
+            )
+    if config.backend != usual.backend and config.proto.backend:
+        yield Found(
+            config.at("backend"),
+            f'backend "{config.backend}" differs from config.pbtxt\'s "{usual.backend}", which is served in silence '
+            "wherever this variant is missing. Make it a model of its own.",
+        )
+
+
+def _tensors(proto: ModelConfig, kind: str) -> dict[str, tuple[str, tuple[int, ...]]]:
+    return {tensor.name: (str(DataType.Name(tensor.data_type)), tuple(tensor.dims)) for tensor in getattr(proto, kind)}
+
+
+@rule(
+    "L020",
+    Severity.ERROR,
+    bad=Example("max_batch_size: 8", files={"1/weights.bin": "of no known backend"}, whole=True),
+    good=Example(
+        'max_batch_size: 8\nbackend: "python"',
+        files={"1/model.py": "class TritonPythonModel:\n    def execute(self, requests):\n        return []\n"},
+        whole=True,
+    ),
+    refused="Could not determine backend",
+)
+def backend_can_be_found(config: Configuration) -> Iterator[Found]:
+    """Nothing says which backend serves the model.
+
+    tritonserver infers the backend from model.onnx, model.plan, model.pt, model.py, model.xml or a name such as
+    `x.python`; when nothing fits, it refuses the model: "Could not determine backend for model".
+
+    Source: core, model_config_utils.cc, AutoCompleteBackendFields.
+    Fix: write `backend`.
+    """
+    if not config.backend and config.model.versions and not config.proto.platform:
+        yield Found(
+            config.at(),
+            "no backend is named and none of the files in the version folder tells it, so the model cannot load. "
+            'Write backend: "onnxruntime", "python" or whichever serves it.',
+        )
+
+
+@rule(
+    "L022",
+    Severity.WARNING,
+    bad=Example(files={"1/config.pbtxt": "max_batch_size: 4", "1/model.onnx": ONNX}),
+    good=Example("max_batch_size: 4", files={"1/model.onnx": ONNX}),
+)
+def configurations_are_where_they_are_read(model: Model) -> Iterator[Found]:
+    """A configuration lies in a version folder, where nobody reads it.
+
+    tritonserver reads config.pbtxt of the model's folder and `configs/`. Without the one the model is completed by its
+    backend as if there were no configuration at all, which for most means no batching, or cannot load.
+
+    Source: core, model_config_utils.cc, GetNormalizedModelConfig (measured: the settings do not apply).
+    Fix: move it one folder up.
+    """
+    for number in model.versions:
+        path = model.version_folder(number) / "config.pbtxt"
+        if os.path.lexists(path):
+            yield Found(
+                Position(path=path),
+                f"is not read in a version folder. Move it to {model.name}/config.pbtxt.",
+            )

@@ -1,0 +1,264 @@
+"""L0: versions and the files in them."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from serve.doctor.finding import Found, Position, Severity
+from serve.doctor.repository import Configuration, Model, entries, is_folder
+from serve.doctor.rule import Example, rule
+
+ONNX = '<ir_version: 8, opset_import: ["": 17]>\nexample (float[N,2] x) => (float[N,2] y) { y = Identity(x) }'
+EXTERNAL = """<ir_version: 8, opset_import: ["": 17]>
+example (float[N,2] x) => (float[N,2] y)
+<float[2] w = ["location": "weights.bin", "offset": "0", "length": "8"]> { y = Add(x, w) }"""
+
+
+@rule(
+    "L004",
+    Severity.ERROR,
+    bad=Example(files={"01/model.onnx": ONNX, "1/": ""}, config="version_policy { specific { versions: [ 2 ] } }"),
+    good=Example(files={"2/model.onnx": ONNX, "1/": ""}, config="version_policy { specific { versions: [ 2 ] } }"),
+    refused="at least one version must be available under the version policy",
+)
+def a_version_is_served(config: Configuration) -> Iterator[Found]:
+    """There is no version that could be served.
+
+    tritonserver refuses the model: "at least one version must be available under the version policy". Versions are
+    folders whose name is a number without a leading zero (`01` and `abc` are skipped); every model needs one, an
+    ensemble an empty one. git does not keep empty folders, so put a file such as `.gitkeep` in it.
+
+    Source: core, model_lifecycle.cc. A suppression of this rule is never unused: it depends on the checkout.
+    Fix: make the folder `1`, or correct `version_policy`.
+    """
+    if _same_as_main(config):
+        return
+    if not config.served_versions:
+        have = ", ".join(map(str, config.model.versions)) or "none"
+        yield Found(
+            config.at("version_policy"),
+            f"no version is served (the folder has {have}), so the model cannot load. Add a version folder such as "
+            f"{config.model.name}/1, or correct version_policy.",
+        )
+    elif config.proto.version_policy.HasField("specific"):
+        for index, number in enumerate(config.proto.version_policy.specific.versions):
+            if number not in config.model.versions:
+                yield Found(
+                    config.at("version_policy", "specific", "versions", index),
+                    f"version {number} is asked for and has no folder. Add it, or leave it out of version_policy.",
+                )
+
+
+@rule(
+    "L005",
+    Severity.WARNING,
+    bad=Example(files={"0/model.onnx": ONNX, "1/model.onnx": ONNX}, config="version_policy { all { } }"),
+    good=Example(files={"1/model.onnx": ONNX}),
+)
+def no_version_zero(model: Model) -> Iterator[Found]:
+    """A version folder is called 0.
+
+    The documentation says that folders whose name begins with 0 are ignored; the code takes `0` itself as a version and
+    serves it. A client that asks for version 0, or for none, gets what the release in use happens to do.
+
+    Source: core, model_repository_manager.cc against docs/user_guide/model_repository.md.
+    Fix: begin with version 1.
+    """
+    if 0 in model.versions:
+        yield Found(
+            Position(path=model.version_folder(0)),
+            "version 0 is served by the code and ignored by the documentation. Begin with version 1.",
+        )
+
+
+@rule(
+    "L008",
+    Severity.ERROR,
+    bad=Example('default_model_filename: "small.onnx"', files={"1/model.onnx": ONNX}),
+    good=Example('default_model_filename: "small.onnx"', files={"1/small.onnx": ONNX}),
+    refused="small.onnx",
+)
+def model_file_exists(config: Configuration) -> Iterator[Found]:
+    """The model file of a served version is missing or empty.
+
+    The backend refuses the model when it loads; a Python model whose `default_model_filename` is missing does not even
+    fail: on 24.10 the call that loads it never returns (measured: 30 s and more). The name is `default_model_filename`,
+    or model.onnx, model.plan, model.pt or model.py, depending on the backend; other backends look for files of their
+    own and are not checked.
+
+    Source: the backends' own loading. A suppression of this rule is never unused: it depends on the checkout.
+    Fix: put the file there, or correct `default_model_filename`.
+    """
+    if not config.model_filename or config.proto.cc_model_filenames or config.backend == "ensemble":
+        return
+    if (config.backend == "pytorch" and config.proto.runtime == "model.py") or _same_as_main(config):
+        return
+    for number in config.served_versions:
+        path = config.model.version_folder(number) / config.model_filename
+        if (trouble := _trouble(path)) is not None:
+            yield Found(
+                config.at("default_model_filename"),
+                f"{config.model.name}/{path.parent.name}/{path.name} {trouble}, so version {number} cannot load. "
+                f"Add it{_instead(path)}.",
+            )
+
+
+def _same_as_main(config: Configuration) -> bool:
+    """Whether a variant serves the very files of config.pbtxt, whose findings are enough."""
+    main = config.model.config
+    return (
+        config.variant is not None
+        and main is not None
+        and config.served_versions == main.served_versions
+        and config.model_filename == main.model_filename
+    )
+
+
+def _trouble(path: Path) -> str | None:
+    try:
+        status = path.stat()
+    except OSError as error:
+        return f"cannot be read ({os.strerror(error.errno or 0)})" if os.path.lexists(path) else "does not exist"
+    return "is empty" if status.st_size == 0 and not path.is_dir() else None
+
+
+def _instead(path: Path) -> str:
+    there = [other.name for other in entries(path.parent) if other.suffix == path.suffix and other != path]
+    return f', or write default_model_filename: "{there[0]}"' if len(there) == 1 else ""
+
+
+@rule(
+    "L009",
+    Severity.ERROR,
+    bad=Example(files={"1/model.onnx": EXTERNAL}),
+    good=Example(files={"1/model.onnx": EXTERNAL, "1/weights.bin": "8 bytes."}),
+    refused="weights.bin",
+)
+def external_data_exists(config: Configuration) -> Iterator[Found]:
+    """Weights that the ONNX file keeps in a file of their own are not there.
+
+    torch's exporter splits weights off into `model.onnx.data` unless told otherwise, and a copy of model.onnx alone
+    then fails at load with onnxruntime's message about that file.
+
+    Source: onnx, external data; the name is relative to the ONNX file's folder.
+    Fix: copy the file too, or export with `external_data=False`.
+    """
+    graph = config.graph
+    for name in graph.external_files if graph is not None else ():
+        assert graph is not None
+        if not (graph.path.parent / name).is_file():
+            yield Found(
+                Position(path=graph.path),
+                f"its weights are in {name[:200]}, which is not beside it, so the model cannot load. Copy it there, or "
+                "export with external_data=False.",
+            )
+
+
+@rule(
+    "L010",
+    Severity.WARNING,
+    bad=Example(files={"1/model.onnx": ONNX, "2/model.onnx": ONNX}),
+    good=Example("version_policy { latest { num_versions: 1 } }", files={"1/model.onnx": ONNX, "2/model.onnx": ONNX}),
+)
+def every_version_is_served(config: Configuration) -> Iterator[Found]:
+    """Versions lie in the folder and are not served, because `version_policy` is not written.
+
+    Without a policy tritonserver serves the version with the highest number only. A client that asks for another one
+    gets "Request for unknown model".
+
+    Source: docs/user_guide/model_configuration.md, version policy.
+    Fix: write the policy that you mean: `latest`, `all` or `specific`.
+    """
+    if _same_as_main(config):
+        return
+    idle = sorted(set(config.model.versions) - set(config.served_versions))
+    if idle and not config.document.has("version_policy"):
+        yield Found(
+            config.at("version_policy"),
+            f"version {', '.join(map(str, idle))} is not served: without version_policy only the highest is. Write "
+            "version_policy, for example { latest { num_versions: 1 } } if that is what you want.",
+        )
+
+
+@rule(
+    "L012",
+    Severity.WARNING,
+    bad=Example('backend: "onnxruntime"', files={"1/model.onnx": ONNX, "1/model.py": "# never imported"}),
+    good=Example('backend: "onnxruntime"', files={"1/model.onnx": ONNX}),
+)
+def no_model_py_beside_another_backend(config: Configuration) -> Iterator[Found]:
+    """A model.py lies beside a model that another backend serves.
+
+    Only the backend `python` reads it. With `backend: "onnxruntime"` the file is never imported, neither by the C++
+    backend nor by a Python-based one: batching or preprocessing written there does not happen.
+
+    Source: python_backend, the look-up of Python-based backends.
+    Fix: write `backend: "python"` if model.py is the model, or move it out of the version folder.
+    """
+    if config.backend not in ("onnxruntime", "tensorrt", "tensorflow", "openvino"):
+        return
+    for number in config.served_versions:
+        path = config.model.version_folder(number) / "model.py"
+        if path.is_file():
+            yield Found(
+                config.at("backend"),
+                f'{number}/model.py is never imported, because the backend is "{config.backend}". Move it away, or '
+                'write backend: "python".',
+            )
+
+
+@rule(
+    "L014",
+    Severity.ERROR,
+    bad=Example('output [ { name: "y" data_type: TYPE_FP32 dims: [ 2 ] label_filename: "labels.txt" } ]'),
+    good=Example(
+        'output [ { name: "y" data_type: TYPE_FP32 dims: [ 2 ] label_filename: "labels.txt" } ]',
+        files={"labels.txt": "cat\ndog\n", "1/model.onnx": ONNX},
+    ),
+    refused="failed to open text file for read",
+)
+def label_files_exist(config: Configuration) -> Iterator[Found]:
+    """The label file of an output is missing or outside the model's folder.
+
+    tritonserver reads it when it loads the model and refuses the model without it: "failed to open text file for read".
+    The name is relative to the model's folder, not to the version's.
+
+    Source: core, LabelProvider; newer releases refuse paths that leave the folder.
+    Fix: put the file into the model's folder, or correct `label_filename`.
+    """
+    for index, output in enumerate(config.proto.output):
+        if not output.label_filename:
+            continue
+        path = config.model.folder / output.label_filename
+        outside = os.path.relpath(path, config.model.folder).startswith("..")
+        if outside or not path.is_file():
+            yield Found(
+                config.at("output", index, "label_filename"),
+                f"{output.label_filename} is {'outside' if outside else 'not in'} the model's folder, so the model "
+                "cannot load. Put it there.",
+            )
+
+
+@rule(
+    "L021",
+    Severity.WARNING,
+    bad=Example(files={"1/model.onnx": ONNX, "02/model.onnx": ONNX}),
+    good=Example(files={"1/model.onnx": ONNX, "2/model.onnx": ONNX}, config="version_policy { all { } }"),
+)
+def version_folders_are_numbers(model: Model) -> Iterator[Found]:
+    """A folder that looks like a version is skipped.
+
+    A leading zero (`02`) or a `v` in front makes tritonserver skip the folder with a line in its log and serve the
+    highest of the others, which is then an older model than you think.
+
+    Source: core, model_lifecycle.cc: "ignore version directory '02' which contains leading zeros".
+    Fix: rename the folder to the plain number.
+    """
+    for path in entries(model.folder):
+        number = path.name.lstrip("vV0")
+        if path.name != number and number.isdecimal() and is_folder(path):
+            yield Found(
+                Position(path=path),
+                f"tritonserver skips {path.name}/: a version is a number without anything in front. Rename it to "
+                f"{int(number)}.",
+            )

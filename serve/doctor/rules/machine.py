@@ -1,0 +1,220 @@
+"""I4: what all instances together take of a machine: cores, memory, rate limits."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup
+
+from serve.doctor.finding import Found, Position, Severity
+from serve.doctor.repository import Configuration, Repository, entries
+from serve.doctor.rule import Example, rule
+from serve.doctor.target import Target
+
+THREADS = 'parameters { key: "intra_op_thread_count" value { string_value: "1" } }'
+LIMITED = 'instance_group [ {{ count: 1 rate_limiter {{ resources [ {{ name: "{name}" {rest} count: 1 }} ] }} }} ]'
+SERVED = (
+    'max_batch_size: 8\ninput [ { name: "x" data_type: TYPE_FP32 dims: [ 2 ] } ]\n'
+    'output [ { name: "y" data_type: TYPE_FP32 dims: [ 2 ] } ]\n'
+)
+PASS_ON = (
+    "import triton_python_backend_utils as pb_utils\n\n\nclass TritonPythonModel:\n    def execute(self, requests):\n"
+    "        arrays = [pb_utils.get_input_tensor_by_name(request, 'x').as_numpy() for request in requests]\n"
+    "        return [pb_utils.InferenceResponse([pb_utils.Tensor('y', array)]) for array in arrays]\n"
+)
+
+
+def on_cpu(config: Configuration, group: ModelInstanceGroup) -> bool:
+    """Whether the instances of a group run on the CPU, as far as it is known."""
+    if group.kind == ModelInstanceGroup.KIND_CPU:
+        return True
+    return group.kind == ModelInstanceGroup.KIND_AUTO and config.target.gpus == 0
+
+
+def count(config: Configuration, group: ModelInstanceGroup) -> int:
+    """How many instances of a group on the CPU tritonserver starts."""
+    return group.count if group.count > 0 else 1 + (config.backend in ("onnxruntime", "tensorflow"))
+
+
+@rule(
+    "I411",
+    Severity.WARNING,
+    bad=Example("instance_group [ { kind: KIND_CPU count: 4 } ]"),
+    good=Example(f"instance_group [ {{ kind: KIND_CPU count: 4 }} ]\n{THREADS}"),
+)
+def instances_share_the_cores(config: Configuration) -> Iterator[Found]:
+    """Several onnxruntime instances on the CPU, each with a thread for every core.
+
+    Without `intra_op_thread_count` each session of the C++ backend makes as many threads as there are cores, and they
+    spin while they wait: two instances want the cores twice, and are often slower than one. The backend of this project
+    divides the cores between the instances where nothing is said.
+
+    Source: onnxruntime thread management; onnxruntime_backend#34, onnxruntime_backend#245, server#6932.
+    Fix: set intra_op_thread_count to cores / instances, or use one instance and let it batch.
+    """
+    if config.backend != "onnxruntime" or int_parameter(config, "intra_op_thread_count") > 0:
+        return
+    for index, group in enumerate(config.proto.instance_group):
+        if group.kind == ModelInstanceGroup.KIND_CPU and group.count > 1:
+            yield Found(
+                config.at("instance_group", index, "count"),
+                f"{group.count} instances on the CPU without intra_op_thread_count: each makes a thread for every "
+                "core. Set intra_op_thread_count to cores / instances, or use count: 1.",
+            )
+
+
+def int_parameter(config: Configuration, key: str) -> int:
+    """A parameter as a number; 0 where it is not set or is none."""
+    text = config.parameter(key) or ""
+    return int(text) if text.strip().isdecimal() else 0
+
+
+@rule(
+    "I412",
+    Severity.WARNING,
+    bad=Example(
+        "instance_group [ { kind: KIND_CPU count: 4 } ]\n" + THREADS.replace('"1"', '"4"'), target=Target(cores=8)
+    ),
+    good=Example(
+        "instance_group [ { kind: KIND_CPU count: 4 } ]\n" + THREADS.replace('"1"', '"2"'), target=Target(cores=8)
+    ),
+)
+def threads_fit_the_cores(repository: Repository) -> Iterator[Found]:
+    """All onnxruntime instances on the CPU together ask for more threads than the target has cores.
+
+    The threads spin while they wait for work, so what is too much is taken from the others. Counted are the instances
+    of every model in the repository times their `intra_op_thread_count`, where it is set; reported where the number of
+    cores of the target is known.
+
+    Source: onnxruntime thread management; onnxruntime_backend#34, onnxruntime_backend#245.
+    Fix: fewer instances or threads; a model that is seldom used may be counted twice: silence the rule there.
+    """
+    wanted: list[tuple[int, Position]] = []
+    for config in [model.config for model in repository.models if model.config is not None]:
+        threads = int_parameter(config, "intra_op_thread_count")
+        if config.backend == "onnxruntime" and threads:
+            groups = [group for group in config.proto.instance_group if on_cpu(config, group)]
+            total = threads * sum(count(config, group) for group in groups)
+            wanted += [(total, config.at_parameter("intra_op_thread_count"))] if total else []
+    total = sum(threads for threads, _ in wanted)
+    cores = repository.target.cores
+    if cores is not None and total > cores:
+        most, at = max(wanted, key=lambda one: one[0])
+        yield Found(
+            at,
+            f"the onnxruntime models of this repository ask for {total} threads on the CPU, {most} of them this one, "
+            f"and the target has {cores} cores. Use fewer instances or threads.",
+        )
+
+
+@rule(
+    "I413",
+    Severity.WARNING,
+    bad=Example(
+        'backend: "python"\ninstance_group [ { count: 8 } ]',
+        files={"1/model.py": PASS_ON, "1/weights.bin": "0" * 4000},
+        target=Target(memory_bytes=20_000),
+    ),
+    good=Example(
+        'backend: "python"\ninstance_group [ { count: 1 } ]',
+        files={"1/model.py": PASS_ON, "1/weights.bin": "0" * 4000},
+        target=Target(memory_bytes=20_000),
+    ),
+)
+def processes_fit_the_memory(config: Configuration) -> Iterator[Found]:
+    """Python instances that together hold more bytes of model files than the target has memory.
+
+    Each instance of a Python model is a process that loads its own copy. Counted are the files of the served version
+    times the instances; reported where the memory of the target is known.
+
+    Source: python_backend README; server#6928, server#4975, server#4138.
+    Fix: fewer instances and larger batches, or a model of its own that the others call (BLS).
+    """
+    memory = config.target.memory_bytes
+    if memory is None or config.backend != "python" or not config.served_versions:
+        return
+    size = sum(_size(config, number) for number in config.served_versions)
+    instances = sum(max(group.count, 1) for group in config.proto.instance_group)
+    if size * instances > memory:
+        yield Found(
+            config.at("instance_group"),
+            f"{instances} processes with {size / 1e6:,.0f} MB of files each are more than the {memory / 1e6:,.0f} MB "
+            "of the target. Use fewer instances.",
+        )
+
+
+def _size(config: Configuration, version: int) -> int:
+    total = 0
+    for path in entries(config.model.version_folder(version)):
+        try:
+            total += path.stat().st_size if path.is_file() else 0
+        except OSError:
+            continue
+    return total
+
+
+@rule(
+    "I414",
+    Severity.INFO,
+    bad=Example(LIMITED.format(name="R", rest=""), target=Target(rate_limit=False)),
+    good=Example(LIMITED.format(name="R", rest=""), target=Target(rate_limit=True)),
+)
+def rate_limits_are_switched_on(config: Configuration) -> Iterator[Found]:
+    """A rate limiter that the server was not told to obey.
+
+    Without `--rate-limit=execution_count` tritonserver loads the model and ignores its resources and priority, without
+    a word (measured: its log says "Rate limiter: OFF" or nothing, and the model is READY). Reported where it is known
+    how the server is started.
+
+    Source: server documentation, rate_limiter.md; core, rate_limiter.cc.
+    Fix: start tritonserver with --rate-limit=execution_count, or remove rate_limiter.
+    """
+    if config.target.rate_limit is not False:
+        return
+    for index, group in enumerate(config.proto.instance_group):
+        if group.HasField("rate_limiter"):
+            yield Found(
+                config.at("instance_group", index, "rate_limiter"),
+                "rate_limiter is ignored unless the server is started with --rate-limit=execution_count. "
+                "Add the flag, or remove rate_limiter.",
+            )
+
+
+@rule(
+    "I415",
+    Severity.ERROR,
+    bad=Example(
+        LIMITED.format(name="R", rest="global: true"),
+        files={"../other/config.pbtxt": f'backend: "python"\n{SERVED}{LIMITED.format(name="R", rest="")}\n'}
+        | {"../other/1/model.py": PASS_ON},
+    ),
+    good=Example(
+        LIMITED.format(name="R", rest="global: true"),
+        files={"../other/config.pbtxt": f'backend: "python"\n{SERVED}{LIMITED.format(name="S", rest="")}\n'}
+        | {"../other/1/model.py": PASS_ON},
+    ),
+)
+def resources_are_global_or_local(repository: Repository) -> Iterator[Found]:
+    """Two models use one name for a global resource and for one of each device.
+
+    With `--rate-limit=execution_count` the second of them does not load: "is present as both global and device-specific
+    resource".
+
+    Source: core, rate_limiter.cc (ResourceManager); server documentation, rate_limiter.md.
+    Fix: give them different names, or make both global.
+    """
+    found: dict[str, list[tuple[bool, str, Position]]] = defaultdict(list)
+    for config in [model.config for model in repository.models if model.config is not None]:
+        for index, group in enumerate(config.proto.instance_group):
+            for number, resource in enumerate(group.rate_limiter.resources):
+                at = config.at("instance_group", index, "rate_limiter", "resources", number)
+                found[resource.name].append((getattr(resource, "global"), config.model.name, at))
+    for name, uses in found.items():
+        first = uses[0]
+        for is_global, _, at in uses[1:]:
+            if is_global != first[0]:
+                yield Found(
+                    at,
+                    f'resource "{name}" is {"global" if is_global else "of each device"} here and not so in '
+                    f'"{first[1]}": with --rate-limit=execution_count one of them cannot load. Rename one.',
+                )
+                break

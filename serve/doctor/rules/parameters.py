@@ -1,0 +1,286 @@
+"""P5: `parameters` of config.pbtxt: keys that nobody reads, and values that are refused."""
+
+import difflib
+from collections import Counter
+from collections.abc import Iterator
+
+from serve.doctor.finding import Edit, Found, Severity
+from serve.doctor.repository import Configuration
+from serve.doctor.rule import Example, rule
+
+NUMBERS = (
+    "intra_op_thread_count",
+    "inter_op_thread_count",
+    "execution_mode",
+    "cudnn_conv_algo_search",
+    "arena_extend_strategy",
+)
+SWITCHES = ("enable_mem_arena", "enable_mem_pattern")
+ONNXRUNTIME = (
+    *NUMBERS,
+    *SWITCHES,
+    "memory.enable_memory_arena_shrinkage",
+    "session.use_device_allocator_for_initializers",
+    "gpu_mem_limit",
+    "do_copy_in_default_stream",
+    # of this project's backend
+    "nan_outputs",
+    "padding_budget",
+    "padding_budget_run_elements",
+)
+PYTHON = ("EXECUTION_ENV_PATH", "FORCE_CPU_ONLY_INPUT_TENSORS")
+EVERY = ("TRITON_BATCH_STRATEGY_PATH",)
+KNOWN = {"onnxruntime": (*ONNXRUNTIME, *EVERY), "python": (*PYTHON, *EVERY)}
+# onnxruntime's own names, and the names of the server's flags.
+RENAMED = {
+    "intra_op_num_threads": "intra_op_thread_count",
+    "inter_op_num_threads": "inter_op_thread_count",
+    "enable_cpu_mem_arena": "enable_mem_arena",
+}
+CLOSE = 0.85
+SWITCH_WORDS = ("true", "on", "1", "false", "off", "0")
+
+
+def parameter_text(key: str, value: str) -> str:
+    """One entry of `parameters`."""
+    return f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}'
+
+
+def place(config: Configuration, key: str) -> int:
+    """Which of the file's `parameters` has this key; the last one, which is the one that counts."""
+    document = config.document
+    found = [
+        index
+        for index in range(len(document.values("parameters")))
+        if (value := document.value("parameters", index, "key")) and document.slice(value).strip("\"'") == key
+    ]
+    return found[-1] if found else 0
+
+
+def replaced_value(config: Configuration, key: str, text: str) -> tuple[Edit, ...]:
+    """The edit that gives a parameter another text."""
+    return config.document.replaced(f'"{text}"', "parameters", place(config, key), "value", "string_value")
+
+
+def _meant(key: str, known: tuple[str, ...]) -> str | None:
+    """The known key that an unknown one resembles."""
+    if key in RENAMED and RENAMED[key] in known:
+        return RENAMED[key]
+    lower = {name.lower(): name for name in known}
+    close = difflib.get_close_matches(key.lower().replace("-", "_"), lower, n=1, cutoff=CLOSE)
+    return lower[close[0]] if close else None
+
+
+@rule(
+    "P501",
+    Severity.WARNING,
+    bad=Example(parameter_text("intra_op_num_threads", "1")),
+    good=Example(parameter_text("intra_op_thread_count", "1")),
+)
+def parameters_are_spelt_as_they_are_read(config: Configuration) -> Iterator[Found]:
+    """A parameter's key is almost one that the backend reads, but not quite.
+
+    Keys that nobody reads are ignored without a word, so the setting has no effect. Keys are compared letter by letter:
+    `force_cpu_only_input_tensors: "banana"` loads (measured), in capitals it is refused. onnxruntime itself says
+    intra_op_num_threads, Triton's backend intra_op_thread_count.
+
+    Source: onnxruntime_backend README; python_backend, python_be.cc; onnxruntime_backend#34.
+    Fix: write the key as the backend reads it.
+    """
+    known = KNOWN.get(config.backend, ())
+    for key in config.proto.parameters:
+        if key not in known and (meant := _meant(key, known)) and meant not in config.proto.parameters:
+            yield Found(
+                config.at_parameter(key),
+                f'parameter "{key}" is not read by the {config.backend} backend, and has no effect. '
+                f'It reads "{meant}": write that.',
+                fix=config.document.replaced(f'"{meant}"', "parameters", place(config, key), "key"),
+            )
+
+
+@rule(
+    "P502",
+    Severity.INFO,
+    bad=Example(parameter_text("graph_optimization", "2")),
+    good=Example("optimization { graph { level: 2 } }"),
+)
+def onnxruntime_reads_the_parameter(config: Configuration) -> Iterator[Found]:
+    """A parameter that the onnxruntime backend does not read.
+
+    It loads, and the backend ignores it without a word. That is fine for a note to other programs; a setting has to go
+    where the backend looks for it.
+
+    Source: onnxruntime_backend README.
+    Fix: look the setting up among the backend's parameters, `optimization` and its accelerators, or remove it.
+    """
+    for key in config.proto.parameters:
+        if config.backend == "onnxruntime" and key not in KNOWN["onnxruntime"] and not _meant(key, ONNXRUNTIME):
+            yield Found(
+                config.at_parameter(key),
+                f'parameter "{key}" is not read by the onnxruntime backend, and has no effect there. '
+                "Remove it, unless another program reads it.",
+            )
+
+
+@rule(
+    "P503",
+    Severity.WARNING,
+    bad=Example(parameter_text("intra_op_thread_count", "1") + "\n" + parameter_text("intra_op_thread_count", "2")),
+    good=Example(parameter_text("intra_op_thread_count", "2")),
+)
+def a_parameter_is_set_once(config: Configuration) -> Iterator[Found]:
+    """A parameter is written twice.
+
+    The last one counts, without a word (measured: 1 and then 2 load as 2).
+
+    Source: protobuf, map fields in text format.
+    Fix: remove the one that does not count.
+    """
+    document = config.document
+    keys = [
+        document.slice(value).strip("\"'") if (value := document.value("parameters", index, "key")) else ""
+        for index in range(len(document.values("parameters")))
+    ]
+    for key, times in Counter(keys).items():
+        if key and times > 1:
+            yield Found(
+                config.at_parameter(key),
+                f'parameter "{key}" is set {times} times, and only the last one counts. Remove the others.',
+            )
+
+
+@rule(
+    "P504",
+    Severity.ERROR,
+    bad=Example(parameter_text("intra_op_thread_count", "all")),
+    good=Example(parameter_text("intra_op_thread_count", "0")),
+    refused="integral number",
+)
+def numbers_are_numbers(config: Configuration) -> Iterator[Found]:
+    """A parameter of the onnxruntime backend that must be a whole number is none.
+
+    The model is refused: "failed to convert 'all' to int integral number".
+
+    Source: onnxruntime_backend, ParseParameter; backend, backend_common.cc (ParseIntValue).
+    Fix: write a whole number; for thread counts 0 is onnxruntime's own choice.
+    """
+    for key in NUMBERS:
+        value = config.parameter(key)
+        if config.backend == "onnxruntime" and value is not None and not _is_integer(value):
+            yield Found(
+                config.at_parameter(key),
+                f'parameter "{key}" is "{value}", which is no whole number: the model cannot load. Write a number.',
+            )
+
+
+def _is_integer(text: str) -> bool:
+    try:
+        int(text)
+    except ValueError:
+        return False
+    return True
+
+
+@rule(
+    "P505",
+    Severity.ERROR,
+    bad=Example(parameter_text("enable_mem_arena", "yes")),
+    good=Example(parameter_text("enable_mem_arena", "true")),
+    refused="to boolean",
+)
+def switches_are_switches(config: Configuration) -> Iterator[Found]:
+    """A switch of the onnxruntime backend is neither on nor off.
+
+    The model is refused: "failed to convert 'yes' to boolean". Understood are true, on, 1, false, off and 0, in any
+    case.
+
+    Source: onnxruntime_backend, ParseBoolParameter.
+    Fix: write true or false.
+    """
+    for key in SWITCHES:
+        value = config.parameter(key)
+        if config.backend == "onnxruntime" and value is not None and value.lower() not in SWITCH_WORDS:
+            word = {"yes": "true", "no": "false"}.get(value.lower())
+            yield Found(
+                config.at_parameter(key),
+                f'parameter "{key}" is "{value}", which is neither on nor off: the model cannot load. '
+                "Write true or false.",
+                fix=replaced_value(config, key, word) if word else (),
+            )
+
+
+@rule(
+    "P506",
+    Severity.ERROR,
+    bad=Example(parameter_text("execution_mode", "2")),
+    good=Example(parameter_text("execution_mode", "1")),
+    refused="execution_mode are 0 or 1",
+)
+def execution_mode_is_known(config: Configuration) -> Iterator[Found]:
+    """`execution_mode` is neither 0 (sequential) nor 1 (parallel).
+
+    The model is refused: "Expected values for  execution_mode are 0 or 1 but got 2".
+
+    Source: onnxruntime_backend, onnxruntime.cc.
+    Fix: write 0, or 1 for a graph with wide branches.
+    """
+    value = config.parameter("execution_mode")
+    wrong = value is not None and _is_integer(value) and int(value) not in (0, 1)
+    if config.backend == "onnxruntime" and wrong:
+        yield Found(
+            config.at_parameter("execution_mode"),
+            f'execution_mode is "{value}", and only 0 (sequential) and 1 (parallel) exist: the model cannot load. '
+            "Write one of them.",
+        )
+
+
+@rule(
+    "P507",
+    Severity.WARNING,
+    bad=Example(parameter_text("inter_op_thread_count", "4")),
+    good=Example(parameter_text("inter_op_thread_count", "4") + "\n" + parameter_text("execution_mode", "1")),
+)
+def inter_op_threads_have_work(config: Configuration) -> Iterator[Found]:
+    """`inter_op_thread_count` is set, and the execution mode is sequential.
+
+    onnxruntime runs one operator after the other in that mode, which is the default, and makes no such threads.
+
+    Source: onnxruntime documentation, thread management.
+    Fix: add execution_mode 1, or remove inter_op_thread_count.
+    """
+    value = config.parameter("inter_op_thread_count") or ""
+    parallel = config.parameter("execution_mode") == "1"
+    if config.backend == "onnxruntime" and value.isdecimal() and int(value) > 1 and not parallel:
+        yield Found(
+            config.at_parameter("inter_op_thread_count"),
+            f"inter_op_thread_count {value} has no effect in sequential mode, the default. "
+            "Add execution_mode 1, or remove it.",
+        )
+
+
+@rule(
+    "P508",
+    Severity.ERROR,
+    bad=Example('backend: "python"\n' + parameter_text("FORCE_CPU_ONLY_INPUT_TENSORS", "false")),
+    good=Example('backend: "python"\n' + parameter_text("FORCE_CPU_ONLY_INPUT_TENSORS", "no")),
+    refused="Incorrect value for FORCE_CPU_ONLY_INPUT_TENSORS",
+)
+def cpu_only_inputs_are_yes_or_no(config: Configuration) -> Iterator[Found]:
+    """`FORCE_CPU_ONLY_INPUT_TENSORS` is neither yes nor no.
+
+    tritonserver refuses the model: "Incorrect value for FORCE_CPU_ONLY_INPUT_TENSORS: false". Capitals are refused as
+    well.
+
+    Source: python_backend, python_be.cc.
+    Fix: write yes (inputs are copied to the CPU, the default) or no.
+    """
+    key = "FORCE_CPU_ONLY_INPUT_TENSORS"
+    value = config.parameter(key)
+    if config.backend == "python" and value is not None and value not in ("yes", "no"):
+        words = dict.fromkeys(("true", "on", "1", "yes"), "yes") | dict.fromkeys(("false", "off", "0", "no"), "no")
+        word = words.get(value.lower())
+        yield Found(
+            config.at_parameter(key),
+            f'{key} is "{value}", and only yes and no are taken: the model cannot load. Write "{word or "no"}".',
+            fix=replaced_value(config, key, word) if word else (),
+        )

@@ -1,0 +1,165 @@
+"""W6: the response cache and decoupled models."""
+
+import ast
+from collections.abc import Iterator
+
+from serve.doctor.finding import Found, Severity
+from serve.doctor.repository import Configuration
+from serve.doctor.rule import Example, rule
+from serve.doctor.source import Source
+from serve.doctor.target import Target
+
+CACHE = "response_cache { enable: true }"
+DECOUPLED = "model_transaction_policy { decoupled: true }"
+SENDS = """\
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            sender = request.get_response_sender()
+            x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()
+            sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("y", x)]))
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+SCALES = """\
+import json
+
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [self.answer(request) for request in requests]
+
+    def answer(self, request):
+        x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()
+        factor = int(json.loads(request.parameters() or "{}").get("factor", 1))
+        return pb_utils.InferenceResponse([pb_utils.Tensor("y", x * x.dtype.type(factor))])
+"""
+
+
+@rule(
+    "W621",
+    Severity.ERROR,
+    bad=Example(f"sequence_batching {{ }}\n{CACHE}"),
+    good=Example(f"dynamic_batching {{ }}\n{CACHE}"),
+    refused="with sequence batching scheduler",
+)
+def sequences_are_not_cached(config: Configuration) -> Iterator[Found]:
+    """The response cache for a model with the sequence batcher.
+
+    tritonserver refuses the model: "Response Cache does not currently support model ... with sequence batching
+    scheduler".
+
+    Source: core, model_config_utils.cc (ValidateModelConfig).
+    Fix: remove response_cache: answers that depend on earlier requests cannot be repeated.
+    """
+    if config.proto.response_cache.enable and config.scheduler == "sequence_batching":
+        yield Found(
+            config.at("response_cache", "enable"),
+            "response_cache and sequence_batching exclude each other: the model cannot load. Remove response_cache.",
+        )
+
+
+@rule(
+    "W622",
+    Severity.ERROR,
+    bad=Example(f'backend: "python"\n{DECOUPLED}\n{CACHE}', files={"1/model.py": SENDS}),
+    good=Example(f'backend: "python"\n{DECOUPLED}', files={"1/model.py": SENDS}),
+    refused="'decoupled' transaction policy",
+)
+def streams_are_not_cached(config: Configuration) -> Iterator[Found]:
+    """The response cache for a decoupled model.
+
+    tritonserver refuses the model: "Response Cache does not currently support model ... with 'decoupled' transaction
+    policy".
+
+    Source: core, model_config_utils.cc (ValidateModelConfig).
+    Fix: remove response_cache.
+    """
+    if config.proto.response_cache.enable and config.proto.model_transaction_policy.decoupled:
+        yield Found(
+            config.at("response_cache", "enable"),
+            "response_cache and a decoupled model exclude each other: the model cannot load. Remove response_cache.",
+        )
+
+
+@rule(
+    "W623",
+    Severity.WARNING,
+    bad=Example(CACHE, target=Target(cache=False)),
+    good=Example(CACHE, target=Target(cache=True)),
+)
+def the_cache_is_switched_on(config: Configuration) -> Iterator[Found]:
+    """The response cache of a model, on a server that has none.
+
+    Without `--cache-config` the model loads and nothing is cached, without a word (measured: the same request twice, 2
+    executions; with a cache 1). Reported where it is known how the server is started.
+
+    Source: server documentation, response_cache.md; core, server.cc.
+    Fix: start tritonserver with --cache-config=local,size=BYTES.
+    """
+    if config.target.cache is False and config.proto.response_cache.enable:
+        yield Found(
+            config.at("response_cache", "enable"),
+            "response_cache has no effect unless the server is started with --cache-config. Add the flag, for example "
+            "--cache-config=local,size=104857600.",
+        )
+
+
+@rule(
+    "W624",
+    Severity.WARNING,
+    bad=Example(f'backend: "python"\n{CACHE}', files={"1/model.py": SCALES}),
+    good=Example('backend: "python"', files={"1/model.py": SCALES}),
+)
+def cached_answers_depend_on_inputs_only(source: Source) -> Iterator[Found]:
+    """A cached model reads the parameters of its requests.
+
+    The key of the cache is made of the model, its version and the input tensors. Two requests that differ in their
+    parameters only get the same answer. Measured: factor 2 and then factor 3 both answer with factor 2, 1 execution.
+
+    Source: core, response_cache.cc (HashInputs); server documentation, response_cache.md.
+    Fix: make the parameter an input tensor, or switch the cache off.
+    """
+    if not source.configuration.proto.response_cache.enable:
+        return
+    for node in ast.walk(source.tree):
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr == "parameters"
+            and not node.args
+            # Torch modules have parameters() as well.
+            and isinstance(node.func.value, ast.Name)
+            and node.func.value.id in ("request", "req", "r", "inference_request")
+        ):
+            yield Found(
+                source.at(node),
+                "the answer depends on the request's parameters, which are not part of the response cache's key, so "
+                "another request's answer comes back. Make them an input, or switch response_cache off.",
+            )
+
+
+@rule(
+    "W625",
+    Severity.INFO,
+    bad=Example(f'backend: "python"\n{DECOUPLED}', files={"1/model.py": SENDS}),
+    good=Example('backend: "python"'),
+)
+def decoupled_models_need_streams(config: Configuration) -> Iterator[Found]:
+    """A decoupled model can be asked over a gRPC stream only.
+
+    Plain HTTP and unary gRPC requests are refused: "doesn't support models with decoupled transaction policy"
+    (measured). HTTP clients have /generate_stream, for models with the tensors that it expects.
+
+    Source: server documentation, decoupled_models.md and extension_generate.md.
+    Fix: nothing, when every client streams; a model with one response per request is better not decoupled.
+    """
+    if config.proto.model_transaction_policy.decoupled:
+        yield Found(
+            config.at("model_transaction_policy", "decoupled"),
+            "a decoupled model refuses plain HTTP and unary gRPC requests: its clients need gRPC streams.",
+        )

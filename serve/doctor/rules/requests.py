@@ -1,0 +1,127 @@
+"""What a model.py does with its requests, read from its syntax tree; no rule of its own."""
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from serve.doctor.source import Source
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+# They look at the list of requests and keep nothing of it.
+LOOKING = (
+    "enumerate",
+    "filter",
+    "iter",
+    "len",
+    "list",
+    "map",
+    "max",
+    "min",
+    "range",
+    "reversed",
+    "sorted",
+    "sum",
+    "zip",
+)
+HARMLESS = frozenset(
+    (*LOOKING, "all", "any", "bool", "hasattr", "id", "isinstance", "print", "repr", "str", "tuple", "type")
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Execution:
+    """The method `execute` of one model.py; `requests` is what its argument is called."""
+
+    source: Source
+    function: Function
+    requests: str
+
+    @classmethod
+    def of(cls, source: Source) -> "Execution | None":
+        """None where there is no such method, or it takes its arguments in a way of its own."""
+        function = source.method("execute")
+        if function is None or function.decorator_list or len(function.args.args) != 2:
+            return None
+        return cls(source=source, function=function, requests=function.args.args[1].arg)
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """Names that stand for one request or for all of them, anywhere in the file."""
+        found = {self.requests}
+        for node in ast.walk(self.function):
+            if isinstance(node, ast.For | ast.AsyncFor | ast.comprehension) and self.is_over_requests(node.iter):
+                found |= {name.id for name in ast.walk(node.target) if isinstance(name, ast.Name)}
+        return frozenset(found)
+
+    def is_over_requests(self, iterated: ast.expr) -> bool:
+        """Whether a loop over this expression is one over the requests: each, numbered, zipped, by index."""
+        if isinstance(iterated, ast.Name):
+            return iterated.id == self.requests
+        if not isinstance(iterated, ast.Call) or not isinstance(iterated.func, ast.Name):
+            return False
+        if iterated.func.id in ("enumerate", "zip", "reversed", "list", "range", "len"):
+            return any(self.is_over_requests(argument) for argument in iterated.args)
+        return False
+
+    @cached_property
+    def escapes(self) -> bool:
+        """Whether requests are handed to code that is not in this file, or to what cannot be told."""
+        calls = [node for node in ast.walk(self.source.tree) if isinstance(node, ast.Call)]
+        return any(self._hands_out(call) for call in calls) or self._is_inherited or self._is_stored
+
+    @cached_property
+    def _is_inherited(self) -> bool:
+        model = self.source.model_class()
+        bases = model.bases if model is not None else []
+        return any(not (isinstance(base, ast.Name) and base.id == "object") for base in bases)
+
+    @cached_property
+    def _is_stored(self) -> bool:
+        """self.queue = requests, and the like."""
+        return any(
+            isinstance(node, ast.Assign) and isinstance(node.value, ast.Name) and node.value.id in self.names
+            for node in ast.walk(self.function)
+        )
+
+    def _hands_out(self, call: ast.Call) -> bool:
+        arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
+        plain = [one.value if isinstance(one, ast.Starred) else one for one in arguments]
+        handed = any(isinstance(one, ast.Name) and one.id in self.names for one in plain)
+        return handed and not self._is_known(call.func)
+
+    def _is_known(self, called: ast.expr) -> bool:
+        if isinstance(called, ast.Name):
+            return called.id in HARMLESS or called.id in self._defined
+        if isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name):
+            if called.value.id in ("self", "TritonPythonModel", "cls"):
+                return called.attr in self._defined
+            return called.value.id in ("pb_utils", "asyncio", "json", "np", "numpy")
+        return False
+
+    @cached_property
+    def _defined(self) -> set[str]:
+        functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+        return {node.name for node in ast.walk(self.source.tree) if isinstance(node, functions)}
+
+    def uses(self, name: str) -> bool:
+        """Whether a name or an attribute occurs anywhere in the file."""
+        return any(
+            (isinstance(node, ast.Name) and node.id == name) or (isinstance(node, ast.Attribute) and node.attr == name)
+            for node in ast.walk(self.source.tree)
+        )
+
+    @cached_property
+    def returns(self) -> tuple[ast.Return, ...]:
+        """The return statements of `execute` itself, not those of functions inside of it."""
+        return tuple(node for node in own(self.function) if isinstance(node, ast.Return))
+
+
+def own(function: Function) -> Iterator[ast.AST]:
+    """Every node of a function but those of functions and classes that are defined in it."""
+    waiting: list[ast.AST] = [*function.body]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+            waiting += ast.iter_child_nodes(node)

@@ -1,0 +1,204 @@
+"""M8: what `execute` returns, and responses that are sent."""
+
+import ast
+from collections.abc import Iterator
+
+from serve.doctor.finding import Found, Severity
+from serve.doctor.rule import Example, rule
+from serve.doctor.rules.requests import Execution, own
+from serve.doctor.rules.responses import ANSWER, DECOUPLED, LOOP, READ, STREAM, is_decoupled, model
+from serve.doctor.source import Source
+
+
+@rule(
+    "M821",
+    Severity.ERROR,
+    bad=model("for request in requests:", f"    {READ}", f"    return {ANSWER}"),
+    good=LOOP,
+)
+def execute_returns_a_list(source: Source) -> Iterator[Found]:
+    """`execute` returns one response, or a tuple or a generator, instead of a list.
+
+    Every request fails: "Expected a list in the execute return, found type '<class '...InferenceResponse'>'"
+    (measured).
+
+    Source: python_backend, pb_stub.cc.
+    Fix: return a list with one response for each request.
+    """
+    execution = Execution.of(source)
+    if execution is None or is_decoupled(source):
+        return
+    for one in execution.returns:
+        if isinstance(one.value, ast.Tuple | ast.GeneratorExp | ast.Dict) or _is_response(one.value):
+            yield Found(
+                source.at(one),
+                "execute returns something other than a list, so every request fails. "
+                "Return a list with one response for each request.",
+            )
+    for node in own(execution.function):
+        if isinstance(node, ast.Yield | ast.YieldFrom):
+            yield Found(
+                source.at(node),
+                "execute is a generator, not a list of responses, so every request fails. Collect the responses in a "
+                "list, or use response senders and a decoupled model.",
+            )
+            return
+
+
+def _is_response(value: ast.expr | None) -> bool:
+    called = value.func if isinstance(value, ast.Call) else None
+    return isinstance(called, ast.Attribute | ast.Name) and "InferenceResponse" in (
+        called.attr if isinstance(called, ast.Attribute) else called.id
+    )
+
+
+@rule(
+    "M822",
+    Severity.ERROR,
+    bad=model("responses = []", "for request in requests:", f"    {READ}", f"    responses.append({ANSWER})"),
+    good=LOOP,
+)
+def execute_returns_something(source: Source) -> Iterator[Found]:
+    """`execute` returns nothing and sends nothing, so no request is ever answered.
+
+    Returning None, or None in the place of a response, is right for a model that answers through response senders.
+    Without them the answer never comes (measured: the request hangs until its client gives up, there is no error, and
+    the server's statistics count a success).
+
+    Source: python_backend README (Default Mode, Decoupled mode).
+    Fix: return the list of responses.
+    """
+    execution = Execution.of(source)
+    if execution is None or execution.escapes or is_decoupled(source):
+        return
+    answers = any(not _is_nothing(one.value) for one in execution.returns)
+    # An execute that only raises answers every request with an error.
+    raises = isinstance(execution.function.body[-1], ast.Raise)
+    yields = any(isinstance(node, ast.Yield | ast.YieldFrom) for node in own(execution.function))
+    if not answers and not raises and not yields and not execution.uses("get_response_sender"):
+        yield Found(
+            source.at(execution.function),
+            "execute returns nothing and uses no response sender, so requests are never answered and clients hang. "
+            "Return a list with one response for each request.",
+        )
+
+
+def _is_nothing(value: ast.expr | None) -> bool:
+    """Whether what is returned holds no response: None, [None for request in requests], [None] * n."""
+    match value:
+        case None:
+            return True
+        case ast.Constant():
+            return value.value is None
+        case ast.ListComp():
+            return _is_nothing(value.elt)
+        case ast.BinOp(left=ast.List(elts=[element])):
+            return _is_nothing(element)
+    return False
+
+
+@rule(
+    "M823",
+    Severity.ERROR,
+    bad=model(
+        "responses = []",
+        "for request in requests:",
+        f"    {READ}",
+        f"    responses.append({ANSWER})",
+        "return responses",
+        config=DECOUPLED,
+    ),
+    good=STREAM,
+)
+def decoupled_models_send(source: Source) -> Iterator[Found]:
+    """A decoupled model returns its responses instead of sending them.
+
+    In decoupled mode `execute` must return None: every request fails with an error that says so (measured).
+
+    Source: python_backend, pb_stub.cc; python_backend README (Decoupled mode).
+    Fix: use request.get_response_sender(), or remove decoupled from the configuration.
+    """
+    execution = Execution.of(source)
+    if execution is None or execution.escapes or not is_decoupled(source):
+        return
+    if execution.uses("get_response_sender"):
+        return
+    for one in execution.returns:
+        if not _is_nothing(one.value):
+            yield Found(
+                source.at(one),
+                "a decoupled model returns its responses, so every request fails. Send them with "
+                "request.get_response_sender(), or remove decoupled.",
+            )
+
+
+@rule(
+    "M824",
+    Severity.ERROR,
+    bad=model(
+        "for request in requests:",
+        f"    {READ}",
+        f"    request.get_response_sender().send({ANSWER})",
+        config=DECOUPLED,
+    ),
+    good=STREAM,
+)
+def streams_end(source: Source) -> Iterator[Found]:
+    """No response that is sent is marked as the last one.
+
+    The request then never ends: tritonserver keeps it, its memory and its place (measured: the client gets the response
+    and its stream never closes).
+
+    Source: python_backend README (Decoupled mode); tritonserver.h (TRITONSERVER_RESPONSE_COMPLETE_FINAL).
+    Fix: send the last response, or an empty one, with flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL.
+    """
+    execution = Execution.of(source)
+    if execution is None or execution.escapes or not execution.uses("get_response_sender"):
+        return
+    sends = [
+        node
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "send"
+    ]
+    bare = all(len(one.args) < 2 and all(keyword.arg == "response" for keyword in one.keywords) for one in sends)
+    if sends and bare and not execution.uses("TRITONSERVER_RESPONSE_COMPLETE_FINAL"):
+        yield Found(
+            source.at(sends[0]),
+            "no response is sent as the last one, so requests never end. Add "
+            "flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL to the last send().",
+        )
+
+
+@rule(
+    "M825",
+    Severity.WARNING,
+    bad=Example(
+        'backend: "python"',
+        files={
+            "1/model.py": "import triton_python_backend_utils as pb_utils\n\n\nclass TritonPythonModel:\n"
+            "    async def execute(self, requests):\n"
+            "        return [self.answer(request) for request in requests]\n\n"
+            "    def answer(self, request):\n"
+            f"        {READ}\n        return {ANSWER}\n"
+        },
+    ),
+    good=LOOP,
+)
+def asynchronous_models_are_decoupled(source: Source) -> Iterator[Found]:
+    """`async def execute` in a model that is not decoupled.
+
+    The instance waits for each execution before it takes the next, so nothing overlaps (measured: 3 requests of 0.5 s
+    each take 1.5 s, with a decoupled model 0.5 s).
+
+    Source: python_backend README (Async BLS); server#7888.
+    Fix: make the model decoupled, or use more instances; inside one execution asyncio.gather does overlap.
+    """
+    execution = Execution.of(source)
+    if execution is None or not isinstance(execution.function, ast.AsyncFunctionDef) or is_decoupled(source):
+        return
+    if not (execution.uses("gather") or execution.uses("async_exec") or execution.uses("create_task")):
+        yield Found(
+            source.at(execution.function),
+            "async execute of a model that is not decoupled: executions do not overlap. Make the model decoupled, or "
+            "use more instances.",
+        )

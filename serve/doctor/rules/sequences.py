@@ -1,0 +1,105 @@
+"""S7: the strategies of the sequence batcher."""
+
+from collections.abc import Iterator
+
+from serve.doctor.finding import Found, Severity
+from serve.doctor.repository import Configuration
+from serve.doctor.rule import Example, rule
+
+
+def _batched(strategy: str) -> Example:
+    return Example(f'backend: "python"\nsequence_batching {{ {strategy} }}')
+
+
+@rule(
+    "S711",
+    Severity.WARNING,
+    bad=_batched("oldest { }"),
+    good=_batched("oldest { max_candidate_sequences: 8 }"),
+)
+def oldest_says_how_many(config: Configuration) -> Iterator[Found]:
+    """The strategy "oldest" without `max_candidate_sequences`.
+
+    The number of sequences that may run at the same time is then max_batch_size for each instance, without a word
+    (0 loads, and so does a negative number, as measured). Further sequences wait until one ends or is idle too long.
+
+    Source: core, sequence_batch_scheduler.cc; server documentation, batcher.md.
+    Fix: write how many sequences are in progress at the same time, as a rule many more than max_batch_size.
+    """
+    strategy = config.proto.sequence_batching
+    if strategy.HasField("oldest") and strategy.oldest.max_candidate_sequences <= 0:
+        yield Found(
+            config.at("sequence_batching", "oldest"),
+            "max_candidate_sequences is not set, so only max_batch_size sequences per instance run at a time. "
+            "Write how many are in progress.",
+        )
+
+
+@rule(
+    "S712",
+    Severity.WARNING,
+    bad=_batched("direct { max_queue_delay_microseconds: 1000 }"),
+    good=_batched("direct { max_queue_delay_microseconds: 1000 minimum_slot_utilization: 0.5 }"),
+)
+def direct_delays_have_a_goal(config: Configuration) -> Iterator[Found]:
+    """The strategy "direct" with a queue delay that is ignored.
+
+    The delay is for reaching `minimum_slot_utilization`. Without that there is no goal and nothing waits.
+
+    Source: core, sequence_batch_scheduler.cc; model_config.proto (StrategyDirect).
+    Fix: set minimum_slot_utilization (more than 0, at most 1), or remove the delay.
+    """
+    direct = config.proto.sequence_batching.direct
+    if direct.max_queue_delay_microseconds > 0 and direct.minimum_slot_utilization == 0:
+        yield Found(
+            config.at("sequence_batching", "direct", "max_queue_delay_microseconds"),
+            "the delay is ignored without minimum_slot_utilization. Set that as well, or remove the delay.",
+        )
+
+
+@rule(
+    "S713",
+    Severity.ERROR,
+    bad=_batched("direct { minimum_slot_utilization: 50 }"),
+    good=_batched("direct { minimum_slot_utilization: 0.5 max_queue_delay_microseconds: 1000 }"),
+    refused="minimum slot utilization must be in range",
+)
+def slot_utilization_is_a_share(config: Configuration) -> Iterator[Found]:
+    """`minimum_slot_utilization` is not between 0 and 1.
+
+    tritonserver refuses the model: "sequence batching minimum slot utilization must be in range (0.0, 1.0]".
+
+    Source: core, model_config_utils.cc (ValidateModelConfig).
+    Fix: write a share, 0.5 for half of the slots.
+    """
+    share = config.proto.sequence_batching.direct.minimum_slot_utilization
+    if not 0 <= share <= 1:
+        yield Found(
+            config.at("sequence_batching", "direct", "minimum_slot_utilization"),
+            f"minimum_slot_utilization {share:g} is not between 0 and 1: the model cannot load. Write a share.",
+        )
+
+
+@rule(
+    "S714",
+    Severity.ERROR,
+    bad=_batched("oldest { max_candidate_sequences: 32 preferred_batch_size: [ 16 ] }"),
+    good=_batched("oldest { max_candidate_sequences: 32 preferred_batch_size: [ 8 ] }"),
+    refused="sequence batching preferred batch size must be",
+)
+def preferred_sequence_batches_are_possible(config: Configuration) -> Iterator[Found]:
+    """A preferred batch size of the strategy "oldest" is larger than `max_batch_size`, or not positive.
+
+    tritonserver refuses the model: "sequence batching preferred batch size must be <= max batch size".
+
+    Source: core, model_config_utils.cc (ValidateModelConfig).
+    Fix: raise max_batch_size, or remove the size.
+    """
+    most = max(config.proto.max_batch_size, 1)
+    for index, size in enumerate(config.proto.sequence_batching.oldest.preferred_batch_size):
+        if not 0 < size <= most:
+            yield Found(
+                config.at("sequence_batching", "oldest", "preferred_batch_size", index),
+                f"preferred_batch_size {size} is not between 1 and max_batch_size {most}: the model cannot load. "
+                "Remove it, or raise max_batch_size.",
+            )

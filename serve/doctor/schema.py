@@ -1,0 +1,73 @@
+"""What Triton's ModelConfig allows at each place: a text's unknown fields and enum values, and the nearest known."""
+
+import difflib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from serve.doctor.document import Document
+from serve.doctor.finding import Edit
+from serve.doctor.pbtxt import Field, Value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unknown:
+    """A word at offset `at` that the schema does not have; `fix` where only one other can be meant."""
+
+    at: int
+    message: str
+    fix: tuple[Edit, ...] = ()
+
+
+def unknowns(document: Document) -> Iterator[Unknown]:
+    """Every field and enum value of a config.pbtxt that ModelConfig does not have."""
+    yield from _message(document, document.fields, ModelConfig.DESCRIPTOR)
+
+
+def _message(document: Document, fields: tuple[Field, ...], descriptor: Descriptor) -> Iterator[Unknown]:
+    for field in fields:
+        known = descriptor.fields_by_name.get(field.name)
+        if known is None:
+            yield _unknown_field(field, descriptor)
+        elif known.message_type is not None:
+            for value in field.values:
+                yield from _message(document, value.fields or (), known.message_type)
+        elif known.enum_type is not None:
+            yield from _enum(document, field.values, known)
+
+
+def _unknown_field(field: Field, descriptor: Descriptor) -> Unknown:
+    names = list(descriptor.fields_by_name)
+    place = "a model configuration" if descriptor is ModelConfig.DESCRIPTOR else descriptor.name
+    return Unknown(
+        at=field.start,
+        message=f'"{field.name[:80]}" is no field of {place}, so the server refuses the whole file with nothing but '
+        f'"failed to read text proto". {_advice(field.name, names)}',
+    )
+
+
+def _enum(document: Document, values: tuple[Value, ...], field: FieldDescriptor) -> Iterator[Unknown]:
+    assert field.enum_type is not None
+    names = list(field.enum_type.values_by_name)
+    for value in values:
+        word = document.slice(value)
+        if word in names or word.lstrip("-").isdecimal():
+            continue
+        meant = [name for name in names if name.endswith(f"_{word.strip(chr(34)).upper()}")]
+        fix = (Edit(start=value.start, end=value.end, text=meant[0]),) if len(meant) == 1 else ()
+        advice = f"Write {meant[0]}." if fix else _advice(word, names)
+        yield Unknown(
+            at=value.start,
+            message=f"{word[:80]} is no value of {field.name}, so the server refuses the whole file with nothing but "
+            f'"failed to read text proto". {advice}',
+            fix=fix,
+        )
+
+
+def _advice(word: str, names: list[str]) -> str:
+    near = difflib.get_close_matches(word.lower()[:80], names, n=1) or difflib.get_close_matches(
+        word.upper()[:80], names, n=1
+    )
+    return f"Did you mean {near[0]}?" if near else f"There are: {', '.join(names)}."

@@ -1,0 +1,205 @@
+"""What the doctor's rules say of loading and batching, shown by a real tritonserver that loads their examples."""
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from doctor_server import HELD, Examiner, examiner
+from numpy.typing import NDArray
+
+from serve.doctor.example import PYTHON_MODEL
+from serve.doctor.rule import RULES, Example
+from serve.doctor.rules import all_rules
+
+pytestmark = pytest.mark.server
+assert all_rules()
+# One execution takes so long, so that what waits behind it waits for sure.
+SLOW_S = 0.1
+Request = Mapping[str, NDArray[Any]]
+
+
+def slow(seconds: float) -> str:
+    """A model.py whose executions take so long."""
+    return PYTHON_MODEL.replace(
+        "        return [self.answer", f"        __import__('time').sleep({seconds})\n        return [self.answer"
+    )
+
+
+SLOW_MODEL = slow(SLOW_S)
+
+
+def bad(code: str, **changes: Any) -> Example:
+    example = RULES[code].bad
+    assert example is not None
+    return replace(example, **changes)
+
+
+def good(code: str, **changes: Any) -> Example:
+    example = RULES[code].good
+    assert example is not None
+    return replace(example, **changes)
+
+
+def python(example: Example, model: str = PYTHON_MODEL, extra: str = "") -> Example:
+    """The example served by a Python model, which starts faster and can be slow on purpose."""
+    return replace(example, config=f'backend: "python"\n{extra}\n{example.config}', files={"1/model.py": model})
+
+
+def batching(example: Example) -> Example:
+    return replace(example, config=f"{example.config}\ndynamic_batching {{ }}")
+
+
+ONE_ROW = "max_batch_size: 1"
+MODELS = {
+    **{f"{code}_bad": python(bad(code)) for code in ("B201", "B202", "B204", "B206")},
+    **{f"{code}_good": python(good(code)) for code in ("B201", "B202", "B204")},
+    **{f"{code}_bad": bad(code) for code in ("B207", "B216", "G108", "L005", "L007", "L010", "L012", "L021", "L022")},
+    **{f"{code}_good": good(code) for code in ("B207", "B216")},
+    "B217_bad": batching(bad("B217")),
+    "B217_good": batching(good("B217")),
+    "B205_bad": Example('backend: "python"\nmax_batch_size: 16\ndynamic_batching { preferred_batch_size: [ 5, 16 ] }'),
+    **{f"{code}_bad": python(bad(code), SLOW_MODEL, ONE_ROW) for code in ("B209", "B214")},
+    "B210_bad": python(bad("B210"), slow(0.8), ONE_ROW),
+    "B208_bad": python(bad("B208"), slow(0.03)),
+    "B208_good": python(good("B208"), slow(0.03)),
+    "B209_good": python(
+        Example(
+            "dynamic_batching { default_queue_policy {\n"
+            "allow_timeout_override: true default_timeout_microseconds: 60000000 } }"
+        ),
+        SLOW_MODEL,
+        ONE_ROW,
+    ),
+    "B212_bad": python(bad("B212"), SLOW_MODEL, ONE_ROW),
+    "B215_good": python(
+        Example("dynamic_batching { default_queue_policy { max_queue_size: 9 } }"), SLOW_MODEL, ONE_ROW
+    ),
+    "G112_bad": bad("G112"),
+}
+
+
+@pytest.fixture(scope="module")
+def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Examiner]:
+    with examiner(tmp_path_factory.mktemp("examiner")) as running:
+        assert running.load_together(MODELS) == dict.fromkeys(MODELS, "")
+        yield running
+
+
+def rows(lengths: list[int] | None = None, *, name: str = "x") -> list[Request]:
+    """As many requests of one row as the batcher waits for."""
+    return [{name: np.zeros((1, length), np.float32)} for length in lengths or [2] * HELD]
+
+
+MIXED = [1, 2] * (HELD // 2)
+
+
+@pytest.mark.parametrize(
+    ("model", "lengths", "batches"),
+    [
+        ("B201_bad", None, {1: 8}),
+        ("B201_good", None, {8: 1}),
+        ("B202_bad", None, {1: 8}),
+        ("B202_good", None, {8: 1}),
+        ("B204_bad", None, {4: 2}),
+        ("B204_good", None, {8: 1}),
+        ("B205_bad", None, {5: 1, 3: 1}),
+        ("B207_bad", MIXED, {1: 8}),
+        ("B207_good", MIXED, {8: 1}),
+        ("B216_bad", MIXED, {1: 8}),
+        ("B216_good", MIXED, {8: 1}),
+    ],
+)
+def test_eight_requests_together_run_as(
+    model: str, lengths: list[int] | None, batches: dict[int, int], triton: Examiner
+) -> None:
+    assert triton.batches(rows(lengths), model=model) == batches
+
+
+def test_text_as_bytes_keeps_requests_apart(triton: Examiner) -> None:
+    texts = ["x" * length for length in range(1, HELD + 1)]
+    assert HELD == 8
+    as_bytes = [{"text": np.frombuffer(text.encode(), np.uint8)[None]} for text in texts]
+    as_string = [{"text": np.array([[text.encode()]], dtype=np.object_)} for text in texts]
+    assert triton.batches(as_bytes, model="B217_bad") == {1: 8}
+    assert triton.batches(as_string, model="B217_good") == {8: 1}
+
+
+def test_a_delay_is_paid_by_an_idle_model(triton: Examiner) -> None:
+    triton.batches(rows(), model="B206_bad")
+    before = triton.counters("B206_bad").queue_ns
+    triton.batches(rows([2]), model="B206_bad")
+    assert triton.counters("B206_bad").queue_ns - before >= 0.5e9
+
+
+def test_a_queue_policy_makes_a_burst_stand_still(triton: Examiner) -> None:
+    """100 requests at once, 13 executions: each pause of the batcher is one of its ticks of 500 ms."""
+
+    def seconds(model: str) -> float:
+        started = time.monotonic()
+        triton.batches(rows([2] * 100), model=model, gap_s=0.0)
+        return time.monotonic() - started
+
+    # A burst sometimes gets through without a pause; two in a row hardly ever do.
+    bursts = [(seconds("B208_good"), seconds("B208_bad")) for _ in range(2)]
+    assert sum(bad for _, bad in bursts) - sum(good for good, _ in bursts) > 0.5
+
+
+def test_a_timeout_overrides_only_a_longer_one(triton: Examiner) -> None:
+    assert triton.refusals(rows(), model="B209_bad", timeout=50_000) == []
+    said = triton.refusals(rows(), model="B209_good", timeout=50_000)
+    assert said
+    assert all("Request timeout expired" in one for one in said)
+
+
+def test_a_late_request_is_refused_later(triton: Examiner) -> None:
+    """A timeout of 100 ms behind an execution of 800 ms is noticed at the batcher's tick."""
+    assert triton.refusals(rows(), model="B210_bad")
+    failed = triton.statistics("B210_bad")["inference_stats"]["fail"]
+    assert int(failed["ns"]) / int(failed["count"]) > 0.3e9
+
+
+def test_delayed_requests_are_not_refused(triton: Examiner) -> None:
+    assert triton.refusals(rows(), model="B214_bad") == []
+
+
+def test_a_policy_for_a_priority_is_ignored_without_levels(triton: Examiner) -> None:
+    assert triton.refusals(rows(), model="B212_bad") == []
+
+
+def test_a_limited_queue_refuses_the_excess(triton: Examiner) -> None:
+    said = triton.refusals(rows([2] * 20), model="B215_good", gap_s=0.001)
+    assert said
+    assert all("Exceeds maximum queue size" in one for one in said)
+
+
+def test_a_name_used_twice_fails_every_request(triton: Examiner) -> None:
+    said = triton.refusals(rows([2]), model="G108_bad")
+    assert len(said) == 1
+    assert "expected 2 inputs but got 1" in said[0]
+
+
+def test_a_narrowed_input_refuses_other_sizes(triton: Examiner) -> None:
+    (said,) = triton.refusals(rows([4]), model="G112_bad")
+    assert "unexpected shape for input 'x'" in said
+    assert triton.refusals(rows([5]), model="G112_bad") == []
+
+
+def test_versions_that_are_served(triton: Examiner) -> None:
+    index = triton.index()
+    served = {
+        model: sorted(entry["version"] for entry in index if entry["name"] == model and entry["state"] == "READY")
+        for model in ("L005_bad", "L010_bad", "L021_bad")
+    }
+    assert served == {"L005_bad": ["0", "1"], "L010_bad": ["2"], "L021_bad": ["1"]}
+
+
+def test_a_configuration_in_a_version_folder_is_not_read(triton: Examiner) -> None:
+    assert triton.config("L022_bad")["max_batch_size"] == 8
+
+
+def test_every_folder_is_a_model(triton: Examiner) -> None:
+    (triton.repository / "__pycache__").mkdir()
+    assert "__pycache__" in [entry["name"] for entry in triton.index()]

@@ -1,0 +1,100 @@
+"""The doctor with a running server: models that failed in silence, other configurations, batches that do not form."""
+
+import json
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from doctor_server import HELD, Examiner, examiner
+
+from serve.doctor.__main__ import main
+from serve.doctor.example import PYTHON_MODEL, completed
+from serve.doctor.rule import Example
+from serve.doctor.rules.live import FEWEST_REQUESTS
+
+pytestmark = pytest.mark.server
+SLOW = PYTHON_MODEL.replace(
+    "        return [self.answer", "        __import__('time').sleep(0.01)\n        return [self.answer"
+)
+PYTHON = 'backend: "python"\nmax_batch_size: 8\n'
+SMALL = 'backend: "python"\nmax_batch_size: 2\n'
+RAGGED = 'input [ { name: "x" data_type: TYPE_FP32 dims: [ -1 ] allow_ragged_batch: true } ]\n'
+FREE = RAGGED.replace(" allow_ragged_batch: true", "")
+MODELS = {
+    "good": Example(f"{PYTHON}{RAGGED}dynamic_batching {{ }}", files={"1/model.py": SLOW}),
+    "shapes": Example(f"{PYTHON}{FREE}dynamic_batching {{ }}", files={"1/model.py": SLOW}),
+    "delayed": Example(f"{PYTHON}dynamic_batching {{ max_queue_delay_microseconds: 200000 }}"),
+    "edited": Example(f"{PYTHON}dynamic_batching {{ }}"),
+    "varied": Example(
+        f"{PYTHON}dynamic_batching {{ }}",
+        files={"configs/small.pbtxt": completed(SMALL), "1/model.py": SLOW},
+    ),
+    "misnamed": Example(f'{PYTHON}name: "another"'),
+}
+
+
+@pytest.fixture(scope="module")
+def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Examiner]:
+    with examiner(tmp_path_factory.mktemp("examiner"), config_name="small") as running:
+        said = running.load_together(MODELS)
+        assert [name for name, refusal in said.items() if refusal] == ["misnamed"]
+        mixed = [{"x": np.zeros((1, 1 + index % 2), np.float32)} for index in range(3 * HELD)]
+        for model in ("good", "shapes"):
+            running.batches(mixed, model=model, gap_s=0.005)
+        # The first fill a batch, the others come one by one and wait the whole delay.
+        one = {"x": np.zeros((1, 2), np.float32)}
+        running.batches([one] * HELD, model="delayed")
+        running.batches([one] * (FEWEST_REQUESTS - HELD), model="delayed", gap_s=0.25)
+        path = running.repository / "edited" / "config.pbtxt"
+        path.write_text(path.read_text().replace("max_batch_size: 8", "max_batch_size: 16"))
+        yield running
+
+
+def findings(triton: Examiner, capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, dict[str | None, str]]:
+    """Messages by code and by the folder that they are about."""
+    main([str(triton.repository), "--select", "V9", "--format", "json", "--live", triton.server.http_url, *arguments])
+    found: dict[str, dict[str | None, str]] = {}
+    for one in json.loads(capsys.readouterr().out)["findings"]:
+        found.setdefault(one["code"], {})[Path(one["path"]).parent.name] = one["message"]
+    return found
+
+
+def test_what_a_running_server_hides(triton: Examiner, capsys: pytest.CaptureFixture[str]) -> None:
+    found = findings(triton, capsys, "--log", str(triton.server.log))
+    assert "directory name must equal model name" in found["V901"]["misnamed"]
+    assert set(found["V901"]) == {"misnamed"}
+    assert "max_batch_size: 16 asked, 8 loaded" in found["V902"]["edited"]
+    # The server was asked for "small", and a model without it is loaded as config.pbtxt without a word.
+    assert "asked for the variant 'small'" in found["V902"]["good"]
+    assert set(found["V902"]) == {"edited", "good", "shapes", "delayed"}
+    assert triton.config("varied")["max_batch_size"] == 2
+    assert triton.config("good")["max_batch_size"] == 8
+    assert "24 requests took" in found["V903"]["shapes"]
+    assert "B216" in found["V903"]["shapes"]
+    assert "B206" in found["V904"]["delayed"]
+    assert "good" not in found["V903"].keys() | found["V904"].keys()
+
+
+def test_without_the_log_the_reason_is_asked_for(triton: Examiner, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--log" in findings(triton, capsys)["V901"]["misnamed"]
+
+
+def test_leftover_shared_memory_is_named(triton: Examiner, capsys: pytest.CaptureFixture[str]) -> None:
+    left = Path("/dev/shm") / f"triton_python_backend_shm_region_{uuid.uuid4()}"
+    left.write_bytes(b"left by a server that was killed")
+    try:
+        main([str(triton.repository), "--select", "V905", "--live", triton.server.http_url])
+        assert str(left) in capsys.readouterr().out
+    finally:
+        left.unlink()
+    main([str(triton.repository), "--select", "V905", "--live", triton.server.http_url])
+    out = capsys.readouterr().out
+    assert str(left) not in out
+    assert triton.server.shared_memory_prefix not in out
+
+
+def test_no_server_is_a_mistake(triton: Examiner, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(triton.repository), "--live", "127.0.0.1:9"]) == 2
+    assert "does not answer" in capsys.readouterr().err

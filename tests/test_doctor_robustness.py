@@ -1,0 +1,230 @@
+"""Whatever lies in a repository, the doctor ends with findings that have a place, never with a traceback."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from serve.doctor.__main__ import main
+from serve.doctor.examination import examine
+from serve.doctor.example import completed, write
+from serve.doctor.finding import Finding
+from serve.doctor.fixes import changes
+from serve.doctor.render import FORMATS
+from serve.doctor.repository import Repository
+from serve.doctor.rule import RULES, Example
+from serve.doctor.rules import all_rules
+
+NOBODY = 65534
+WORDS = sorted(
+    {word for rule in all_rules() if rule.bad is not None for word in (rule.bad.config or "").split()}
+    | {"{", "}", "[", "]", ":", "<", ">", ",", ";", "-1", "0", "99999999999999999999", '"', "#", "\x00", "é"}
+)
+
+
+def findings(repository: Path) -> list[Finding]:
+    """Every finding; each has a place, and no rule failed."""
+    found = examine(Repository(path=repository), all_rules())
+    for one in found:
+        assert one.at.line >= 1
+        assert one.at.column >= 1
+        assert "itself failed" not in one.message, one
+    for render in FORMATS.values():
+        assert isinstance(render(found), str)
+    changes(Repository(path=repository), all_rules())
+    return found
+
+
+def folder(tmp_path: Path) -> Path:
+    return write(Example("dynamic_batching { }"), tmp_path)
+
+
+def binary(model: Path) -> None:
+    (model / "config.pbtxt").write_bytes(bytes(range(256)) * 40)
+
+
+def huge(model: Path) -> None:
+    with (model / "config.pbtxt").open("wb") as file:
+        file.truncate(100 * 1024 * 1024)
+
+
+def deep(model: Path) -> None:
+    (model / "config.pbtxt").write_text("input { " * 20000 + "} " * 20000)
+
+
+def deep_list(model: Path) -> None:
+    (model / "config.pbtxt").write_text("input: " + "[" * 100000)
+
+
+def unknown_enum(model: Path) -> None:
+    (model / "config.pbtxt").write_text("input { data_type: TYPE_FP33 }")
+
+
+def huge_number(model: Path) -> None:
+    (model / "config.pbtxt").write_text(f"max_batch_size: {'9' * 5000}")
+
+
+def unclosed(model: Path) -> None:
+    (model / "config.pbtxt").write_text('name: "example')
+
+
+def a_folder(model: Path) -> None:
+    (model / "config.pbtxt").unlink()
+    (model / "config.pbtxt").mkdir()
+
+
+def a_loop(model: Path) -> None:
+    (model / "config.pbtxt").unlink()
+    (model / "config.pbtxt").symlink_to("config.pbtxt")
+
+
+def dangling(model: Path) -> None:
+    (model / "config.pbtxt").unlink()
+    (model / "config.pbtxt").symlink_to("nowhere.pbtxt")
+
+
+def a_pipe(model: Path) -> None:
+    (model / "config.pbtxt").unlink()
+    os.mkfifo(model / "config.pbtxt")
+
+
+def junk_graph(model: Path) -> None:
+    (model / "1" / "model.onnx").write_bytes(b"\x08\x07\xff\xff junk" * 100)
+
+
+def graph_loop(model: Path) -> None:
+    (model / "1" / "model.onnx").unlink()
+    (model / "1" / "model.onnx").symlink_to("model.onnx")
+
+
+def version_loop(model: Path) -> None:
+    (model / "2").symlink_to("2")
+    (model / "3").write_text("a file")
+
+
+def configs_is_a_file(model: Path) -> None:
+    (model / "configs").write_text("not a folder")
+
+
+WRECKS: dict[str, tuple[Callable[[Path], None], set[str]]] = {
+    "binary": (binary, {"L018"}),
+    "huge": (huge, {"L018"}),
+    "deep": (deep, {"L001"}),
+    "deep_list": (deep_list, {"L001"}),
+    "unknown_enum": (unknown_enum, {"L001"}),
+    "huge_number": (huge_number, {"L001"}),
+    "unclosed": (unclosed, {"L001"}),
+    "a_folder": (a_folder, {"L018"}),
+    "a_loop": (a_loop, {"L018"}),
+    "dangling": (dangling, {"L018"}),
+    "a_pipe": (a_pipe, {"L018"}),
+    "junk_graph": (junk_graph, {"G113"}),
+    "graph_loop": (graph_loop, {"L008"}),
+    "version_loop": (version_loop, set()),
+    "configs_is_a_file": (configs_is_a_file, {"L019"}),
+}
+
+
+@pytest.mark.parametrize("wreck", WRECKS)
+def test_a_wreck_is_a_finding(wreck: str, tmp_path: Path) -> None:
+    spoil, expected = WRECKS[wreck]
+    spoil(folder(tmp_path))
+    assert expected <= {one.code for one in findings(tmp_path)}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody else")
+@pytest.mark.parametrize("name", ["config.pbtxt", "1", "1/model.onnx", "."])
+def test_missing_permissions_are_a_finding(name: str, tmp_path: Path) -> None:
+    model = folder(tmp_path)
+    for parent in [tmp_path, *tmp_path.parents]:
+        if parent.owner() == "root" and parent.is_relative_to("/tmp/pytest-of-root"):
+            parent.chmod(0o755)
+    (model / name).chmod(0)
+    os.seteuid(NOBODY)
+    try:
+        found = findings(tmp_path)
+    finally:
+        os.seteuid(0)
+        (model / name).chmod(0o755)
+    assert {"L018", "L008", "L019", "G113", "L004"} & {one.code for one in found}
+
+
+def test_a_repository_that_is_a_file_or_empty(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("x")
+    assert main([str(tmp_path / "file")]) == 2
+    (tmp_path / "empty").mkdir()
+    assert main([str(tmp_path / "empty")]) == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "source", ["def", "class TritonPythonModel:\n  x = (" + "(" * 5000, "\x00", "x = " + "-" * 99999]
+)
+def test_broken_python_is_no_traceback(source: str, tmp_path: Path) -> None:
+    write(Example('backend: "python"', files={"1/model.py": source}), tmp_path)
+    findings(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name", [b"\xff\xfe", b"two\nlines", b"%0A::error::", b"\x1b[31m", "\u202e".encode(), b"'\"}{"]
+)
+def test_any_name_of_a_folder_can_be_printed(name: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(Example('name: "other"'), tmp_path, name=os.fsdecode(name))
+    for form in FORMATS:
+        assert main([str(tmp_path), "--format", form, "--select", "L003"]) == 1
+        out = capsys.readouterr().out
+        assert "\x1b" not in out
+        out.encode()
+    main([str(tmp_path), "--diff", "--fix", "--fail-on", "never"])
+    findings(tmp_path)
+
+
+QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@QUICK
+@given(data=st.binary(max_size=300))
+def test_any_bytes_as_configuration(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    root = tmp_path_factory.mktemp("repository")
+    (folder(root) / "config.pbtxt").write_bytes(data)
+    findings(root)
+
+
+@QUICK
+@given(words=st.lists(st.sampled_from(WORDS), max_size=25))
+def test_any_words_as_configuration(tmp_path_factory: pytest.TempPathFactory, words: list[str]) -> None:
+    root = tmp_path_factory.mktemp("repository")
+    (folder(root) / "config.pbtxt").write_text(" ".join(words))
+    findings(root)
+
+
+EXAMPLES = sorted(rule.code for rule in all_rules() if rule.bad is not None and rule.bad.config)
+
+
+@QUICK
+@given(code=st.sampled_from(EXAMPLES), data=st.data())
+def test_examples_with_a_piece_missing(
+    code: str, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    example = RULES[code].bad
+    assert example is not None
+    root = tmp_path_factory.mktemp("repository")
+    path = write(example, root) / "config.pbtxt"
+    text = completed(example.config or "")
+    start = data.draw(st.integers(0, len(text)))
+    end = data.draw(st.integers(start, len(text)))
+    path.write_text(text[:start] + data.draw(st.sampled_from(WORDS)) + text[end:])
+    findings(root)
+
+
+@QUICK
+@given(data=st.binary(max_size=200))
+def test_any_bytes_as_graph_or_source(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    root = tmp_path_factory.mktemp("repository")
+    (folder(root) / "1" / "model.onnx").write_bytes(data)
+    python = write(Example('backend: "python"'), root, name="second")
+    (python / "1" / "model.py").write_bytes(data)
+    findings(root)
