@@ -35,8 +35,8 @@ from perf.peers.point import LABELS, Point, Turn
 Callers = subprocess.Popen[str]
 Say = Callable[..., None]
 CALLERS = 64
-TURNS = 3
-CEILING_S = 0.6
+TURNS = 5
+CEILING_S = 0.4
 SERVER_CORE, CALLERS_CORE = 0, 1
 
 
@@ -191,7 +191,7 @@ def main(argv: list[str] | None = None) -> int:
     """Exit code 1 when a server failed or answered wrongly, 2 for a mistake in the call."""
     parser = program_parser("python -m perf.peers", __doc__, example="--rounds 5 --results perf/results/peers")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=2.0, help="of one turn (default: 2)")
+    parser.add_argument("--seconds", type=float, default=1.0, help="of one turn (default: 1)")
     parser.add_argument("--contender", action="append", choices=LABELS, help="repeatable; default: all of them")
     parser.add_argument("--wait-us", type=int, default=10_000, help="how long the peers' workers wait to fill a batch")
     parser.add_argument(
