@@ -42,7 +42,7 @@ def test_every_route_of_every_mix_was_measured(encoder: dict[tuple[str, str], Ro
 
 
 def test_ragged_against_separate_executions(encoder: dict[tuple[str, str], Row]) -> None:
-    """About three times where texts are short, so that starting an execution is what costs; less where they are long."""
+    """About three times where texts are short and starting an execution is what costs; less where they are long."""
     assert to_separate(encoder["equal", RAGGED]) >= 3
     assert to_separate(encoder["uniform", RAGGED]) >= 2.95
     for mix in MIXES["ragged_encoder"]:
