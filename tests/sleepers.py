@@ -14,6 +14,8 @@ import tritonclient.grpc.aio as triton
 
 from serve.batcher.request import US, Request
 
+# The configurations are complete; Triton would start one more process for each model to ask what to add.
+PLAIN = ("--disable-auto-complete-config",)
 MODEL = """
 import json
 import time

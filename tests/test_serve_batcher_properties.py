@@ -165,3 +165,12 @@ def test_a_freed_instance_is_missed_until_the_next_poll_with_a_queue_policy() ->
     outcome = simulate(slow, lambda rows: 30 * MS, Arrivals(burst))
     assert [one.start // MS for one in outcome.executions] == [0, 500, 1000, 1500]
     assert [one.closing.rule for one in outcome.executions][:3] == [Rule.MAX_BATCH_SIZE] * 3
+
+
+def test_a_request_after_years_of_nothing_is_replayed_at_once() -> None:
+    """Times may be those of a clock that began long ago: the polls of an empty queue are not walked through."""
+    late = 10**12 * MS
+    outcome = simulate(
+        Rules(max_batch_size=8, preferred=frozenset([8])), service, Arrivals([Request(number=1, at=late)])
+    )
+    assert [one.start for one in outcome.executions] == [late]

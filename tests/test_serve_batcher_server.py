@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 
 import pytest
 from google.protobuf import text_format
-from sleepers import send, sleeper
+from sleepers import PLAIN, send, sleeper
+from streams import counted as read_counters
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from clients.counters import Counters
 from serve.batcher.load import Arrivals
 from serve.batcher.payload import Rule
 from serve.batcher.request import MS, Request
@@ -208,7 +208,8 @@ def held(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     for name, case in CASES.items():
         sleeper(folder, name, case.config, fixed_ms=case.execution_ms, row_ms=0)
     environment = {"TRITONSERVER_DELAY_SCHEDULER": str(HELD)}
-    with launch(Settings(models=tuple(CASES), repository=folder, environment=environment)) as server:
+    settings = Settings(models=tuple(CASES), repository=folder, environment=environment, arguments=PLAIN)
+    with launch(settings) as server:
         yield server
 
 
@@ -217,7 +218,7 @@ def held(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def test_the_server_does_what_the_simulation_says(held: Server, name: str) -> None:
     case, outcome = CASES[name], replay(name)
     ran = asyncio.run(send(held.grpc_url, name, case.requests))
-    counted = Counters.read(held.grpc_url, name)
+    counted = read_counters(held.grpc_url, name, executions=len(outcome.executions))
     assert counted.batches == outcome.sizes
     assert counted.executions == len(outcome.executions)
     assert counted.rows_per_execution == pytest.approx(outcome.rows_per_execution)

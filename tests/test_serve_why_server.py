@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 from google.protobuf import text_format
-from sleepers import send, sleeper
+from sleepers import PLAIN, send, sleeper
+from streams import counted as read_counters
 from test_serve_batcher_server import CASES, HELD, VARIABLE, requests
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
@@ -78,7 +79,7 @@ def changed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         models=tuple(models),
         repository=folder,
         environment={"TRITONSERVER_DELAY_SCHEDULER": str(HELD)},
-        arguments=trace,
+        arguments=PLAIN + trace,
     )
     with launch(settings) as server:
         yield server
@@ -91,17 +92,18 @@ def test_the_prediction_of_the_change_holds(changed: Server, name: str) -> None:
     assert found.best is not None
     assert found.best.change.text == asked.best
     asyncio.run(send(changed.grpc_url, f"{name}_changed", asked.requests))
-    counted = Counters.read(changed.grpc_url, f"{name}_changed")
-    assert counted.rows_per_execution == pytest.approx(found.best.outcome.rows_per_execution, rel=0.05)
+    predicted = found.best.outcome
+    counted = read_counters(changed.grpc_url, f"{name}_changed", executions=len(predicted.executions))
+    assert counted.rows_per_execution == pytest.approx(predicted.rows_per_execution, rel=0.05)
     assert found.gain(found.best) > 1.5
 
 
 def test_a_running_server_is_explained_from_its_traces(changed: Server, capsys: pytest.CaptureFixture[str]) -> None:
     """Twelve clients that wait for answers send three lengths: the shape is named, and ragged would run about six."""
-    model, end = "live", time.monotonic() + 4
+    model, over = "live", threading.Event()
 
     async def client(number: int) -> None:
-        while time.monotonic() < end:
+        while not over.is_set():
             await send(changed.grpc_url, model, [Request(number=1, at=0, shapes={"X": (20 + number % 3 * 10,)})])
 
     async def load() -> None:
@@ -112,9 +114,10 @@ def test_a_running_server_is_explained_from_its_traces(changed: Server, capsys: 
     thread = threading.Thread(target=lambda: asyncio.run(load()))
     thread.start()
     try:
-        time.sleep(1.5)
+        read_counters(changed.grpc_url, model, executions=2 * HELD)
         assert main([model, "--live", changed.http_url, "--seconds", "1.5", "--format", "json"]) == 0
     finally:
+        over.set()
         thread.join()
     said = json.loads(capsys.readouterr().out)
     after = Counters.read(changed.grpc_url, model)

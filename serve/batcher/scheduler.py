@@ -61,8 +61,9 @@ class Batcher:
 
     def enqueue(self, request: Request, now: Time) -> bool | None:
         """Queue a request: None where the queue is full, else whether the thread must be woken."""
-        while not self.queue and self.deadline <= now:  # it slept on while nothing waited
-            self.deadline += HOLD_POLL if self.holding else POLL
+        if not self.queue and self.deadline <= now:  # it slept on while nothing waited
+            poll = HOLD_POLL if self.holding else POLL
+            self.deadline += ((now - self.deadline) // poll + 1) * poll
         self._queued_rows += request.rows
         if not self.queue.add(request, now):
             return None

@@ -105,8 +105,8 @@ def fit(points: Sequence[tuple[tuple[float, ...], float]], start: Sequence[float
     for _ in range(SWEEPS):
         for i in span:
             if gram[i][i] > 0:
-                step = max(-found[i], -gradient[i] / gram[i][i])
-                found[i] += step
+                move = max(-found[i], -gradient[i] / gram[i][i])
+                found[i] += move
                 for j in span:
-                    gradient[j] += step * gram[i][j]
+                    gradient[j] += move * gram[i][j]
     return [value / size for value, size in zip(found, sizes, strict=True)]
