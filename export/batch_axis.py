@@ -114,9 +114,8 @@ def prove(
             except onnxruntime_errors() as error:
                 raise NotRowwise(f"{size} rows do not run: {one_line(error)}") from error
             worst = max(worst, _compare(names, found, alone[start : start + size], tolerance))
-    varied = any(not _same(one[0], other[0]) for other in alone[1:] for one in [alone[0]])
-    varied = varied or any(
-        not _same(first, second) for other in alone[1:] for first, second in zip(alone[0], other, strict=True)
+    varied = any(
+        difference(first, second) != 0 for other in alone[1:] for first, second in zip(alone[0], other, strict=True)
     )
     return Proof(batches=sizes, error=worst, tolerance=tolerance, varied=varied, open_dim=open_dim)
 
@@ -155,10 +154,6 @@ def one_line(error: BaseException | None) -> str:
 def onnxruntime_errors() -> tuple[type[BaseException], ...]:
     """What `run` raises; the classes have no common base but Exception."""
     return (Exception,)
-
-
-def _same(one: Array, other: Array) -> bool:
-    return difference(one, other) == 0.0
 
 
 def _compare(names: Sequence[str], found: list[Array], alone: list[list[Array]], tolerance: float) -> float:

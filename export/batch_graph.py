@@ -64,6 +64,7 @@ class Trial:
 def batched(source: Source, trial: Trial) -> Batched:
     """Prove the batch axis of `source`, rewriting the graph where it must; raises `BatchAxisError` and `Mistake`."""
     _check_ranks(source)
+    _check_names(source, trial.given)
     tolerance = trial.tolerance or tolerance_of(source.model)
     valid = ranges(source.model, trial.given, source.examples)
     rewritten = None
@@ -137,6 +138,15 @@ def _check_ranks(source: Source) -> None:
                 f'{source.origin}: input "{value.name}" is a scalar, so it has no batch axis: requests with different '
                 "values cannot share an execution. Export it with a first axis of its own, or use --batching none."
             )
+
+
+def _check_names(source: Source, given: Mapping[str, Range]) -> None:
+    known = [value.name for value in graph_inputs(source.model)]
+    for name in given.keys() - set(known):
+        raise Mistake(
+            f"{source.origin}: has no input {name} for the range that was given, it has {', '.join(known)}. Name one "
+            "of them."
+        )
 
 
 def _fixed(model: onnx.ModelProto) -> str | None:

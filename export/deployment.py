@@ -61,7 +61,7 @@ class Deployment:
         yield from _whole("version", self.version, "the number of a version folder", 2**31 - 1)
         if self.batch_timeout_us is not None:
             yield from _timeout(self.batch_timeout_us)
-        if self.tolerance is not None and not 0 < self.tolerance < 1:
+        if self.tolerance is not None and not (isinstance(self.tolerance, int | float) and 0 < self.tolerance < 1):
             yield (
                 "tolerance",
                 (

@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 
 from export.deployment import Deployment
-from export.input_values import parse_range
+from export.input_values import Range, read_bounds
 from export.pipeline import Pipeline
 from export.terminal import Mistake
 
@@ -122,7 +122,7 @@ def _deployment(path: Path, number: int, value: object) -> Deployment:
         kind=kind,
         gpus=gpus,
         version=_version(entry),
-        ranges=dict(parse_range(f"{name}={bounds}") for name, bounds in _ranges(arguments).items()),
+        ranges=_ranges(arguments),
         samples=path.parent / str(samples) if samples else None,
         tolerance=arguments.values.get("tolerance"),
         **given,
@@ -182,11 +182,19 @@ def _version(entry: _Entry) -> int:
     return int(found[1])
 
 
-def _ranges(arguments: _Entry) -> Mapping[str, Any]:
+def _ranges(arguments: _Entry) -> Mapping[str, Range]:
     ranges = arguments.values.get("ranges") or {}
     if not isinstance(ranges, dict):
         raise arguments.refuse("ranges", f"{ranges!r} is no mapping. Write `ranges: {{INPUT: 'lo:hi'}}`.")
-    return ranges
+    found = {}
+    for name, text in ranges.items():
+        # YAML 1.1 reads 1:30 without quotation marks as 90, a number to base 60.
+        if (read := read_bounds(text) if isinstance(text, str) else None) is None:
+            raise arguments.refuse(
+                f"ranges.{name}", f"{text!r} is not a range of values. Write 'lo:hi' in quotation marks, lo <= hi."
+            )
+        found[str(name)] = read
+    return found
 
 
 def _check_converter(entry: _Entry) -> None:

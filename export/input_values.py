@@ -39,24 +39,27 @@ class Range:
 def parse_range(text: str) -> tuple[str, Range]:
     """Read `NAME=lo:hi`; raises `Mistake`."""
     name, _, bounds = text.rpartition("=")
-    low, _, high = bounds.partition(":")
-    try:
-        found = Range(low=float(low), high=float(high), why="as asked for")
-    except ValueError:
-        found = None
-    if not name or found is None or not found.low <= found.high or not np.isfinite([found.low, found.high]).all():
+    found = read_bounds(bounds)
+    if not name or found is None:
         raise Mistake(
             f"--range {text}: not a range of values. Write NAME=lo:hi with lo <= hi, for example tokens=0:999."
         )
     return name, found
 
 
+def read_bounds(text: str) -> Range | None:
+    """Read `lo:hi`; None for anything else."""
+    low, _, high = text.partition(":")
+    try:
+        found = Range(low=float(low), high=float(high), why="as asked for")
+    except ValueError:
+        return None
+    return found if found.low <= found.high and np.isfinite([found.low, found.high]).all() else None
+
+
 def ranges(model: onnx.ModelProto, given: Mapping[str, Range], examples: Rows) -> dict[str, Range]:
     """The range of every input with numbers: as given, of the table it indexes, of its examples, or a guess."""
     net, found = Net.of(model), {}
-    known = [value.name for value in graph_inputs(model)]
-    for name in given.keys() - set(known):
-        raise Mistake(f"--range {name}: the model has no such input, it has {', '.join(known)}. Use one of its names.")
     for value in graph_inputs(model):
         data_type = TYPES.get(value.type.tensor_type.elem_type, "")
         if data_type not in ("TYPE_STRING", "TYPE_BOOL"):

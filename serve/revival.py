@@ -14,6 +14,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from pathlib import Path
 
 from serve import loaded
@@ -87,8 +88,8 @@ def _revive(server: Server, revival: Revival, model: str, old: Mapping[int, str]
     started = time.monotonic()
     try:
         reload(server, model)
-    except OSError as error:
-        return f"a process of '{model}' died, and the model could not be loaded again: {error}."
+    except (OSError, HTTPException, ValueError) as error:
+        return f"a process of '{model}' died, and the model could not be loaded again: {error}. Restart the server."
     if model not in [one for pid, one in instances(server).items() if pid not in old]:
         return f"a process of '{model}' died, and the server started no new one. Restart the server."
     revival.took_s.append(time.monotonic() - started)
@@ -96,7 +97,10 @@ def _revive(server: Server, revival: Revival, model: str, old: Mapping[int, str]
 
 
 def reload(server: Server, model: str) -> None:
-    """Load `model` again with the configuration that it has; requests go on meanwhile. Raises `OSError`."""
+    """Load `model` again with the configuration that it has; requests go on meanwhile.
+
+    Raises `OSError`, and for an answer that is cut off `HTTPException` or `ValueError`.
+    """
     base = f"http://{server.http_url}/v2"
     with loaded.DIRECT.open(f"{base}/models/{model}/config", timeout=LOAD_TIMEOUT_S) as answer:
         config = json.load(answer)

@@ -1,5 +1,6 @@
 """The fleet on real servers: exact counts, replies checked, full batches at once, deaths, Ctrl-C, and open loops."""
 
+import contextlib
 import json
 import os
 import re
@@ -9,7 +10,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ import numpy as np
 import pytest
 from tiny_models import python_model
 
+from clients.counters import Counters
+from clients.errors import ClientError
 from clients.fleet import __main__ as program
 from clients.fleet import run, traces
 from clients.fleet.load import Load
@@ -127,7 +129,7 @@ def test_a_full_batch_leaves_at_once(tmp_path: Path) -> None:
     # From the fourth request's arrival to the start of the batch that it fills.
     waited_ms = [(started[last] - queued[last]) / 1e6 for last in range(3, 80, 4)]
     assert max(waited_ms) < 250
-    assert np.median(waited_ms) < 5
+    assert np.median(waited_ms) < 50  # a tenth of the delay
 
 
 @pytest.mark.server
@@ -171,7 +173,7 @@ def test_what_is_over_the_limit_in_flight_is_not_sent_but_counted() -> None:
     assert outcome.offered_per_s == outcome.answered + outcome.not_sent
 
 
-@contextmanager
+@contextlib.contextmanager
 def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
     """The program as a user starts it, in a process group of its own; it is over at the end."""
     command = [sys.executable, "-m", "clients.fleet", *arguments]
@@ -213,6 +215,19 @@ def until(process: subprocess.Popen[str], words: str, count: int) -> list[int]:
     raise AssertionError(f"{words}: not there in time")
 
 
+def answered(process: subprocess.Popen[str], count: int) -> None:
+    """Wait until the program's server has answered so many requests."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and process.poll() is None:
+        ports = (re.search(r"tritonserver .*--grpc-port=(\d+)", line) for line in below(process.pid).values())
+        with contextlib.suppress(StopIteration, ClientError):
+            url = f"127.0.0.1:{next(port[1] for port in ports if port)}"
+            if Counters.read(url, MODEL).requests >= count:
+                return
+        time.sleep(0.05)
+    raise AssertionError(f"{count} answers: not there in time")
+
+
 def record_in(folder: Path) -> dict[str, Any]:
     content: dict[str, Any] = json.loads(next(folder.glob("*.json")).read_text())
     return content
@@ -226,7 +241,7 @@ def test_the_rest_go_on_when_a_client_and_a_model_process_are_killed(tmp_path: P
     with started(MODEL, *options, *shared, "--results", str(tmp_path)) as process:
         # The process that forks the workers has the same command line and the lowest number.
         workers = until(process, "multiprocessing.forkserver", 7)[1:]
-        time.sleep(2)
+        answered(process, 250)
         os.kill(workers[-1], signal.SIGKILL)
         time.sleep(0.5)
         stubs = [pid for pid, line in below(process.pid).items() if re.search(rf"{MODEL}_0_1\b", line)]
@@ -251,8 +266,7 @@ def test_the_rest_go_on_when_a_client_and_a_model_process_are_killed(tmp_path: P
 def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
     options = ("--workers", "3", "--duration", "60", "--warm-up", "0.5", "--time-scale", "1")
     with started(MODEL, *options, "--results", str(tmp_path)) as process:
-        until(process, "multiprocessing.forkserver", 4)
-        time.sleep(3)
+        answered(process, 250)
         os.killpg(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=30)
     assert process.returncode == 130

@@ -60,7 +60,9 @@ def test_what_is_not_a_trace_is_refused(text: str, tmp_path: Path) -> None:
     ("wrong", "said"),
     [
         ({"pattern": "poisson"}, "needs --rate"),
-        ({"pattern": "trace"}, "needs --trace FILE"),
+        ({"pattern": "trace"}, "go together"),
+        ({"trace": Path("arrivals.txt")}, "go together"),
+        ({"rate_per_s": 100.0}, "--rate 100: --pattern closed has none"),
         ({"pattern": "constant", "rate_per_s": 1.0, "requests": 10}, "--requests counts a closed loop"),
         ({"workers": 8, "requests": 7}, "less than one for each of the 8 processes"),
         ({"workers": 0}, "--workers 0: must be from 1"),

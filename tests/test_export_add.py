@@ -108,7 +108,7 @@ def test_weights_beside_the_file_come_along(tmp_path: Path, monkeypatch: pytest.
         (["--name", ".hidden"], "--name: '.hidden' cannot name a model"),
         (["--range", "x=3"], "--range x=3: not a range of values"),
         (["--range", "x=3:1"], "--range x=3:1: not a range of values"),
-        (["--range", "z=0:1"], "--range z: the model has no such input, it has x"),
+        (["--range", "z=0:1"], "has no input z for the range that was given, it has x"),
         (["--samples", "nowhere.npz"], "nowhere.npz: not a readable .npz file"),
     ],
 )

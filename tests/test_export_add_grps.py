@@ -111,6 +111,16 @@ def test_no_batching_block_means_none(folder: Path) -> None:
             r"converter_type: customized is code",
         ),
         ("inferer_type: onnx", "inferer_type: onnx\n    inferer_args: {streams: 2}", r"inferer_args.streams: is not a"),
+        (
+            "inferer_type: onnx",
+            "inferer_type: onnx\n    inferer_args: {tolerance: much}",
+            r"inferer_args.tolerance: much is not between 0 and 1",
+        ),
+        (
+            "inferer_type: onnx",
+            "inferer_type: onnx\n    inferer_args: {ranges: {x: 1:30}}",
+            r"inferer_args.ranges.x: 90 is not a range of values. Write 'lo:hi' in quotation marks",
+        ),
         ("models:", "server: {}\nmodels:", r"server: is not a field"),
         ("models:", "model:", r"models: is no list of models"),
         ("models:", "models: [", r"not YAML"),

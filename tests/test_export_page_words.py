@@ -1,5 +1,6 @@
 """Words on a page: components against a flood fill, and pages drawn with known words."""
 
+import itertools
 from itertools import pairwise
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image, ImageDraw, ImageFont
 
 from export import sample_page
-from export.page_words import Box, components, ink, lines
+from export.page_words import Box, NoPageError, components, ink, lines
 from export.words import font_files
 
 PAGES = Path(__file__).parents[1] / "clients" / "pages"
@@ -84,6 +85,17 @@ def test_rules_frames_and_dirt_are_no_words() -> None:
 def test_an_empty_page_has_no_lines() -> None:
     assert lines(np.full((50, 80), 200, dtype=np.uint8)) == []
     assert not ink(np.zeros((3, 3), dtype=np.uint8)).any()
+
+
+def test_what_is_no_page_of_words_is_refused() -> None:
+    noise = np.random.default_rng(0).integers(0, 2, (2100, 2100), dtype=np.uint8) * 255
+    with pytest.raises(NoPageError, match=r"runs of ink, at most 1000000 are followed\. Send"):
+        lines(noise)
+    blobs = np.full((520, 520), 255, dtype=np.uint8)
+    for row, column in itertools.product(range(3), range(3)):
+        blobs[row::5, column::5] = 0
+    with pytest.raises(NoPageError, match="10816 words, at most 10000"):
+        lines(blobs)
 
 
 def test_boxes_join_and_stay_on_the_page() -> None:

@@ -86,13 +86,17 @@ def _scale(target: Target, load: Load, told: run.Told, console: Console) -> tupl
         slower = target.scaled(factor)
         with running(slower, lambda text: told(text, 0.0)) as server:
             prepared = prepared or run.prepare(slower, load, server, told)
-            return run.run(slower, scaling.trial(load), server, prepared, told).busy
+            tried = run.run(slower, scaling.trial(load), server, prepared, told)
+        if tried.partial:
+            raise KeyboardInterrupt  # a trial ends early as a run does, but nothing of it is kept
+        return tried.busy
 
     factor, busy = scaling.fit(measure)
     if factor > 1:
+        kept = "and not" if busy < scaling.LIMIT else "and after the last trial still"
         console.print(
             f"scaled: {target.model}'s times, and the delay with them, are {factor:g} x those asked for, so that this "
-            f"machine's cores are {busy:.0%} busy and not over {scaling.LIMIT:.0%}.",
+            f"machine's cores are {busy:.0%} busy {kept} over {scaling.LIMIT:.0%}.",
             markup=False,
         )
     if prepared is None:
@@ -103,7 +107,9 @@ def _scale(target: Target, load: Load, told: run.Told, console: Console) -> tupl
 def _target(arguments: argparse.Namespace) -> Target:
     replaced = (arguments.max_batch_size, arguments.instances, arguments.delay_ms, arguments.config_name)
     scale = arguments.time_scale
-    if arguments.url is not None and (arguments.parameter or any(one is not None for one in replaced)):
+    if arguments.url is not None and (
+        arguments.parameter or scale != "auto" or any(one is not None for one in replaced)
+    ):
         raise Mistake("--url loads a server as it is: its configuration cannot be replaced. Leave out one of the two.")
     return Target(
         model=arguments.model,
@@ -114,7 +120,7 @@ def _target(arguments: argparse.Namespace) -> Target:
             instances=arguments.instances,
             delay_us=None if arguments.delay_ms is None else round(arguments.delay_ms * 1000),
             parameters=dict(_parameter(text) for text in arguments.parameter),
-            time_scale=1.0 if scale == "auto" or arguments.url is not None else _factor(scale),
+            time_scale=1.0 if scale == "auto" else _factor(scale),
         ),
         url=arguments.url,
         http_url=arguments.http_url,

@@ -44,8 +44,14 @@ class Load:
             raise Mistake("--requests counts a closed loop; an open one lasts --duration seconds.")
         if self.pattern in PATTERNS[1:4] and self.rate_per_s <= 0:
             raise Mistake(f"--pattern {self.pattern} needs --rate, the requests per second of all processes together.")
-        if self.pattern == "trace" and self.trace is None:
-            raise Mistake("--pattern trace needs --trace FILE, one arrival time in seconds a line.")
+        if self.pattern not in PATTERNS[1:4] and self.rate_per_s:
+            raise Mistake(
+                f"--rate {self.rate_per_s:g}: --pattern {self.pattern} has none. Say --pattern poisson, or no rate."
+            )
+        if (self.pattern == "trace") != (self.trace is not None):
+            raise Mistake(
+                "--pattern trace and --trace FILE (one arrival time in seconds a line) go together. Name both."
+            )
         if self.requests is not None and self.requests < self.workers:
             raise Mistake(f"--requests {self.requests}: less than one for each of the {self.workers} processes.")
         if self.cv2 <= 0 or self.duration_s <= 0 or self.warm_up_s < 0 or self.timeout_s <= 0:

@@ -1,6 +1,7 @@
 """The record of a run: one JSON file with what was asked, what ran, and everything that was measured."""
 
 import hashlib
+import itertools
 import json
 import os
 import platform
@@ -59,14 +60,16 @@ def write(result: Result, setting: Setting, folder: Path) -> Path:
         "stages_error": result.stages.error,
         "faults": result.faults,
     }
-    kind = hashlib.sha256(repr((content["config_sha256"], sorted(load.items()))).encode()).hexdigest()[:6]
+    kind = hashlib.sha256(
+        repr((content["config_sha256"], setting.transport, sorted(load.items()))).encode()
+    ).hexdigest()[:6]
     name = f"{setting.model}.{result.load.pattern}.w{result.load.workers:03d}.b{result.load.rows}.{kind}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        repeat = 1 + len(list(folder.glob(f"{name}.r*.json")))
+        files = (folder / f"{name}.r{repeat}.json" for repeat in itertools.count(1))
         draft = folder / f".{name}.draft"
         draft.write_text(json.dumps(content, indent=1) + "\n")
-        return draft.rename(folder / f"{name}.r{repeat}.json")
+        return draft.rename(next(file for file in files if not file.exists()))
     except OSError as error:
         raise Mistake(f"{folder}: cannot be written to ({error.strerror}). Name another folder.") from error
 

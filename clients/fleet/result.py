@@ -22,7 +22,7 @@ class Outcome:
 
     Latencies and throughput are those of answered requests. `not_sent` were due while the limit of requests in flight
     was reached; `late` were sent more than 1 ms after they were due. `offered_per_s` is what was due per second.
-    `recovery_s` is the longest time without an answer.
+    `longest_gap_s` is the longest time between two answers.
     """
 
     window_s: float

@@ -27,6 +27,7 @@ def figures(result: Result) -> Table:
     """Average, percentiles and throughput, as one row; `right` replies are those of their own request."""
     outcome = result.outcome
     table = Table(title=result.load.title + (" - PARTIAL" if result.partial else ""), box=box.SIMPLE)
+    table.pad_edge, table.collapse_padding = False, True  # all columns fit into 80 characters
     cells = {
         "requests": f"{outcome.answered}",
         "right": f"{outcome.right}",

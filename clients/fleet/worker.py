@@ -112,7 +112,7 @@ def work(job: Job, parent: Connection) -> None:
         else:
             with asyncio.Runner(loop_factory=_punctual) as runner:
                 runner.run(_open(job, parent, job.due_s))
-    except (EOFError, BrokenPipeError):
+    except (EOFError, ConnectionError):
         return  # the parent is gone
     except ClientError as error:
         parent.send(error.args[0] if error.args else str(error))

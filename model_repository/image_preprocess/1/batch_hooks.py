@@ -50,8 +50,13 @@ def accepted(requests: Sequence[Request]) -> list[Request]:
 
 
 def pack(requests: Sequence[Request]) -> dict[str, Any]:
-    """The rows of all accepted requests as one array by input name; raises `ValueError` for shapes that differ."""
+    """The rows of all accepted requests as one array by input name; raises `ValueError` for shapes that differ.
+
+    And for names that differ: an optional input of some requests must be neither dropped nor given to the others.
+    """
     parts = accepted(requests)
+    if any(request.inputs.keys() != parts[0].inputs.keys() for request in parts):
+        raise ValueError("some requests have an optional input that others lack, so their rows make no one array.")
     return {name: np.concatenate([request.inputs[name] for request in parts]) for name in parts[0].inputs}
 
 
@@ -149,11 +154,16 @@ class BatchHooks:
         return [self._response(request) for request in batch]
 
     def _response(self, request: Request) -> Any:
+        tensors = []
+        try:
+            for name, array in (request.answer or {}).items():
+                tensors.append(self.triton.Tensor(name, np.ascontiguousarray(array)))
+        except Exception as error:  # of a type that Triton has not: the others of the batch keep their answers
+            request.fail(f"{name}: {type(error).__name__}: {error}", bad=False)
         if request.answer is None:
             self._hook_failed[request.bad].increment(1)
             code = self.triton.TritonError.INVALID_ARG if request.bad else self.triton.TritonError.INTERNAL
             return self.triton.InferenceResponse(error=self.triton.TritonError(request.reason or "no answer", code))
-        tensors = [self.triton.Tensor(name, np.ascontiguousarray(array)) for name, array in request.answer.items()]
         return self.triton.InferenceResponse(tensors)
 
     def parameter(self, name: str, default: str) -> str:

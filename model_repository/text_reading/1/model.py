@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from alphabet import decode as words_of
 from batch_hooks import Arrays, BatchHooks, CallError, Request
-from page_words import lines
+from page_words import NoPageError, lines
 from picture_bytes import Limits, UnreadableError, decode
 from PIL import Image
 from word_image import prepare
@@ -32,7 +32,7 @@ class TritonPythonModel(BatchHooks):
         for request in requests:
             try:
                 pages = [self._page(bytes(content)) for content in request.inputs["PAGE"].ravel()]
-            except UnreadableError as error:
+            except (UnreadableError, NoPageError) as error:
                 request.fail(f"PAGE: {error}")
                 continue
             request.data = [[len(line) for line in page] for page in pages]
