@@ -50,7 +50,8 @@ class BlockingRestConnection:
                 raise late(step, self.url, model) from error
             except (OSError, http.client.HTTPException) as error:
                 connection.close()
-                # The server may have closed a socket that was idle for long; nobody has read the request then.
+                # The server may have closed a socket that was idle for long; then nobody has read the request. One
+                # that it closed while it worked on the request looks the same.
                 if reused and isinstance(error, (http.client.RemoteDisconnected, ConnectionError)):
                     continue
                 raise ServerUnreachableError(
