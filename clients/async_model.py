@@ -1,5 +1,7 @@
 """A served model as a function, for asyncio."""
 
+import asyncio
+import os
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
@@ -43,9 +45,11 @@ class AsyncModel:
         self._url, self._transport = url, transport
         self._exchange = Exchange(name, str(version), url, transport)
         self._connection: Connection | RestConnection | None = None
+        self._process, self._closing = 0, False
 
     async def __aenter__(self) -> Self:
         """Connect; raises `AddressError`, `ServerUnreachableError`, `NotReadyError` and `TransportError`."""
+        self._process, self._closing = os.getpid(), False
         self._connection = RestConnection(self._url) if self._transport == "http" else Connection(self._url)
         try:
             self.metadata = await self._run(self._exchange.open(self._timeout_s))
@@ -71,7 +75,7 @@ class AsyncModel:
         Cancelling the task cancels the request on the server. Raises `InvalidInputError` before anything is sent, or
         another `ClientError`.
         """
-        if self._connection is None:
+        if self._connection is None or self._closing or self._process != os.getpid():
             raise ClosedError(closed(self._name))
         checked = self.metadata.check(arrays)
         terms = Terms(
@@ -88,9 +92,13 @@ class AsyncModel:
         return await self._run(self._exchange.infer(arrays, terms))
 
     async def close(self) -> None:
-        """Unregister the shared memory and end the connection; a call after that raises `ClosedError`."""
-        if self._connection is None:
+        """Unregister the shared memory and end the connection.
+
+        Calls in flight, and calls after that, raise `ClosedError`.
+        """
+        if self._connection is None or self._closing or self._process != os.getpid():
             return
+        self._closing = True
         if self._coalescer:
             self._coalescer.close()
         try:
@@ -105,7 +113,14 @@ class AsyncModel:
     async def _call(self, step: Step) -> Any:
         if self._connection is None:
             raise ClosedError(closed(self._name))
-        return await self._connection.call(step, self._name)
+        try:
+            return await self._connection.call(step, self._name)
+        except asyncio.CancelledError as error:
+            # The connection ends its calls by cancelling them, which is not for a caller that cancelled nothing.
+            task = asyncio.current_task()
+            if self._closing and not (task and task.cancelling()):
+                raise ClosedError(closed(self._name)) from error
+            raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None

@@ -20,8 +20,6 @@ from clients.errors import ClosedError, InvalidInputError, ServerFailureError, T
 from clients.terms import Terms
 
 Outputs = dict[str, Array]
-
-
 Send = Callable[[Mapping[str, Array], Terms], Awaitable[Outputs]]
 
 
@@ -173,7 +171,9 @@ class Coalescer:
 
 def _kind(call: _Call) -> object:
     """Equal for calls that may share a request."""
-    parameters = tuple(sorted((call.terms.parameters or {}).items()))
+    # With their types: True, 1 and 1.0 are equal, and three kinds of parameter.
+    given = sorted((call.terms.parameters or {}).items())
+    parameters = tuple((name, type(value), value) for name, value in given)
     return (tuple((name, array.shape[1:]) for name, array in call.arrays.items()), call.terms.priority, parameters)
 
 

@@ -2,8 +2,8 @@
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -20,7 +20,7 @@ from clients.errors import (
     explained,
     kind,
 )
-from clients.steps import Step
+from clients.steps import Step, ending
 
 DEFAULT_URL = "localhost:8001"
 SERVICE = "/inference.GRPCInferenceService/"
@@ -62,21 +62,24 @@ class BlockingConnection:
 
     def call(self, step: Step, model: str) -> Any:
         """One call of the protocol about `model`; its parsed answer, or a `ClientError`."""
-        call, timeout_s = self._calls[step.method], step.timeout_s
+        call, ends = self._calls[step.method], step.ends or ending(step.timeout_s)
         request = wire.joined(step.message, step.tensors) if step.tensors else step.message
         try:
-            return call(request, timeout_s)
+            return call(request, step.left_s())
         except grpc.RpcError as error:
             if not _never_sent(error):
-                raise _explained(error, self.url, model, timeout_s) from error
-        started = time.monotonic()
+                raise _explained(error, self.url, model, step.timeout_s) from error
+        step = replace(step, ends=ends)
+        ready = grpc.channel_ready_future(self._channel)
         try:
-            grpc.channel_ready_future(self._channel).result(_shortest(timeout_s, RECONNECT_S))
-            return call(request, None if timeout_s is None else max(0.0, timeout_s - (time.monotonic() - started)))
+            ready.result(_shortest(step.left_s(), RECONNECT_S))
+            return call(request, step.left_s())
         except grpc.FutureTimeoutError as error:
             raise explained("UNAVAILABLE", "connection refused", self.url, model) from error
         except grpc.RpcError as error:
-            raise _explained(error, self.url, model, timeout_s) from error
+            raise _explained(error, self.url, model, step.timeout_s) from error
+        finally:
+            ready.cancel()  # or it watches the connection for as long as there is one
 
     def close(self) -> None:
         """End all calls and the connection."""
@@ -99,22 +102,21 @@ class Connection:
 
         Cancelling the task cancels the call on the server.
         """
-        call, timeout_s = self._calls[step.method], step.timeout_s
+        call, ends = self._calls[step.method], step.ends or ending(step.timeout_s)
         request = wire.joined(step.message, step.tensors) if step.tensors else step.message
         try:
-            return await call(request, timeout=timeout_s)
+            return await call(request, timeout=step.left_s())
         except grpc.RpcError as error:
             if not _never_sent(error):
-                raise _explained(error, self.url, model, timeout_s) from error
-        started = time.monotonic()
+                raise _explained(error, self.url, model, step.timeout_s) from error
+        step = replace(step, ends=ends)
         try:
-            await asyncio.wait_for(self._channel.channel_ready(), _shortest(timeout_s, RECONNECT_S))
-            left = None if timeout_s is None else max(0.0, timeout_s - (time.monotonic() - started))
-            return await call(request, timeout=left)
+            await asyncio.wait_for(self._channel.channel_ready(), _shortest(step.left_s(), RECONNECT_S))
+            return await call(request, timeout=step.left_s())
         except TimeoutError as error:
             raise explained("UNAVAILABLE", "connection refused", self.url, model) from error
         except grpc.RpcError as error:
-            raise _explained(error, self.url, model, timeout_s) from error
+            raise _explained(error, self.url, model, step.timeout_s) from error
 
     async def infer(
         self, model: str, inputs: Mapping[str, NDArray[np.generic]], *, timeout_s: float | None = None
@@ -138,7 +140,7 @@ class Connection:
 def checked(url: str) -> str:
     """The address, when it is host:port; raises `AddressError` for anything else."""
     if "://" in url or not url.rpartition(":")[2].isdecimal():
-        raise AddressError(f"{url}: not a gRPC address. Write host:port, for example {DEFAULT_URL}.")
+        raise AddressError(f"{url}: not an address. Write host:port, for example {DEFAULT_URL}.")
     return url
 
 

@@ -129,6 +129,9 @@ class Metadata:
                     else f"Convert it: array.astype(numpy.{tensor.dtype})."
                 )
             )
+        if tensor.dtype.hasobject and not all(isinstance(one, bytes | str) for one in array.flat):
+            found = next(type(one).__name__ for one in array.flat if not isinstance(one, bytes | str))
+            raise InvalidInputError(f"'{self.name}': input \"{tensor.name}\" holds a {found}. Pass bytes or str.")
         if len(array.shape) != len(tensor.shape) or any(
             want not in (-1, have) for want, have in zip(tensor.shape, array.shape, strict=True)
         ):

@@ -85,5 +85,6 @@ class Exchange:
         if len(self._heads) >= wire.HEADS:
             self._heads.clear()
         shapes = ((name, wire.datatype(array), array.shape) for name, array in arrays.items())
-        self._heads[key] = wire.head(self._model, self._version, shapes)
-        return self._heads[key]
+        # Not read back: another thread may clear them.
+        head = self._heads[key] = wire.head(self._model, self._version, shapes)
+        return head

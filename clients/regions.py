@@ -22,7 +22,7 @@ SMALLEST_BYTES = 1 << 16
 LIMIT_BYTES = 1 << 30
 """Of one client's regions together; requests that find no room go over the connection."""
 
-CANARY_BYTES = 16
+CANARY_BYTES, CANARY_LEAST_BYTES = 16, 4
 
 
 class Region:
@@ -89,12 +89,9 @@ class Ring:
     def create(self, size: int) -> Region | None:
         """A new region, not yet registered; None when there is no room.
 
-        Sizes are powers of two, so that requests that grow do not make a new one each; free ones that were too small
-        are retired.
+        Sizes are powers of two, so that requests that grow do not make a new one each.
         """
-        rounded = max(SMALLEST_BYTES, 1 << (size - 1).bit_length())
-        small = [region for region in self._free if region.size < rounded]
-        self.retire(small)
+        rounded = _rounded(size)
         if self.bytes + rounded > LIMIT_BYTES:
             return None
         try:
@@ -103,6 +100,11 @@ class Ring:
             return None
         self.bytes += rounded
         return region
+
+    def outgrown(self, size: int) -> list[Region]:
+        """Retire the free regions that a request of `size` bytes found too small; all that are retired."""
+        self.retire([region for region in self._free if region.size < _rounded(size)])
+        return list(self.retired)
 
     def retire(self, regions: Iterable[Region]) -> None:
         """Never use these again; the server is asked to let go of them when it can."""
@@ -123,6 +125,10 @@ class Ring:
         """All regions that no request uses, retired."""
         self.retire(self._free)
         return list(self.retired)
+
+
+def _rounded(size: int) -> int:
+    return max(SMALLEST_BYTES, 1 << (size - 1).bit_length())
 
 
 def stale(names: Iterable[str]) -> Iterator[str]:

@@ -7,8 +7,8 @@ import asyncio
 import http.client
 import json
 import socket
-import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
@@ -17,7 +17,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from clients.connection import checked
 from clients.errors import ClientError, ServerUnreachableError, explained
-from clients.steps import Step
+from clients.steps import Step, ending
 
 THREADS = 64
 """Requests of one asynchronous connection that are in flight together."""
@@ -36,23 +36,22 @@ class BlockingRestConnection:
     def call(self, step: Step, model: str) -> Any:
         """One call of the protocol about `model`; its answer as over gRPC, or a `ClientError`."""
         path, head = _translated(step)
-        started = time.monotonic()
+        step = replace(step, ends=step.ends or ending(step.timeout_s))
         while True:
             try:
                 connection = self._idle.pop()
                 reused = True
             except IndexError:
                 connection, reused = http.client.HTTPConnection(self.url), False
-            left = None if step.timeout_s is None else step.timeout_s - (time.monotonic() - started)
             try:
-                answer = self._once(connection, path, head, step, left)
+                answer = self._once(connection, path, head, step)
             except TimeoutError as error:
                 connection.close()
-                text = f"no answer within {step.timeout_s} s"
-                raise explained("DEADLINE_EXCEEDED", text, self.url, model) from error
+                raise late(step, self.url, model) from error
             except (OSError, http.client.HTTPException) as error:
                 connection.close()
-                # The server may have closed a socket that was idle for long; nobody has read the request then.
+                # The server may have closed a socket that was idle for long; then nobody has read the request. One
+                # that it closed while it worked on the request looks the same.
                 if reused and isinstance(error, (http.client.RemoteDisconnected, ConnectionError)):
                     continue
                 raise ServerUnreachableError(
@@ -63,9 +62,10 @@ class BlockingRestConnection:
             return _checked(answer, step, self.url, model)
 
     def _once(
-        self, connection: http.client.HTTPConnection, path: str, head: bytes, step: Step, left: float | None
+        self, connection: http.client.HTTPConnection, path: str, head: bytes, step: Step
     ) -> tuple[int, str | None, bytes]:
-        if left is not None and left <= 0:
+        left = step.left_s()
+        if left == 0:
             raise TimeoutError
         if connection.sock is None:
             connection.timeout = left
@@ -97,12 +97,23 @@ class RestConnection:
 
     async def call(self, step: Step, model: str) -> Any:
         """One call of the protocol about `model`; its answer as over gRPC, or a `ClientError`."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._blocking.call, step, model)
+        waiting = asyncio.get_running_loop().run_in_executor(self._threads, self._blocking.call, step, model)
+        try:
+            # The thread keeps the time as well, but may be a long time coming when all of them are busy.
+            async with asyncio.timeout(step.left_s()):
+                return await waiting
+        except TimeoutError as error:
+            raise late(step, self._blocking.url, model) from error
 
     async def close(self) -> None:
         """End the idle connections; requests in flight end by themselves."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._blocking.close()
+
+
+def late(step: Step, url: str, model: str) -> ClientError:
+    """The error for a step whose time is over."""
+    return explained("DEADLINE_EXCEEDED", f"no answer within {step.timeout_s} s", url, model)
 
 
 def _translated(step: Step) -> tuple[str, bytes]:

@@ -24,8 +24,8 @@ from clients.errors import (
 )
 from clients.layout import Layout, contents, head, lay_out
 from clients.lease import Lease
-from clients.regions import CANARY_BYTES, Region, Ring
-from clients.steps import Step, Steps
+from clients.regions import CANARY_BYTES, CANARY_LEAST_BYTES, Region, Ring
+from clients.steps import Step, Steps, ending
 
 UNKNOWN_REGION = "Unable to find shared memory region"
 TOO_SMALL = re.compile(r"output '(.*)' \((\d+) bytes\) should be at least (\d+) bytes")
@@ -58,14 +58,15 @@ class SharedMemory:
         """Outputs by name, in arrays of their own; None where memory cannot be shared or has no room."""
         if not self.works or not all(array.nbytes for array in arrays.values()):
             return None  # the server takes no 0 bytes from a region
+        ends = ending(timeout_s)
         for _ in range(ATTEMPTS):
             tensors = [contents(array, on_device=self._on_device) for array in arrays.values()]
             layout = lay_out(self._metadata, arrays, tensors, self._largest)
-            region = yield from self._region(layout.size)
+            region = yield from self._region(layout.size, ends)
             if region is None:
                 return None
             try:
-                return (yield from self._through(region, layout, arrays, tensors, added, timeout_s))
+                return (yield from self._through(region, layout, arrays, tensors, added, timeout_s, ends))
             except NotSharedError:
                 self.works = False
                 return None
@@ -87,6 +88,7 @@ class SharedMemory:
         tensors: Sequence[memoryview | None],
         added: bytes,
         timeout_s: float | None,
+        ends: float | None,
     ) -> Steps[dict[str, Array]]:
         answered = False
         try:
@@ -98,7 +100,7 @@ class SharedMemory:
                     region.memory[offset : offset + size] = tensor
             canary = self._canary(region, layout)
             message = head(self._metadata, self._version, region, layout, arrays) + added
-            response = yield Step("ModelInfer", message, (), timeout_s)
+            response = yield Step("ModelInfer", message, (), timeout_s, ends)
             if canary and region.memory[canary[0] : canary[0] + len(canary[1])] == canary[1]:
                 raise NotSharedError
             region.proven = region.proven or canary is not None
@@ -139,10 +141,14 @@ class SharedMemory:
         held.fill(array)
 
     def _canary(self, region: Region, layout: Layout) -> tuple[int, bytes] | None:
-        """Random bytes where the first answer will be: they are still there only if the server writes elsewhere."""
-        if region.proven or not layout.outputs:
+        """Random bytes where the first answer will be: they are still there only if the server writes elsewhere.
+
+        They lie where an answer has bytes in any case, and too many to be the same by chance; None where none has.
+        """
+        known = [layout.outputs[one.name] for one in self._metadata.outputs if one.row_bytes]
+        offset, size = max(known, key=lambda place: place[1], default=(0, 0))
+        if region.proven or size < CANARY_LEAST_BYTES:
             return None
-        offset, size = next(iter(layout.outputs.values()))
         canary = secrets.token_bytes(min(size, CANARY_BYTES))
         region.memory[offset : offset + len(canary)] = canary
         return offset, canary
@@ -160,13 +166,13 @@ class SharedMemory:
             content.release()
         return found
 
-    def _region(self, size: int) -> Steps[Region | None]:
+    def _region(self, size: int, ends: float | None) -> Steps[Region | None]:
         with self._lock:
             if not self.works:
                 return None
             if region := self._ring.take(size):
                 return region
-        return (yield from self.register(size))
+        return (yield from self.register(size, ends))
 
     def prepare(self, size: int) -> Steps[None]:
         """Register a first region, so that the first request need not."""
@@ -174,37 +180,30 @@ class SharedMemory:
             with self._lock:
                 self._ring.give(region)
 
-    def register(self, size: int) -> Steps[Region | None]:
-        """A new region that the server knows; None when it cannot open it, or there is no room."""
-        try:
-            if self._lease is None:
-                yield from self._sweep()
-            with self._lock:
-                self._lease = self._lease or Lease(self._url)
-        except OSError:
-            self.works = False
-            return None
+    def register(self, size: int, ends: float | None = None) -> Steps[Region | None]:
+        """A new region that the server knows; None when it cannot open it, or there is no room.
+
+        Raises `TimedOutError` when the server has not answered in `SOON_S` or at `ends` on the monotonic clock.
+        """
+        if self._lease is None:
+            yield from self._sweep(ends)
         with self._lock:
-            region = self._ring.create(size)
-            retired = list(self._ring.retired)
-        yield from self._release(retired)
+            retired = self._ring.outgrown(size)
+        yield from self._release(retired, ends)
+        region = self._held(size)
         if region is None:
             return None
-        try:
-            self._lease.hold(region.name)
-        except OSError:
-            region.unlink()
-            raise
         request = pb.SystemSharedMemoryRegisterRequest(name=region.name, key=f"/{region.name}", byte_size=region.size)
         try:
-            yield Step("SystemSharedMemoryRegister", request.SerializeToString(), timeout_s=SOON_S)
-        except RequestFailedError:
+            yield Step("SystemSharedMemoryRegister", request.SerializeToString(), (), SOON_S, ends)
+        except (InvalidInputError, RejectedError, ServerFailureError):
             # Another host, another /dev/shm, or a server that does not allow it.
             self.works = False
             with self._lock:
                 self._ring.discard(region)
             return None
         except BaseException:
+            # It may have been registered all the same.
             with self._lock:
                 self._ring.retire([region])
             raise
@@ -212,22 +211,37 @@ class SharedMemory:
             region.unlink()
         return region
 
-    def _sweep(self) -> Steps[None]:
+    def _held(self, size: int) -> Region | None:
+        """A new region of which the reaper knows; without a reaper there is none, and no memory is shared."""
+        with self._lock:
+            region = None
+            try:
+                self._lease = self._lease or Lease(self._url)
+                if region := self._ring.create(size):
+                    self._lease.hold(region.name)
+            except OSError:
+                self.works = False
+                if region:
+                    self._ring.discard(region)
+                return None
+            return region
+
+    def _sweep(self, ends: float | None) -> Steps[None]:
         """Remove what killed clients left, if their reaper was killed as well."""
         regions.sweep()
         try:
-            status = yield Step("SystemSharedMemoryStatus", b"", timeout_s=SOON_S)
+            status = yield Step("SystemSharedMemoryStatus", b"", (), SOON_S, ends)
             for name in regions.stale(status.regions):
-                yield _unregistering(name)
+                yield _unregistering(name, ends)
         except RequestFailedError:
             return
 
-    def _release(self, retired: Sequence[Region]) -> Steps[None]:
+    def _release(self, retired: Sequence[Region], ends: float | None = None) -> Steps[None]:
         for region in retired:
             try:
                 for device in region.devices.values():
-                    yield _unregistering(device.name, "Cuda")
-                yield _unregistering(region.name)
+                    yield _unregistering(device.name, ends, "Cuda")
+                yield _unregistering(region.name, ends)
             except RequestFailedError:
                 continue  # a request still uses it
             with self._lock:
@@ -253,6 +267,6 @@ class SharedMemory:
                     self._ring.discard(region)
 
 
-def _unregistering(name: str, kind: str = "System") -> Step:
+def _unregistering(name: str, ends: float | None, kind: str = "System") -> Step:
     request = getattr(pb, f"{kind}SharedMemoryUnregisterRequest")(name=name)
-    return Step(f"{kind}SharedMemoryUnregister", request.SerializeToString(), timeout_s=SOON_S)
+    return Step(f"{kind}SharedMemoryUnregister", request.SerializeToString(), (), SOON_S, ends)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from clients import wire
+from clients.errors import InvalidInputError
 from clients.wire import Parameter
 
 
@@ -15,6 +16,15 @@ class Terms:
     priority: int = 0
     request_id: str = ""
     parameters: Mapping[str, Parameter] | None = None
+
+    def __post_init__(self) -> None:
+        """Raise `InvalidInputError` for a parameter that the protocol has no field for."""
+        for name, value in (self.parameters or {}).items():
+            if type(value) not in wire.FIELDS:
+                raise InvalidInputError(
+                    f'parameter "{name}" is {type(value).__name__}; a request can carry bool, int, float and str. '
+                    "Convert it."
+                )
 
     def written(self, *, queue_timeout: bool) -> bytes:
         """What they add to a request.

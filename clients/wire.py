@@ -18,6 +18,9 @@ from clients.device_memory import DeviceArray
 
 Array = NDArray[Any]
 Parameter = bool | int | float | str
+FIELDS = {bool: "bool_param", int: "int64_param", float: "double_param", str: "string_param"}
+"""The protocol's field for a parameter of each type."""
+
 HEADS = 256
 """How many layouts a client remembers; more are made anew."""
 
@@ -47,12 +50,11 @@ def options(
     if queue_timeout_us:
         request.parameters["timeout"].int64_param = queue_timeout_us
     for name, value in (parameters or {}).items():
-        setattr(request.parameters[name], _FIELDS[type(value)], value)
+        setattr(request.parameters[name], FIELDS[type(value)], value)
     return bytes(request.SerializeToString())
 
 
 _LENGTH = struct.Struct("<I")
-_FIELDS = {bool: "bool_param", int: "int64_param", float: "double_param", str: "string_param"}
 
 
 def contents(array: Array | DeviceArray) -> memoryview:

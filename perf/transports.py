@@ -99,7 +99,7 @@ class Gain:
 
 
 def build(repository: Path) -> None:
-    """Write the two models."""
+    """Write the models of `SHAPES`."""
     for name, (taken, given) in SHAPES.items():
         version = repository / name / "1"
         version.mkdir(parents=True)

@@ -56,6 +56,7 @@ def test_arrays_get_the_names_of_the_configuration() -> None:
     [
         ([A, B], r"has 3 inputs, \['a', 'b', 'c'\]; 2 arrays were given"),
         ([{"a": A, "d": B}], r"unknown here: \['d'\] and missing: \['b'\]"),
+        ([A, np.array([["x"], [1], [None]], dtype=np.object_), C], '"b" holds a int. Pass bytes or str'),
         (
             [A.astype(np.float64), B, C],
             r'input "a" is FP32, given was float64. Convert it: array.astype\(numpy.float32',

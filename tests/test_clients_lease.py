@@ -232,9 +232,9 @@ def test_a_ring_reuses_and_grows_within_its_limit(monkeypatch: pytest.MonkeyPatc
     ring.give(second)
     assert ring.take(10) is second
     assert ring.take(regions.SMALLEST_BYTES + 1) is None
+    assert ring.outgrown(regions.SMALLEST_BYTES + 1) == [first]
     large = ring.create(regions.SMALLEST_BYTES + 1)
     assert large
-    assert ring.retired == [first]
     assert ring.create(2 * regions.SMALLEST_BYTES) is None
     ring.discard(first)
     last = ring.create(1)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import threading
 import time
 from dataclasses import replace
@@ -220,6 +221,56 @@ def test_a_closed_model_says_so(client_server: Server) -> None:
             await other.predict(ONE)
 
     asyncio.run(closed())
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_closing_ends_calls_in_flight_with_an_error_of_theirs(client_server: Server, transport: Transport) -> None:
+    async def leave() -> None:
+        async with AsyncModel("slow", url=address(client_server, transport), transport=transport) as model:
+            calls = [asyncio.create_task(model.predict(0.3 * ONE)) for _ in range(2)]
+            await asyncio.sleep(0.1)
+            calls[1].cancel()
+            await asyncio.sleep(0)
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        # HTTP has no cancelling: what is on its way there is answered.
+        assert isinstance(answers[0], np.ndarray if transport == "http" else ClosedError)
+        assert isinstance(answers[1], asyncio.CancelledError)
+
+    asyncio.run(leave())
+
+
+def test_a_deadline_counts_while_all_threads_are_busy(client_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clients.rest.THREADS", 1)
+
+    async def late() -> None:
+        async with AsyncModel("slow", url=client_server.http_url, transport="http") as model:
+            before = Counters.read(client_server.grpc_url, "slow")
+            first = asyncio.create_task(model.predict(0.8 * ONE))
+            await asyncio.sleep(0.1)
+            with pytest.raises(TimedOutError, match=r"no answer within 0\.2 s"):
+                await model.predict(0 * ONE, timeout_s=0.2)
+            assert not first.done()
+            await first
+            await model.predict(0 * ONE)
+            assert (Counters.read(client_server.grpc_url, "slow") - before).requests <= 2
+
+    asyncio.run(late())
+
+
+def test_a_forked_child_cannot_use_its_parents_async_model(client_server: Server) -> None:
+    async def fork() -> int:
+        async with AsyncModel("slow", url=client_server.grpc_url) as model:
+            child = os.fork()
+            if not child:
+                try:
+                    model.predict(0 * ONE).send(None)
+                except ClosedError:
+                    os._exit(7)
+                finally:
+                    os._exit(1)
+            return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    assert asyncio.run(fork()) == 7
 
 
 def test_a_restarted_server_is_found_again(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The bytes of requests and tensors, against protobuf's own writer and reader."""
 
 import struct
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc.service_pb2 import ModelInferRequest, ModelInferResponse
 
-from clients import wire
+from clients import InvalidInputError, wire
 from clients.terms import Terms
 
 
@@ -34,6 +35,12 @@ def test_the_deadline_goes_along_where_the_queue_takes_it(queue_timeout: bool, w
     request = ModelInferRequest.FromString(Terms(timeout_s=1.5).written(queue_timeout=queue_timeout))
     assert request.parameters["timeout"].int64_param == written
     assert Terms().written(queue_timeout=queue_timeout) == b""
+
+
+@pytest.mark.parametrize("value", [None, [1], np.float32(1)])
+def test_a_parameter_that_no_request_can_carry(value: Any) -> None:
+    with pytest.raises(InvalidInputError, match=r'parameter "a" is .*a request can carry bool, int, float and str'):
+        Terms(parameters={"a": value})
 
 
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=6), st.binary(max_size=9))

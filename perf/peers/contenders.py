@@ -68,7 +68,7 @@ class Running:
 
     @contextlib.contextmanager
     def awake(self) -> Iterator[None]:
-        """Let it run; before and after it is frozen, because LitServe uses a seventh of a core when nobody calls it."""
+        """Let it run; before and after it is frozen, so that its idle work costs the others nothing."""
         if self.group is None:
             yield
             return

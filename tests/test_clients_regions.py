@@ -1,0 +1,134 @@
+"""What becomes of a client's regions when a step of the protocol fails: its steps, driven by hand against no server."""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc import service_pb2 as pb
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from clients import regions
+from clients.contract import Metadata
+from clients.errors import ServerFailureError, ServerUnreachableError, TimedOutError
+from clients.shared_memory import SharedMemory
+from clients.steps import Step, Steps
+
+CONFIG = """name: "m" max_batch_size: 4
+input { name: "x" data_type: TYPE_FP32 dims: [ 4 ] } output { name: "y" data_type: %s dims: [ 1 ] }"""
+X = {"x": np.ones((1, 4), np.float32)}
+LARGE = {"x": np.ones((4, 1 << 16), np.float32)}
+
+
+def metadata(output: str = "TYPE_FP32") -> Metadata:
+    return Metadata.of(text_format.Parse(CONFIG % output, ModelConfig()))
+
+
+@pytest.fixture
+def shared() -> Iterator[SharedMemory]:
+    """Regions on a server that is not there; what it would answer is said by each test."""
+    made = SharedMemory(metadata(), "localhost:1", "")
+    yield made
+    finish(made.close())
+
+
+def finish(steps: Steps[Any]) -> None:
+    """Every step succeeds."""
+    with suppress(StopIteration):
+        next(steps)
+        while True:
+            steps.send(pb.SystemSharedMemoryStatusResponse())
+
+
+def ask(steps: Steps[Any], *succeed: str) -> Step:
+    """The first step that is none of `succeed`; those succeed."""
+    step = next(steps)
+    while step.method.removeprefix("SystemSharedMemory") in succeed:
+        step = steps.send(pb.SystemSharedMemoryStatusResponse())
+    return step
+
+
+def mine() -> list[str]:
+    return [path.name for path in regions.FOLDER.glob(f"{regions.PREFIX}*_{os.getpid()}_*")]
+
+
+def test_a_server_that_is_away_costs_no_memory(shared: SharedMemory) -> None:
+    steps = shared.infer(X, b"", None)
+    assert ask(steps, "Status", "Register").method == "ModelInfer"
+    with pytest.raises(ServerUnreachableError):
+        steps.throw(ServerUnreachableError("gone"))
+    for _ in range(3):
+        steps = shared.infer(LARGE, b"", None)
+        assert ask(steps).method == "SystemSharedMemoryUnregister"
+        with pytest.raises(ServerUnreachableError):
+            steps.throw(ServerUnreachableError("gone"))
+    assert mine() == []
+    assert shared._ring.bytes == regions.SMALLEST_BYTES
+    # Back again, it lets go of the one that it may have written to.
+    steps = shared.infer(LARGE, b"", None)
+    assert ask(steps, "Unregister", "Register").method == "ModelInfer"
+    assert shared._ring.retired == []
+    steps.close()
+
+
+def test_a_slow_server_is_not_taken_for_one_on_another_host(shared: SharedMemory) -> None:
+    steps = shared.infer(X, b"", 0.3)
+    step = ask(steps, "Status")
+    assert step.method == "SystemSharedMemoryRegister"
+    with pytest.raises(TimedOutError):
+        steps.throw(TimedOutError("late"))
+    assert shared.works
+    assert mine() == []
+    assert len(shared._ring.retired) == 1
+    steps = shared.infer(X, b"", None)
+    assert ask(steps, "Unregister").method == "SystemSharedMemoryRegister"
+    with pytest.raises(StopIteration):
+        steps.throw(ServerFailureError("failed to open"))
+    assert not shared.works
+
+
+def test_the_deadline_counts_from_the_first_step(shared: SharedMemory) -> None:
+    steps = shared.infer(X, b"", 0.3)
+    step = ask(steps, "Status", "Register")
+    assert step.timeout_s == 0.3  # what the error says
+    time.sleep(0.1)
+    assert 0 <= (step.left_s() or 0) < 0.21
+    assert Step("ModelInfer", b"", (), 5.0, time.monotonic() - 1).left_s() == 0
+    assert Step("ModelInfer", b"", (), 5.0).left_s() == 5
+    steps.close()
+
+
+def test_without_a_reaper_nothing_is_shared(shared: SharedMemory, monkeypatch: pytest.MonkeyPatch) -> None:
+    finish(shared.prepare(1))
+    assert shared._lease
+
+    def refused(_: str) -> None:
+        raise TimeoutError("no reaper")
+
+    monkeypatch.setattr(shared._lease, "hold", refused)
+    before = shared._ring.bytes
+    with pytest.raises(StopIteration) as end:
+        ask(shared.infer(LARGE, b"", None), "Unregister")
+    assert end.value.value is None
+    assert (shared.works, mine()) == (False, [])
+    assert shared._ring.bytes <= before
+
+
+@pytest.mark.parametrize(("output", "shared"), [("TYPE_FP32", False), ("TYPE_BOOL", True), ("TYPE_STRING", True)])
+def test_only_what_cannot_be_there_by_chance_shows_other_memory(output: str, shared: bool) -> None:
+    """The server answers and writes nothing: one byte may have been the same, of a text there may be none."""
+    client = SharedMemory(metadata(output), "localhost:1", "")
+    if output == "TYPE_STRING":
+        client._largest["y"] = 100  # earlier answers were as long, so there is room for one in the region
+    steps = client.infer(X, b"", None)
+    ask(steps, "Status", "Register")
+    response = pb.ModelInferResponse()
+    response.outputs.add(name="y", datatype={"TYPE_STRING": "BYTES"}.get(output, output[5:]), shape=[1, 1])
+    with pytest.raises(StopIteration) as end:
+        steps.send(response)
+    assert (client.works, end.value.value is not None) == (shared, shared)
+    finish(client.close())
