@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from clients.connection import DEFAULT_URL, BlockingConnection
 from clients.contract import Array, Metadata
-from clients.errors import ClosedError
+from clients.errors import ClosedError, ServerFailureError
 from clients.exchange import Exchange, Transport
 from clients.rest import BlockingRestConnection
 from clients.steps import Step, Steps, T, run
@@ -96,7 +96,15 @@ class Model:
 
 
 def answer(metadata: Metadata, found: Mapping[str, Array]) -> Any:
-    """The outputs in the configuration's order: one alone, several as a tuple."""
+    """The outputs in the configuration's order: one alone, several as a tuple.
+
+    Raises `ServerFailureError` when the answer lacks one of them.
+    """
+    if missing := [tensor.name for tensor in metadata.outputs if tensor.name not in found]:
+        raise ServerFailureError(
+            f"'{metadata.name}' answered without {missing}, which its configuration declares as output: a fault of the "
+            "model. Let it set every declared output, or take those that it may leave out off the configuration."
+        )
     ordered = tuple(found[tensor.name] for tensor in metadata.outputs)
     return ordered[0] if len(ordered) == 1 else ordered
 
