@@ -13,7 +13,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
@@ -27,47 +27,15 @@ from clients import Model
 from clients.exchange import Transport
 from export.terminal import Failure, guarded, program_parser, terminal
 from perf.machine import Machine, versions
+from perf.transport_models import SHAPES, build
 from serve.launcher import Server, Settings, launch
 
 TRANSPORTS: tuple[Transport, ...] = ("shared_memory", "grpc", "http")
-SHAPES = {
-    "row": ((256,), (8,)),
-    "sheet": ((128, 128), (8,)),
-    "picture": ((3, 224, 224), (8,)),
-    "map": ((4,), (1024, 1024)),
-}
 GATES = {"picture": 1.0, "map": 1.5}
 """Shared memory over inline gRPC, in latency and in throughput, has to be more than this."""
 
 WORKERS = (1, 4)
-CONFIG = """\
-name: "{name}"
-backend: "python"
-max_batch_size: 8
-input [ {{ name: "x" data_type: TYPE_FP32 dims: {input} }} ]
-output [ {{ name: "y" data_type: TYPE_FP32 dims: {output} }} ]
-dynamic_batching {{ }}
-instance_group [ {{ count: 1 kind: KIND_CPU }} ]
-"""
-MODEL = """\
-import numpy as np
-import triton_python_backend_utils as pb_utils
-
-
-class TritonPythonModel:
-    def initialize(self, args):
-        self.answer = np.zeros((8, *{output}), np.float32)
-
-    def execute(self, requests):
-        responses, begin = [], 0
-        for request in requests:
-            x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()
-            answer = self.answer[begin : begin + len(x)]
-            answer.reshape(len(x), -1)[:, 0] = x.reshape(len(x), -1)[:, 0]
-            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", answer)]))
-            begin += len(x)
-        return responses
-"""
+INTERRUPTED = 130
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,18 +66,10 @@ class Gain:
     throughput_range: tuple[float, float]
 
 
-def build(repository: Path) -> None:
-    """Write the models of `SHAPES`."""
-    for name, (taken, given) in SHAPES.items():
-        version = repository / name / "1"
-        version.mkdir(parents=True)
-        (version / "model.py").write_text(MODEL.format(output=given))
-        (version.parent / "config.pbtxt").write_text(CONFIG.format(name=name, input=list(taken), output=list(given)))
-
-
 def work(pipe: Connection, urls: dict[Transport, str], number: int) -> None:
     """One worker: for each (model, transport, seconds) that comes, the latencies in us of its requests."""
-    with ExitStack() as stack:
+    # Ctrl-C reaches it as well; the first process says what comes of it.
+    with suppress(KeyboardInterrupt), ExitStack() as stack:
         models = {
             (name, transport): stack.enter_context(Model(name, url=url, transport=transport))
             for name in SHAPES
@@ -157,9 +117,12 @@ def crowd(server: Server, count: int) -> Iterator[list[Connection]]:
 
 
 def measure(rounds: int, seconds: float, progress: Callable[[str], None] = lambda _: None) -> list[Cell]:
-    """Every cell in every round, the transports in turns; a first round that warms up is not counted."""
+    """Every cell in every round, the transports in turns; a first round that warms up is not counted.
+
+    Ctrl-C ends it with the rounds that are complete, when there is one.
+    """
     kept: dict[tuple[str, Transport, int], list[list[float]]] = {}
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, suppress(KeyboardInterrupt):
         build(Path(folder))
         with (
             launch(Settings(models=tuple(SHAPES), repository=Path(folder)), progress=progress) as server,
@@ -173,7 +136,15 @@ def measure(rounds: int, seconds: float, progress: Callable[[str], None] = lambd
                             took = _together(pipes[:workers], (name, transport, seconds if number else 0.2))
                             if number:
                                 kept.setdefault((name, transport, workers), []).append(took)
-    return [_cell(*key, times, seconds) for key, times in kept.items()]
+    return complete(kept, seconds)
+
+
+def complete(kept: Mapping[tuple[str, Transport, int], list[list[float]]], seconds: float) -> list[Cell]:
+    """The cells of the rounds that all of them have; raises `KeyboardInterrupt` where there is none."""
+    rounds = min((len(times) for times in kept.values()), default=0)
+    if len(kept) < len(SHAPES) * len(WORKERS) * len(TRANSPORTS) or not rounds:
+        raise KeyboardInterrupt
+    return [_cell(*key, times[:rounds], seconds) for key, times in kept.items()]
 
 
 def _together(pipes: Sequence[Connection], order: tuple[str, Transport, float]) -> list[float]:
@@ -250,8 +221,10 @@ def _spread(median: float, extremes: tuple[float, float]) -> str:
     return f"{median:.2f}x ({extremes[0]:.2f} to {extremes[1]:.2f})"
 
 
-def write(cells: Sequence[Cell], folder: Path, started_at: str, command: Sequence[str]) -> Path:
-    """One record of all cells and the ratios."""
+def write(
+    cells: Sequence[Cell], folder: Path, started_at: str, command: Sequence[str], *, partial: bool = False
+) -> Path:
+    """One record of all cells and the ratios; one of fewer rounds is marked, and does not replace a whole one."""
     folder.mkdir(parents=True, exist_ok=True)
     content = {
         "format": 1,
@@ -263,13 +236,15 @@ def write(cells: Sequence[Cell], folder: Path, started_at: str, command: Sequenc
         "cells": [asdict(cell) for cell in cells],
         "gains": [asdict(gain) for gain in gains(cells)],
     }
+    if partial:
+        content["partial"] = True
     draft = folder / ".transports.draft"
     draft.write_text(json.dumps(content, indent=1) + "\n")
-    return draft.rename(folder / "transports.json")
+    return draft.rename(folder / ("transports.partial.json" if partial else "transports.json"))
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure and print; exit code 1 when shared memory misses a gate or a server failed, 2 for a mistake."""
+    """Measure and print; exit code 1 for a missed gate or a failed server, 2 for a mistake, 130 after Ctrl-C."""
     parser = program_parser("python -m perf.transports", __doc__, example="--rounds 7 --results perf/results/clients")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=0.6, help="of one cell in one round (default 0.6)")
@@ -285,10 +260,15 @@ def _report(arguments: argparse.Namespace, command: list[str]) -> int:
     with Progress(console=console, transient=True) as bar:
         task = bar.add_task("transports", total=None)
         cells = measure(arguments.rounds, arguments.seconds, progress=lambda text: bar.update(task, description=text))
+    done = len(cells[0].per_second)
+    partial = done < arguments.rounds
     for table in tables(cells):
         console.print(table)
     if arguments.results:
-        console.print(f"written: {write(cells, arguments.results, started, command)}", markup=False)
+        console.print(f"written: {write(cells, arguments.results, started, command, partial=partial)}", markup=False)
+    if partial:
+        console.print(f"PARTIAL: stopped after {done} of {arguments.rounds} rounds.")
+        return INTERRUPTED
     return 0 if passed(gains(cells)) else 1
 
 

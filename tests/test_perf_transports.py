@@ -1,12 +1,14 @@
 """Ratios between transports from hand-made figures, and what passes the gates."""
 
+import itertools
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from perf.transports import TRANSPORTS, Cell, build, gains, passed, write
+from perf.transport_models import SHAPES, build
+from perf.transports import TRANSPORTS, WORKERS, Cell, complete, gains, passed, write
 
 MEDIANS = {"shared_memory": (100.0, 200.0, 100.0), "grpc": (160.0, 300.0, 200.0), "http": (200.0, 200.0, 200.0)}
 
@@ -39,6 +41,19 @@ def test_ratios_are_taken_within_a_round() -> None:
 )
 def test_the_gates(model: str, per_second: float, good: bool) -> None:
     assert passed(gains(cells(model, per_second))) is good
+
+
+def test_what_was_stopped_keeps_its_complete_rounds(tmp_path: Path) -> None:
+    keys = list(itertools.product(SHAPES, TRANSPORTS, WORKERS))
+    kept = {key: [[1.0, 3.0], [2.0]] for key in keys} | {keys[0]: [[1.0, 3.0], [2.0], [9.0]]}
+    found = complete(kept, 0.5)
+    assert {(cell.median_us, cell.per_second) for cell in found} == {((2.0, 2.0), (4.0, 2.0))}
+    with pytest.raises(KeyboardInterrupt):
+        complete({keys[0]: [[1.0]]}, 0.5)
+    whole = write(found, tmp_path, "", []).read_text()
+    record = json.loads(write(found, tmp_path, "", [], partial=True).read_text())
+    assert record == json.loads(whole) | {"partial": True}
+    assert (tmp_path / "transports.json").read_text() == whole
 
 
 def test_models_and_record(tmp_path: Path) -> None:
