@@ -85,9 +85,9 @@ def samples_have_every_input(config: Configuration) -> Iterator[Found]:
 def samples_have_known_inputs(config: Configuration) -> Iterator[Found]:
     """A warm-up sample fills an input that the model does not declare.
 
-    A client's request with such an input is refused; a sample with one reaches the backend as it is. onnxruntime fails on
-    it: the model is refused, "failed to run warmup sample", or tritonserver 2.51 aborts, as it now and then does over a
-    warm-up that fails (measured). A Python model loads, and its `execute` sees a tensor that no request has.
+    A client's request with such an input is refused; a sample with one reaches the backend as it is. onnxruntime fails
+    on it: the model is refused, "failed to run warmup sample", or tritonserver 2.51 aborts, as it now and then does
+    over a warm-up that fails (measured). A Python model loads, and its `execute` sees a tensor that no request has.
 
     Source: core, backend_model_instance.cc (GenerateWarmupData does not compare the names).
     Fix: correct the name, or remove it.
