@@ -147,12 +147,24 @@ class Coalescer:
                 _hand_out(calls, await self._send(_merged(calls), _common(calls)))
             except (InvalidInputError, ServerFailureError):
                 # One of them may have spoiled it for all: each gets the answer or the error that is its own.
-                await asyncio.gather(*(self._single(call) for call in calls if not call.answer.done()))
+                await self._one_by_one(calls)
             except Exception as error:
                 for call in calls:
                     _fail(call, error)
         elif calls:
             await self._single(calls[0])
+
+    async def _one_by_one(self, calls: Sequence[_Call]) -> None:
+        """A request for each call, the next when one is answered: all at once would not fit into a short queue."""
+        for call in calls:
+            if call.answer.done():
+                continue
+            request = asyncio.get_running_loop().create_task(self._single(call))
+            try:
+                # A caller that gives up ends the request as well.
+                await asyncio.wait((request, call.answer), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                request.cancel()
 
     def _end(self, group: _Group) -> None:
         """Whatever still waits for a request that will not come back was closed."""

@@ -126,7 +126,7 @@ class Metadata:
                 + (
                     "Pass bytes or str."
                     if tensor.dtype.hasobject
-                    else f"Convert it: array.astype(numpy.{tensor.dtype})."
+                    else f"Convert it: array.astype(numpy.{tensor.dtype.type.__name__})."
                 )
             )
         if tensor.dtype.hasobject and not all(isinstance(one, bytes | str) for one in array.flat):

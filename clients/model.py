@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from clients.connection import DEFAULT_URL, BlockingConnection
 from clients.contract import Array, Metadata
-from clients.errors import ClosedError
+from clients.errors import ClosedError, ServerFailureError, ServerUnreachableError
 from clients.exchange import Exchange, Transport
 from clients.rest import BlockingRestConnection
 from clients.steps import Step, Steps, T, run
@@ -71,14 +71,18 @@ class Model:
         return answer(self.metadata, self._run(self._exchange.infer(checked, terms)))
 
     def close(self) -> None:
-        """Unregister the shared memory and end the connection; a call after that raises `ClosedError`."""
+        """Unregister the shared memory and end the connection.
+
+        Calls of other threads that are in flight, and calls after that, raise `ClosedError`. HTTP has no word for
+        that: what is in flight there is still answered.
+        """
         if self._process != os.getpid():
             return
         try:
             self._run(self._exchange.close())
         finally:
-            self._connection.close()
             self._process = 0
+            self._connection.close()
 
     def _run(self, steps: Steps[T]) -> T:
         if self._process != os.getpid():
@@ -86,7 +90,13 @@ class Model:
         return run(steps, self._call)
 
     def _call(self, step: Step) -> Any:
-        return self._connection.call(step, self._name)
+        try:
+            return self._connection.call(step, self._name)
+        except (ServerFailureError, ServerUnreachableError, ValueError) as error:
+            # What gRPC says of a call that a closed connection ends, and of one that it does not begin any more.
+            if self._process != os.getpid():
+                raise ClosedError(closed(self._name)) from error
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -96,7 +106,15 @@ class Model:
 
 
 def answer(metadata: Metadata, found: Mapping[str, Array]) -> Any:
-    """The outputs in the configuration's order: one alone, several as a tuple."""
+    """The outputs in the configuration's order: one alone, several as a tuple.
+
+    Raises `ServerFailureError` when the answer lacks one of them.
+    """
+    if missing := [tensor.name for tensor in metadata.outputs if tensor.name not in found]:
+        raise ServerFailureError(
+            f"'{metadata.name}' answered without {missing}, which its configuration declares as output: a fault of the "
+            "model. Let it set every declared output, or take those that it may leave out off the configuration."
+        )
     ordered = tuple(found[tensor.name] for tensor in metadata.outputs)
     return ordered[0] if len(ordered) == 1 else ordered
 

@@ -11,6 +11,7 @@ import hashlib
 import mmap
 import os
 import secrets
+import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -67,10 +68,11 @@ class Region:
 class Ring:
     """A client's regions: the free ones, the last used on top, and those that the server may still write to.
 
-    Callers hold a lock.
+    Callers hold a lock, but not to create one: that takes its time.
     """
 
     def __init__(self) -> None:
+        self._counting = threading.Lock()
         self._free: list[Region] = []
         self.retired: list[Region] = []
         self.bytes = 0
@@ -92,14 +94,15 @@ class Ring:
         Sizes are powers of two, so that requests that grow do not make a new one each.
         """
         rounded = _rounded(size)
-        if self.bytes + rounded > LIMIT_BYTES:
-            return None
+        with self._counting:
+            if self.bytes + rounded > LIMIT_BYTES:
+                return None
+            self.bytes += rounded
         try:
-            region = Region(rounded)
+            return Region(rounded)
         except OSError:
+            self._count(-rounded)
             return None
-        self.bytes += rounded
-        return region
 
     def outgrown(self, size: int) -> list[Region]:
         """Retire the free regions that a request of `size` bytes found too small; all that are retired."""
@@ -117,7 +120,7 @@ class Ring:
         """Forget a region that the server does not have (any more)."""
         if region in self.retired:
             self.retired.remove(region)
-        self.bytes -= region.size
+        self._count(-region.size)
         region.unlink()
         region.close()
 
@@ -125,6 +128,10 @@ class Ring:
         """All regions that no request uses, retired."""
         self.retire(self._free)
         return list(self.retired)
+
+    def _count(self, more: int) -> None:
+        with self._counting:
+            self.bytes += more
 
 
 def _rounded(size: int) -> int:

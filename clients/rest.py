@@ -4,6 +4,7 @@ HTTP has no word for cancelling: a request that nobody waits for any more runs t
 """
 
 import asyncio
+import contextlib
 import http.client
 import json
 import socket
@@ -32,6 +33,7 @@ class BlockingRestConnection:
     def __init__(self, url: str) -> None:
         self.url = checked(url)
         self._idle: list[http.client.HTTPConnection] = []
+        self._closed = False
 
     def call(self, step: Step, model: str) -> Any:
         """One call of the protocol about `model`; its answer as over gRPC, or a `ClientError`."""
@@ -59,6 +61,8 @@ class BlockingRestConnection:
                     "HTTP port is not its gRPC port."
                 ) from error
             self._idle.append(connection)
+            if self._closed:
+                self.close()
             return _checked(answer, step, self.url, model)
 
     def _once(
@@ -83,9 +87,11 @@ class BlockingRestConnection:
         return response.status, response.headers.get(LENGTH), response.read()
 
     def close(self) -> None:
-        """End the idle connections."""
-        while self._idle:
-            self._idle.pop().close()
+        """End the idle connections; one with a request in flight ends when that is answered."""
+        self._closed = True
+        with contextlib.suppress(IndexError):  # several threads may take them out
+            while True:
+                self._idle.pop().close()
 
 
 class RestConnection:

@@ -25,7 +25,7 @@ from clients.errors import (
 from clients.layout import Layout, contents, head, lay_out
 from clients.lease import Lease
 from clients.regions import CANARY_BYTES, CANARY_LEAST_BYTES, Region, Ring
-from clients.steps import Step, Steps, ending
+from clients.steps import Step, Steps, Work, ending
 
 UNKNOWN_REGION = "Unable to find shared memory region"
 TOO_SMALL = re.compile(r"output '(.*)' \((\d+) bytes\) should be at least (\d+) bytes")
@@ -47,6 +47,8 @@ class SharedMemory:
     def __init__(self, metadata: Metadata, url: str, version: str) -> None:
         self._metadata, self._url, self._version = metadata, url, version
         self._ring, self._lock = Ring(), threading.Lock()
+        # Taken before the other one, and for as long as the reaper and the memory take.
+        self._creating, self._closed = threading.Lock(), False
         self._lease: Lease | None = None
         self._largest: dict[str, int] = {}
         self._on_device = True
@@ -168,7 +170,7 @@ class SharedMemory:
 
     def _region(self, size: int, ends: float | None) -> Steps[Region | None]:
         with self._lock:
-            if not self.works:
+            if not self.works or self._closed:
                 return None
             if region := self._ring.take(size):
                 return region
@@ -190,7 +192,7 @@ class SharedMemory:
         with self._lock:
             retired = self._ring.outgrown(size)
         yield from self._release(retired, ends)
-        region = self._held(size)
+        region = yield Work(lambda: self._held(size), self._give_up)
         if region is None:
             return None
         request = pb.SystemSharedMemoryRegisterRequest(name=region.name, key=f"/{region.name}", byte_size=region.size)
@@ -212,19 +214,35 @@ class SharedMemory:
         return region
 
     def _held(self, size: int) -> Region | None:
-        """A new region of which the reaper knows; without a reaper there is none, and no memory is shared."""
-        with self._lock:
+        """A new region of which the reaper knows; without a reaper there is none, and no memory is shared.
+
+        Blocks until there is one: `_lock`, for which everybody waits, is taken only for moments.
+        """
+        with self._creating:
             region = None
             try:
-                self._lease = self._lease or Lease(self._url)
+                lease = self._lease or Lease(self._url)
                 if region := self._ring.create(size):
-                    self._lease.hold(region.name)
+                    lease.hold(region.name)
             except OSError:
                 self.works = False
-                if region:
-                    self._ring.discard(region)
+                self._give_up(region)
                 return None
-            return region
+            with self._lock:
+                self._lease, closed = lease, self._closed
+        if closed:
+            lease.close()
+            self._give_up(region)
+            return None
+        return region
+
+    def _give_up(self, region: Region | None) -> None:
+        """The server was not asked to open it."""
+        if region:
+            with self._lock:
+                self._ring.discard(region)
+            if self._lease:
+                self._lease.drop(region.name)
 
     def _sweep(self, ends: float | None) -> Steps[None]:
         """Remove what killed clients left, if their reaper was killed as well."""
@@ -254,6 +272,7 @@ class SharedMemory:
     def close(self) -> Steps[None]:
         """Unregister what no request uses; the reaper does the rest as soon as none does."""
         with self._lock:
+            self._closed = True
             everything = self._ring.drain()
         try:
             yield from self._release(everything)

@@ -43,6 +43,12 @@ BODIES = {
         if (x < 0).any():
             return pb_utils.InferenceResponse(error=pb_utils.TritonError("no roots of negative numbers"))
         return response(y=np.sqrt(x))""",
+    # The same, and sleeps where it does not fail.
+    "narrow": """x = array(request, "x")
+        if (x < 0).any():
+            return pb_utils.InferenceResponse(error=pb_utils.TritonError("no time before now"))
+        time.sleep(float(x.max()))
+        return response(y=x)""",
     # Sleeps for as many seconds as the request says, and tells which execution it was.
     "slow": """x = array(request, "x")
         time.sleep(float(x.max()))
@@ -81,6 +87,7 @@ dynamic_batching { }
 """,
     "picky": f"max_batch_size: 8\n{X}dynamic_batching {{ }}\n",
     "slow": f"max_batch_size: 8\n{X}dynamic_batching {{ }}\n",
+    "narrow": f"max_batch_size: 8\n{X}dynamic_batching {{ default_queue_policy {{ max_queue_size: 2 }} }}\n",
     # One row an execution, a queue of three, and requests that may bring their own time limit: no prefetching.
     "queued": f"""max_batch_size: 1
 {X}dynamic_batching {{

@@ -108,6 +108,41 @@ def test_one_bad_call_fails_alone(client_server: Server) -> None:
     assert (found.requests + found.failed_requests, found.rows) == (6, 10)
 
 
+def test_calls_that_are_sent_again_fit_into_a_short_queue(client_server: Server) -> None:
+    async def scenario(model: AsyncModel) -> None:
+        times = (0.03, 0.03, -1, 0.03, 0.03, 0.03, 0.03, 0.03)
+        answers: list[Any] = await asyncio.gather(
+            *(model.predict(value(seconds)) for seconds in times), return_exceptions=True
+        )
+        assert [type(answer) for answer in answers] == [np.ndarray] * 2 + [ServerFailureError] + [np.ndarray] * 5
+
+    found = counted(client_server, "narrow", scenario)
+    assert (found.requests + found.failed_requests, found.batches) == (9, {8: 1, 1: 8})
+
+
+@pytest.mark.parametrize("number", [0, 2])
+def test_a_call_that_is_cancelled_is_not_sent_again_or_never_runs(client_server: Server, number: int) -> None:
+    async def scenario(model: AsyncModel) -> None:
+        first = asyncio.create_task(model.predict(value(0.3), request_id="first"))
+        await asyncio.sleep(0.1)
+        together = [asyncio.create_task(model.predict(value(seconds))) for seconds in (0, -1, 0)]
+        await asyncio.sleep(0.1)
+        # Too many rows to be executed with the three, so that their failure is known while it runs.
+        last = asyncio.create_task(model.predict(value(0.5, 8), request_id="last"))
+        await first
+        await asyncio.sleep(0.2)
+        # The first of the three was sent again and waits in the server's queue, the others' turn has not come.
+        together[number].cancel()
+        answers = await asyncio.gather(*together, last, return_exceptions=True)
+        kinds: list[type] = [np.ndarray, ServerFailureError, np.ndarray, np.ndarray]
+        kinds[number] = asyncio.CancelledError
+        assert [type(answer) for answer in answers] == kinds
+
+    found = counted(client_server, "narrow", scenario)
+    # Alone: "first", and two of the three again.
+    assert found.batches == {1: 3, 3: 1, 8: 1}
+
+
 def test_an_answer_of_other_rows_is_nobodys(client_server: Server) -> None:
     """The model answers one row, whatever it is asked: two calls in one request cannot be told apart."""
 

@@ -8,7 +8,8 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from clients.contract import Metadata
-from clients.errors import InvalidInputError
+from clients.errors import InvalidInputError, ServerFailureError
+from clients.model import answer
 
 PAIR = """
 name: "pair" max_batch_size: 4
@@ -72,6 +73,22 @@ def test_arrays_get_the_names_of_the_configuration() -> None:
 def test_what_does_not_fit_is_named(arrays: list[Any], words: str) -> None:
     with pytest.raises(InvalidInputError, match=words):
         metadata().check(arrays)
+
+
+@pytest.mark.parametrize("kind", ["BOOL", "FP16", "INT64", "UINT8"])
+def test_the_dtype_of_the_hint_is_one_that_this_numpy_has(kind: str) -> None:
+    one = metadata(f'name: "m" input {{ name: "x" data_type: TYPE_{kind} dims: [ 1 ] }}')
+    with pytest.raises(InvalidInputError, match="Convert it") as raised:
+        one.check([np.ones(1, np.complex64)])
+    name = str(raised.value).rpartition("numpy.")[2].removesuffix(").")
+    assert np.dtype(getattr(np, name)) == one.inputs[0].dtype
+
+
+def test_an_answer_without_a_declared_output_is_the_models_fault() -> None:
+    y = np.ones((1, 3, 5))
+    assert answer(metadata(), {"z": A, "y": y})[0] is y
+    with pytest.raises(ServerFailureError, match=r"'pair' answered without \['z'\], which its configuration declares"):
+        answer(metadata(), {"y": y})
 
 
 def test_a_dtype_that_numpy_does_not_have() -> None:

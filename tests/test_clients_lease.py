@@ -1,12 +1,14 @@
 """What is left of a client's shared memory when it ends in any way: nothing."""
 
 import asyncio
+import contextlib
 import mmap
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import numpy as np
@@ -182,6 +184,66 @@ def test_memory_of_the_same_name_that_is_not_ours(client_server: Server, monkeyp
         for _ in range(2):
             with pytest.raises(TransportError, match="cannot open this machine's shared memory"):
                 model.predict(0 * ONE)
+
+
+@contextlib.asynccontextmanager
+async def slow_reaper(monkeypatch: pytest.MonkeyPatch, asked: Callable[[], None]) -> AsyncIterator[None]:
+    """A reaper on the loop of its clients, which answers after `asked`, and never while they block the loop."""
+    address = f"\0triton-client-test-{os.getpid()}"
+    monkeypatch.setattr("clients.lease._address", lambda _: address)
+    monkeypatch.setattr("clients.lease.START_S", 2.0)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked()
+        await asyncio.sleep(0.1)
+        writer.write(b"1\n")
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_unix_server(serve, address):
+        yield
+
+
+@pytest.mark.server
+def test_a_reaper_that_hangs_does_not_block_the_loop(client_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with (
+            slow_reaper(monkeypatch, lambda: None),
+            AsyncModel("slow", url=client_server.grpc_url, transport="shared_memory") as model,
+        ):
+            assert (await model.predict(0 * ONE)).item() > 0
+            assert len(registered(client_server)) == 1
+
+    asyncio.run(scenario())
+    assert registered(client_server) == []
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("closes", [False, True])
+def test_a_call_that_ends_while_the_reaper_hangs_leaves_nothing(
+    client_server: Server, monkeypatch: pytest.MonkeyPatch, closes: bool
+) -> None:
+    a, b = np.ones((1, 100_000), np.float32), np.ones((1, 2), np.int32)
+
+    async def scenario() -> None:
+        hanging = asyncio.Event()
+        async with slow_reaper(monkeypatch, hanging.set), AsyncModel("pair", url=client_server.grpc_url) as model:
+            call = asyncio.create_task(model.predict(a, b))
+            await hanging.wait()
+            if closes:
+                await model.close()
+            else:
+                call.cancel()
+            with pytest.raises(ClosedError if closes else asyncio.CancelledError):
+                await call
+            await asyncio.sleep(0.3)  # the reaper has answered, and the thread made a region
+            assert (registered(client_server), files()) == ([], [])
+            if not closes:
+                assert (await model.predict(a, b))[1].sum() == 2 * a.sum()
+                assert len(registered(client_server)) == 1
+
+    asyncio.run(scenario())
+    assert (registered(client_server), files()) == ([], [])
 
 
 @pytest.mark.server

@@ -5,6 +5,7 @@ import json
 import os
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -237,6 +238,20 @@ def test_closing_ends_calls_in_flight_with_an_error_of_theirs(client_server: Ser
         assert isinstance(answers[1], asyncio.CancelledError)
 
     asyncio.run(leave())
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_closing_ends_the_calls_of_other_threads(client_server: Server, transport: Transport) -> None:
+    model = Model("slow", url=address(client_server, transport), transport=transport)
+    with ThreadPoolExecutor() as threads:
+        calls = [threads.submit(model.predict, 0.3 * ONE) for _ in range(2)]
+        time.sleep(0.1)
+        model.close()
+        ends = [call.exception() for call in calls]
+    # HTTP has no cancelling: what is on its way there is answered.
+    assert [type(end) for end in ends] == [type(None) if transport == "http" else ClosedError] * 2
+    with pytest.raises(ClosedError):
+        model.predict(ONE)
 
 
 def test_a_deadline_counts_while_all_threads_are_busy(client_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 import os
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from clients import regions
 from clients.contract import Metadata
 from clients.errors import ServerFailureError, ServerUnreachableError, TimedOutError
 from clients.shared_memory import SharedMemory
-from clients.steps import Step, Steps
+from clients.steps import Step, Steps, Work, run
 
 CONFIG = """name: "m" max_batch_size: 4
 input { name: "x" data_type: TYPE_FP32 dims: [ 4 ] } output { name: "y" data_type: %s dims: [ 1 ] }"""
@@ -38,17 +37,14 @@ def shared() -> Iterator[SharedMemory]:
 
 def finish(steps: Steps[Any]) -> None:
     """Every step succeeds."""
-    with suppress(StopIteration):
-        next(steps)
-        while True:
-            steps.send(pb.SystemSharedMemoryStatusResponse())
+    run(steps, lambda _: pb.SystemSharedMemoryStatusResponse())
 
 
 def ask(steps: Steps[Any], *succeed: str) -> Step:
     """The first step that is none of `succeed`; those succeed."""
     step = next(steps)
-    while step.method.removeprefix("SystemSharedMemory") in succeed:
-        step = steps.send(pb.SystemSharedMemoryStatusResponse())
+    while isinstance(step, Work) or step.method.removeprefix("SystemSharedMemory") in succeed:
+        step = steps.send(step.do() if isinstance(step, Work) else pb.SystemSharedMemoryStatusResponse())
     return step
 
 

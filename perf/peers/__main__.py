@@ -184,11 +184,11 @@ def report(arguments: argparse.Namespace, command: list[str]) -> int:
     if len({dataclasses.astuple(one.limits) for one in points}) > 1:
         raise Mistake(f"{arguments.results}: holds records of other limits. Name another folder with --results.")
     terminal().print(point.table(points))
-    return 0
+    return 0 if point.passed(points) else 1
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit code 1 when a server failed or answered wrongly, 2 for a mistake in the call."""
+    """Exit code 1 when a gate was missed or a server failed or answered wrongly, 2 for a mistake in the call."""
     parser = program_parser("python -m perf.peers", __doc__, example="--rounds 5 --results perf/results/peers")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.0, help="of one turn (default: 1)")

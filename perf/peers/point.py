@@ -124,5 +124,11 @@ def table(points: Sequence[Point]) -> Table:
     return made
 
 
+def passed(points: Sequence[Point]) -> bool:
+    """Whether the median share of each server that has a gate, and was measured, reaches it."""
+    shares = {name: [point.share for point in points if point.contender == name] for name in GATES}
+    return all(_median(mine) >= GATES[name] for name, mine in shares.items() if mine)
+
+
 def _median(values: Sequence[float]) -> float:
     return statistics.median(values) if values else 0.0
