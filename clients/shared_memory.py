@@ -192,7 +192,7 @@ class SharedMemory:
         with self._lock:
             retired = self._ring.outgrown(size)
         yield from self._release(retired, ends)
-        region = yield Work(lambda: self._held(size), self._give_up)
+        region: Region | None = yield Work(lambda: self._held(size), self._give_up)
         if region is None:
             return None
         request = pb.SystemSharedMemoryRegisterRequest(name=region.name, key=f"/{region.name}", byte_size=region.size)
