@@ -75,6 +75,8 @@ class AsyncModel:
         Cancelling the task cancels the request on the server. Raises `InvalidInputError` before anything is sent, or
         another `ClientError`.
         """
+        if not self._process:
+            raise ClosedError(f"'{self._name}' is not open. Call it inside: async with AsyncModel(...) as model.")
         if self._connection is None or self._closing or self._process != os.getpid():
             raise ClosedError(closed(self._name))
         checked = self.metadata.check(arrays)

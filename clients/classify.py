@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 from rich.table import Table
 from rich.text import Text
 
 from clients.async_model import AsyncModel
 from clients.connection import DEFAULT_URL
 from clients.errors import ClientError
+from clients.picture_file import content, require
 from export.terminal import guarded, program_parser, terminal
 
 MODEL = "image_classification"
@@ -38,14 +38,14 @@ async def classify(pictures: Sequence[Path], *, url: str = DEFAULT_URL, model: s
     One request per picture, all in flight together. Raises `ClientError` when the server is not there.
     """
     async with AsyncModel(model, url=url) as classifier:
+        require(classifier, ("LABEL", "PROBABILITY", "CLASS"), MODEL)
         return await asyncio.gather(*(_ask(classifier, picture) for picture in pictures))
 
 
 async def _ask(classifier: AsyncModel, picture: Path) -> Answer:
     try:
-        content = np.array([[picture.read_bytes()]], dtype=np.object_)
-        labels, probabilities, _ = await classifier.predict(content)
-    except (OSError, ClientError) as error:
+        labels, probabilities, _ = await classifier.predict(content(picture))
+    except (ValueError, ClientError) as error:
         return error
     return [
         Guess(label=label.decode(), probability=float(probability))

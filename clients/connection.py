@@ -139,7 +139,8 @@ class Connection:
 
 def checked(url: str) -> str:
     """The address, when it is host:port; raises `AddressError` for anything else."""
-    if "://" in url or not url.rpartition(":")[2].isdecimal():
+    port = url.rpartition(":")[2]
+    if "://" in url or not port.isdecimal() or not 0 < int(port) < 1 << 16:
         raise AddressError(f"{url}: not an address. Write host:port, for example {DEFAULT_URL}.")
     return url
 

@@ -154,7 +154,7 @@ class Metadata:
         if not 1 <= count <= self.max_batch_size:
             raise InvalidInputError(
                 f"'{self.name}': one request has 1 to {self.max_batch_size} rows (max_batch_size), given were {count}. "
-                "Split it into several."
+                + ("Split it into several." if count else "Pass one row at least.")
             )
 
 

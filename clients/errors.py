@@ -96,5 +96,7 @@ def explained(status: str, text: str, url: str, model: str) -> ClientError:
             "its gRPC port is not its HTTP port."
         )
     if error is NotReadyError:
-        return error(f"{url}: the server runs but '{model}' is not ready there. Serve it: make serve MODEL={model}.")
+        return error(
+            f"{url}: the server runs but '{model}' is not ready there ({text}). Serve it: make serve MODEL={model}."
+        )
     return error(f"{url}: '{model}' answered: {text}")

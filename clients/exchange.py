@@ -1,7 +1,7 @@
 """What happens between a caller's arrays and its answer, over the transport that suits: the steps of both clients."""
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, get_args
 
 from tritonclient.grpc import service_pb2 as pb
 
@@ -23,6 +23,8 @@ class Exchange:
     metadata: Metadata
 
     def __init__(self, model: str, version: str, url: str, transport: Transport) -> None:
+        if transport not in (known := get_args(Transport)):
+            raise TransportError(f'transport="{transport}" is none of {", ".join(known)}. Write one of them.')
         self._model, self._version, self._url, self._transport = model, version, url, transport
         self._shared: SharedMemory | None = None
         self._heads: dict[object, bytes] = {}

@@ -39,8 +39,8 @@ class Model:
         timeout_s: float | None = None,
     ) -> None:
         self._name, self._timeout_s, self._process = name, timeout_s, os.getpid()
-        self._connection = BlockingRestConnection(url) if transport == "http" else BlockingConnection(url)
         self._exchange = Exchange(name, str(version), url, transport)
+        self._connection = BlockingRestConnection(url) if transport == "http" else BlockingConnection(url)
         try:
             self.metadata = self._run(self._exchange.open(timeout_s))
         except BaseException:

@@ -8,11 +8,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 from clients.async_model import AsyncModel
 from clients.connection import DEFAULT_URL
 from clients.errors import ClientError
+from clients.picture_file import content, require
 from export.terminal import complain, guarded, program_parser, terminal
 
 MODEL = "text_reading"
@@ -25,13 +24,14 @@ async def read_pages(pages: Sequence[Path], *, url: str = DEFAULT_URL, model: st
     One request per page, all in flight together. Raises `ClientError` when the server is not there.
     """
     async with AsyncModel(model, url=url) as reader:
+        require(reader, ("TEXT",), MODEL)
         return await asyncio.gather(*(_read(reader, page) for page in pages))
 
 
 async def _read(reader: AsyncModel, page: Path) -> Answer:
     try:
-        found = await reader.predict(np.array([[page.read_bytes()]], dtype=np.object_))
-    except (OSError, ClientError) as error:
+        found = await reader.predict(content(page))
+    except (ValueError, ClientError) as error:
         return error
     text: str = found[0, 0].decode()
     return text.splitlines()
@@ -41,13 +41,13 @@ def show(pages: Sequence[Path], *, url: str = DEFAULT_URL, model: str = MODEL) -
     """Print the lines of each page; 1 when one could not be read."""
     answers = asyncio.run(read_pages(pages, url=url, model=model))
     for page, answer in zip(pages, answers, strict=True):
+        if isinstance(answer, Exception):
+            complain(answer if str(answer).startswith(str(page)) else f"{page}: {answer}")
+            continue
         if len(pages) > 1:
             terminal().print(f"{page}:", markup=False)
-        if isinstance(answer, Exception):
-            complain(f"{page}: {answer}")
-        else:
-            for line in answer:
-                terminal().print(line, markup=False)
+        for line in answer:
+            terminal().print(line, markup=False)
     return 1 if any(isinstance(answer, Exception) for answer in answers) else 0
 
 

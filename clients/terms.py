@@ -18,7 +18,9 @@ class Terms:
     parameters: Mapping[str, Parameter] | None = None
 
     def __post_init__(self) -> None:
-        """Raise `InvalidInputError` for a parameter that the protocol has no field for."""
+        """Raise `InvalidInputError` for a parameter that the protocol has no field for, and for no time at all."""
+        if self.timeout_s is not None and not self.timeout_s > 0:
+            raise InvalidInputError(f"timeout_s is {self.timeout_s}: no time to answer in. Give more than 0 seconds.")
         for name, value in (self.parameters or {}).items():
             if type(value) not in wire.FIELDS:
                 raise InvalidInputError(

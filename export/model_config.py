@@ -40,6 +40,8 @@ def files(added: Added) -> dict[str, str]:
 def _config(added: Added, dynamic: bool, instances: int, told: str = "") -> str:
     lines = [f"# {added.deployment.name}, from {added.origin}."]
     lines += [f"# {told}"] if told else []
+    if added.batched and not told:
+        lines.append("# doctor: ignore=B201 in=baseline it runs every request alone, to compare with.")
     lines += [f'name: "{added.deployment.name}"', 'backend: "onnxruntime"', *_batch_size(added)]
     lines += ["input [", *_tensors(added, added.signature.inputs), "]"]
     lines += ["output [", *_tensors(added, added.signature.outputs), "]", "", *_instances(added.deployment, instances)]

@@ -4,10 +4,15 @@ Mistake   the user's: exit code 2
 Failure   of something else, a server or a proof: exit code 1
 """
 
+import os
+import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable
 
 from rich.console import Console
+
+# Of a table that goes into a file or a pipe: wide enough that no name is cut.
+FILE_COLUMNS = 200
 
 
 class Mistake(Exception):  # noqa: N818 - it is what the user made
@@ -20,7 +25,8 @@ class Failure(Exception):  # noqa: N818
 
 def terminal() -> Console:
     """A console that prints names, paths and numbers as they are (no `:end:` turned into a picture)."""
-    return Console(soft_wrap=True, highlight=False, emoji=False)
+    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else FILE_COLUMNS
+    return Console(soft_wrap=True, highlight=False, emoji=False, width=width)
 
 
 def complain(message: object) -> None:

@@ -65,6 +65,18 @@ def test_overrides_replace_values_and_leave_files_alone(tmp_path: Path) -> None:
     assert not Overrides(max_batch_size=4).apply(before).HasField("dynamic_batching")
 
 
+def test_the_models_that_a_model_calls_come_along_as_its_variant_has_them() -> None:
+    name = "image_classification"
+    wanted = Overrides(max_batch_size=4).apply(read(name, "baseline"))
+    with variant(wanted, model_folder(name), "baseline") as repository:
+        made = {folder.name: read_config(folder / "config.pbtxt") for folder in repository.iterdir()}
+    assert set(made) == {name, "image_preprocess", "resnet50", "image_postprocess"}
+    assert made.pop(name).max_batch_size == 4
+    for step, config in made.items():
+        assert config == read(step, "baseline")
+        assert not config.HasField("dynamic_batching")
+
+
 def test_an_override_without_a_place_is_refused() -> None:
     with pytest.raises(Mistake, match=r"has no parameter 'speed' to replace\. It has: fixed_ms, row_ms"):
         Overrides(parameters={"speed": "1"}).apply(read(MODEL, None))

@@ -454,3 +454,14 @@ def test_loading_it_ends_the_server(tmp_path: Path) -> None:
         with pytest.raises(OSError, match=r"closed|reset|refused"):
             triton.load(bad("R332"))
         assert ended(triton)
+
+
+@pytest.mark.parametrize("code", ["W605", "W608", "W609"])
+def test_warm_ups_that_fail_are_refused_or_end_the_server(code: str, tmp_path: Path) -> None:
+    with examiner(tmp_path) as triton:
+        try:
+            said = triton.load(bad(code))
+        except OSError:
+            assert ended(triton)
+        else:
+            assert "failed to run warmup sample" in said

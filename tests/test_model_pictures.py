@@ -190,7 +190,13 @@ def test_the_client_prints_a_line_for_each_class_and_one_for_a_corrupt_picture(
     printed = capsys.readouterr().out
     assert "class_002" in printed
     assert "Send the whole file" in printed
-    assert "No such file" in printed
+    assert "no such file" in printed
+
+
+def test_a_model_for_something_else_is_refused(pipelines: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    page = str(PAGES / "page.png")
+    assert read_page.main([page, "--url", pipelines.grpc_url, "--model", "image_classification"]) == 2
+    assert "Name a model like text_reading" in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """Length-aware execution: the split is the cheapest there is, and its cost is learned from the runs."""
 
+import asyncio
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from parameters import ParameterError
 from streams import Stream, counted
 from tiny_models import parameters, ragged_padded
 
+from clients.connection import Connection, connect
 from perf.padding_share import PaddingShare
 from serve.launcher import Settings, launch
 
@@ -200,3 +202,33 @@ def test_the_server_runs_the_cheapest_split(tmp_path: Path) -> None:
     assert totals["split"].requests == 8
     assert split == PaddingShare(own=sum(lengths), computed=sum(longest * rows for longest, rows in set(runs.values())))
     assert plain == PaddingShare(own=0, computed=0)  # only what may be split is counted
+
+
+@pytest.mark.server
+def test_short_items_are_answered_while_a_long_one_still_runs(tmp_path: Path) -> None:
+    """The long item is sent first, so where all were answered together its answer would not come last."""
+    values = parameters(padding_budget="elements", padding_budget_run_elements="10")
+    delay = "dynamic_batching { max_queue_delay_microseconds: 5000000 }"
+    ragged_padded(tmp_path, "early", config=values + delay, rows=3, width=256)
+    lengths = [8000, 2, 1]
+
+    async def batch(connection: Connection) -> list[int]:
+        answered: list[int] = []
+
+        async def send(length: int) -> None:
+            answer = await connection.infer("early", {"X": np.full((1, length), 1, dtype=np.float32)})
+            assert answer["Y"][0].tolist() == pytest.approx([length, *({8000: (8000, 1)}.get(length, (2, 2)))])
+            answered.append(length)
+
+        await asyncio.gather(*map(send, lengths))
+        return answered
+
+    async def batches(url: str) -> list[list[int]]:
+        async with connect(url) as connection:
+            return [await batch(connection) for _ in range(4)]
+
+    with launch(Settings(models=("early",), repository=tmp_path)) as running:
+        found = asyncio.run(batches(running.grpc_url))
+        assert counted(running.grpc_url, "early", executions=4).batches == {3: 4}
+    # The first batch shows how long the long item takes.
+    assert [one[-1] for one in found[1:]] == [8000] * 3

@@ -64,7 +64,7 @@ def test_the_text_names_the_input_the_rule_and_the_change(tmp_path: Path, capsys
     assert "another shape of X" in said or ("another" in said and "shape of X" in said)
     assert "1.00 rows per execution" in said
     assert "Best single change: allow_ragged_batch: true on X. Predicted: 15.38 rows per execution" in said
-    assert "10 ms (assumed" in said
+    assert "10 ms whatever its rows (assumed" in said
 
 
 @pytest.mark.parametrize(
@@ -78,6 +78,11 @@ def test_the_text_names_the_input_the_rule_and_the_change(tmp_path: Path, capsys
             "no preferred_batch_size",
         ),
         (X + "max_batch_size: 4 dynamic_batching { } " + ONE, burst(64), "max_batch_size: 32"),
+        (
+            X + "max_batch_size: 4 dynamic_batching { preferred_batch_size: [ 4 ] } " + ONE,
+            burst(64),
+            "max_batch_size: 32 and preferred_batch_size: [32]",
+        ),
         (
             X.replace("] }", "] optional: true }").replace("-1", "4") + "max_batch_size: 8 dynamic_batching { } " + ONE,
             burst(64, shapes=[{"X": (4,)}, {}]),
@@ -100,6 +105,15 @@ def test_the_change_that_helps_most(text: str, requests: list[Request], best: st
     else:
         assert found.best is not None
         assert found.best.change.text == best
+
+
+def test_one_instance_is_of_the_same_kind() -> None:
+    """On a machine with a GPU a group without a kind would move there."""
+    group = "instance_group [ { count: 2 kind: KIND_CPU } ]"
+    found = studied(X + "max_batch_size: 8 dynamic_batching { } " + group, burst(40, gap_ms=4))
+    (one,) = (trial for trial in found.trials if trial.change.text == "instance_group [ { count: 1 kind: KIND_CPU } ]")
+    assert one.change.rules.instances == 1
+    assert found.gain(one) > 1.5
 
 
 def test_a_queue_policy_that_makes_requests_wait_for_a_poll_goes() -> None:
@@ -157,6 +171,10 @@ def test_a_file_of_requests(tmp_path: Path) -> None:
         ('{"inputs": {"X": [2]}, "rows": 0}', '"rows" is 0, not a whole number from 1 up'),
         ('{"inputs": {"X": [2]}, "at_ms": -1}', '"at_ms" is -1, not a number'),
         ('{"inputs": {"X": [2]}, "at_ms": NaN}', '"at_ms" is NaN, not a number'),
+        (
+            '{"inputs": {"X": [2]}, "at_ms": 1790000000000}',
+            "not a number from 0 to 1e\\+12. Count from the first request",
+        ),
         ('{"inputs": {"X": [2]}, "priority": "high"}', '"priority" is "high"'),
     ],
 )
@@ -181,7 +199,7 @@ def test_a_file_without_requests_or_without_text(tmp_path: Path) -> None:
 
 def test_sizes_of_a_mix() -> None:
     assert read_sizes("20,30*2,40") == [20, 30, 30, 40]
-    for wrong in ("", "a", "20*x", "-1", "20*0"):
+    for wrong in ("", "a", "20*x", "-1", "20*0", "20,30*0", "20,30*-1", "20*999999999999"):
         with pytest.raises(MixError, match="--mix"):
             read_sizes(wrong)
     load = Mix(sizes=[2, 3], count=3, per_second=100).load(config(X + LENGTHS))
@@ -217,6 +235,37 @@ def test_a_wrong_call_ends_with_one_line(
 ) -> None:
     assert main([*folder(tmp_path, X + LENGTHS), *arguments]) == 2
     assert says in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("options", [["--mix", "20"], ["--requests", "FILE"]])
+def test_requests_come_from_one_place(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["m", "--live", "localhost:1", *options])
+    assert "not allowed with argument" in capsys.readouterr().err
+
+
+def test_a_mix_of_sizes_needs_an_input_of_variable_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*folder(tmp_path, X.replace("-1", "4") + LENGTHS), "--mix", "20,30"]) == 2
+    assert '--mix 20,30: model "m" takes no input of variable size' in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("place", ["batchstrategy.so", "1/batchstrategy.so"])
+def test_a_batching_library_beside_the_model_is_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], place: str
+) -> None:
+    call = folder(tmp_path, X + LENGTHS)
+    (tmp_path / "m" / place).parent.mkdir(exist_ok=True)
+    (tmp_path / "m" / place).touch()
+    assert main([*call, "--mix", "20"]) == 2
+    assert f"of its own ({tmp_path / 'm' / place})" in capsys.readouterr().err.replace("\n", "")
+
+
+def test_changes_with_the_same_outcome_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every delay but the one of now does the same to a burst."""
+    assert main([*folder(tmp_path, X.replace("-1", "4") + LENGTHS)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.count("max_queue_delay_microseconds:") == 1
+    assert "7 more: no different from these" in said
 
 
 @pytest.mark.parametrize(

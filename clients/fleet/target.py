@@ -70,7 +70,7 @@ def running(target: Target, progress: Callable[[str], None]) -> Iterator[Running
     asked = target.overrides.apply(read(target.model, target.config_name, target.repository))
     folder = model_folder(target.model, target.repository)
     with (
-        variant(asked, folder) as repository,
+        variant(asked, folder, target.config_name) as repository,
         tempfile.TemporaryDirectory(prefix="triton-batching-trace-") as made,
     ):
         trace_file = Path(made) / "trace" if target.trace_rate else None

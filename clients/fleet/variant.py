@@ -13,7 +13,7 @@ from pathlib import Path
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from export.repository import REPOSITORY, config_file, model_folder, read_config
+from export.repository import REPOSITORY, config_file, model_folder, read_config, with_steps
 from export.terminal import Mistake
 
 # The times of a model that only waits; scaled together they keep what batching gains.
@@ -80,13 +80,22 @@ def read(model: str, config_name: str | None, repository: Path = REPOSITORY) -> 
 
 
 @contextlib.contextmanager
-def variant(config: ModelConfig, folder: Path) -> Iterator[Path]:
-    """A repository with one model: `config`, and links to the versions in the model's own `folder`."""
+def variant(config: ModelConfig, folder: Path, config_name: str | None = None) -> Iterator[Path]:
+    """A repository with one model: `config`, and links to the versions in the model's own `folder`.
+
+    And with the models that it calls, which lie beside `folder`, as `config_name` has them.
+    """
     with tempfile.TemporaryDirectory(prefix="triton-batching-variant-") as made:
-        model = Path(made) / config.name
-        model.mkdir()
-        (model / "config.pbtxt").write_text(text_format.MessageToString(config))
-        for version in folder.iterdir():
-            if version.is_dir() and version.name != "configs":
-                (model / version.name).symlink_to(version.resolve())
+        _place(Path(made), config, folder)
+        for step in with_steps([config.name], config_name, folder.parent)[1:]:
+            _place(Path(made), read(step, config_name, folder.parent), model_folder(step, folder.parent))
         yield Path(made)
+
+
+def _place(repository: Path, config: ModelConfig, folder: Path) -> None:
+    model = repository / config.name
+    model.mkdir()
+    (model / "config.pbtxt").write_text(text_format.MessageToString(config))
+    for version in folder.iterdir():
+        if version.is_dir() and version.name != "configs":
+            (model / version.name).symlink_to(version.resolve())

@@ -10,6 +10,8 @@ from serve.batcher.request import US, Request, Time
 
 # For these backends Triton makes two instances on a CPU where the configuration gives no count.
 TWO_ON_CPU = ("onnxruntime", "tensorflow")
+# A library of this name in the folder of a model or of a version closes batches by rules of its own.
+STRATEGY_FILE = "batchstrategy.so"
 
 
 class RulesError(Mistake):
@@ -138,7 +140,13 @@ def _refuse_other_schedulers(config: ModelConfig) -> None:
                 "cannot be replayed. Ask about a model without it (for an ensemble: about each of its steps)."
             )
     if "TRITON_BATCH_STRATEGY_PATH" in config.parameters:
-        raise RulesError(
-            f'model "{config.name}" has a batching strategy library of its own (TRITON_BATCH_STRATEGY_PATH), which can '
-            "close a batch for reasons that the configuration does not hold. Ask with --live, which counts what it did."
-        )
+        raise RulesError(own_strategy(config.name, "TRITON_BATCH_STRATEGY_PATH"))
+
+
+def own_strategy(model: str, where: str) -> str:
+    """What to say of a model with a custom batching library."""
+    return (
+        f'model "{model}" has a batching strategy library of its own ({where}), which can close a batch for reasons '
+        "that the configuration does not hold, so they cannot be replayed. The server counts the sizes that it formed: "
+        f"batch_stats in http://localhost:8000/v2/models/{model}/stats."
+    )

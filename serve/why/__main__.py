@@ -10,6 +10,7 @@ A file of requests has one JSON object a line; a key that is left out has its de
 """
 
 import argparse
+import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -21,11 +22,11 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from export.repository import REPOSITORY, config_file, model_folder, read_config
 from export.terminal import Mistake, guarded, program_parser, terminal
 from serve.batcher.load import Arrivals, Load
-from serve.batcher.rules import Rules
+from serve.batcher.rules import STRATEGY_FILE, Rules, RulesError, own_strategy
 from serve.why import live
 from serve.why.changes import Change, study
 from serve.why.mix import Mix, read_sizes
-from serve.why.report import as_json, show
+from serve.why.report import as_dict, show
 from serve.why.requests_file import MOST, read_requests
 from serve.why.service import read_service
 
@@ -43,15 +44,17 @@ def _offline(arguments: argparse.Namespace) -> int:
     path = config_file(folder, arguments.config_name)
     config = read_config(path)
     config.name = config.name or folder.name
+    _refuse_library(folder, config)
     rules = Rules.of(config, gpus=arguments.gpus)
     load, what = _load(arguments, config)
     service = read_service(arguments.service_ms or DEFAULT_SERVICE)
     quiet = arguments.format == "json"
     found = study(config, rules, service, load, gpus=arguments.gpus, progress=lambda some: _shown(some, quiet=quiet))
     if arguments.format == "json":
-        print(as_json(found))
+        print(json.dumps(as_dict(found), indent=2))
         return 0
-    said = f"{arguments.service_ms} ms" if arguments.service_ms else "10 ms (assumed; say --service-ms 20+0.5)"
+    assumed = f"{DEFAULT_SERVICE} ms whatever its rows (assumed; say what it takes: --service-ms 20+0.5)"
+    said = f"{arguments.service_ms} ms" if arguments.service_ms else assumed
     show(terminal(), found, f"{path}: {what}", service=said)
     return 0
 
@@ -71,7 +74,7 @@ def _load(arguments: argparse.Namespace, config: ModelConfig) -> tuple[Callable[
         requests = read_requests(arguments.requests, config)
         return (lambda: Arrivals(requests)), f"{len(requests)} requests of {arguments.requests}"
     mix = Mix(
-        sizes=read_sizes(arguments.mix) if arguments.mix else _no_sizes(config),
+        sizes=_sizes(arguments.mix, config) if arguments.mix else _no_sizes(config),
         count=arguments.count,
         rows=arguments.rows,
         concurrency=arguments.concurrency,
@@ -80,9 +83,28 @@ def _load(arguments: argparse.Namespace, config: ModelConfig) -> tuple[Callable[
     return (lambda: mix.load(config)), str(mix)
 
 
+def _refuse_library(folder: Path, config: ModelConfig) -> None:
+    """Triton also finds a batching strategy by the name of its file."""
+    for found in (*folder.glob(STRATEGY_FILE), *folder.glob(f"*/{STRATEGY_FILE}")):
+        raise RulesError(own_strategy(config.name, str(found)))
+
+
+def _sizes(text: str, config: ModelConfig) -> list[int]:
+    sizes = read_sizes(text)
+    if not _variable(config):
+        raise Mistake(
+            f'--mix {text}: model "{config.name}" takes no input of variable size (no -1 in dims), so there is no size '
+            "to say. Leave --mix out."
+        )
+    return sizes
+
+
+def _variable(config: ModelConfig) -> list[str]:
+    return [one.name for one in config.input if -1 in one.dims and not one.optional]
+
+
 def _no_sizes(config: ModelConfig) -> list[int]:
-    variable = [one.name for one in config.input if -1 in one.dims and not one.optional]
-    if variable:
+    if variable := _variable(config):
         raise Mistake(
             f'model "{config.name}" takes inputs of different size ({", ".join(variable)}), and which ones it gets '
             "decides what can run together. Say the sizes in turn (--mix 20,30,40), name a file (--requests FILE) or "
@@ -92,20 +114,19 @@ def _no_sizes(config: ModelConfig) -> list[int]:
 
 
 def _live(arguments: argparse.Namespace) -> int:
-    return live.explain(
-        arguments.live, arguments.model, seconds=arguments.seconds, as_json_text=arguments.format == "json"
-    )
+    return live.explain(arguments.live, arguments.model, seconds=arguments.seconds, as_json=arguments.format == "json")
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = program_parser("python -m serve.why", __doc__, example="python_batched_service --mix 20,30,40")
-    parser.add_argument("model")
+    parser.add_argument("model", help="its name in the repository, or on the server with --live")
     parser.add_argument(
         "--repository", type=Path, default=REPOSITORY, help="model repository (default: this project's)"
     )
     parser.add_argument("--config-name", help="configs/NAME.pbtxt instead of config.pbtxt")
-    parser.add_argument("--requests", type=Path, metavar="FILE", help="requests to replay, one JSON object a line")
-    parser.add_argument("--mix", help="sizes in turn, put in place of each -1 in dims: 20,30,40 or 20*3,30")
+    asked = parser.add_mutually_exclusive_group()
+    asked.add_argument("--requests", type=Path, metavar="FILE", help="requests to replay, one JSON object a line")
+    asked.add_argument("--mix", help="sizes in turn, put in place of each -1 in dims: 20,30,40 or 20*3,30")
     parser.add_argument("--count", type=_positive, default=200, help="requests of the mix (default 200)")
     parser.add_argument("--rows", type=_positive, default=1, help="rows of each request of the mix (default 1)")
     come = parser.add_mutually_exclusive_group()
@@ -117,9 +138,9 @@ def _parser() -> argparse.ArgumentParser:
         "--service-ms", metavar="MS", help="time of an execution: 20+0.5 (with each row) or 1=20.5,8=24"
     )
     parser.add_argument(
-        "--gpus", type=int, default=0, help="GPUs of the server, for its number of instances (default 0)"
+        "--gpus", type=_whole, default=0, help="GPUs of the server, for its number of instances (default 0)"
     )
-    parser.add_argument("--live", metavar="URL", help="http://host:port of a running server to watch instead")
+    asked.add_argument("--live", metavar="URL", help="http://host:port of a running server to watch instead")
     parser.add_argument("--seconds", type=_amount, default=10, help="how long to watch it (default 10)")
     parser.add_argument("--format", choices=["text", "json"], default="text")
     return parser
@@ -129,6 +150,10 @@ def _positive(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= MOST:
         raise argparse.ArgumentTypeError(f"{text} is not a whole number from 1 to {MOST:,}")
     return int(text)
+
+
+def _whole(text: str) -> int:
+    return 0 if text == "0" else _positive(text)
 
 
 def _amount(text: str) -> float:

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelDynamicBatching
+from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelDynamicBatching, ModelInstanceGroup
 
 from serve.batcher.instances import ServiceTime
 from serve.batcher.load import Load
@@ -106,8 +106,8 @@ def changes(config: ModelConfig, rules: Rules, now: Outcome, *, gpus: int = 0) -
         yield _batching(config, edited)
     if not rules.dynamic:
         return
-    if Rule.SHAPE in closed:
-        yield _ragged(now, rules, edited)
+    if names := _unequal(now, rules):
+        yield _ragged(names, edited)
     if Rule.INPUTS in closed:
         yield Change(
             text="the same inputs in every request",
@@ -125,11 +125,13 @@ def changes(config: ModelConfig, rules: Rules, now: Outcome, *, gpus: int = 0) -
             "no queue policy, no priority levels", PREFETCH, lambda changed: _drop_policies(changed.dynamic_batching)
         )
     if Rule.MAX_BATCH_SIZE in closed and rules.max_batch_size:
-        for size in (rules.max_batch_size * times for times in LARGER):
-            yield edited(f"max_batch_size: {size}", "The model must take so many rows at once.", _limit(size))
+        yield from (_larger(config, rules.max_batch_size * times, edited) for times in LARGER)
     yield from (_delay(ms, edited) for ms in DELAYS_MS if rules.max_batch_size > 1 and ms * 1000 * US != rules.delay)
     if rules.instances > 1:
-        yield edited("instance_group [ { count: 1 } ]", "Fewer executions at a time, each larger.", _one_instance)
+        kind = config.instance_group[0].kind if config.instance_group else ModelInstanceGroup.KIND_AUTO
+        named = "" if kind == ModelInstanceGroup.KIND_AUTO else f" kind: {ModelInstanceGroup.Kind.Name(kind)}"
+        text = f"instance_group [ {{ count: 1{named} }} ]"
+        yield edited(text, "Fewer executions at a time, each larger.", lambda changed: _one_instance(changed, kind))
 
 
 Edit = Callable[[str, str, Callable[[ModelConfig], object]], Change]
@@ -146,10 +148,13 @@ def _batching(config: ModelConfig, edited: Edit) -> Change:
     return edited(text, "The model's first axis, left out of dims, must be the batch.", edit)
 
 
-def _ragged(now: Outcome, rules: Rules, edited: Edit) -> Change:
+def _unequal(now: Outcome, rules: Rules) -> list[str]:
+    """Inputs whose shape closed batches; shape tensors, which cannot be ragged, are left out."""
     closings = [one.closing for one in now.executions if one.closing.rule is Rule.SHAPE]
-    names = sorted({name for closing in closings for name in differing(closing, rules)} - rules.equal_contents)
+    return sorted({name for closing in closings for name in differing(closing, rules)} - rules.equal_contents)
 
+
+def _ragged(names: Sequence[str], edited: Edit) -> Change:
     def edit(changed: ModelConfig) -> None:
         for one in changed.input:
             if one.name in names:
@@ -168,11 +173,17 @@ def _drop_policies(batching: ModelDynamicBatching) -> None:
         batching.ClearField(name)
 
 
-def _limit(size: int) -> Callable[[ModelConfig], None]:
+def _larger(config: ModelConfig, size: int, edited: Edit) -> Change:
+    asked = config.dynamic_batching.preferred_batch_size
+    # A preferred size that was the limit would now be a cap below it.
+    preferred = [size if one == config.max_batch_size else one for one in asked]
+    text = f" and preferred_batch_size: {preferred}" if preferred != list(asked) else ""
+
     def edit(changed: ModelConfig) -> None:
         changed.max_batch_size = size
+        changed.dynamic_batching.preferred_batch_size[:] = preferred
 
-    return edit
+    return edited(f"max_batch_size: {size}{text}", "The model must take so many rows at once.", edit)
 
 
 def _delay(ms: int, edited: Edit) -> Change:
@@ -186,7 +197,6 @@ def _delay(ms: int, edited: Edit) -> Change:
     )
 
 
-def _one_instance(changed: ModelConfig) -> None:
-    kind = changed.instance_group[0].kind if changed.instance_group else 0
+def _one_instance(changed: ModelConfig, kind: ModelInstanceGroup.Kind.ValueType) -> None:
     del changed.instance_group[:]
     changed.instance_group.add(count=1, kind=kind)

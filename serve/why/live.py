@@ -16,14 +16,14 @@ from serve.batcher.request import Request, Time
 from serve.batcher.rules import Rules
 from serve.loaded import config as loaded_config
 from serve.why.changes import Study, study
-from serve.why.report import as_json, show
+from serve.why.report import as_dict, show
 from serve.why.sampled import Sample, call
 from serve.why.traces import HOW, Recording, recording
 
 STEP_S = 0.1
 
 
-def explain(url: str, model: str, *, seconds: float, as_json_text: bool) -> int:
+def explain(url: str, model: str, *, seconds: float, as_json: bool) -> int:
     """Watch `model` on the server at `url` (http://host:port) and say why its batches are as they are."""
     url = url.rstrip("/") if "://" in url else f"http://{url.rstrip('/')}"
     call(f"{url}/v2/models/{model}/config")  # says what is wrong, where something is
@@ -31,7 +31,7 @@ def explain(url: str, model: str, *, seconds: float, as_json_text: bool) -> int:
     rules = Rules.of(config)
     with recording(url, model, batched=config.max_batch_size > 0) as traced:
         before = Sample.read(url, model)
-        _wait(seconds, quiet=as_json_text)
+        _wait(seconds, quiet=as_json)
         counted = Sample.read(url, model) - before
     if not counted.executions:
         raise Mistake(
@@ -39,8 +39,9 @@ def explain(url: str, model: str, *, seconds: float, as_json_text: bool) -> int:
             "meanwhile, or watch longer (--seconds)."
         )
     found = study(config, rules, counted.service, _load(traced)) if traced.requests else None
-    if as_json_text:
-        print(json.dumps({"counted": _as_dict(counted), **(json.loads(as_json(found)) if found else {})}, indent=2))
+    if as_json:
+        known = as_dict(found) if found else {"not_known": traced.missing, "hint": _hint(config, rules, counted)}
+        print(json.dumps({"counted": _counted(counted), **known}, indent=2))
         return 0
     console = terminal()
     _show_counted(console, url, model, counted, seconds)
@@ -127,5 +128,5 @@ def _names(names: Sequence[str]) -> str:
     return " and ".join(names)
 
 
-def _as_dict(counted: Sample) -> dict[str, object]:
+def _counted(counted: Sample) -> dict[str, object]:
     return {**vars(counted), "rows_per_execution": counted.rows_per_execution}

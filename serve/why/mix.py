@@ -1,6 +1,5 @@
 """A request mix in a few words: sizes in turn, for those who know their lengths but have no file of requests."""
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,7 +8,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from export.terminal import Mistake
 from serve.batcher.load import Arrivals, ClosedLoop, Load
 from serve.batcher.request import MS, Request, Time
-from serve.why.requests_file import complete
+from serve.why.requests_file import MOST, complete
 
 
 class MixError(Mistake):
@@ -65,10 +64,12 @@ def read_sizes(text: str) -> list[int]:
     """`20,30*2,40` is 20, 30, 30, 40; raises `MixError`."""
     try:
         parts = [part.partition("*") for part in text.split(",")]
-        sizes = [[int(size)] * int(times or 1) for size, _, times in parts]
+        sizes = [(int(size), int(times or 1)) for size, _, times in parts]
     except ValueError as error:
         raise MixError(f"--mix {text}: not a list of sizes. Write them in turn: 20,30,40 or 20*3,30.") from error
-    found = list(itertools.chain(*sizes))
-    if not found or min(found) < 0:
-        raise MixError(f"--mix {text}: sizes are 0 or more, and there is at least one. Write them in turn: 20,30,40.")
-    return found
+    if any(size < 0 or times < 1 for size, times in sizes) or sum(times for _, times in sizes) > MOST:
+        raise MixError(
+            f"--mix {text}: a size is 0 or more and comes at least once, {MOST:,} sizes in all at most. Write them in "
+            "turn: 20,30,40 or 20*3,30."
+        )
+    return [size for size, times in sizes for _ in range(times)]

@@ -1,6 +1,5 @@
-"""What `serve.why` says: on the terminal as tables and one sentence, or as JSON."""
+"""What `serve.why` says: on the terminal as tables and one sentence, or as values for JSON."""
 
-import json
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -52,10 +51,10 @@ def advice(study: Study) -> str:
     return change + figures + (f" {best.change.note}" if best.change.note else "")
 
 
-def as_json(study: Study) -> str:
+def as_dict(study: Study) -> dict[str, Any]:
     """Everything that `show` says, for programs."""
     best = study.best
-    found: dict[str, Any] = {
+    return {
         "now": _outcome(study.now),
         "closed": [
             {
@@ -70,7 +69,6 @@ def as_json(study: Study) -> str:
         "changes": [{"change": trial.change.text, **_outcome(trial.outcome)} for trial in study.trials],
         "best": best.change.text if best else None,
     }
-    return json.dumps(found, indent=2)
 
 
 def _outcome(outcome: Outcome) -> dict[str, Any]:
@@ -106,9 +104,9 @@ def _instances(count: int) -> str:
 
 
 def _boundaries(study: Study) -> Table:
-    table = Table(
-        "why a batch was closed", "executions", "rows each", "what met there", box=SIMPLE_HEAD, pad_edge=False
-    )
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for title in ("why a batch was closed", "executions", "rows each", "what met there"):
+        table.add_column(title, overflow="fold")
     for one in boundaries(study.now.executions, study.rules):
         share = one.executions / len(study.now.executions)
         met = [f"{text} ({count} x)" for text, count in one.met.most_common(SHOWN)]
@@ -119,15 +117,17 @@ def _boundaries(study: Study) -> Table:
 
 
 def _trials(study: Study) -> Table:
-    """Each change that does something, and how many were tried in vain."""
+    """Each change that does something of its own, and how many were tried beside them."""
     table = Table("one change", "rows/exec.", "executions", "mean ms", "p99 ms", box=SIMPLE_HEAD, pad_edge=False)
     best = study.best
     _row(table, "(none)", study.now)
-    effective = [trial for trial in study.trials if trial is best or _differs(study, trial)]
-    for trial in effective:
-        _row(table, trial.change.text, trial.outcome, style="bold" if trial is best else "")
-    if vain := len(study.trials) - len(effective):
-        table.add_row(f"{vain} more: no difference", style="dim")
+    shown: list[Trial] = []
+    for trial in study.trials:
+        if trial is best or (_differs(study, trial) and not any(_equal(trial, one) for one in shown)):
+            shown.append(trial)
+            _row(table, trial.change.text, trial.outcome, style="bold" if trial is best else "")
+    if others := len(study.trials) - len(shown):
+        table.add_row(f"{others} more: no different from these", style="dim")
     return table
 
 
@@ -138,6 +138,10 @@ def _row(table: Table, text: str, outcome: Outcome, *, style: str = "") -> None:
 
 def _differs(study: Study, trial: Trial) -> bool:
     return any(not 1 / WORTH < ratio < WORTH for ratio in (study.gain(trial), study.costs(trial)))
+
+
+def _equal(one: Trial, other: Trial) -> bool:
+    return _outcome(one.outcome) == _outcome(other.outcome)
 
 
 def _ms(time: Time) -> str:

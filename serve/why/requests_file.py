@@ -15,6 +15,7 @@ from export.terminal import Mistake
 from serve.batcher.request import MS, US, Request
 
 MOST = 1_000_000
+MOST_MS = 1e12
 KEYS = {"at_ms", "inputs", "rows", "priority", "timeout_us", "count"}
 SAY = 'Say it as {"at_ms": 0, "inputs": {"INPUT": [20]}}; python -m serve.why --help has every key.'
 
@@ -139,8 +140,11 @@ def _checked(shape: object, one: ModelInput, where: str) -> tuple[int, ...]:
 
 def _number(entry: Mapping[str, Any], key: str, default: float, where: str) -> float:
     value = entry.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e12:
-        raise RequestsError(f'{where}: "{key}" is {json.dumps(value)[:60]}, not a number from 0 up. Correct it.')
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < MOST_MS:
+        raise RequestsError(
+            f'{where}: "{key}" is {json.dumps(value)[:60]}, not a number from 0 to {MOST_MS:.0e}. Count from the first '
+            "request."
+        )
     return value
 
 

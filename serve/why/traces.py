@@ -48,9 +48,13 @@ def recording(url: str, model: str, *, batched: bool) -> Iterator[Recording]:
             "trace_count": str(MOST),
             "log_frequency": "10",
         }
-        call(address, now)
+        if "trace_file" in before:  # not where traces go to OpenTelemetry
+            call(address, now)
+        else:
+            found.missing = f"the server traces, but not to a file. {HOW}"
     except ServerError as error:
         found.missing = f"the server does not trace ({str(error).rpartition('answered ')[2]}). {HOW}"
+    if found.missing:
         yield found
         return
     try:
