@@ -13,7 +13,8 @@ FAILED = re.compile(
 )
 # A machine without a GPU says so in every log, and no reader of a failure can use it.
 NOISE = re.compile(
-    r"[+|]|Error: Failed to initialize NVML|.*(DCGM unable to start|CudaDriverHelper has not)|[IWE]\d{4} \S+ \d+ \S+\] ?$|;?$"
+    r"[+|]|Error: Failed to initialize NVML|.*(DCGM unable to start|CudaDriverHelper has not)"
+    r"|[IWE]\d{4} \S+ \d+ \S+\] ?$|;?$"
 )
 
 
