@@ -15,11 +15,11 @@ from rich.table import Table
 from export import grps, model_config, model_folder, onnx_graph, pipeline
 from export.batch_axis import open_session
 from export.batch_graph import BatchAxisError, Trial, batched
-from export.deployment import Deployment
+from export.deployment import NAME, Deployment
 from export.grps import Plan
 from export.input_values import parse_range
 from export.model_config import Added
-from export.model_source import read
+from export.model_source import existing, read
 from export.repository import REPOSITORY, read_config
 from export.signature import Signature, check
 from export.terminal import Failure, Mistake, guarded, program_parser, terminal
@@ -59,9 +59,9 @@ def _draft(deployment: Deployment, drafts: Path, say: Say) -> Added:
     except BatchAxisError as error:
         if deployment.batching != "none":
             raise
-        found, why_not = None, str(error)
+        found, why_not = None, error.reason
     onnx_graph.save(found.model if found else source.model, version / "model.onnx")
-    open_session(version / "model.onnx")
+    open_session(version / "model.onnx", named=source.named)
     signature = Signature.of(version / "model.onnx")
     added = Added(deployment=deployment, origin=source.origin, signature=signature, batched=found, why_not=why_not)
     model_folder.write(folder, model_config.files(added))
@@ -74,7 +74,7 @@ def _draft(deployment: Deployment, drafts: Path, say: Say) -> Added:
 def run(arguments: argparse.Namespace) -> int:
     """Add what the command line or the YAML file asks for, and print it."""
     if bool(arguments.model) == bool(arguments.yaml):
-        raise Mistake("Name one model (with --name), or a list of them with --yaml FILE; see --help.")
+        raise Mistake("Name one model, or a list of them with --yaml FILE; see --help.")
     plan = grps.read(arguments.yaml) if arguments.yaml else Plan(models=[_asked(arguments)])
     console = terminal()
     with console.status("adding") as status:
@@ -90,10 +90,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _asked(arguments: argparse.Namespace) -> Deployment:
-    if arguments.name is None:
-        raise Mistake(f"{arguments.model}: has no name to be served under. Say it: --name NAME.")
     deployment = Deployment(
-        name=arguments.name,
+        name=arguments.name or _own_name(arguments.model),
         source=arguments.model,
         batching=arguments.batching,
         max_batch_size=arguments.max_batch_size,
@@ -107,6 +105,14 @@ def _asked(arguments: argparse.Namespace) -> Deployment:
     for field, reason in deployment.faults():
         raise Mistake(f"--{field.replace('_', '-')}: {reason}")
     return deployment
+
+
+def _own_name(model: str) -> str:
+    """The name of a file without its ending, where a model may have it."""
+    path = Path(model)
+    if path.suffix in (".onnx", ".pt2") and NAME.fullmatch(existing(path).stem):
+        return path.stem
+    raise Mistake(f"{model}: has no name to be served under. Say it: --name NAME.")
 
 
 def _table(added: Sequence[Added]) -> Table:
@@ -154,7 +160,7 @@ def _parser() -> argparse.ArgumentParser:
         example="classifier.onnx --name classifier --batching dynamic --max-batch-size 16 --batch-timeout-us 2000",
     )
     parser.add_argument("model", nargs="?", metavar="MODEL", help="FILE.onnx, FILE.pt2 or package.module:function")
-    parser.add_argument("--name", help="what the model is served as")
+    parser.add_argument("--name", help="what the model is served as (default: the file's name)")
     parser.add_argument("--batching", choices=("dynamic", "none"), default="dynamic")
     parser.add_argument("--max-batch-size", type=int, default=16, help="rows in one execution (default: 16)")
     parser.add_argument(

@@ -47,8 +47,8 @@ class Proof:
     open_dim: int | None
 
 
-def open_session(path: Path, *, optimised: bool = True) -> onnxruntime.InferenceSession:
-    """A quiet session on the CPU; raises `Mistake` for a file that onnxruntime refuses."""
+def open_session(path: Path, *, optimised: bool = True, named: str = "") -> onnxruntime.InferenceSession:
+    """A quiet session on the CPU; raises `Mistake` for a file that onnxruntime refuses, by what a person `named`."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     if not optimised:
@@ -56,7 +56,8 @@ def open_session(path: Path, *, optimised: bool = True) -> onnxruntime.Inference
     try:
         return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:
-        raise Mistake(f"{path}: onnxruntime cannot load it ({one_line(error)}). Export it again.") from error
+        reason = one_line(error).replace(f"Load model from {path} failed:", "").replace(str(path), named or str(path))
+        raise Mistake(f"{named or path}: onnxruntime cannot load it ({reason}). Export it again.") from error
 
 
 def tolerance_of(model: onnx.ModelProto) -> float:

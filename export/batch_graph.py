@@ -29,10 +29,18 @@ from export.onnx_graph import dims, graph_inputs, save
 from export.terminal import Failure, Mistake
 
 MOST_MENDS = 64
+UNBATCHED = "To serve it without batching: --batching none."
 
 
 class BatchAxisError(Failure):
-    """The model's first axis is not a batch axis and cannot be made one; the text names the input or node."""
+    """The model's first axis is not a batch axis and cannot be made one.
+
+    `reason` names the input or node; `advice` is for a person who asked for batching.
+    """
+
+    def __init__(self, reason: str, *, advice: str = "") -> None:
+        super().__init__(f"{reason} {advice}".rstrip())
+        self.reason = reason
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,13 +80,13 @@ def batched(source: Source, trial: Trial) -> Batched:
         if at_odds := _fixed(source.model):
             raise BatchAxisError(f"{source.origin}: {at_odds}. Export it with a dynamic first axis.")
         trial.say("making the batch axis dynamic")
-        rewritten = batch_rewrite.loosen(source.model, _shapes(source.model, valid, trial))
+        rewritten = batch_rewrite.loosen(source.model, _shapes(source, valid, trial))
     for _ in range(MOST_MENDS):
         model = rewritten.model if rewritten else source.model
         with tempfile.TemporaryDirectory(prefix="triton-batching-") as folder:
             path = Path(folder) / "model.onnx"
             save(model, path)
-            session = open_session(path)
+            session = open_session(path, named=source.named)
         trial.say("comparing batches with their rows")
         culprit: batch_culprit.Culprit | None
         try:
@@ -97,7 +105,7 @@ def batched(source: Source, trial: Trial) -> Batched:
             culprit = batch_culprit.find(model, rows, tolerance=tolerance)
             mended = batch_rewrite.mend(rewritten, culprit) if rewritten and culprit else None
             if mended is None:
-                raise BatchAxisError(_refusal(source, shown, culprit, rewritten)) from shown
+                raise BatchAxisError(_refusal(source, shown, culprit, rewritten), advice=UNBATCHED) from shown
             rewritten = mended
             continue
         error = _reference_error(source, session, rows, rewritten, tolerance)
@@ -111,12 +119,13 @@ def batched(source: Source, trial: Trial) -> Batched:
     raise BatchAxisError(f"{source.origin}: still not a batch axis after {MOST_MENDS} changes. Export it dynamic.")
 
 
-def _shapes(model: onnx.ModelProto, valid: dict[str, Range], trial: Trial) -> dict[str, list[int]]:
+def _shapes(source: Source, valid: dict[str, Range], trial: Trial) -> dict[str, list[int]]:
     """The shapes of all tensors at the row count that the graph is fixed to."""
+    model = source.model
     with tempfile.TemporaryDirectory(prefix="triton-batching-") as folder:
         path = Path(folder) / "model.onnx"
         save(model, path)
-        session = open_session(path)
+        session = open_session(path, named=source.named)
     count = batch_rewrite.fixed_rows(model) or 1
     if trial.samples:
         held = take(read_samples(trial.samples, model), 0, count)
@@ -136,7 +145,8 @@ def _check_ranks(source: Source) -> None:
         if not dims(value):
             raise BatchAxisError(
                 f'{source.origin}: input "{value.name}" is a scalar, so it has no batch axis: requests with different '
-                "values cannot share an execution. Export it with a first axis of its own, or use --batching none."
+                "values cannot share an execution.",
+                advice="Export it with a first axis of its own, or use --batching none.",
             )
 
 
@@ -176,8 +186,7 @@ def _refusal(
     tried = f" even after its {rewritten.rows} fixed rows were made dynamic" if rewritten else ""
     why = f"{culprit}." if culprit else "No single node could be found that does it."
     return (
-        f"{source.origin}: the first axis is not a batch axis{tried}, so requests must not run together: {shown}. "
-        f"{why} To serve it without batching: --batching none."
+        f"{source.origin}: the first axis is not a batch axis{tried}, so requests must not run together: {shown}. {why}"
     )
 
 
@@ -229,6 +238,6 @@ def _original(
     with tempfile.TemporaryDirectory(prefix="triton-batching-") as folder:
         path = Path(folder) / "model.onnx"
         save(source.model, path)
-        session = open_session(path)
+        session = open_session(path, named=source.named)
     names = [output.name for output in session.get_outputs()]
     return count, dict(zip(names, run(session, some), strict=True)), "the file as it was"

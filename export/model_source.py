@@ -1,7 +1,7 @@
 """Where an added model comes from: an ONNX file, a torch.export file or a torch module factory; all become a graph."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import onnx
@@ -16,10 +16,14 @@ FORMS = "an ONNX file (.onnx), a torch.export file (.pt2) or a torch module fact
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """A graph, where it is from, and what its framework knows: example inputs, and its own answers to any rows."""
+    """A graph, where it is from, and what its framework knows: example inputs, and its own answers to any rows.
+
+    `named` is what the person said, for messages.
+    """
 
     model: onnx.ModelProto
     origin: str
+    named: str = ""
     examples: Rows = field(default_factory=dict)
     reference: Callable[[Rows], Mapping[str, Array]] | None = None
 
@@ -28,11 +32,12 @@ def read(text: str) -> Source:
     """Read what the command line or a YAML file names; raises `Mistake`. torch is imported only for its own forms."""
     path = Path(text)
     if path.suffix == ".onnx":
-        source = Source(model=load(_existing(path)), origin=path.name)
+        source = Source(model=load(existing(path)), origin=path.name)
     elif path.suffix == ".pt2" or (":" in text and not path.exists()):
         source = _from_torch(text)
     else:
         raise Mistake(f"{text}: {_misread(path)} Name {FORMS}.")
+    source = replace(source, named=text)
     _check_inputs(source)
     declare_outputs(source.model)
     return source
@@ -44,11 +49,12 @@ def _from_torch(text: str) -> Source:
     except ModuleNotFoundError as error:
         raise Mistake(f"{text}: reading it needs {error.name}. Install it with the command: make export.") from error
     if text.endswith(".pt2"):
-        return torch_source.from_program(_existing(Path(text)))
+        return torch_source.from_program(existing(Path(text)))
     return torch_source.from_factory(text)
 
 
-def _existing(path: Path) -> Path:
+def existing(path: Path) -> Path:
+    """The path of a file; raises `Mistake` when there is none."""
     if not path.is_file():
         raise Mistake(f"{path}: no such file. Name {FORMS}.")
     return path

@@ -23,11 +23,10 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.repository import REPOSITORY, config_file, model_file, model_folder, read_config, with_steps
 from export.terminal import Failure, Mistake
-from serve import guard, loaded
+from serve import failure_log, guard, loaded
 from serve.installation import Installation, find
 
 START_TIMEOUT_S = 120.0
-LOG_LINES = 20
 # Flags that the launcher sets itself and relies on.
 OURS = re.compile(
     r"--(model-repository|model-store|backend-directory|model-control-mode|load-model|model-config-name"
@@ -96,8 +95,8 @@ class Server:
         return self._process.poll() is None
 
     def log_tail(self) -> str:
-        """The last lines of the server's log."""
-        return _tail(self.log)
+        """What the server's log says of a failure, and its last lines."""
+        return failure_log.digest(self.log)
 
 
 @contextlib.contextmanager
@@ -178,8 +177,20 @@ def _log(settings: Settings, folder: Path) -> Path:
 
 def _ports(settings: Settings) -> tuple[int, int, int]:
     wanted = (settings.http_port, settings.grpc_port, settings.metrics_port)
+    _refuse_twice(dict(zip(("--http-port", "--grpc-port", "--metrics-port"), wanted, strict=True)))
     with contextlib.ExitStack() as held:
         return tuple(_claim(settings.host, port, held) for port in wanted)  # type: ignore[return-value]
+
+
+def _refuse_twice(wanted: Mapping[str, int]) -> None:
+    """0 is any free port, so it may be given to all."""
+    for port in filter(None, wanted.values()):
+        flags = [flag for flag, one in wanted.items() if one == port]
+        if len(flags) > 1:
+            raise SettingsError(
+                f"port {port} is given twice, with {' and '.join(flags)}; each endpoint needs one of its own. "
+                "Choose another for one of them; 0 takes any free one."
+            )
 
 
 def _claim(host: str, port: int, held: contextlib.ExitStack) -> int:
@@ -240,20 +251,23 @@ def _wait_until_ready(process: subprocess.Popen[bytes], url: str, log: Path, pro
     started = time.monotonic()
     while (waited := time.monotonic() - started) < START_TIMEOUT_S:
         if process.poll() is not None:
-            raise LaunchError(f"tritonserver ended with code {process.returncode} while it started.\n{_tail(log)}")
+            raise LaunchError(
+                f"tritonserver ended with code {process.returncode} while it started.\n{failure_log.digest(log)}"
+            )
         with contextlib.suppress(OSError, urllib.error.HTTPError):
             loaded.DIRECT.open(f"{url}/v2/health/ready", timeout=1).close()
             return
         progress(f"tritonserver is starting ({waited:.0f} s)")
         time.sleep(0.1)
-    raise LaunchError(f"tritonserver was not ready after {START_TIMEOUT_S:.0f} s.\n{_tail(log)}")
+    raise LaunchError(f"tritonserver was not ready after {START_TIMEOUT_S:.0f} s.\n{failure_log.digest(log)}")
 
 
 def _compare(asked: Mapping[str, ModelConfig], configs: Mapping[str, ModelConfig], log: Path) -> None:
     for model, config in asked.items():
         if different := list(loaded.differences(config, configs[model])):
             raise LaunchError(
-                f"'{model}' is loaded with another configuration than asked: {'; '.join(different)}.\n{_tail(log)}"
+                f"'{model}' is loaded with another configuration than asked: {'; '.join(different)}.\n"
+                f"{failure_log.digest(log)}"
             )
 
 
@@ -262,8 +276,3 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     if process.stdin is not None:
         process.stdin.close()
     process.wait()
-
-
-def _tail(log: Path) -> str:
-    lines = log.read_text(errors="replace").splitlines() if log.is_file() else []
-    return "\n".join(["last lines of its log:", *(f"  {line}" for line in lines[-LOG_LINES:])])

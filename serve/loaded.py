@@ -9,11 +9,12 @@ from collections.abc import Iterator
 
 from google.protobuf import json_format
 from google.protobuf.message import Message
-from tritonclient.grpc.model_config_pb2 import ModelConfig
+from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelDynamicBatching
 
 # The server is on this machine: a proxy that the environment names for the world must not be asked.
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-# Set in the file or not, these decide how requests are batched, so an unasked one is a difference as well.
+# Set in the file or not, these decide how requests are batched, so an unasked one is a difference as well, unless the
+# server completed the file.
 SCHEDULERS = ("dynamic_batching", "sequence_batching", "ensemble_scheduling")
 
 
@@ -28,7 +29,22 @@ def differences(asked: ModelConfig, loaded: ModelConfig) -> Iterator[str]:
     yield from _differences(asked, loaded, "")
     for scheduler in SCHEDULERS:
         if loaded.HasField(scheduler) and not asked.HasField(scheduler):
+            if scheduler == "dynamic_batching" and _is_completed(asked, loaded):
+                continue
             yield f"{scheduler}: not asked for, but loaded"
+
+
+def _is_completed(asked: ModelConfig, loaded: ModelConfig) -> bool:
+    """Whether `dynamic_batching` is what a backend adds itself to a file that leaves it the inputs or the outputs.
+
+    It adds it to a graph that can batch, with nothing in it; the core then prefers the largest batch. Anything else in
+    it comes from another file.
+    """
+    silent = not (asked.input or asked.batch_input) or not asked.output
+    added = ModelDynamicBatching(preferred_batch_size=loaded.dynamic_batching.preferred_batch_size)
+    largest = set(added.preferred_batch_size) <= {loaded.max_batch_size}
+    unscheduled = asked.WhichOneof("scheduling_choice") is None
+    return silent and unscheduled and largest and loaded.dynamic_batching == added and loaded.max_batch_size > 1
 
 
 def _differences(asked: Message, loaded: Message, where: str) -> Iterator[str]:

@@ -7,8 +7,10 @@ import pytest
 
 from clients.counters import Counters
 from clients.fleet.load import Load
-from clients.fleet.result import Busy, Result, in_window, outcome
+from clients.fleet.result import LITTLE, Busy, Result, in_window, outcome
+from clients.fleet.scaling import Fit, fit
 from clients.fleet.stages import COUNTERS, REMAINDER, TRACES, Stages, stages
+from clients.fleet.table import remarks
 from clients.fleet.timings import FAILED, NOT_SENT, REQUEST, RIGHT, WRONG, Timings
 from clients.fleet.traces import Trace
 
@@ -138,6 +140,42 @@ def test_littles_law_is_checked() -> None:
     idle = result(timings(), Load(workers=1), 1000)
     assert idle.little == pytest.approx(0.53 - 1)
     assert any("Little's law is off by -47.0%" in fault for fault in idle.faults)
+
+
+def test_a_window_of_few_requests_is_not_held_to_what_it_cannot_show() -> None:
+    # Each of 4 processes has its answers after 53 ms; a window of 300 ms cuts one of them off at either end.
+    edges = [(worker, due) for worker in range(4) for due in range(3 * worker, 300, 53)]
+    few = timings(len(edges))
+    few["due"] = few["called"] = [due * MS for _, due in edges]
+    few["done"] = few["due"] + 53 * MS
+    some = result(few, Load(workers=4), 300)
+    assert abs(some.little or 0.0) > LITTLE
+    assert some.little_limit == pytest.approx(53 / 300)
+    assert not any("Little" in fault for fault in some.faults)
+    (said,) = (line for line in remarks(some) if "Little" in line)
+    assert said.startswith(
+        f"{len(edges)} requests, 6 of each process, are too few to judge Little's law to 3%: it was held"
+    )
+    # The same edges are 3 % of a window six times as long, and then idle processes show.
+    many = replace(some.outcome, window_s=1.8, requests_per_s=some.outcome.requests_per_s * 0.9)
+    assert any("Little" in fault for fault in replace(some, outcome=many).faults)
+
+
+@pytest.mark.parametrize(
+    ("work", "factors", "holds"),
+    [(0.5, [1.0], True), (1.5, [1.0, 1.67, 2.5], True), (1e9, [1.0, 1.67, 2.78, 4.63, 7.72, 12.87], False)],
+)
+def test_what_is_said_of_the_scaling_is_of_its_last_trial(work: float, factors: list[float], holds: bool) -> None:
+    tried: list[Fit] = []
+
+    def measure(factor: float) -> Busy:
+        share = min(1.0, work / factor)
+        return Busy(clients_s=2 * share, server_s=0.0, machine_s=0.0, wall_s=1.0, cores=2)
+
+    found = fit(measure, tried.append)
+    assert [one.factor for one in tried] == pytest.approx(factors, rel=0.01)
+    assert found == tried[-1]
+    assert found.holds is holds
 
 
 def test_everything_that_is_wrong_is_said() -> None:

@@ -77,6 +77,13 @@ def test_what_a_running_server_hides(triton: Examiner, capsys: pytest.CaptureFix
     assert "good" not in found["V903"].keys() | found["V904"].keys()
 
 
+def test_a_named_model_is_judged_alone(triton: Examiner, capsys: pytest.CaptureFixture[str]) -> None:
+    place = str(triton.repository / "edited")
+    main([place, "--select", "V901,V902,V903,V904", "--format", "json", "--live", triton.server.http_url])
+    found = json.loads(capsys.readouterr().out)["findings"]
+    assert {(one["code"], Path(one["path"]).parent.name) for one in found} == {("V902", "edited")}
+
+
 def test_without_the_log_the_reason_is_asked_for(triton: Examiner, capsys: pytest.CaptureFixture[str]) -> None:
     assert "--log" in findings(triton, capsys)["V901"]["misnamed"]
 

@@ -123,6 +123,39 @@ def test_a_path_that_is_not_there_is_a_mistake(tmp_path: Path, capsys: pytest.Ca
     assert run(capsys, tmp_path / "nowhere")[0] == 2
 
 
+def test_a_folder_of_other_things_is_no_repository(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("docs", "src", "tests", "tools"):
+        (tmp_path / name).mkdir()
+    said = refused(capsys, tmp_path)
+    assert f"{tmp_path}: this is no model repository: none of its 4 folders has a config.pbtxt" in said
+    assert "Name the folder that holds the models' folders." in said
+    write(BROKEN, tmp_path / "model_repository")
+    (tmp_path / "data" / "2024").mkdir(parents=True)
+    said = refused(capsys, tmp_path)
+    assert "only 1 of its 6 folders" in said
+    assert f"Name {tmp_path / 'model_repository'}." in said
+
+
+def test_a_folder_among_models_is_one_too(broken: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Triton takes every folder of a repository as a model, so a stray one is a finding."""
+    (broken / "notes").mkdir()
+    code, out = run(capsys, broken)
+    assert code == 1
+    assert str(broken / "notes") in out
+
+
+def test_an_unknown_code_is_answered_with_the_families(capsys: pytest.CaptureFixture[str]) -> None:
+    said = refused(capsys, "--explain", "ZZZ")
+    assert "B2.. (batching)" in said
+    assert "RULES.md" in said
+    assert not re.search(r"[A-Z]\d{3}", said)
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
+    assert main([str(argument) for argument in arguments]) == 2
+    return capsys.readouterr().err
+
+
 def test_the_page_of_rules_is_up_to_date() -> None:
     assert PAGE.read_text() == page(), "python -m serve.doctor.rules_page"
 

@@ -77,6 +77,35 @@ def test_a_model_without_a_batch_axis_is_served_whole_or_not_at_all(
     assert add(path, tmp_path / "models", "--batching", "none") == 0
     config = read_config(tmp_path / "models" / "m" / "config.pbtxt")
     assert (config.max_batch_size, list(config.input[0].dims)) == (0, [-1, 4])
+    said = capsys.readouterr().out
+    assert "(Softmax) normalises over axis 0, the batch axis" in said
+    assert "--batching none" not in said + "".join(map(str, contents(tmp_path / "models" / "m").values()))
+
+
+def test_the_name_is_the_files_where_it_can_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ["--repository", str(tmp_path / "models")]
+    assert main([str(linear(tmp_path / "scores.onnx")), *where]) == 0
+    assert read_config(tmp_path / "models" / "scores" / "config.pbtxt").name == "scores"
+    assert main([str(linear(tmp_path / "two words.onnx")), *where]) == 2
+    assert "Say it: --name NAME" in capsys.readouterr().err
+    assert main([str(tmp_path / "nowhere.onnx"), *where]) == 2
+    assert "nowhere.onnx: no such file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("domain", ["", "mine"])
+def test_an_unknown_operator_is_named_with_the_persons_file(
+    tmp_path: Path, domain: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = linear(tmp_path / "scores.onnx")
+    model = onnx.load(path)
+    model.graph.node[0].op_type, model.graph.node[0].domain = "Frobnicate", domain
+    model.opset_import.append(onnx.helper.make_opsetid("mine", 1))
+    onnx.save(model, path)
+    assert add(path, tmp_path / "models") == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"{path}: onnxruntime cannot load it ([ONNXRuntimeError]")
+    assert "Frobnicate" in said
+    assert "triton-batching-" not in said
 
 
 def test_weights_beside_the_file_come_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """The launcher starts a real tritonserver as asked, and leaves nothing behind however it ends."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -129,16 +130,26 @@ def test_a_graph_that_does_not_fit_ends_with_the_reason(tmp_path: Path) -> None:
     with pytest.raises(LaunchError) as failed, launch(Settings(models=("lookup",), repository=tmp_path)):
         pass
     said = str(failed.value)
-    assert "last lines of its log" in said
-    assert "model 'lookup', tensor 'x': the model expects 2 dimensions (shape [-1,1])" in said
+    first, rest = said.split("\n", 2)[1:]
+    assert first.startswith("reason: failed to load 'lookup' version 1: ")
+    assert "model 'lookup', tensor 'x': the model expects 2 dimensions (shape [-1,1])" in first
+    assert rest.startswith("last lines of its log")
+    assert not re.search(r"^ *[+|]", said, re.MULTILINE)
     assert len(said.splitlines()) <= 22
+
+
+def test_a_file_that_the_server_completes_is_served(tmp_path: Path) -> None:
+    (lookup(tmp_path) / "config.pbtxt").write_text("")
+    with launch(Settings(models=("lookup",), repository=tmp_path)) as running:
+        assert running.configs["lookup"].HasField("dynamic_batching")
+        assert running.configs["lookup"].max_batch_size == 4
 
 
 def test_a_failing_python_model_ends_with_its_traceback(tmp_path: Path) -> None:
     folder = python_model(tmp_path, "broken", "return []")
     (folder / "1" / "model.py").write_text("import not_installed_anywhere\n")
     with (
-        pytest.raises(LaunchError, match="No module named 'not_installed_anywhere'"),
+        pytest.raises(LaunchError, match=r"reason: failed to load 'broken' .*No module named 'not_installed_anywhere'"),
         launch(Settings(models=("broken",), repository=tmp_path)),
     ):
         pass
@@ -196,7 +207,8 @@ def test_one_port_for_two_endpoints_is_refused(tmp_path: Path) -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     settings = Settings(models=("lookup",), repository=tmp_path, http_port=port, grpc_port=port)
-    with pytest.raises(SettingsError, match=f"port {port} .* in use"), launch(settings):
+    said = f"port {port} is given twice, with --http-port and --grpc-port;"
+    with pytest.raises(SettingsError, match=said), launch(settings):
         pass
 
 

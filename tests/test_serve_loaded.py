@@ -1,5 +1,6 @@
 """The comparison of a loaded configuration with the one asked for."""
 
+import pytest
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
@@ -54,3 +55,26 @@ def test_a_scheduler_that_was_not_asked_for() -> None:
     """This is what tritonserver's silent fallback from a baseline variant to config.pbtxt looks like."""
     baseline = config(ASKED.replace("dynamic_batching { max_queue_delay_microseconds: 100 }", ""))
     assert list(differences(baseline, config(ASKED))) == ["dynamic_batching: not asked for, but loaded"]
+
+
+@pytest.mark.parametrize("silent", ["", "max_batch_size: 8", 'input [ { name: "x" } ]', 'output [ { name: "y" } ]'])
+def test_a_file_that_leaves_the_tensors_to_the_server_may_get_batching(silent: str) -> None:
+    completed = 'max_batch_size: 8 input [ { name: "x" } ] output [ { name: "y" } ] dynamic_batching { }'
+    assert not list(differences(config(silent), config(completed)))
+    preferred = completed.replace("{ }", "{ preferred_batch_size: [ 8 ] }").rstrip()
+    assert preferred.endswith("[ 8 ] }")
+    assert not list(differences(config(silent), config(preferred)))
+
+
+@pytest.mark.parametrize(
+    ("asked", "batching"),
+    [
+        ('max_batch_size: 8 input [ { name: "x" } ] output [ { name: "y" } ]', ""),
+        ("", "max_queue_delay_microseconds: 100"),
+        ("", "preferred_batch_size: [ 4 ]"),
+    ],
+)
+def test_batching_that_no_server_adds_by_itself(asked: str, batching: str) -> None:
+    completed = 'max_batch_size: 8 input [ { name: "x" } ] output [ { name: "y" } ] '
+    loaded = config(completed + f"dynamic_batching {{ {batching} }}")
+    assert list(differences(config(asked), loaded)) == ["dynamic_batching: not asked for, but loaded"]

@@ -67,6 +67,24 @@ def test_the_text_names_the_input_the_rule_and_the_change(tmp_path: Path, capsys
     assert "10 ms whatever its rows (assumed" in said
 
 
+def test_larger_batches_are_not_advised_while_their_time_is_assumed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = folder(tmp_path, "max_batch_size: 4 dynamic_batching { } " + ONE)
+    assert main([*asked, "--concurrency", "64"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Best single change" not in said
+    assert "Not advised: max_batch_size: 8 and larger. What it brings hangs on" in said
+    assert main([*asked, "--concurrency", "64", "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["best"], found["assumed"]) == (None, True)
+    assert [one["change"] for one in found["changes"]][-3:] == [f"max_batch_size: {size}" for size in (8, 16, 32)]
+    assert main([*asked, "--concurrency", "64", "--service-ms", "10+0.1"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Best single change: max_batch_size: 32." in said
+    assert "Not advised" not in said
+
+
 @pytest.mark.parametrize(
     ("text", "requests", "best"),
     [
@@ -262,7 +280,7 @@ def test_a_batching_library_beside_the_model_is_found(
 
 def test_changes_with_the_same_outcome_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Every delay but the one of now does the same to a burst."""
-    assert main([*folder(tmp_path, X.replace("-1", "4") + LENGTHS)]) == 0
+    assert main([*folder(tmp_path, X.replace("-1", "4") + LENGTHS), "--service-ms", "10"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert said.count("max_queue_delay_microseconds:") == 1
     assert "7 more: no different from these" in said

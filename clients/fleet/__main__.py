@@ -7,6 +7,7 @@ replaced; --url loads one that runs already. A record of every run is written.
 
 import argparse
 import datetime
+import itertools
 import sys
 from pathlib import Path
 
@@ -91,17 +92,23 @@ def _scale(target: Target, load: Load, told: run.Told, console: Console) -> tupl
             raise KeyboardInterrupt  # a trial ends early as a run does, but nothing of it is kept
         return tried.busy
 
-    factor, busy = scaling.fit(measure)
-    if factor > 1:
-        kept = "and not" if busy < scaling.LIMIT else "and after the last trial still"
-        console.print(
-            f"scaled: {target.model}'s times, and the delay with them, are {factor:g} x those asked for, so that this "
-            f"machine's cores are {busy:.0%} busy {kept} over {scaling.LIMIT:.0%}.",
-            markup=False,
-        )
+    numbers = itertools.count(1)
+    found = scaling.fit(measure, lambda tried: console.print(f"trial {next(numbers)}: {tried}", markup=False))
+    if found.factor > 1 or not found.holds:
+        console.print(f"scaled: {_scaled(target.model, found)}", markup=False)
     if prepared is None:
         raise Mistake("no trial was made.")
-    return prepared, factor
+    return prepared, found.factor
+
+
+def _scaled(model: str, found: scaling.Fit) -> str:
+    factor = f"{model}'s times, and the delay with them, are {found.factor:g} x those asked for"
+    if found.holds:
+        return f"{factor}. In the trial with them this machine's cores were {found.busy:.1%} busy, so they have room."
+    return (
+        f"{factor}, and even so this machine's cores were {found.busy:.1%} busy in the last of {scaling.TRIES} trials, "
+        f"over the {scaling.LIMIT:.0%} that leave room: clients and server wait for a core. Use fewer --workers."
+    )
 
 
 def _target(arguments: argparse.Namespace) -> Target:

@@ -6,7 +6,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from clients.fleet.result import Result
+from clients.fleet.result import LITTLE, Result
 from clients.fleet.stages import REMAINDER, Stages
 
 BAR = 40
@@ -86,5 +86,11 @@ def remarks(result: Result) -> Iterator[str]:
         )
     if any(part.source == REMAINDER for part in result.stages.parts):
         yield "the stages' sum was not checked: nothing was traced, so the network is what the other parts leave over."
+    if result.little is not None and result.little_limit > LITTLE:
+        each = outcome.answered / result.load.workers
+        yield (
+            f"{outcome.answered} requests, {each:.0f} of each process, are too few to judge Little's law to "
+            f"{LITTLE:.0%}: it was held to {result.little_limit:.0%}. Give it a longer --duration."
+        )
     for seconds in result.reloads_s:
         yield f"a model process died; the model was loaded again in {seconds:.1f} s."

@@ -18,9 +18,9 @@ from serve.doctor.fixes import changes
 from serve.doctor.places import repositories
 from serve.doctor.render import FORMATS
 from serve.doctor.repository import Repository
-from serve.doctor.rule import Rule
+from serve.doctor.rule import GROUPS, Rule
 from serve.doctor.rules import all_rules
-from serve.doctor.rules_page import explanation
+from serve.doctor.rules_page import PAGE, explanation
 from serve.doctor.target import Target, release
 
 LEVELS = {severity.word: severity for severity in Severity}
@@ -93,8 +93,11 @@ def _chosen(prefixes: Sequence[str]) -> list[Rule]:
     """Rules whose code begins with one of these; raises `Mistake` for one that fits none."""
     for prefix in prefixes:
         if not any(rule.code.startswith(prefix.upper()) for rule in all_rules()):
-            known = ", ".join(rule.code for rule in all_rules())
-            raise Mistake(f'"{prefix}" is no code of a rule, nor the beginning of one. There are: {known}.')
+            families = ", ".join(f"{code}.. ({meaning})" for code, meaning in GROUPS.items())
+            raise Mistake(
+                f'"{prefix}" is no code of a rule, nor the beginning of one. They begin with {families}; '
+                f"{PAGE} lists them all."
+            )
     return [rule for rule in all_rules() if rule.code.startswith(tuple(prefix.upper() for prefix in prefixes))]
 
 

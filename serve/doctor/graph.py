@@ -20,7 +20,11 @@ def _read(path: Path) -> bytes:
         if path.stat().st_size == 0:
             return b""  # which cannot be mapped
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as data:
-            return without_weights(data)
+            try:
+                return without_weights(data)
+            except ValueError as error:
+                fault = str(error)  # the error itself holds views of the file, which could then not be closed
+        raise ValueError(fault)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -79,6 +79,11 @@ class LiveServer:
         """The model's folder in the repository that was named."""
         return self.repository.model(name)
 
+    def is_asked(self, name: str) -> bool:
+        """Whether the model is among those that were named; all are where only a repository was."""
+        only = self.repository.only
+        return only is None or name in only
+
     @cached_property
     def _complaints(self) -> list[str]:
         return [line for line in self.log.splitlines() if re.match(r"[EW]\d{4} ", line)]

@@ -4,8 +4,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from export.terminal import Mistake
-from serve.doctor.repository import Repository, entries, is_folder
+from serve.doctor.repository import BACKEND_FILES, Model, Repository, entries, is_folder
 from serve.doctor.target import Target
+
+# A repository with one thing in it that is like a model for every so many folders is still taken as one.
+FEW = 4
+REPOSITORY_NAME = "model_repository"
 
 
 def repositories(paths: Iterable[Path], target: Target) -> list[Repository]:
@@ -24,7 +28,28 @@ def repositories(paths: Iterable[Path], target: Target) -> list[Repository]:
     for place in known:
         if not place.models and not place.strangers:
             raise Mistake(f"{place.path}: no model is there. A repository has a folder for each model.")
+        if place.only is None:
+            _check_repository(place)
     return known
+
+
+def _check_repository(place: Repository) -> None:
+    """Refuse a folder of other things: Triton would take each folder in it as a model, which nobody asks about."""
+    like = [model for model in place.models if _is_like_a_model(model)]
+    if len(like) * FEW >= len(place.models):
+        return
+    count, meant = f"only {len(like)}" if like else "none", place.path / REPOSITORY_NAME
+    raise Mistake(
+        f"{place.path}: this is no model repository: {count} of its {len(place.models)} folders has a "
+        "config.pbtxt, a version (a folder named by its number) or a model file. "
+        + (f"Name {meant}." if is_folder(meant) else "Name the folder that holds the models' folders.")
+    )
+
+
+def _is_like_a_model(model: Model) -> bool:
+    """Whether anything in the folder is what a model has; a model may lack any of these by mistake."""
+    names = {path.name for path in entries(model.folder)}
+    return bool(model.versions) or not names.isdisjoint({"config.pbtxt", *BACKEND_FILES}) or len(model.documents) > 1
 
 
 def _place(path: Path) -> tuple[Path, str | None]:

@@ -49,7 +49,15 @@ def _offline(arguments: argparse.Namespace) -> int:
     load, what = _load(arguments, config)
     service = read_service(arguments.service_ms or DEFAULT_SERVICE)
     quiet = arguments.format == "json"
-    found = study(config, rules, service, load, gpus=arguments.gpus, progress=lambda some: _shown(some, quiet=quiet))
+    found = study(
+        config,
+        rules,
+        service,
+        load,
+        gpus=arguments.gpus,
+        assumed=arguments.service_ms is None,
+        progress=lambda some: _shown(some, quiet=quiet),
+    )
     if arguments.format == "json":
         print(json.dumps(as_dict(found), indent=2))
         return 0

@@ -24,12 +24,16 @@ PREFETCH = "Without queue policies and priority levels batches are formed ahead,
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """One change: what to write, a sentence on what it asks of the model or the clients, and the rules it leads to."""
+    """One change: what to write, a sentence on what it asks of the model or the clients, and the rules it leads to.
+
+    `enlarges`: executions get more rows than any has now, so what it brings hangs on what such a one takes.
+    """
 
     text: str
     note: str
     rules: Rules
     config: ModelConfig | None = None
+    enlarges: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,11 +46,15 @@ class Trial:
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """What happens now and what each change would make of it."""
+    """What happens now and what each change would make of it.
+
+    `assumed`: nobody said what an execution takes, so changes that enlarge it cannot be compared with the others.
+    """
 
     rules: Rules
     now: Outcome
     trials: Sequence[Trial]
+    assumed: bool = False
 
     @property
     def best(self) -> Trial | None:
@@ -54,15 +62,22 @@ class Study:
 
         That is the one with the most rows per execution which makes requests wait no longer on average; where none of
         those gains rows, the one that answers sooner; where none does that, the one that gains rows at the least cost.
+        A change that enlarges executions is none of them while their time is assumed: in the simulation it is free.
         """
-        gaining = [one for one in self.trials if self.gain(one) > WORTH]
+        known = [one for one in self.trials if not (self.assumed and one.change.enlarges)]
+        gaining = [one for one in known if self.gain(one) > WORTH]
         cheap = [one for one in gaining if self.costs(one) <= WORTH]
         if cheap:
             most = max(self.gain(one) for one in cheap)
             # Of changes that gain the same the first: they are in the order of how little they change.
             return next(one for one in cheap if self.gain(one) * WORTH >= most)
-        sooner = [one for one in self.trials if self.costs(one) < 1 / SOONER and self.gain(one) * WORTH >= 1]
+        sooner = [one for one in known if self.costs(one) < 1 / SOONER and self.gain(one) * WORTH >= 1]
         return min(sooner or gaining, key=self.costs, default=None)
+
+    @property
+    def unjudged(self) -> list[Trial]:
+        """Changes that would enlarge executions and gain rows, of which an assumed time says no more."""
+        return [one for one in self.trials if self.assumed and one.change.enlarges and self.gain(one) > WORTH]
 
     def gain(self, trial: Trial) -> float:
         """Rows per execution over those of now."""
@@ -81,15 +96,18 @@ def study(
     load: Callable[[], Load],
     *,
     gpus: int = 0,
+    assumed: bool = False,
     progress: Callable[[Sequence[Change]], Iterable[Change]] = lambda changes: changes,
 ) -> Study:
-    """Replay the load now and after each change; `load` makes it anew each time."""
+    """Replay the load now and after each change; `load` makes it anew each time. `assumed`: so is `service`."""
     now = simulate(rules, service, load())
     trials = [
         Trial(change=change, outcome=simulate(change.rules, service, load()))
         for change in progress(list(changes(config, rules, now, gpus=gpus)))
     ]
-    return Study(rules=rules, now=now, trials=trials)
+    # Those that cannot be compared come last.
+    trials.sort(key=lambda one: assumed and one.change.enlarges)
+    return Study(rules=rules, now=now, trials=trials, assumed=assumed)
 
 
 def changes(config: ModelConfig, rules: Rules, now: Outcome, *, gpus: int = 0) -> Iterator[Change]:
@@ -125,7 +143,9 @@ def changes(config: ModelConfig, rules: Rules, now: Outcome, *, gpus: int = 0) -
             "no queue policy, no priority levels", PREFETCH, lambda changed: _drop_policies(changed.dynamic_batching)
         )
     if Rule.MAX_BATCH_SIZE in closed and rules.max_batch_size:
-        yield from (_larger(config, rules.max_batch_size * times, edited) for times in LARGER)
+        for times in LARGER:
+            larger = _larger(config, rules.max_batch_size * times, edited)
+            yield dataclasses.replace(larger, enlarges=True)
     yield from (_delay(ms, edited) for ms in DELAYS_MS if rules.max_batch_size > 1 and ms * 1000 * US != rules.delay)
     if rules.instances > 1:
         kind = config.instance_group[0].kind if config.instance_group else ModelInstanceGroup.KIND_AUTO

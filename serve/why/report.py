@@ -34,11 +34,15 @@ def show(console: Console, study: Study, title: str, *, service: str) -> None:
     if study.trials:
         console.print(_trials(study))
     console.print(advice(study), markup=False, style="bold")
+    if study.unjudged:
+        console.print(caveat(study), markup=False)
 
 
 def advice(study: Study) -> str:
     """The one change that helps most, with its price; or that none does."""
     best, now = study.best, study.now
+    if best is None and study.unjudged:
+        return "No single change that can be judged without the time of an execution lets more rows run together."
     if best is None:
         return "No single change to the configuration lets more rows run together: more requests at a time would."
     rows, latency = best.outcome.rows_per_execution, best.outcome.mean_latency
@@ -49,6 +53,14 @@ def advice(study: Study) -> str:
     else:
         figures += f", mean latency {_ms(latency)} ms instead of {_ms(now.mean_latency)}."
     return change + figures + (f" {best.change.note}" if best.change.note else "")
+
+
+def caveat(study: Study) -> str:
+    """Why larger batches are not advised, although the simulation makes more of them."""
+    return (
+        f"Not advised: {study.unjudged[0].change.text} and larger. What it brings hangs on what an execution of so "
+        "many rows takes, and that is assumed to be the same whatever its rows. Measure it and say it: --service-ms."
+    )
 
 
 def as_dict(study: Study) -> dict[str, Any]:
@@ -68,6 +80,7 @@ def as_dict(study: Study) -> dict[str, Any]:
         ],
         "changes": [{"change": trial.change.text, **_outcome(trial.outcome)} for trial in study.trials],
         "best": best.change.text if best else None,
+        "assumed": study.assumed,
     }
 
 

@@ -36,7 +36,7 @@ def models_are_ready(server: LiveServer) -> Iterator[Found]:
     for entry in server.index:
         name, state = entry["name"], entry.get("state", "")
         reason = entry.get("reason", "")
-        if state == "READY" or (state == "UNAVAILABLE" and reason == unloaded):
+        if not server.is_asked(name) or state == "READY" or (state == "UNAVAILABLE" and reason == unloaded):
             continue
         said = server.reason(name)
         known = server.model(name)
@@ -66,7 +66,7 @@ def loaded_configurations_are_the_files(server: LiveServer) -> Iterator[Found]:
     asked = server.config_name or (names.pop() if len(names) == 1 else None)
     for name, config in loaded.items():
         model = server.model(name)
-        if model is None or not model.configurations:
+        if not server.is_asked(name) or model is None or not model.configurations:
             continue
         known = {one.variant: one for one in model.configurations}
         expected = known.get(asked) or known.get(None)
@@ -166,9 +166,10 @@ def shared_memory_is_cleaned_up(server: LiveServer) -> Iterator[Found]:
 
 
 def _busy(server: LiveServer) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-    """Loaded models with enough requests to say something."""
+    """Loaded models that were asked about, with enough requests to say something."""
     for stats in server.statistics:
-        if stats["name"] in server.configs and _count(stats, "success") >= FEWEST_REQUESTS:
+        asked = stats["name"] in server.configs and server.is_asked(stats["name"])
+        if asked and _count(stats, "success") >= FEWEST_REQUESTS:
             yield stats["name"], stats["version"], stats
 
 
