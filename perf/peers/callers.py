@@ -4,7 +4,6 @@
 starts it on a core of its own.
 """
 
-import argparse
 import asyncio
 import base64
 import json
@@ -19,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clients import AsyncModel
+from export.terminal import program_parser
 from perf.peers.raw_http import Connection, post
 
 Rows = NDArray[np.float32]
@@ -167,7 +167,7 @@ async def serve(kind: str, url: str, rows: Rows, expected: Rows, warm_up_s: floa
 
 def main(argv: list[str] | None = None) -> int:
     """Print a JSON object for each line read; exit code 1 when a call failed."""
-    parser = argparse.ArgumentParser(prog="python -m perf.peers.callers", description=__doc__)
+    parser = program_parser("python -m perf.peers.callers", __doc__, example="mosec 127.0.0.1:8000 rows.npz")
     parser.add_argument("kind", choices=("coalesced", "grpc", *_RAW))
     parser.add_argument("url", help="host:port")
     parser.add_argument("rows", type=Path, help="an .npz file with `rows`, one for each caller, and `expected`")
