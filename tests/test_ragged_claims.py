@@ -13,17 +13,24 @@ from perf.ragged_table import MIXES, ROUTES, Row, Study, rows_of
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "perf" / "results"
-SEPARATE, _, RAGGED, BUDGET = (route.name for route in ROUTES[:4])
+SEPARATE, PADDED, RAGGED, BUDGET = (route.name for route in ROUTES[:4])
 
 
-def rows(model: str) -> dict[tuple[str, str], Row]:
-    study = Study(model=model, mixes=MIXES[model], routes=ROUTES, concurrency=CONCURRENCY, repeats=5, window_ms=500)
+def rows(model: str, repeats: int) -> dict[tuple[str, str], Row]:
+    study = Study(
+        model=model, mixes=MIXES[model], routes=ROUTES, concurrency=CONCURRENCY, repeats=repeats, window_ms=500
+    )
     return {(row.mix, row.route): row for row in rows_of(study, RESULTS / "ragged")}
 
 
 @pytest.fixture(scope="module")
 def encoder() -> dict[tuple[str, str], Row]:
-    return rows("ragged_encoder")
+    return rows("ragged_encoder", repeats=5)
+
+
+@pytest.fixture(scope="module")
+def recogniser() -> dict[tuple[str, str], Row]:
+    return rows("text_recognition_ragged", repeats=3)
 
 
 def to_separate(row: Row) -> float:
@@ -57,9 +64,18 @@ def test_padding_budget_costs_little_and_pays_where_tails_are_long(encoder: dict
     assert to_ragged(encoder["longer tail", BUDGET]) >= 1.5
 
 
-def test_the_table_of_the_document_is_that_of_the_records(encoder: dict[tuple[str, str], Row]) -> None:
+def test_crops_of_any_width_gain_too(recogniser: dict[tuple[str, str], Row]) -> None:
+    for mix in MIXES["text_recognition_ragged"]:
+        assert to_separate(recogniser[mix.name, RAGGED]) >= 1.3
+        assert to_ragged(recogniser[mix.name, BUDGET]) >= 0.97
+        assert to_separate(recogniser[mix.name, RAGGED]) >= 0.97 * to_separate(recogniser[mix.name, PADDED])
+
+
+def test_the_tables_of_the_document_are_those_of_the_records(
+    encoder: dict[tuple[str, str], Row], recogniser: dict[tuple[str, str], Row]
+) -> None:
     text = (ROOT / "clients" / "RAGGED.md").read_text()
-    assert all(line(row) in text for row in encoder.values())
+    assert all(line(row) in text for row in (*encoder.values(), *recogniser.values()))
 
 
 def line(row: Row) -> str:
