@@ -323,7 +323,10 @@ def test_traces_become_requests() -> None:
 def test_clients_that_wait_for_answers_are_recognised() -> None:
     waiting = [(start, start + 39) for start in range(0, 1000, 10)]  # four at a time, always
     assert clients(waiting) == 4
+    # Twelve, of which tracing sees the first ones come and the last ones go.
+    assert clients([(start, start + 479) for start in range(0, 2000, 40)]) == 12
     assert clients([(start, start + 5) for start in range(0, 1000, 100)]) == 0  # mostly nobody
+    assert clients([(start, start + 5000) for start in range(0, 1000, 100)]) == 0  # none ended before the last came
     assert clients([]) == 0
 
 

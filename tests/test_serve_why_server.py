@@ -72,7 +72,8 @@ def changed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         text = text_format.MessageToString(best.change.config)
         sleeper(folder, f"{name}_changed", text, fixed_ms=milliseconds, row_ms=0)
     # Without delay: with one, twelve clients never fill 16 rows, and ragged batches would wait for it each time.
-    sleeper(folder, "live", VARIABLE + "max_batch_size: 16 dynamic_batching { }", fixed_ms=10, row_ms=0)
+    # Long beside what a client needs for its next request, so that some always wait, on a busy machine too.
+    sleeper(folder, "live", VARIABLE + "max_batch_size: 16 dynamic_batching { }", fixed_ms=40, row_ms=0)
     models = ["live", *(f"{name}_changed" for name in ASKED)]
     trace = ("--trace-config", f"triton,file={folder.parent / 'trace.json'}", "--trace-config", "level=OFF")
     settings = Settings(
@@ -115,7 +116,7 @@ def test_a_running_server_is_explained_from_its_traces(changed: Server, capsys: 
     thread.start()
     try:
         read_counters(changed.grpc_url, model, executions=2 * HELD)
-        assert main([model, "--live", changed.http_url, "--seconds", "1.5", "--format", "json"]) == 0
+        assert main([model, "--live", changed.http_url, "--seconds", "2", "--format", "json"]) == 0
     finally:
         over.set()
         thread.join()

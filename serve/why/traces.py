@@ -111,16 +111,22 @@ def read_traces(
 def clients(spans: list[tuple[int, int]]) -> int:
     """The number of requests in the server, where it hardly changes, as with clients that wait for answers; else 0.
 
-    Clients are out of the server for a moment between two requests, so the number may be a little lower.
+    Those that were there when tracing began, and that came after it ended, are not in `spans`: counted is from the
+    first end to the last start. Clients are out of the server for a moment between two requests, so the number may be a
+    little lower.
     """
     events = sorted([(start, 1) for start, _ in spans] + [(end, -1) for _, end in spans])
     if len(spans) < 10:
         return 0
+    first, last = min(end for _, end in spans), max(start for start, _ in spans)
     share: Counter[int] = Counter()
     inside = 0
     for (at, step), (following, _) in itertools.pairwise(events):
         inside += step
-        share[inside] += following - at
+        share[inside] += max(0, min(following, last) - max(at, first))
+    share = +share  # levels of no time at all are none
+    if not share:
+        return 0
     most = max(share)
     full = sum(time for level, time in share.items() if level > most / 2)
     return most if full >= 0.8 * share.total() else 0
