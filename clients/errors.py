@@ -96,7 +96,8 @@ def explained(status: str, text: str, url: str, model: str) -> ClientError:
             "its gRPC port is not its HTTP port."
         )
     if error is NotReadyError:
+        why = "" if text == "is not ready" else f" ({text})"
         return error(
-            f"{url}: the server runs but '{model}' is not ready there ({text}). Serve it: make serve MODEL={model}."
+            f"{url}: the server runs but '{model}' is not ready there{why}. Serve it: make serve MODEL={model}."
         )
     return error(f"{url}: '{model}' answered: {text}")
