@@ -25,11 +25,11 @@ from rich.progress import Progress
 from rich.table import Table
 
 from clients.counters import Counters
+from clients.machine import Machine, versions
 from export.terminal import guarded, program_parser, terminal
 from perf.backend_stages import Stages, read, write_model
 from perf.backend_stages import table as stages_table
 from perf.full_batches import full_batches
-from perf.machine import Machine, versions
 from serve.launcher import LaunchError, Server, Settings, launch
 
 SIZES = {"1 KB": 1 << 10, "600 KB": 600 << 10, "4 MB": 4 << 20}

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from rich.progress import Progress
 from rich.table import Table
 
+from clients.machine import Machine, cores, versions
 from export.ragged_feed import is_ragged
 from export.recipe import digest
 from export.repository import REPOSITORY, config_file, model_file, model_folder, read_config
 from export.samples import sample
 from export.terminal import Mistake, guarded, program_parser, terminal
-from perf.machine import Machine, cores, versions
 from perf.record import Ceiling, Store
 
 ROUNDS = range(3)

@@ -21,12 +21,12 @@ from rich.progress import Progress
 
 from clients.async_model import AsyncModel
 from clients.counters import Counters
+from clients.machine import Machine, versions
+from clients.process_tree import Usage
 from export.terminal import guarded, program_parser, terminal
 from perf import gpu_use
-from perf.machine import Machine, versions
 from perf.picture_models import CLASSIFIERS, SLOT, build, pictures
 from perf.picture_table import WIDTH, markdown, table
-from perf.process_tree import Usage
 from serve.launcher import Server, Settings, launch
 
 VARIANTS = ("baseline", "dynamic")

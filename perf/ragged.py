@@ -17,13 +17,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from clients.counters import Counters
+from clients.machine import Machine, versions
 from export.ragged_feed import draw_items
 from export.recipe import digest
 from export.repository import REPOSITORY, config_file, model_file, model_folder, read_config, variants
 from export.terminal import Mistake, guarded, program_parser, terminal
 from perf.analyzer import Target, measure
 from perf.length_mix import Mix
-from perf.machine import Machine, versions
 from perf.padding_share import PaddingShare
 from perf.ragged_table import MIXES, ROUTES, Route, Study, folder, rows_of, table
 from perf.record import Load, Point, Record, Store

@@ -9,9 +9,9 @@ from rich import box
 from rich.table import Table
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from clients.machine import Machine
 from export.repository import config_file, model_folder, read_config
 from perf.length_mix import Mix, Split, cheapest, equal, long_tail, uniform, wasted, whole
-from perf.machine import Machine
 from perf.marks import marks
 from perf.record import Record, read
 from perf.summary import Ratio

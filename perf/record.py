@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from clients.counters import Counters
+from clients.machine import Machine
 from export.terminal import Mistake
-from perf.machine import Machine
 
 FORMAT = 1
 

@@ -15,8 +15,8 @@ import jinja2
 from markupsafe import Markup
 from rich.console import Console
 
+from clients.machine import Machine
 from export.terminal import Mistake, guarded, program_parser, terminal
-from perf.machine import Machine
 from perf.marks import LITTLE_LIMIT, SPREAD_LIMIT, percent
 from perf.plots import plots, save_png
 from perf.record import Ceiling, Load, Point, Record, read

@@ -24,12 +24,12 @@ from rich.progress import Progress
 
 from clients.connection import channel_arguments
 from clients.counters import Counters
+from clients.machine import Machine, cores, versions
 from export.recipe import digest
 from export.repository import config_file, model_file, model_folder, read_config
 from export.samples import sample
 from export.terminal import guarded, program_parser, terminal
 from perf.full_batches import shared_rows
-from perf.machine import Machine, cores, versions
 from serve.launcher import LaunchError, Server, Settings, launch
 
 

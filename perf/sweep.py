@@ -21,6 +21,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from clients.connection import connect
 from clients.counters import Counters
+from clients.machine import Machine, versions
 from export.ragged_feed import is_ragged
 from export.recipe import digest
 from export.repository import (
@@ -35,7 +36,6 @@ from export.samples import sample
 from export.terminal import Mistake, guarded, program_parser, terminal
 from perf import limit
 from perf.analyzer import WINDOWS, Target, measure
-from perf.machine import Machine, versions
 from perf.record import Ceiling, Load, Point, Record, Store
 from serve.launcher import Server, Settings, launch
 

@@ -25,8 +25,8 @@ from rich.table import Table
 
 from clients import Model
 from clients.exchange import Transport
+from clients.machine import Machine, versions
 from export.terminal import Failure, guarded, program_parser, terminal
-from perf.machine import Machine, versions
 from perf.transport_models import SHAPES, build
 from serve.launcher import Server, Settings, launch
 

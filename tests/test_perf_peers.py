@@ -10,8 +10,8 @@ import numpy as np
 import onnxruntime
 import pytest
 
+from clients.machine import Machine
 from export.terminal import Mistake
-from perf.machine import Machine
 from perf.peers import environment, point
 from perf.peers.__main__ import main
 from perf.peers.callers import TOLERANCE, Call, Rows, Seen, loop, run

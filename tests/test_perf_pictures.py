@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from clients.process_tree import Usage, tree
 from export.repository import REPOSITORY, RepositoryError, faults, model_file, read_config
 from perf import gpu_use, pictures
 from perf.picture_models import build
 from perf.picture_models import pictures as draw
 from perf.picture_table import changes, little, markdown, table
-from perf.process_tree import Usage, tree
 
 RECORDS = Path(pictures.__file__).parent / "results" / "pictures"
 

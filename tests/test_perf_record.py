@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from clients.counters import Counters
-from perf.machine import Machine, versions
+from clients.machine import Machine, versions
 from perf.record import Ceiling, Load, Measured, Point, Record, RecordError, Store, Window, read
 
 MACHINE = Machine(cpu="cpu", cores=2, memory_bytes=2**34, system="Linux x86_64", gpu=None)

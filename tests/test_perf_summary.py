@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from clients.counters import Counters
-from perf.machine import Machine
+from clients.machine import Machine
 from perf.mixture import MixtureError
 from perf.record import Ceiling, Load, Measured, Point, Record, Window
 from perf.summary import Comparison, Ratio, Row, compare

@@ -3,9 +3,6 @@
 import hashlib
 import itertools
 import json
-import os
-import platform
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -15,10 +12,10 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from clients.fleet.result import Result
+from clients.machine import Machine, versions
 from export.terminal import Mistake
 
 FORMAT = 1
-PACKAGES = ("numpy", "grpcio", "tritonclient", "nvidia-pytriton")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +49,8 @@ def write(result: Result, setting: Setting, folder: Path) -> Path:
         "time_scale": setting.time_scale,
         "started_at": setting.started_at,
         "command": setting.command,
-        "machine": machine(),
-        "versions": {name: version(name) for name in PACKAGES},
+        "machine": asdict(Machine.this()),
+        "versions": {**versions(), "grpcio": version("grpcio")},
         **asdict(result),
         "load": load,
         "little": result.little,
@@ -72,16 +69,3 @@ def write(result: Result, setting: Setting, folder: Path) -> Path:
         return draft.rename(next(file for file in files if not file.exists()))
     except OSError as error:
         raise Mistake(f"{folder}: cannot be written to ({error.strerror}). Name another folder.") from error
-
-
-def machine() -> Mapping[str, object]:
-    """This machine, without its name."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    cpu = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
-    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return {
-        "cpu": cpu,
-        "cores": len(os.sched_getaffinity(0)),
-        "memory_bytes": pages,
-        "python": platform.python_version(),
-    }

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from clients import Model
+from clients import Model, process_tree
 from clients.counters import Counters
-from clients.fleet import pool, processes, traces
+from clients.fleet import pool, traces
 from clients.fleet.arrivals import arrivals
 from clients.fleet.crew import Crew, crew
 from clients.fleet.load import Load
@@ -19,6 +19,7 @@ from clients.fleet.stages import stages
 from clients.fleet.target import Running, Target
 from clients.fleet.timings import NOT_SENT, RIGHT, WRONG, Timings
 from clients.fleet.worker import Job
+from clients.machine import cores
 from export.terminal import Mistake
 
 # A closed loop never has two requests of one process on their way, so two that differ are enough to see a swap.
@@ -48,7 +49,7 @@ def run(target: Target, load: Load, server: Running, prepared: Pool, told: Told)
     jobs = _jobs(target, load, server, prepared)
     with crew(jobs) as members:
         members.await_ready(lambda text: told(text, 0.0))
-        memory = processes.memory_bytes([member.process.pid or 0 for member in members.members])
+        memory = process_tree.memory_bytes([member.process.pid or 0 for member in members.members])
         window = _measure(target, load, server, members, told)
         timings = in_window(members.timings, window.first_ns, window.last_ns)
         errors, lost = dict(members.errors), members.lost
@@ -175,8 +176,8 @@ def _busy(server: Running, members: Crew) -> Busy:
     """CPU seconds and time so far; two of them make a difference."""
     return Busy(
         clients_s=members.cpu_s,
-        server_s=None if server.server is None else processes.cpu_s(server.server.pid),
-        machine_s=processes.machine_s(),
+        server_s=None if server.server is None else process_tree.cpu_s(server.server.pid),
+        machine_s=process_tree.machine_s(),
         wall_s=time.monotonic(),
-        cores=processes.cores(),
+        cores=cores(),
     )

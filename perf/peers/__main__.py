@@ -24,8 +24,8 @@ import numpy as np
 import onnxruntime
 from rich.progress import Progress, TaskID
 
+from clients.machine import Machine, versions
 from export.terminal import Failure, Mistake, guarded, program_parser, terminal
-from perf.machine import Machine, versions
 from perf.peers import contenders, point
 from perf.peers.callers import Seen
 from perf.peers.contenders import Limits, Running

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from rich.table import Column, Table
 
+from clients.machine import Machine
 from export.terminal import Mistake
-from perf.machine import Machine
 from perf.peers.callers import Seen
 from perf.peers.contenders import Limits
 
