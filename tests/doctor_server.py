@@ -9,7 +9,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from clients.counters import Counters
 from serve.doctor.example import NAME, write
-from serve.doctor.rule import Example
+from serve.doctor.rule import RULES, Example
 from serve.launcher import Server, Settings, launch
 
 HELD = 8
@@ -201,3 +201,17 @@ def examiner(folder: Path, *arguments: str, config_name: str | None = None) -> I
     )
     with launch(settings) as server:
         yield Examiner(server=server, repository=repository)
+
+
+def bad(code: str, **changes: Any) -> Example:
+    """The bad example of a rule, with these fields changed."""
+    example = RULES[code].bad
+    assert example is not None
+    return replace(example, **changes)
+
+
+def good(code: str, **changes: Any) -> Example:
+    """The good example of a rule, with these fields changed."""
+    example = RULES[code].good
+    assert example is not None
+    return replace(example, **changes)

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from doctor_server import HELD, Examiner, examiner
+from doctor_server import HELD, Examiner, bad, examiner, good
 from numpy.typing import NDArray
 
 from serve.doctor.example import PYTHON_MODEL
-from serve.doctor.rule import RULES, Example
+from serve.doctor.rule import Example
 from serve.doctor.rules import all_rules
 
 pytestmark = pytest.mark.server
@@ -29,18 +29,6 @@ def slow(seconds: float) -> str:
 
 
 SLOW_MODEL = slow(SLOW_S)
-
-
-def bad(code: str, **changes: Any) -> Example:
-    example = RULES[code].bad
-    assert example is not None
-    return replace(example, **changes)
-
-
-def good(code: str, **changes: Any) -> Example:
-    example = RULES[code].good
-    assert example is not None
-    return replace(example, **changes)
 
 
 def python(example: Example, model: str = PYTHON_MODEL, extra: str = "") -> Example:

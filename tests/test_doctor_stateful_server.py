@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import tritonclient.grpc as grpc
-from doctor_server import HELD, Examiner, examiner
+from doctor_server import HELD, Examiner, bad, examiner, good
 from numpy.typing import NDArray
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from clients.counters import Counters
 from serve.doctor.example import write
-from serve.doctor.rule import RULES, Example
+from serve.doctor.rule import Example
 from serve.doctor.rules import all_rules
 from serve.installation import find
 from serve.launcher import Settings, launch
@@ -32,18 +32,6 @@ ONE = np.ones((1, 2), dtype=np.float32)
 LENGTHS = [{"x": np.ones((1, length), dtype=np.float32)} for length in range(1, HELD + 1)]
 ALIKE = [{"x": ONE}] * HELD
 HEAD = "import numpy as np\nimport triton_python_backend_utils as pb_utils\n\n\nclass TritonPythonModel:\n"
-
-
-def bad(code: str, **changes: Any) -> Example:
-    example = RULES[code].bad
-    assert example is not None
-    return replace(example, **changes)
-
-
-def good(code: str, **changes: Any) -> Example:
-    example = RULES[code].good
-    assert example is not None
-    return replace(example, **changes)
 
 
 def batching(example: Example) -> Example:
