@@ -8,18 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from clients.counters import Counters
+from clients.fleet.sla import Sla as Sla
 from clients.machine import Machine
 from perf.candidate import Candidate
 
 FORMAT = 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sla:
-    """At least `percent` of all requests answered within `latency_ms`; those not answered at all count as late."""
-
-    latency_ms: float
-    percent: float = 99.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +40,11 @@ class Trial:
 
     `stage` names why it was measured: profile, halving, final, against the default, noise (the default once more).
     Latencies in microseconds, one per request of the window from when it was due (`inf`, written as null, where it was
-    not sent or not answered), with `due_s` since the window began. `passed` is the binomial rule's verdict on the SLA:
-    true, false, or None where the requests were too few to say. `load_average` is the machine's before it.
+    not sent, not answered or answered wrong), with `due_s` since the window began. `late` counts those over the SLA,
+    these among them; `late_sends` left more than 1 ms after they were due. `passed` is the binomial rule's verdict on
+    the SLA: true, false, or None where the requests were too few to say; `early`: it was sure before the time was up.
+    `cores_busy` is the share of all cores that anything on the machine took, `load_average` the machine's before it.
+    `faults` say why it should not be believed, one sentence each.
     """
 
     candidate: Candidate
@@ -72,6 +68,9 @@ class Trial:
     cores_busy: float
     load_average: float
     command: tuple[str, ...]
+    wrong: int = 0
+    early: bool = False
+    faults: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
