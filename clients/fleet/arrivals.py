@@ -15,8 +15,8 @@ COOL_DOWN_S = 1.0
 def arrivals(load: Load) -> Times:
     """Due times of the whole load in seconds, rising; the window begins at `warm_up_s`, and a trace with it.
 
-    What comes before a trace is a Poisson stream at its mean rate, and before a ramp one at its first rate. A drawn load
-    goes on a little after the window, so that its last requests meet the same company as the others.
+    What comes before a trace is a Poisson stream at its mean rate, and before a ramp one at its first rate. A drawn
+    load goes on a little after the window, so that its last requests meet the same company as the others.
     """
     rng = np.random.default_rng(load.seed)
     end = load.warm_up_s + load.duration_s + COOL_DOWN_S
