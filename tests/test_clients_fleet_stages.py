@@ -7,7 +7,7 @@ import pytest
 
 from clients.counters import Counters
 from clients.fleet.load import Load
-from clients.fleet.result import LITTLE, Busy, Result, in_window, outcome
+from clients.fleet.result import LITTLE, Busy, Result, Sample, in_window, outcome
 from clients.fleet.scaling import Fit, fit
 from clients.fleet.stages import COUNTERS, REMAINDER, TRACES, Stages, stages
 from clients.fleet.table import remarks
