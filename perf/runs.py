@@ -58,7 +58,7 @@ def read(text: str) -> Runs:
     if not path.exists():
         before, _, name = text.rpartition(":")
         path = Path(before)
-    if not path.exists() or not text:
+    if not path.exists() or path == Path():
         raise RecordError(f"{text}: no such file or folder. Name records, for example perf/results/demo:dynamic.")
     if path.is_file() and is_study(path):
         return of_study(path)[1]
