@@ -21,7 +21,7 @@ from perf.study import Trial
 from perf.traffic import Traffic
 
 WARM_UP_S = 1.0
-# One process sends about 1,500 requests a second; two leave room, and more would take the server's cores.
+# One for each of this machine's two cores: more would only take the server's, and one could itself be late.
 WORKERS = 2
 
 
