@@ -109,6 +109,7 @@ def fleet(folder: Path, seed: int, mean_ms: float, repeat: int = 0) -> Path:
         load=load,
         outcome=outcome(timings, load, 0, 10 * 10**9),
         stages=Stages(parts=(), latency_us=mean_ms * 1e3),
+        traced_us={},
         counted=NONE,
         busy=Busy(clients_s=1.0, server_s=1.0, machine_s=2.0, wall_s=10.0, cores=2),
         errors={},
