@@ -147,14 +147,14 @@ def _measure(target: Target, load: Load, server: Running, members: Crew, told: T
     def over(all_of: Crew) -> bool:
         done = all_of.reported / (load.requests or 1) if counting else (time.monotonic_ns() - first) / (last - first)
         told(f"measuring: {all_of.reported} requests", max(0.0, min(1.0, done)))
-        return goal is not None and goal.is_sure(all_of, first, last)
+        return goal is not None and not counting and goal.is_sure(all_of, first, last)
 
     try:
         if not counting:
             members.listen(first, warming)
             before, busy = Counters.read(server.url, target.model), _busy(server, members)
         members.listen(last, over)
-        early = goal is not None and goal.is_sure(members, first, last)
+        early = over(members)
     except KeyboardInterrupt:
         partial = True
     if partial or counting:
