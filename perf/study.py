@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from clients.counters import Counters
+from clients.fleet.sla import Sla as Sla
 from clients.machine import Machine
 from export.terminal import Mistake
 from perf.candidate import Candidate
@@ -24,14 +25,6 @@ PROFILE, HALVING, FINAL, AGAINST, NOISE = "profile", "halving", "final", "agains
 
 class StudyError(Mistake):
     """A file that is not the record of a study; the text names it and says what to do."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sla:
-    """At least `percent` of all requests answered within `latency_ms`; those not answered at all count as late."""
-
-    latency_ms: float
-    percent: float = 99.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +52,11 @@ class Trial:
 
     `stage` names why it was measured: profile, halving, final, against the default, noise (the default once more).
     Latencies in microseconds, one per request of the window from when it was due (`inf`, written as null, where it was
-    not sent or not answered), with `due_s` since the window began. `passed` is the binomial rule's verdict on the SLA:
-    true, false, or None where the requests were too few to say. `load_average` is the machine's before it.
+    not sent, not answered or answered wrong), with `due_s` since the window began. `late` counts those over the SLA,
+    these among them; `late_sends` left more than 1 ms after they were due. `passed` is the binomial rule's verdict on
+    the SLA: true, false, or None where the requests were too few to say; `early`: it was sure before the time was up.
+    `cores_busy` is the share of all cores that anything on the machine took, `load_average` the machine's before it.
+    `faults` say why it should not be believed, one sentence each.
 
     `stages_us` holds means over all requests of the window. `parts_us` maps the same names to one value per request
     that was looked at singly (the server's traces), all in one order; empty where none was.
@@ -87,6 +83,9 @@ class Trial:
     cores_busy: float
     load_average: float
     command: tuple[str, ...]
+    wrong: int = 0
+    early: bool = False
+    faults: tuple[str, ...] = ()
     parts_us: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
 
@@ -212,6 +211,7 @@ def _trial(content: dict[str, Any]) -> Trial:
             "due_s": tuple(content["due_s"]),
             "counted": Counters(**counted | maps),
             "command": tuple(content["command"]),
+            "faults": tuple(content.get("faults", ())),
             "parts_us": {name: tuple(values) for name, values in content.get("parts_us", {}).items()},
         }
     )

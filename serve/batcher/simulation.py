@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
-from serve.batcher.instances import Execution, Instances, ServiceTime
+from serve.batcher.instances import Execution, Instances, ServiceTime, Slowdown
 from serve.batcher.load import Answer, Load
 from serve.batcher.payload import Closing, Payload, Rule
 from serve.batcher.request import Request, Time
@@ -72,19 +72,23 @@ class Outcome:
         return found[min(len(found) - 1, int(q * len(found)))] if found else 0
 
 
-def simulate(rules: Rules, service: ServiceTime, load: Load) -> Outcome:
-    """Run `load` to its end under `rules`, with executions that take `service(rows)`."""
-    return _Simulation(rules, service, load).run()
+def simulate(rules: Rules, service: ServiceTime, load: Load, *, slowdown: Slowdown | None = None) -> Outcome:
+    """Run `load` to its end under `rules`, with executions that take `service(rows)` when they run alone.
+
+    `slowdown` says how much longer they take while others run; without it instances do not disturb each other.
+    """
+    return _Simulation(rules, service, load, slowdown).run()
 
 
 class _Simulation:
-    def __init__(self, rules: Rules, service: ServiceTime, load: Load) -> None:
+    def __init__(self, rules: Rules, service: ServiceTime, load: Load, slowdown: Slowdown | None) -> None:
         self._rules, self._load = rules, load
-        self._instances = Instances(rules, service)
+        self._instances = Instances(rules, service, slowdown)
         self._batcher = Batcher(rules, send=self._send, slot_free=self._instances.slot_free)
         self._order: deque[Request] = deque()
         self._done: dict[int, Answer] = {}
         self._executions: list[Execution] = []
+        self._latest: dict[int, int] = {}
         self._answers: list[Answer] = []
         self._serial = itertools.count()
         self._source = iter(load.arrivals())
@@ -150,6 +154,7 @@ class _Simulation:
     def _start(self) -> None:
         """Idle instances take payloads; each time the batcher is told, and may form another."""
         while (execution := self._instances.start(self._now)) is not None:
+            self._latest[execution.instance] = len(self._executions)
             self._executions.append(execution)
             if self._rules.preserve_ordering:
                 self._order.extend(execution.requests)
@@ -157,6 +162,7 @@ class _Simulation:
                 self._wake()
 
     def _finish(self, execution: Execution) -> None:
+        self._executions[self._latest[execution.instance]] = execution  # it may have taken longer than foreseen
         if self._rules.dynamic:
             # Told before the instance counts as idle: without prefetch the batcher sees none and misses it.
             self._wake()

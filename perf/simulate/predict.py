@@ -1,0 +1,136 @@
+"""One candidate under one load, simulated: throughput, latency percentiles, batches, and what part of it is waiting."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from perf.candidate import Candidate
+from perf.service_profile import Profile
+from perf.simulate.costs import Costs
+from perf.study import Prediction, Sla
+from perf.traffic import Traffic
+from serve.batcher.request import US
+from serve.batcher.simulation import Outcome, simulate
+
+# Of all requests, those left out at the start, until batches and queue are what they will be.
+WARM_UP = 0.1
+PERCENTILES = (50, 90, 95, 99)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Client:
+    """What a request costs outside the server, and how long a client waits before its next, in microseconds."""
+
+    outside_us: float
+    turnaround_us: float
+
+
+def predict(
+    candidate: Candidate,
+    config: ModelConfig,
+    traffic: Traffic,
+    profile: Profile,
+    sla: Sla,
+    *,
+    requests: int = 20_000,
+    seed: int = 0,
+) -> Prediction:
+    """What `candidate`, put into `config`, does under `traffic`, from the service times in `profile`.
+
+    Latencies are the client's: the server's queue and execution, and the network and the client itself as the ramp saw
+    them with as many requests in flight. The first tenth of the requests is left out. Raises `Mistake` for threads
+    without a ramp, `RulesError` for a scheduler that is not the dynamic batcher.
+    """
+    costs = Costs.of(candidate, profile)
+    in_flight = float(traffic.clients) if not traffic.open else 1.0
+    run = _run(candidate, config, traffic, costs, in_flight, requests, seed)
+    if traffic.open:
+        # An open loop says how many are in flight only when it has run.
+        in_flight = run.throughput_per_s * run.mean_us / 1e6
+        run = _run(candidate, config, traffic, costs, in_flight, requests, seed)
+    return run.prediction(candidate, sla, traffic.rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One simulation without its warm-up and its end: latencies in microseconds of the requests in between."""
+
+    latencies_us: NDArray[np.float64]
+    queues_us: NDArray[np.float64]
+    refused: int
+    seconds: float
+    busy_s: float
+    instances: int
+    sizes: dict[int, int]
+
+    @property
+    def throughput_per_s(self) -> float:
+        """Requests answered per second."""
+        return len(self.latencies_us) / self.seconds if self.seconds else 0.0
+
+    @property
+    def mean_us(self) -> float:
+        """Mean latency."""
+        return float(np.mean(self.latencies_us)) if len(self.latencies_us) else 0.0
+
+    def prediction(self, candidate: Candidate, sla: Sla, rows: int) -> Prediction:
+        """The same as the study keeps it."""
+        served = len(self.latencies_us)
+        late = int(np.sum(self.latencies_us > sla.latency_ms * 1e3)) + self.refused
+        found = np.percentile(self.latencies_us, PERCENTILES) if served else np.full(len(PERCENTILES), np.inf)
+        executions = sum(self.sizes.values())
+        return Prediction(
+            candidate=candidate,
+            requests=served + self.refused,
+            throughput_rows_per_s=self.throughput_per_s * rows,
+            percentiles_ms={one: float(value) / 1e3 for one, value in zip(PERCENTILES, found, strict=True)},
+            late=late / max(1, served + self.refused),
+            rows_per_execution=sum(size * n for size, n in self.sizes.items()) / max(1, executions),
+            queue_share=float(np.sum(self.queues_us) / np.sum(self.latencies_us)) if served else 0.0,
+            busy=self.busy_s / (self.seconds * self.instances) if self.seconds else 0.0,
+            sizes=self.sizes,
+        )
+
+
+def _run(
+    candidate: Candidate,
+    config: ModelConfig,
+    traffic: Traffic,
+    costs: Costs,
+    in_flight: float,
+    requests: int,
+    seed: int,
+) -> Run:
+    outside = costs.ramp.outside_us(in_flight)
+    # An execution's answers leave before what follows it in its instance: the client has them by so much earlier.
+    early = costs.tail_us
+    turnaround = max(0.0, outside + costs.ramp.turnaround_us(in_flight) - early)
+    load = traffic.simulated(requests, turnaround=round(turnaround * US), seed=seed)
+    slowdown = costs.slowdown if costs.instances > 1 else None
+    outcome = simulate(candidate.rules(config), costs.service(seed), load, slowdown=slowdown)
+    return _cut(outcome, costs, outside - early, drain=traffic.clients)
+
+
+def _cut(outcome: Outcome, costs: Costs, added_us: float, *, drain: int) -> Run:
+    """Leave out the warm-up, and the end at which a closed loop's clients stop one by one."""
+    answers = outcome.answers
+    first, last = int(WARM_UP * len(answers)), max(1, len(answers) - drain)
+    kept = answers[first:last]
+    begin, end = answers[first].at, answers[last - 1].at
+    started = {request.number: one.start for one in outcome.executions for request in one.requests}
+    served = [answer for answer in kept if not answer.error]
+    latencies = np.array([float(answer.latency) for answer in served]) / US + added_us
+    queues = np.array([float(started[answer.request.number] - answer.request.at) for answer in served]) / US
+    within = [one for one in outcome.executions if begin <= one.start < end]
+    return Run(
+        latencies_us=latencies,
+        queues_us=queues + costs.dispatch_us,
+        refused=len(kept) - len(served),
+        seconds=float(end - begin) / 1e9,
+        busy_s=sum(float(one.end - one.start) for one in within) / 1e9,
+        instances=costs.instances,
+        sizes=dict(sorted(Counter(one.rows for one in within).items())),
+    )
