@@ -83,13 +83,13 @@ class Modelled:
             sizes=run.sizes,
         )
 
-    def contention(self, pair: Pair, counted: Counters) -> float:
+    def contention(self, trial: Trial) -> float:
+        pair, counted = Pair.of(trial.candidate), trial.counted
         expected = sum(count * self.service(pair, rows) for rows, count in counted.batches.items())
         return sum(counted.batches_ns.values()) / 1e3 / expected
 
-    def outside_us(self, pair: Pair) -> float:
-        del pair
-        return OUTSIDE_US
+    def outside_us(self, trial: Trial) -> float:
+        return 2 * OUTSIDE_US if trial.load.startswith("closed") else OUTSIDE_US
 
 
 class Interrupted(Exception):  # noqa: N818

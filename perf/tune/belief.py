@@ -11,7 +11,6 @@ from typing import Protocol
 
 import numpy as np
 
-from clients.counters import Counters
 from perf.candidate import Candidate
 from perf.study import Prediction, Trial
 from perf.traffic import Traffic
@@ -42,11 +41,11 @@ class Simulator(Protocol):
     def predict(self, candidate: Candidate, traffic: Traffic, terms: Terms, *, requests: int) -> Prediction:
         """What `candidate` would do, with executions and overhead as `terms` says (not its rate and tail)."""
 
-    def contention(self, pair: Pair, counted: Counters) -> float:
+    def contention(self, trial: Trial) -> float:
         """Mean time of the counted executions over what the profile says of their sizes."""
 
-    def outside_us(self, pair: Pair) -> float:
-        """Microseconds of a request outside the server's counters, as profiled."""
+    def outside_us(self, trial: Trial) -> float:
+        """Microseconds of a request's cycle outside the server's counters, as profiled."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +95,7 @@ def fitted(
         return Belief()
     terms, left = {}, []
     for pair, measured in by_pair.items():
-        terms[pair], residuals = _fit(pair, measured, simulator, rows=rows, requests=requests, p99_ms=p99_ms)
+        terms[pair], residuals = _fit(measured, simulator, rows=rows, requests=requests, p99_ms=p99_ms)
         left += residuals
     others = Terms(
         contention=_median([one.contention for one in terms.values()]),
@@ -109,7 +108,6 @@ def fitted(
 
 
 def _fit(
-    pair: Pair,
     trials: Sequence[Trial],
     simulator: Simulator,
     *,
@@ -117,11 +115,13 @@ def _fit(
     requests: int,
     p99_ms: Callable[[Trial], float],
 ) -> tuple[Terms, list[float]]:
-    outside, known = [_outside_us(one) for one in trials], simulator.outside_us(pair)
+    outside = [_outside_us(one) for one in trials]
+    known = [simulator.outside_us(one) for one in trials]
+    more = _median([now - then for now, then in zip(outside, known, strict=True)])
     terms = Terms(
         # Rounded to less than a measurement can tell, so that the same is not simulated again.
-        contention=round(_median([simulator.contention(pair, one.counted) for one in trials]), 2),
-        overhead_us=round(max(-known, _median(outside) - known), -1),
+        contention=round(_median([simulator.contention(one) for one in trials]), 2),
+        overhead_us=round(max(-min(known), more), -1),
     )
     predicted: dict[tuple[Candidate, str], Prediction] = {}
     rates, tails = [], []
@@ -147,11 +147,14 @@ def _fit(
 
 
 def _outside_us(trial: Trial) -> float:
-    """Mean latency of the client less the server's own account of it."""
+    """Time of a request outside the server's own account of it: of a closed loop's whole cycle (Little's law)."""
     answered = [us for us in trial.latencies_us if math.isfinite(us)]
-    counted = trial.counted
+    counted, traffic = trial.counted, Traffic.parse(trial.load)
     inside = counted.queue_ns + counted.compute_input_ns + counted.compute_infer_ns + counted.compute_output_ns
-    return float(np.mean(answered)) - counted.per_request_us(inside) if answered else 0.0
+    if not answered:
+        return 0.0
+    cycle = trial.seconds / len(answered) * 1e6 * traffic.clients if not traffic.open else float(np.mean(answered))
+    return max(0.0, cycle - counted.per_request_us(inside))
 
 
 def _median(values: Sequence[float]) -> float:
