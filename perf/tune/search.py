@@ -142,8 +142,8 @@ class Search:
             p99_ms=p99_ms,
         )
         terms = "; ".join(
-            f"{pair}: contention {one.contention:.3f}, overhead {one.overhead_us:+.0f} us, throughput x {one.rate:.3f}, "
-            f"p99 x {one.tail:.3f}"
+            f"{pair}: contention {one.contention:.2f}, overhead {one.overhead_us:+.0f} us, "
+            f"throughput x {one.rate:.3f}, p99 x {one.tail:.3f}"
             for pair, one in self.belief.terms.items()
         )
         self.journal.say(f"fitted again ({terms}); error {self._error}")
@@ -169,7 +169,8 @@ class Search:
         for trial in self.journal.study.trials:
             groups.setdefault((trial.candidate, trial.load), []).append(trial)
         return self.goal.ranked(
-            (Standing.of(trials, self.goal.sla, rows=self.screen.traffic.rows) for trials in groups.values()), default=self.default
+            (Standing.of(trials, self.goal.sla, rows=self.screen.traffic.rows) for trials in groups.values()),
+            default=self.default,
         )
 
     def _verified(self, standing: Standing) -> bool:
@@ -207,6 +208,9 @@ class Search:
             if number == 1:
                 self.journal.retire(others)
             plan = self._last_plan(best.candidate, number)
+            more = [*plan, (NOISE, 2, self.default), (FINAL, 3, best.candidate)]
+            if number == 1 and len(plan) > 2 and self.budget.affords(self.journal, len(more), seconds, reserve=False):
+                plan = more
             if not self.budget.affords(self.journal, len(plan), seconds, reserve=False):
                 self.journal.say(f"{best.candidate}: chosen without a last comparison, the budget is spent")
                 return best
@@ -222,7 +226,7 @@ class Search:
         if chosen == self.default:
             return [(FINAL, number, chosen), (NOISE, number, chosen)]
         if number > 1:
-            return [(FINAL, number, chosen)]
+            return [(FINAL, 10 * number, chosen)]
         return [(AGAINST, 1, self.default), (FINAL, 1, chosen), (NOISE, 1, self.default), (FINAL, 2, chosen)]
 
     def _figures(self, one: Screened) -> str:
