@@ -123,14 +123,17 @@ class _Simulation:
         return Outcome(executions=tuple(self._executions), answers=tuple(self._answers), stuck=len(self._batcher.queue))
 
     def _next_time(self) -> Time | None:
-        times = [self._arrivals[0][0]] if self._arrivals else []
-        if self._instances.next_end is not None:
-            times.append(self._instances.next_end)
-        if self._recovering:
-            times.append(self._recovering[0][0])
-        if self._batcher.queue and (times or not self._is_stuck()):
-            times.append(self._batcher.deadline)
-        return min(times, default=None)
+        found = self._arrivals[0][0] if self._arrivals else None
+        end = self._instances.next_end
+        if end is not None and (found is None or end < found):
+            found = end
+        if self._recovering and (found is None or self._recovering[0][0] < found):
+            found = self._recovering[0][0]
+        if self._batcher.queue and (found is not None or not self._is_stuck()):
+            deadline = self._batcher.deadline
+            if found is None or deadline < found:
+                found = deadline
+        return found
 
     def _is_stuck(self) -> bool:
         """With nothing more to come: does the batcher wait for what will never be?"""
