@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from perf.candidate import Candidate
-from perf.service_profile import Profile
+from perf.service_profile import Profile, Way
 from perf.simulate.clients import Clients
 from perf.simulate.costs import Costs
 from perf.study import Prediction, Sla
@@ -31,19 +31,18 @@ def predict(
     *,
     requests: int = 20_000,
     seed: int = 0,
+    way: Way | None = None,
 ) -> Prediction:
     """What `candidate`, put into `config`, does under `traffic`, from the service times in `profile`.
 
-    Latencies are the client's: the server's queue and execution, and the network and the client itself as the ramp saw
-    them with as many requests in flight. The first tenth of the requests is left out. Raises `Mistake` for threads
-    without a ramp, `RulesError` for a scheduler that is not the dynamic batcher.
+    Latencies are the client's: the server's queue and execution, and `way`, the network and the client itself, which
+    without one is as the ramp saw it (of perf_analyzer, a light client). The first tenth of the requests is left out.
+    Raises `Mistake` for threads without a ramp, `RulesError` for a scheduler that is not the dynamic batcher.
     """
     costs = Costs.of(candidate, profile)
-    load = Clients(traffic, requests, costs.way, seed=seed)
+    load = Clients(traffic, requests, way or costs.way, seed=seed)
     slowdown = costs.slowdown if costs.instances > 1 else None
-    outcome = simulate(
-        candidate.rules(config), costs.service(seed), load, slowdown=slowdown, gap=round(costs.tail_us * US)
-    )
+    outcome = simulate(candidate.rules(config), costs.service(seed), load, slowdown=slowdown, gap=costs.gap(seed))
     return _cut(outcome, costs, load.extra_us, drain=traffic.clients).prediction(candidate, sla, traffic.rows)
 
 
