@@ -19,7 +19,6 @@ from perf.service_profile import Profile
 from perf.study import Sla, Study
 from perf.traffic import Traffic
 from perf.tune import tuned_file
-from perf.tune.belief import Belief
 from perf.tune.budget import Budget
 from perf.tune.goal import Goal
 from perf.tune.journal import Journal
@@ -116,7 +115,6 @@ def tune(question: Question, told: Told) -> Tuning:
             seconds=question.seconds,
             profile_points=len(profile.ramps),
             profile_s=round(sum(level.seconds for ramp in profile.ramps for level in ramp.levels), 1),
-            request_rate=_request_rate(screen, candidates),
         )
         search = Search(candidates=candidates, screen=screen, journal=journal, budget=budget, told=told)
         outcome = search.run()
@@ -217,15 +215,6 @@ def _planned(
         after_pbtxt="",
         model_sha256=digest(served) if served.is_file() else "",
     )
-
-
-def _request_rate(screen: Screen, candidates: tuple[Candidate, ...]) -> float:
-    """Requests a second that a trial is going to see: what is offered, or what the current configuration does."""
-    traffic = screen.traffic
-    if traffic.rate_per_s and screen.goal.objective != "goodput":
-        return traffic.rate_per_s
-    found = screen.look(candidates[0], Belief(), requests=500)
-    return max(1.0, found.throughput_rows_per_s / traffic.rows)
 
 
 def _conclude(
