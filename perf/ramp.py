@@ -41,12 +41,6 @@ class Level:
         return self.counted.busy_ns / 1e9 / self.seconds if self.seconds else 0.0
 
     @property
-    def before(self) -> float:
-        """Answers of its batch that leave before a request's own, mean over the requests."""
-        batches = self.counted.batches
-        return sum(count * rows * (rows - 1) / 2 for rows, count in batches.items()) / max(1, self.counted.rows)
-
-    @property
     def outside_us(self) -> float:
         """Mean time of a request outside the server's counters: the client's sending, both ways, and its receiving."""
         parts = (self.measured.client_send_us, self.measured.network_us, self.measured.client_receive_us)
@@ -92,6 +86,11 @@ class Watch:
             for new in news
             for rows, count in new.batches.items()
         ]
+
+
+def before(counted: Counters) -> float:
+    """Answers of its batch that leave before a request's own, mean over requests of one row."""
+    return sum(count * rows * (rows - 1) / 2 for rows, count in counted.batches.items()) / max(1, counted.rows)
 
 
 def levels(max_batch_size: int, instances: int) -> list[int]:

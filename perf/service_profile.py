@@ -12,7 +12,7 @@ import numpy as np
 from clients.machine import Machine
 from export.terminal import Mistake
 from perf import record
-from perf.ramp import Level
+from perf.ramp import Level, before
 from perf.record import RecordError
 from perf.service_curve import Line, Size, fit, smoothed
 
@@ -94,10 +94,10 @@ class ServiceTimes:
         The latency is a fit over the levels, each at the batches that it had; the turnaround is the lowest level's,
         since in the others what Little's law leaves is within the error that a window's edges make.
         """
-        before = np.array([level.before for level in self.levels])
+        behind = np.array([before(level.counted) for level in self.levels])
         outside = np.array([level.outside_us for level in self.levels])
         weights = np.sqrt([level.counted.requests for level in self.levels])
-        design = np.stack([np.ones_like(before), before], axis=1)
+        design = np.stack([np.ones_like(behind), behind], axis=1)
         lone, each = np.linalg.lstsq(design * weights[:, None], outside * weights, rcond=None)[0]
         if lone < 0 or each < 0:  # the levels do not tell them apart
             lone, each = np.average(outside, weights=weights), 0.0
