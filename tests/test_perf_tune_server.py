@@ -1,4 +1,4 @@
-"""The whole command on a real server, with small budgets: profile, simulate, measure, write, and go on from a record."""
+"""The whole command on a real server, on a small budget: profile, simulate, measure, write, go on from a record."""
 
 import shutil
 from pathlib import Path

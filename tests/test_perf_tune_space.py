@@ -66,6 +66,17 @@ def test_nothing_is_proposed_that_was_not_asked_for() -> None:
     assert {one.preferred for one in with_preferred} == {(), (2, 4), (4, 8), (8, 16)}
 
 
+def test_of_equal_delays_the_shortest_and_the_longest_stay() -> None:
+    screen = Screen(
+        simulator=Modelled(service=accelerator),
+        traffic=Traffic.parse("closed:8"),
+        goal=Goal(objective="throughput", sla=Sla(latency_ms=100)),
+    )
+    made = [Candidate(max_batch_size=8, delay_us=delay) for delay in (40_000, 20_000, 30_000)]
+    found = distinct([screen.look(one, Belief(), requests=304) for one in made], default=Candidate(max_batch_size=4))
+    assert [one.candidate.delay_us for one in found] == [20_000, 40_000]
+
+
 def test_delays_are_shares_of_the_service_time() -> None:
     found = space(CONFIG, largest=4, cores=1, gpu=False).candidates(accelerator)
     # An eighth, a quarter, a half and the whole of 20.5 ms, in two digits.
