@@ -131,10 +131,7 @@ class Study:
     def write(self, path: Path) -> Path:
         """Write one file, whole or not at all; raises `StudyError` where the folder cannot be written to."""
         content = {"format": FORMAT, "kind": KIND, **asdict(self)}
-        content["trials"] = [
-            one | {"latencies_us": [us if math.isfinite(us) else None for us in one["latencies_us"]]}
-            for one in content["trials"]
-        ]
+        content["trials"] = [trial_content(one) for one in self.trials]
         draft = path.with_name(f".{path.name}.draft")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -186,7 +183,7 @@ def _study(content: dict[str, Any]) -> dict[str, Any]:
         "space": {name: tuple(values) for name, values in content["space"].items()},
         "profiles": tuple(content["profiles"]),
         "predictions": tuple(_prediction(one) for one in content["predictions"]),
-        "trials": tuple(_trial(one) for one in content["trials"]),
+        "trials": tuple(trial_of(one) for one in content["trials"]),
         "steps": tuple(Step(**one) for one in content["steps"]),
     }
 
@@ -200,7 +197,13 @@ def _prediction(content: dict[str, Any]) -> Prediction:
     return Prediction(**content | maps | {"candidate": _candidate(content["candidate"])})
 
 
-def _trial(content: dict[str, Any]) -> Trial:
+def trial_content(trial: Trial) -> dict[str, Any]:
+    """A trial as JSON has it; what was not answered is null."""
+    return asdict(trial) | {"latencies_us": [us if math.isfinite(us) else None for us in trial.latencies_us]}
+
+
+def trial_of(content: dict[str, Any]) -> Trial:
+    """The trial that JSON has; raises `KeyError`, `TypeError` or `ValueError` for one of another version."""
     counted = content["counted"]
     maps = {name: {int(size): value for size, value in counted[name].items()} for name in ("batches", "batches_ns")}
     return Trial(

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +14,15 @@ from clients.fleet.arrivals import arrivals
 from clients.fleet.sla import Sla
 from clients.fleet.target import Running
 from clients.fleet.variant import Overrides, read
-from export.terminal import Mistake
-from perf import runs
+from export.repository import REPOSITORY
+from export.terminal import Mistake, terminal
+from perf import compare, round_record, runs
 from perf.candidate import Candidate
 from perf.interleaved import Lane, gain, interleaved, lanes
 from perf.study import AGAINST, NOISE, Trial
 from perf.traffic import NS, Traffic
-from perf.trial import Meter
+from perf.trial import Meter, serving
+from perf.versus import Match, versus
 
 MODEL = "simulated_accelerator"
 ONE, TWO = (Candidate(max_batch_size=8, instances=instances) for instances in (1, 2))
@@ -66,40 +69,75 @@ def fast() -> ModelConfig:
 
 
 @pytest.mark.server
-def test_candidates_are_measured_in_turn_on_servers_of_their_own() -> None:
-    meter = Meter(sla=Sla(latency_ms=5000.0), warm_up_s=0.3, command=("python", "-m", "perf.tune", MODEL))
-    seen: list[tuple[int, str]] = []
-
-    def measure(server: Running, candidate: Candidate, stage: str, number: int) -> Trial:
-        assert Candidate.of(server.config).instances == candidate.instances
-        seen.append((server.server.pid if server.server else 0, stage))
-        load = Traffic.parse("closed:8")
-        return meter.measure(server, candidate, load, stage=stage, round=number, seconds=1.0, seed=number)
-
-    with lanes(MODEL, fast(), [ONE, TWO], stage=AGAINST, config_name="dynamic", noise=False) as side_by_side:
-        trials = list(interleaved(side_by_side, 2, measure))
-    assert [(one.candidate, one.stage) for one in trials] == [(ONE, AGAINST), (TWO, AGAINST)] * 2
-    assert [one.round for one in trials] == [1, 1, 2, 2]
-    # Two servers, of which each has its trial in both rounds.
-    assert len({pid for pid, _ in seen}) == 2
-    assert seen[:2] == seen[2:]
+def test_configurations_are_measured_in_turn_on_servers_of_their_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One instance against two that have the same times, in one round."""
+    match = Match(
+        model=MODEL,
+        configs={"one": ONE.apply(fast()), "two": TWO.apply(fast())},
+        traffic=Traffic.parse("closed:8"),
+        meter=Meter(sla=Sla(latency_ms=5000.0), warm_up_s=0.3, command=("python", "-m", "perf.versus", MODEL)),
+        seconds=1.0,
+        rounds=1,
+        repository=REPOSITORY,
+        folder=tmp_path,
+    )
+    assert replace(match, rounds=2).missing == [1, 2]
+    assert versus(match, terminal()) in (0, 1)
+    assert replace(match, rounds=2).missing == [2]
+    kept = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    # What is there is not measured again.
+    assert versus(match, terminal()) in (0, 1)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == kept
+    found = [round_record.read(path) for path in sorted(tmp_path.iterdir())]
+    trials = sorted((one for _, one in found), key=lambda one: (one.round, one.started_at))
+    assert [(one.candidate.instances, one.stage) for one in trials] == [(1, AGAINST), (2, AGAINST), (1, NOISE)]
     # The answers were asked for once: every server takes the same largest batch.
-    assert len(meter.answers.pools) == 1
+    assert len(match.meter.answers.pools) == 1
     for one in trials:
         assert (one.wrong, one.failed, one.not_sent, one.late, one.load) == (0, 0, 0, 0, "closed:8")
-        assert one.requests == len(one.latencies_us) == len(one.due_s) > 100
+        assert one.requests == len(one.latencies_us) == len(one.due_s) > 50
         assert one.throughput_rows_per_s == pytest.approx(one.requests / one.seconds)
         assert one.passed in (True, None)
         assert max(one.counted.batches) <= 8
         assert one.cores_busy > 0
-        # Every twentieth was traced, in the second trial of a server as in the first.
+        # Every twentieth was traced, and its parts add up to its latency.
         parts = np.array(list(one.parts_us.values()))
-        assert parts.shape[0] == len(one.stages_us) + ("late send" not in one.stages_us)
-        assert one.requests / 20 * 0.5 < parts.shape[1] <= one.requests / 20 + 2
+        assert len(parts) == 8
+        assert 0 < parts.shape[1] <= one.requests / 20 + 2
         for latency in parts.sum(axis=0):
             assert np.min(np.abs(np.array(one.latencies_us) - latency)) < 0.11
-    better = gain(trials[1::2], trials[0::2], lambda one: one.throughput_rows_per_s)
-    assert (better.count, better.low < better.value < better.high) == (2, True)
+    printed = capsys.readouterr().out
+    assert printed.count("p99 <= 5000 ms, noise: ") == 2
+    assert "1 run of each" in printed
+    # The records compare as they did.
+    assert compare.main(
+        [
+            f"{tmp_path}:one",
+            f"{tmp_path}:two",
+            "--noise",
+            f"{tmp_path}:noise",
+            "--out",
+            str(tmp_path / "out" / "c.json"),
+        ]
+    ) in (0, 1)
+    assert "throughput" in capsys.readouterr().out
+
+
+@pytest.mark.server
+def test_a_server_is_measured_and_traced_again_and_again() -> None:
+    meter = Meter(sla=Sla(latency_ms=5000.0), warm_up_s=0.3)
+    with serving(MODEL, ONE.apply(fast()), trace_rate=1) as server:
+        trials = [
+            meter.measure(server, ONE, Traffic.parse(load), stage=AGAINST, seconds=1.0)
+            for load in ("closed:4", "constant:100", "closed:4")
+        ]
+    for one in trials:
+        assert len(one.parts_us["run"]) == one.requests == len(one.latencies_us)
+    # The pool for as many clients is used again; an open loop has one of its own.
+    assert len(meter.answers.pools) == 2
+    assert (trials[1].requests, trials[1].offered_per_s) == (100, 100.0)
 
 
 def trial(candidate: Candidate, stage: str, number: int, speed: float) -> Trial:
@@ -123,19 +161,18 @@ def test_a_server_that_does_not_fit_beside_another_is_started_for_each_trial() -
         return server()
 
     both = [
-        Lane(candidate=one, stage=AGAINST, opened=lambda name=name: opened(name))  # type: ignore[misc]
+        Lane(name=name, candidate=one, stage=AGAINST, opened=lambda name=name: opened(name))  # type: ignore[misc]
         for one, name in ((ONE, "A"), (TWO, "B"))
     ]
-    made = interleaved(both, 2, lambda server, candidate, stage, number: trial(candidate, stage, number, 1.0))
+    made = interleaved(both, (1, 2), lambda server, lane, number: trial(lane.candidate, lane.stage, number, 1.0))
     assert [(one.candidate, one.round) for one in made] == [(ONE, 1), (TWO, 1), (ONE, 2), (TWO, 2)]
     assert events == ["start A", "stop A", "start B", "stop B"] * 2
 
 
 def test_the_first_runs_once_more_as_the_noise_floor() -> None:
-    with lanes(MODEL, fast(), [ONE, TWO], stage=AGAINST, together=False) as wanted:
-        assert [(one.candidate, one.stage) for one in wanted] == [(ONE, AGAINST), (TWO, AGAINST), (ONE, NOISE)]
-    with lanes(MODEL, fast(), [ONE, TWO], stage=AGAINST, together=False, noise=False) as wanted:
-        assert len(wanted) == 2
+    configs = {name: one.apply(fast()) for name, one in (("one", ONE), ("two", TWO))}
+    with lanes(MODEL, configs, stage=AGAINST, together=False) as wanted:
+        assert [(one.name, one.stage) for one in wanted] == [("one", AGAINST), ("two", AGAINST), ("one", NOISE)]
 
 
 def test_gains_are_of_rounds_that_both_have() -> None:
