@@ -12,7 +12,7 @@ from perf.study_report.evidence import Evidence, pooled
 from perf.study_report.points import SHOWN, colour, logarithmic
 from perf.study_report.quantile import percentile_ms
 from perf.study_report.section import Drawn, Grid
-from perf.study_report.units import change, count, number
+from perf.study_report.units import change, count, number, whole_percent
 
 # What a prediction is to be within, by what it predicts.
 LIMITS = {"throughput": 0.05, "p50": 0.10, "p95": 0.20}
@@ -65,7 +65,9 @@ def accuracy(found: Sequence[Check]) -> str:
             continue
         limit = LIMITS.get(what)
         inside = (
-            f"{sum(abs(one - 1) <= limit for one in ratios)} of {len(ratios)} within {limit:.0%}, " if limit else ""
+            f"{sum(abs(one - 1) <= limit for one in ratios)} of {len(ratios)} within {whole_percent(limit)}, "
+            if limit
+            else ""
         )
         worst = max(ratios, key=lambda one: abs(math.log(one)) if one > 0 else math.inf)
         said.append(f"{what}: {inside}the worst {change(worst)}")
@@ -113,7 +115,7 @@ def grid(evidence: Evidence, found: Sequence[Check]) -> Grid:
     )
     titles = ("configuration", "what", "predicted", "measured", "predicted\nover measured", "n\nrequests")
     return Grid(
-        titles=titles, rows=rows, left=2, summary=f"All {count(len(rows), 'prediction')} beside its measurement"
+        titles=titles, rows=rows, left=2, summary=f"All {count(len(rows), 'prediction')} beside what was measured"
     )
 
 

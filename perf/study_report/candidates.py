@@ -27,7 +27,7 @@ def candidates(evidence: Evidence) -> Drawn:
     for row, one in enumerate(order):
         _line(axes, evidence, one, row)
     axes.set_yticks(range(len(order)), [str(one) for one in order])
-    axes.set(xlabel="ms: p50 (bar, median of windows) to p99 (each window)", ylim=(len(order) - 0.4, -0.6))
+    axes.set(xlabel="ms, from p50 (bar) to the p99 of each window", ylim=(len(order) - 0.4, -0.6))
     figure.legend(handles=keys(evidence, found), loc="outside upper left", ncols=2, columnspacing=1.4)
     return Drawn(name="candidates", caption=_caption(evidence, order), figure=figure)
 

@@ -1,6 +1,7 @@
 """Part 2: what changes in config.pbtxt, value by value and line by line, and the whole file to copy."""
 
 import difflib
+from collections.abc import Callable
 
 from perf.candidate import Candidate
 from perf.study_report.evidence import Evidence
@@ -36,7 +37,7 @@ def difference(evidence: Evidence) -> Section:
     )
 
 
-NAMES = {
+NAMES: dict[str, Callable[[Candidate], str]] = {
     "dynamic_batching": lambda one: "yes" if one.dynamic else "no",
     "max_batch_size": lambda one: f"{one.max_batch_size} rows",
     "max_queue_delay_microseconds": lambda one: f"{one.delay_us:,} µs",

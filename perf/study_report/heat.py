@@ -38,7 +38,9 @@ def heat(evidence: Evidence) -> Section:
         _map(evidence, [p for p in dynamic if _slice(p.candidate) == one], n) for n, one in enumerate(order[:MOST], 1)
     ]
     sentences = [
-        f"{count(len(dynamic), 'configuration')} simulated, {count(len(evidence.candidates), 'one')} measured."
+        f"{count(len(dynamic), 'configuration')} simulated, {len(evidence.candidates)} measured. A cell holds what was "
+        "simulated; outlined cells were measured, with the result in brackets (thick: the one that this page shows). "
+        "A cross: misses the target. An empty cell was not simulated, or does the same as a simpler configuration."
     ]
     if len(order) > MOST:
         sentences.append(f"{len(order) - MOST} more counts of instances, threads and preferred sizes are not drawn.")
@@ -108,15 +110,16 @@ def _measured(evidence: Evidence, candidate: Candidate) -> float | None:
 def _cell(
     axes: Axes, evidence: Evidence, one: Prediction, x: int, y: int, value: float, dark: bool, *, small: bool
 ) -> None:
-    """The number, struck out where the target is missed, and an outline with the measured number where there is one."""
+    """The number, a cross where the target is missed, an outline and the measured number where there is one."""
     # Not the page's ink: it lies on the colour of the cell in both themes.
     ink = "#f5f5f5" if dark else "#111111"
     measured = _measured(evidence, one.candidate)
+    missed = one.late > evidence.study.sla.share
     if not small:
-        text = number(value) if measured is None else f"{number(value)}\n[{number(measured)}]"
+        text = number(value) + (" ✕" if missed else "") + ("" if measured is None else f"\n[{number(measured)}]")
         axes.text(x + 0.5, y + 0.5, text, ha="center", va="center", color=ink, fontsize=9, linespacing=1.0)
-    if one.late > evidence.study.sla.share:
-        axes.plot([x + 0.08, x + 0.92], [y + 0.08, y + 0.92], color=ink, linewidth=0.8, alpha=0.8)
+    elif missed:
+        axes.plot(x + 0.5, y + 0.5, "x", color=ink, markersize=4)
     if measured is not None:
         wide = one.candidate == evidence.shown
         frame = Rectangle((x + 0.04, y + 0.04), 0.92, 0.92, fill=False, edgecolor=TARGET, linewidth=4 if wide else 2)
@@ -145,11 +148,7 @@ def _caption(evidence: Evidence, found: Sequence[Prediction]) -> str:
         if best is None
         else f"the best simulated cell within the target is {number(_value(evidence, best))} ({best.candidate})"
     )
-    return (
-        f"{where}: {found_best}. {what}, simulated with n = {min(one.requests for one in found):,} requests or more; "
-        "outlined: measured, in brackets; thick: shown in this report; struck out: misses the target; "
-        "empty: not simulated, or the same as a simpler one"
-    )
+    return f"{where}, {what}: {found_best} (n = {min(one.requests for one in found):,} requests or more a cell)"
 
 
 def _data(one: Prediction) -> dict[str, object]:

@@ -46,8 +46,8 @@ def parts(evidence: Evidence) -> Section:
             found[evidence.label(candidate)] = taken_apart(trials)
     found = {name: rows for name, rows in found.items() if rows}
     if not found:
-        missing = f"No measurement under {evidence.study.load} holds the parts of a request's time."
-        return Section(name="parts", title=TITLE, missing=(missing,))
+        none = f"No measurement under {evidence.study.load} holds the parts of a request's time."
+        return Section(name="parts", title=TITLE, missing=(none,))
     only_means = [name for name, rows in found.items() if set(rows) == {"mean"}]
     missing = tuple(f"{name}: no request was traced singly, so only the mean is taken apart." for name in only_means)
     return Section(

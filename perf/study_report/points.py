@@ -12,7 +12,7 @@ from perf.candidate import Candidate
 from perf.drawing import COLOURS, GREY, INK, PAPER
 from perf.study import Trial
 from perf.study_report.evidence import Evidence
-from perf.study_report.units import ms
+from perf.study_report.units import plain_ms
 
 SHOWN, OTHER = COLOURS[0], COLOURS[2]
 # Okabe and Ito's vermillion, for the target and for what misses it.
@@ -37,10 +37,10 @@ def point(axes: Axes, x: float, y: float, trial: Trial, shade: str) -> None:
         axes.plot(x, 0.97, "^", color=shade, transform=axes.get_xaxis_transform(), markersize=7, clip_on=False)
         return
     face = PAPER if trial.passed is None else shade
+    shape, size = SHAPES[trial.passed], 8 if trial.passed is False else 7
     edge = PAPER if trial.passed is False else shade
-    size = 9 if trial.passed is False else 7
-    shape = SHAPES[trial.passed]
-    axes.plot(x, y, shape, markerfacecolor=face, markeredgecolor=edge, markersize=size, markeredgewidth=1.2, zorder=3)
+    (drawn,) = axes.plot(x, y, shape, markerfacecolor=face, markeredgecolor=edge, markersize=size)
+    drawn.set(zorder=3, clip_on=False, markeredgewidth=0.6 if trial.passed is False else 1.3)
 
 
 def keys(evidence: Evidence, trials: Iterable[Trial]) -> list[Line2D]:
@@ -60,29 +60,13 @@ def target(axes: Axes, evidence: Evidence, *, upright: bool = False) -> None:
     sla = evidence.study.sla
     line = axes.axvline if upright else axes.axhline
     line(sla.latency_ms, color=TARGET, linewidth=1.4, linestyle=(0, (5, 3)), zorder=1)
-    text = f"target {ms(sla.latency_ms)}"
+    text = f"target {plain_ms(sla.latency_ms)}"
     if upright:
-        axes.text(
-            sla.latency_ms,
-            1.0,
-            text,
-            transform=axes.get_xaxis_transform(),
-            color=INK,
-            fontsize=9,
-            ha="center",
-            va="bottom",
-        )
+        over = axes.get_xaxis_transform()
+        axes.text(sla.latency_ms, 1.0, text, transform=over, color=INK, fontsize=9, ha="center", va="bottom")
     else:
-        axes.text(
-            1.0,
-            sla.latency_ms,
-            text,
-            transform=axes.get_yaxis_transform(),
-            color=INK,
-            fontsize=9,
-            ha="right",
-            va="bottom",
-        )
+        over = axes.get_yaxis_transform()
+        axes.text(0.01, sla.latency_ms, text, transform=over, color=INK, fontsize=9, ha="left", va="bottom")
 
 
 def logarithmic(axes: Axes, axis: str, values: Iterable[float]) -> None:

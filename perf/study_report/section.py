@@ -38,7 +38,10 @@ class Listing:
     def lines(self) -> tuple[tuple[str, str], ...]:
         """Every line with its kind: added, removed, or empty."""
         kinds = {"+": "added", "-": "removed"} if self.difference else {}
-        return tuple((kinds.get(line[:1], ""), line) for line in self.text.splitlines())
+        headers = ("+++ ", "--- ")
+        return tuple(
+            ("" if line.startswith(headers) else kinds.get(line[:1], ""), line) for line in self.text.splitlines()
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

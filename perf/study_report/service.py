@@ -15,7 +15,7 @@ from perf.study_report.batches import batches, counted
 from perf.study_report.evidence import Evidence
 from perf.study_report.points import OTHER, SHOWN
 from perf.study_report.section import Drawn, Grid, Section
-from perf.study_report.units import count, ms, number
+from perf.study_report.units import count, ms, number, whole_percent
 
 TITLE = "Batches, and what they cost"
 # The smallest batch with this share of the highest rows per second: beyond it, batches cost latency and bring little.
@@ -115,7 +115,7 @@ def _sentence(curve: Curve) -> str:
         f"{curve.source.capitalize()}: s(b) = {ms(line.fixed_us / 1e3)} + {ms(line.row_us / 1e3)} per row "
         f"(R² {line.r2:.2f}, n = {count(curve.executions, 'execution')} of {count(len(curve.sizes), 'size')}); from "
         f"{count(knee.rows, 'row')} on ({ms(knee.mean_us / 1e3)}, {number(rate)} rows/s) a larger batch brings at most "
-        f"{1 / KNEE - 1:.0%} more."
+        f"{whole_percent(1 / KNEE - 1)} more."
     )
 
 
@@ -151,7 +151,10 @@ def _rates(found: Sequence[Curve]) -> Drawn:
     axes.set_ylim(bottom=0)
     figure.legend(loc="outside upper left")
     rate = knee.rows / knee.mean_us * 1e6 * first.instances
-    caption = f"The knee is at {count(knee.rows, 'row')}: {number(rate)} rows/s, {KNEE:.0%} of the highest (b / s(b))"
+    caption = (
+        f"The knee is at {count(knee.rows, 'row')}: {number(rate)} rows/s, {whole_percent(KNEE)} of the highest b / s(b) "
+        f"(n = {count(first.executions, 'execution')})"
+    )
     return Drawn(name="service-rate", caption=caption, figure=figure)
 
 

@@ -21,9 +21,19 @@ def rate(per_s: float, of: str = "rows") -> str:
     return f"{number(per_s)} {of}/s"
 
 
+def plain_ms(milliseconds: float) -> str:
+    """What somebody asked for, as it was written: `40 ms`, `12.5 ms`."""
+    return f"{milliseconds:g} ms"
+
+
 def percent(share: float) -> str:
     """`0.0123` as `1.2 %`."""
     return f"{100 * share:.1f} %"
+
+
+def whole_percent(share: float) -> str:
+    """A limit, which is a round number: `0.05` as `5 %`."""
+    return f"{100 * share:.0f} %"
 
 
 def change(ratio: float) -> str:

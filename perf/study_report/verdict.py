@@ -11,7 +11,7 @@ from perf.study_report.evidence import Evidence, pooled, word
 from perf.study_report.gain import Gain, gains
 from perf.study_report.quantile import percentile_ms
 from perf.study_report.section import Grid, Section
-from perf.study_report.units import change, count, ms, number, percent, rate
+from perf.study_report.units import change, count, ms, number, percent, plain_ms, rate
 
 TITLE = "Verdict"
 
@@ -51,18 +51,20 @@ def verdict(evidence: Evidence) -> Section:
 def headline(evidence: Evidence, found: Sequence[Gain]) -> str:
     """One sentence."""
     study = evidence.study
-    goal = f"{study.sla.percent:g} % of requests within {ms(study.sla.latency_ms)}"
+    goal = f"{study.sla.percent:g} % of requests within {plain_ms(study.sla.latency_ms)}"
     if study.chosen is None:
         return f"Nothing that was measured meets {goal} under {study.load}" + _closest(evidence)
     if study.chosen == study.default:
         return f"Keep {study.default}: nothing better than the current configuration was found for {goal}"
     ours, theirs = passes(evidence, study.chosen), passes(evidence, study.default)
+    if ours is False:
+        return f"Not verified: {study.chosen} was chosen, but all its measurements together miss {goal}"
     if ours is True and theirs is False:
         return f"Use {study.chosen}, because it meets {goal} and the current configuration does not"
     first = found[0] if found else None
     if first is not None and first.verdict == "gain":
         return f"Use {study.chosen}, because {first.what} is {change(first.interval.value)} within the same target" + (
-            "" if ours is True else f", but whether it meets {goal} the measurements {_unsure(ours)}"
+            "" if ours is True else f", but the measurements cannot tell whether it meets {goal}"
         )
     if first is not None and first.verdict == "loss":
         return f"Keep {study.default}: {study.chosen} is worse, {first.what} {change(first.interval.value)}"
@@ -135,10 +137,6 @@ def _closest(evidence: Evidence) -> str:
     p99 = percentile_ms(pooled(trials), evidence.study.sla.percent)
     over = f", {p99 / evidence.study.sla.latency_ms:.2f} x the target" if math.isfinite(p99) else ""
     return f"; the closest is {evidence.shown} with p{evidence.study.sla.percent:g} {ms(p99)}{over}"
-
-
-def _unsure(said: bool | None) -> str:
-    return "cannot tell" if said is None else "deny"
 
 
 def _sentence(text: str) -> str:
