@@ -41,6 +41,12 @@ class Level:
         return self.counted.busy_ns / 1e9 / self.seconds if self.seconds else 0.0
 
     @property
+    def before(self) -> float:
+        """Answers of its batch that leave before a request's own, mean over the requests."""
+        batches = self.counted.batches
+        return sum(count * rows * (rows - 1) / 2 for rows, count in batches.items()) / max(1, self.counted.rows)
+
+    @property
     def outside_us(self) -> float:
         """Mean time of a request outside the server's counters: the client's sending, both ways, and its receiving."""
         parts = (self.measured.client_send_us, self.measured.network_us, self.measured.client_receive_us)

@@ -74,16 +74,28 @@ class ServiceTimes:
         counted = self.levels[0].counted
         return counted.per_request_us(counted.queue_ns)
 
-    def outside_us(self, in_flight: float) -> float:
-        """Mean microseconds of a request outside the server's counters with so many in flight: network and client."""
-        return self._by_level([level.outside_us for level in self.levels], in_flight)
+    @property
+    def latency_us(self) -> tuple[float, float]:
+        """A lone request's microseconds outside the server, and what each further answer of its batch adds to the next.
 
-    def turnaround_us(self, in_flight: float) -> float:
-        """Mean microseconds from an answer to the same client's next request with so many in flight."""
-        return self._by_level([level.turnaround_us for level in self.levels], in_flight)
+        The client's sending, both ways and its receiving; a fit over the levels, each at the batches it had.
+        """
+        return self._by_burst([level.outside_us for level in self.levels])
 
-    def _by_level(self, values: Sequence[float], in_flight: float) -> float:
-        return float(np.interp(in_flight, [level.concurrency for level in self.levels], values))
+    @property
+    def turnaround_us(self) -> tuple[float, float]:
+        """The same two for the time from an answer to the same client's next request."""
+        return self._by_burst([level.turnaround_us for level in self.levels])
+
+    def _by_burst(self, values: Sequence[float]) -> tuple[float, float]:
+        """Intercept and slope over the mean number of answers of a batch that leave before a request's own."""
+        before = np.array([level.before for level in self.levels])
+        design = np.stack([np.ones_like(before), before], axis=1)
+        weights = np.sqrt([level.counted.requests for level in self.levels])
+        fixed, each = np.linalg.lstsq(design * weights[:, None], np.array(values) * weights, rcond=None)[0]
+        if fixed < 0 or each < 0:  # the levels do not tell them apart
+            return float(np.average(values, weights=weights)), 0.0
+        return float(fixed), float(each)
 
     @property
     def file_name(self) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 
 from perf.candidate import Candidate
 from perf.service_profile import SHARES, Profile, ServiceTimes
+from perf.simulate.clients import Way
 from serve.batcher.request import US, Time
 
 DRAWN = 4096
@@ -16,8 +17,8 @@ DRAWN = 4096
 @dataclass(frozen=True, kw_only=True)
 class Costs:
     """All in microseconds. `alone_us` and `shared_us` map rows to an execution's time with nothing else running, and
-    with all `instances` at work; `dispatch_us` lies before each execution, `tail_us` after its answers; `ramp` is where
-    the client's share comes from. `notes` say what was not measured but interpolated.
+    with all `instances` at work; `dispatch_us` lies before each execution, `tail_us` after its answers; `way` is
+    what lies outside the server. `notes` say what was not measured but interpolated.
     """
 
     instances: int
@@ -26,7 +27,7 @@ class Costs:
     dispatch_us: float
     tail_us: float
     noise: tuple[float, ...]
-    ramp: ServiceTimes
+    way: Way
     notes: tuple[str, ...] = ()
 
     @classmethod
@@ -60,18 +61,23 @@ class Costs:
             dispatch_us=ramp.dispatch_us,
             tail_us=max(0.0, ramp.gap_us - ramp.dispatch_us),
             noise=ramp.noise,
-            ramp=ramp,
+            way=Way(
+                latency_us=ramp.latency_us[0],
+                turnaround_us=ramp.turnaround_us[0],
+                each_latency_us=ramp.latency_us[1],
+                each_turnaround_us=ramp.turnaround_us[1],
+            ),
             notes=tuple(notes),
         )
 
     def service(self, seed: int) -> Callable[[int], Time]:
-        """Nanoseconds from when an instance takes a batch until it is free again; a new noise with each call."""
+        """Nanoseconds from when an instance takes a batch until its answers leave; a new noise with each call."""
         multipliers = self._drawn(seed)
-        around = (self.dispatch_us + self.tail_us) * US
+        before = self.dispatch_us * US
         alone = {rows: us * US for rows, us in self.alone_us.items()}
 
         def service(rows: int) -> Time:
-            return round(around + alone[rows] * next(multipliers))
+            return round(before + alone[rows] * next(multipliers))
 
         return service
 

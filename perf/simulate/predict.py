@@ -1,6 +1,7 @@
 """One candidate under one load, simulated: throughput, latency percentiles, batches, and what part of it is waiting."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,6 +10,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from perf.candidate import Candidate
 from perf.service_profile import Profile
+from perf.simulate.clients import Clients
 from perf.simulate.costs import Costs
 from perf.study import Prediction, Sla
 from perf.traffic import Traffic
@@ -18,14 +20,6 @@ from serve.batcher.simulation import Outcome, simulate
 # Of all requests, those left out at the start, until batches and queue are what they will be.
 WARM_UP = 0.1
 PERCENTILES = (50, 90, 95, 99)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Client:
-    """What a request costs outside the server, and how long a client waits before its next, in microseconds."""
-
-    outside_us: float
-    turnaround_us: float
 
 
 def predict(
@@ -45,13 +39,12 @@ def predict(
     without a ramp, `RulesError` for a scheduler that is not the dynamic batcher.
     """
     costs = Costs.of(candidate, profile)
-    in_flight = float(traffic.clients) if not traffic.open else 1.0
-    run = _run(candidate, config, traffic, costs, in_flight, requests, seed)
-    if traffic.open:
-        # An open loop says how many are in flight only when it has run.
-        in_flight = run.throughput_per_s * run.mean_us / 1e6
-        run = _run(candidate, config, traffic, costs, in_flight, requests, seed)
-    return run.prediction(candidate, sla, traffic.rows)
+    load = Clients(traffic, requests, costs.way, seed=seed)
+    slowdown = costs.slowdown if costs.instances > 1 else None
+    outcome = simulate(
+        candidate.rules(config), costs.service(seed), load, slowdown=slowdown, gap=round(costs.tail_us * US)
+    )
+    return _cut(outcome, costs, load.extra_us, drain=traffic.clients).prediction(candidate, sla, traffic.rows)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,26 +88,7 @@ class Run:
         )
 
 
-def _run(
-    candidate: Candidate,
-    config: ModelConfig,
-    traffic: Traffic,
-    costs: Costs,
-    in_flight: float,
-    requests: int,
-    seed: int,
-) -> Run:
-    outside = costs.ramp.outside_us(in_flight)
-    # An execution's answers leave before what follows it in its instance: the client has them by so much earlier.
-    early = costs.tail_us
-    turnaround = max(0.0, outside + costs.ramp.turnaround_us(in_flight) - early)
-    load = traffic.simulated(requests, turnaround=round(turnaround * US), seed=seed)
-    slowdown = costs.slowdown if costs.instances > 1 else None
-    outcome = simulate(candidate.rules(config), costs.service(seed), load, slowdown=slowdown)
-    return _cut(outcome, costs, outside - early, drain=traffic.clients)
-
-
-def _cut(outcome: Outcome, costs: Costs, added_us: float, *, drain: int) -> Run:
+def _cut(outcome: Outcome, costs: Costs, extra_us: Mapping[int, float], *, drain: int) -> Run:
     """Leave out the warm-up, and the end at which a closed loop's clients stop one by one."""
     answers = outcome.answers
     first, last = int(WARM_UP * len(answers)), max(1, len(answers) - drain)
@@ -122,7 +96,7 @@ def _cut(outcome: Outcome, costs: Costs, added_us: float, *, drain: int) -> Run:
     begin, end = answers[first].at, answers[last - 1].at
     started = {request.number: one.start for one in outcome.executions for request in one.requests}
     served = [answer for answer in kept if not answer.error]
-    latencies = np.array([float(answer.latency) for answer in served]) / US + added_us
+    latencies = np.array([float(answer.latency) / US + extra_us[answer.request.number] for answer in served])
     queues = np.array([float(started[answer.request.number] - answer.request.at) for answer in served]) / US
     within = [one for one in outcome.executions if begin <= one.start < end]
     return Run(

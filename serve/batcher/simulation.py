@@ -72,17 +72,21 @@ class Outcome:
         return found[min(len(found) - 1, int(q * len(found)))] if found else 0
 
 
-def simulate(rules: Rules, service: ServiceTime, load: Load, *, slowdown: Slowdown | None = None) -> Outcome:
+def simulate(
+    rules: Rules, service: ServiceTime, load: Load, *, slowdown: Slowdown | None = None, gap: Time = 0
+) -> Outcome:
     """Run `load` to its end under `rules`, with executions that take `service(rows)` when they run alone.
 
-    `slowdown` says how much longer they take while others run; without it instances do not disturb each other.
+    `slowdown` says how much longer they take while others run; without it instances do not disturb each other. `gap` is
+    how long an instance is not yet idle after its answers have left: requests that come in it may be in its next batch.
     """
-    return _Simulation(rules, service, load, slowdown).run()
+    return _Simulation(rules, service, load, slowdown, gap).run()
 
 
 class _Simulation:
-    def __init__(self, rules: Rules, service: ServiceTime, load: Load, slowdown: Slowdown | None) -> None:
-        self._rules, self._load = rules, load
+    def __init__(self, rules: Rules, service: ServiceTime, load: Load, slowdown: Slowdown | None, gap: Time) -> None:
+        self._rules, self._load, self._gap = rules, load, gap
+        self._recovering: deque[tuple[Time, Execution]] = deque()
         self._instances = Instances(rules, service, slowdown)
         self._batcher = Batcher(rules, send=self._send, slot_free=self._instances.slot_free)
         self._order: deque[Request] = deque()
@@ -101,6 +105,8 @@ class _Simulation:
             self._now = now
             while self._instances.next_end == now:
                 self._finish(self._instances.finish())
+            while self._recovering and self._recovering[0][0] == now:
+                self._release(self._recovering.popleft()[1])
             notified = False
             while self._arrivals and self._arrivals[0][0] <= now:
                 request = heapq.heappop(self._arrivals)[2]
@@ -115,6 +121,8 @@ class _Simulation:
         times = [self._arrivals[0][0]] if self._arrivals else []
         if self._instances.next_end is not None:
             times.append(self._instances.next_end)
+        if self._recovering:
+            times.append(self._recovering[0][0])
         if self._batcher.queue and (times or not self._is_stuck()):
             times.append(self._batcher.deadline)
         return min(times, default=None)
@@ -163,10 +171,8 @@ class _Simulation:
 
     def _finish(self, execution: Execution) -> None:
         self._executions[self._latest[execution.instance]] = execution  # it may have taken longer than foreseen
-        if self._rules.dynamic:
-            # Told before the instance counts as idle: without prefetch the batcher sees none and misses it.
-            self._wake()
-        self._instances.release(execution)
+        if not self._gap:
+            self._release(execution, start=False)
         for request in execution.requests:
             self._done[request.number] = Answer(request=request, at=self._now)
         if not self._rules.preserve_ordering:
@@ -176,7 +182,18 @@ class _Simulation:
             while self._order and self._order[0].number in self._done:
                 done = self._done.pop(self._order.popleft().number)
                 self._answer(Answer(request=done.request, at=self._now))
-        self._start()
+        if self._gap:
+            self._recovering.append((self._now + self._gap, execution))
+        else:
+            self._start()
+
+    def _release(self, execution: Execution, *, start: bool = True) -> None:
+        if self._rules.dynamic:
+            # Told before the instance counts as idle: without prefetch the batcher sees none and misses it.
+            self._wake()
+        self._instances.release(execution)
+        if start:
+            self._start()
 
     def _answer(self, answer: Answer) -> None:
         self._answers.append(answer)
