@@ -33,7 +33,8 @@ class Prediction:
     """What the simulation says of one candidate under the study's load. Latencies are the client's, of requests.
 
     `percentiles_ms` holds 50, 90, 95 and 99; `late` is the share of requests over the SLA; `sizes` maps rows of an
-    execution to how many there were; `queue_share` is queue time over latency; `busy` the instances' mean utilisation.
+    execution to how many there were; `queue_share` is queue time over latency; `busy` the instances' mean utilisation;
+    `queue_ms` the mean queue time of the requests within one percentile of each of `percentiles_ms`.
     """
 
     candidate: Candidate
@@ -45,6 +46,7 @@ class Prediction:
     queue_share: float
     busy: float
     sizes: Mapping[int, int]
+    queue_ms: Mapping[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,6 +214,7 @@ def _prediction(content: dict[str, Any]) -> Prediction:
             "candidate": _candidate(content["candidate"]),
             "percentiles_ms": {int(percent): _read(ms) for percent, ms in content["percentiles_ms"].items()},
             "sizes": {int(size): count for size, count in content["sizes"].items()},
+            "queue_ms": {int(percent): ms for percent, ms in content.get("queue_ms", {}).items()},
         }
     )
 

@@ -114,7 +114,7 @@ def trial(
         due_s=tuple(float(one.request.at) / 1e9 for one in answers),
         stages_us={name: float(np.mean(values)) for name, values in parts.items()},
         counted=_counted(outcome, parts),
-        cores_busy=1.2,
+        cores_busy=0.6,
         load_average=1.0 + 0.1 * number,
         command=("python", "-m", "perf.tune", "ranker", "--p99-ms", f"{sla.latency_ms:g}", "--load", load),
         parts_us={name: tuple(values) for name, values in parts.items()},

@@ -105,7 +105,7 @@ def _same(evidence: Evidence) -> Drawn | None:
     for row, (_, values, shade) in enumerate(groups):
         axes.plot(values, [row] * len(values), "o", color=shade, markersize=8, alpha=0.75)
     axes.set_yticks(range(len(groups)), [name for name, _, _ in groups])
-    axes.set(ylim=(len(groups) - 0.5, -0.5), xlabel="ratio of two measurements made in turn (1: no difference)")
+    axes.set(ylim=(len(groups) - 0.5, -0.5), xlabel="ratio of two measurements made in turn")
     widest = {name: max(abs(one - 1) for one in values) for name, values, _ in groups}
     caption = "The farthest from 1: " + ", ".join(
         f"{name} {percent(widest[name])} (n = {count(len(values), 'pair')})" for name, values, _ in groups

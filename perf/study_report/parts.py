@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from perf.drawing import NARROW
 from perf.stacked import stacked
-from perf.study import Trial
+from perf.study import Prediction, Trial
 from perf.study_report.evidence import Evidence
 from perf.study_report.section import Drawn, Grid, Section
 from perf.study_report.units import count, ms, number, percent
@@ -18,6 +18,8 @@ PERCENTS = (50.0, 90.0, 99.0)
 # Requests within so many percentiles of the named one stand for it; of p99 the upper side ends at 100.
 BAND = {50.0: 5.0, 90.0: 2.5, 99.0: 0.5}
 LEAST = 5
+SIMULATED = ", simulated"
+REST = "execution, network, client"
 # Okabe and Ito's, neighbours apart in lightness; parts of no known name take what is left.
 KNOWN = {
     "late send": "#F0E442",
@@ -28,6 +30,7 @@ KNOWN = {
     "batch gather": "#CC79A7",
     "compute input": "#CC79A7",
     "run": "#0072B2",
+    REST: "#0072B2",
     "compute infer": "#0072B2",
     "split": "#009E73",
     "compute output": "#009E73",
@@ -43,13 +46,20 @@ def parts(evidence: Evidence) -> Section:
     for candidate in dict.fromkeys((evidence.shown, evidence.study.default)):
         trials = [one for one in evidence.of(candidate) if one.stages_us or one.parts_us]
         if trials:
-            found[evidence.label(candidate)] = taken_apart(trials)
+            rows = taken_apart(trials)
+            found[evidence.label(candidate)] = (
+                rows if "p99" in rows else rows | simulated(evidence.predicted.get(candidate))
+            )
     found = {name: rows for name, rows in found.items() if rows}
     if not found:
         none = f"No measurement under {evidence.study.load} holds the parts of a request's time."
         return Section(name="parts", title=TITLE, missing=(none,))
-    only_means = [name for name, rows in found.items() if set(rows) == {"mean"}]
-    missing = tuple(f"{name}: no request was traced singly, so only the mean is taken apart." for name in only_means)
+    whole = [name for name, rows in found.items() if "p99" not in rows]
+    missing = tuple(
+        f"{name}: no request was traced singly, so only the mean is measured part by part"
+        + (", and the percentiles are the simulation's." if any(SIMULATED in band for band in found[name]) else ".")
+        for name in whole
+    )
     return Section(
         name="parts",
         title=TITLE,
@@ -70,6 +80,17 @@ def taken_apart(trials: Sequence[Trial]) -> dict[str, tuple[int, Mapping[str, fl
         means = {name: sum(one.stages_us.get(name, 0.0) * one.requests for one in trials) for name in names}
         rows["mean"] = (requests, {name: total / max(requests, 1) for name, total in means.items()})
     return rows | _bands([one for one in trials if one.parts_us])
+
+
+def simulated(one: Prediction | None) -> dict[str, tuple[int, Mapping[str, float]]]:
+    """The same of a prediction, which knows queue and the rest; one request in fifty is within 1 of a percentile."""
+    if one is None:
+        return {}
+    return {
+        f"p{q:g}{SIMULATED}": (one.requests // 50, {"queue": 1e3 * queue, REST: 1e3 * (one.percentiles_ms[q] - queue)})
+        for q, queue in one.queue_ms.items()
+        if q in PERCENTS and one.percentiles_ms[q] >= queue
+    }
 
 
 def _bands(trials: Sequence[Trial]) -> dict[str, tuple[int, Mapping[str, float]]]:
@@ -112,14 +133,16 @@ def _drawn(order: int, name: str, rows: Mapping[str, tuple[int, Mapping[str, flo
 
 def _sentence(name: str, rows: Mapping[str, tuple[int, Mapping[str, float]]]) -> str:
     said = []
-    for band in ("p50", "p99") if "p99" in rows else ("mean",):
+    for band in ("p50", "p99") if "p99" in rows else ("mean", f"p99{SIMULATED}"):
         if band in rows:
             n, values = rows[band]
             total = sum(values.values()) or 1.0
             most = max(values, key=lambda part: values[part])
             whole = ms(total / 1e3)
-            said.append(f"around {band} {most} is {percent(values[most] / total)} of {whole} ({count(n, 'request')})")
-    return f"{name}: " + ", ".join(said).replace("around mean", "of the mean")
+            where = "of the mean" if band == "mean" else f"around {band}"
+            share = percent(values[most] / total)
+            said.append(f"{where} {most} is {share} of {whole} ({count(n, 'request')})")
+    return f"{name}: " + ", ".join(said)
 
 
 def _grid(found: Mapping[str, Mapping[str, tuple[int, Mapping[str, float]]]]) -> Grid:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -54,7 +55,7 @@ def write_png(evidence: Evidence, found: Sequence[Section], folder: Path) -> tup
     folder.mkdir(parents=True, exist_ok=True)
     with mpl.rc_context(STYLE):
         return tuple(
-            png(drawn.figure, folder / f"{evidence.name}-{drawn.name}.png", f"{evidence.study.model}: {drawn.name}")
+            png(drawn.figure, folder / f"{evidence.name}-{drawn.name}.png", _title(evidence, drawn))
             for one in found
             for drawn in one.drawn
         )
@@ -71,6 +72,11 @@ def write_json(evidence: Evidence, found: Sequence[Section], folder: Path) -> Pa
     return write(
         folder / f"{evidence.name}.figures.json", json.dumps(_plain(content), indent=1, allow_nan=False) + "\n"
     )
+
+
+def _title(evidence: Evidence, drawn: Drawn) -> str:
+    """Model and caption, in lines as long as the figure is wide."""
+    return textwrap.fill(f"{evidence.study.model}: {drawn.caption}", 150 if drawn.wide else 74)
 
 
 def _figure(drawn: Drawn) -> dict[str, object]:

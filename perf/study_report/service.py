@@ -151,9 +151,10 @@ def _rates(found: Sequence[Curve]) -> Drawn:
     axes.set_ylim(bottom=0)
     figure.legend(loc="outside upper left")
     rate = knee.rows / knee.mean_us * 1e6 * first.instances
+    n = count(first.executions, "execution")
+    share = whole_percent(KNEE)
     caption = (
-        f"The knee is at {count(knee.rows, 'row')}: {number(rate)} rows/s, {whole_percent(KNEE)} of the highest b / s(b) "
-        f"(n = {count(first.executions, 'execution')})"
+        f"The knee is at {count(knee.rows, 'row')}: {number(rate)} rows/s, {share} of the highest b / s(b) (n = {n})"
     )
     return Drawn(name="service-rate", caption=caption, figure=figure)
 
