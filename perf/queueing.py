@@ -1,4 +1,4 @@
-"""The batch queue that a dynamic batcher without delay is, solved exactly: a check on the simulation, independent of it.
+"""The batch queue that a dynamic batcher without delay is, solved exactly: an independent check on the simulation.
 
 Requests arrive as a Poisson process; whenever the one instance is free it takes all that wait, at most `cap`, and an
 execution of b rows takes a fixed time tau(b): M/D^b/1. Times are in any one unit, rates in its inverse.
@@ -18,8 +18,8 @@ def capacity(service: Callable[[int], float], cap: int) -> float:
 def mean_latency(rate: float, service: Callable[[int], float], cap: int) -> float:
     """Exact mean time from arrival to the end of the execution.
 
-    A Markov chain on q, the requests left waiting at the end of an execution: the next one takes b = min(max(q, 1), cap)
-    of them, and leaves q' = q - b (or 0) and those that arrived in tau(b). A cycle adds to the time that requests spend
+    A Markov chain on q, the requests that wait at the end of an execution: the next takes b = min(max(q, 1), cap) of
+    them, and leaves q' = q - b (or 0) and those that arrived in tau(b). A cycle adds to the time that requests spend
     b tau for those in it, (q - b) tau for those left, and rate tau^2 / 2 for those that come in it; the mean is what a
     cycle adds over what it serves (renewal reward). Cut off where the queue hardly ever is. Raises `ValueError` at or
     above capacity.
@@ -64,7 +64,8 @@ def _states(rate: float, service: Callable[[int], float], cap: int) -> int:
 
 def _poisson(mean: float, states: int) -> NDArray[np.float64]:
     counts = np.arange(1, states)
-    return np.exp(np.concatenate([[0.0], np.cumsum(np.log(mean) - np.log(counts))]) - mean)
+    logs: NDArray[np.float64] = np.concatenate([[0.0], np.cumsum(np.log(mean) - np.log(counts))]) - mean
+    return np.exp(logs)
 
 
 def _stationary(steps: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -41,12 +41,6 @@ class Level:
         return self.counted.busy_ns / 1e9 / self.seconds if self.seconds else 0.0
 
     @property
-    def before(self) -> float:
-        """Answers of its batch that leave before a request's own, mean over the requests."""
-        batches = self.counted.batches
-        return sum(count * rows * (rows - 1) / 2 for rows, count in batches.items()) / max(1, self.counted.rows)
-
-    @property
     def outside_us(self) -> float:
         """Mean time of a request outside the server's counters: the client's sending, both ways, and its receiving."""
         parts = (self.measured.client_send_us, self.measured.network_us, self.measured.client_receive_us)
@@ -94,6 +88,11 @@ class Watch:
         ]
 
 
+def before(counted: Counters) -> float:
+    """Answers of its batch that leave before a request's own, mean over requests of one row."""
+    return sum(count * rows * (rows - 1) / 2 for rows, count in counted.batches.items()) / max(1, counted.rows)
+
+
 def levels(max_batch_size: int, instances: int) -> list[int]:
     """Concurrencies from 1 to twice what all instances can run at once, so that at the end all batches are full."""
     most = 2 * max(1, max_batch_size) * instances + instances
@@ -112,7 +111,8 @@ def climb(
     glimpses: list[Glimpse] = []
     for concurrency in concurrencies:
         progress(f"{target.model}: {concurrency} requests in flight", False)
-        window = WINDOW_MS
+        # The lowest level says what a lone request takes outside the server, so it is looked at for longer.
+        window = WINDOW_MS if found else 3 * WINDOW_MS
         if found and found[-1].measured.mean_us:
             # Of four times the latency that is to come, or perf_analyzer would have to run again.
             window = max(window, round(MARGIN * found[-1].measured.mean_us / 1e3))

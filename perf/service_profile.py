@@ -12,13 +12,26 @@ import numpy as np
 from clients.machine import Machine
 from export.terminal import Mistake
 from perf import record
-from perf.ramp import Level
+from perf.ramp import Level, before
 from perf.record import RecordError
 from perf.service_curve import Line, Size, fit, smoothed
 
 FORMAT = 1
 # Shares at which the noise is kept; between them it is on straight lines.
 SHARES = (0.0, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """A request's way outside the server, in microseconds, both directions and the client's own part.
+
+    `latency_us` is a lone request's; each answer of a batch adds `each_us` to those behind it, since server and client
+    handle them one by one. `turnaround_us` lies between an answer and the same client's next request.
+    """
+
+    latency_us: float
+    each_us: float
+    turnaround_us: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,27 +88,31 @@ class ServiceTimes:
         return counted.per_request_us(counted.queue_ns)
 
     @property
-    def latency_us(self) -> tuple[float, float]:
-        """A lone request's microseconds outside the server, and what each further answer of its batch adds to the next.
+    def way(self) -> Way:
+        """What the ramp says of a request's way outside the server.
 
-        The client's sending, both ways and its receiving; a fit over the levels, each at the batches it had.
+        The latency is a fit over the levels, each at the batches that it had; the turnaround is the lowest level's,
+        since in the others what Little's law leaves is within the error that a window's edges make.
         """
-        return self._by_burst([level.outside_us for level in self.levels])
-
-    @property
-    def turnaround_us(self) -> tuple[float, float]:
-        """The same two for the time from an answer to the same client's next request."""
-        return self._by_burst([level.turnaround_us for level in self.levels])
-
-    def _by_burst(self, values: Sequence[float]) -> tuple[float, float]:
-        """Intercept and slope over the mean number of answers of a batch that leave before a request's own."""
-        before = np.array([level.before for level in self.levels])
-        design = np.stack([np.ones_like(before), before], axis=1)
+        behind = np.array([before(level.counted) for level in self.levels])
+        outside = np.array([level.outside_us for level in self.levels])
         weights = np.sqrt([level.counted.requests for level in self.levels])
-        fixed, each = np.linalg.lstsq(design * weights[:, None], np.array(values) * weights, rcond=None)[0]
-        if fixed < 0 or each < 0:  # the levels do not tell them apart
-            return float(np.average(values, weights=weights)), 0.0
-        return float(fixed), float(each)
+        design = np.stack([np.ones_like(behind), behind], axis=1)
+        lone, each = np.linalg.lstsq(design * weights[:, None], outside * weights, rcond=None)[0]
+        if lone < 0 or each < 0:  # the levels do not tell them apart
+            lone, each = np.average(outside, weights=weights), 0.0
+        return Way(latency_us=float(lone), each_us=float(each), turnaround_us=self.levels[0].turnaround_us)
+
+    def outside_us(self, in_flight: float) -> float:
+        """Mean microseconds of a request outside the server's counters with so many in flight: network and client."""
+        return self._by_level([level.outside_us for level in self.levels], in_flight)
+
+    def turnaround_us(self, in_flight: float) -> float:
+        """Mean microseconds from an answer to the same client's next request with so many in flight."""
+        return self._by_level([level.turnaround_us for level in self.levels], in_flight)
+
+    def _by_level(self, values: Sequence[float], in_flight: float) -> float:
+        return float(np.interp(in_flight, [level.concurrency for level in self.levels], values))
 
     @property
     def file_name(self) -> str:

@@ -20,7 +20,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from clients.fleet.variant import read, variant
+from clients.fleet.target import Running
+from clients.fleet.variant import read
 from clients.machine import Machine, versions
 from export.recipe import digest
 from export.repository import REPOSITORY, model_file, model_folder
@@ -32,7 +33,7 @@ from perf.ramp import Glimpse, Level, climb, levels
 from perf.record import RecordError
 from perf.service_curve import Size
 from perf.service_profile import SHARES, Profile, ServiceTimes, load, write
-from serve.launcher import Settings, launch
+from perf.trial import serving
 
 RESULTS = Path("perf/results/service_time")
 
@@ -124,18 +125,21 @@ def measure(
     """Start a server for one ramp, climb it, and put the record together."""
     candidate = Candidate(max_batch_size=planned.max_batch_size, instances=planned.instances, threads=planned.threads)
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    with variant(candidate.apply(config), model_folder(config.name, repository)) as made:
-        settings = Settings(models=(config.name,), repository=made)
-        with launch(settings, progress=lambda text: progress(text, False)) as server, gpu_use.sampled() as gpu:
-            target = Target(
-                model=config.name,
-                config=server.configs[config.name],
-                http_url=server.http_url,
-                grpc_url=server.grpc_url,
-            )
-            climb(target, [2 * planned.max_batch_size], lambda text, done: None)  # warms up
-            ramp, glimpses = climb(target, levels(planned.max_batch_size, planned.instances), progress)
+    with (
+        serving(
+            config.name, candidate.apply(config), repository=repository, progress=lambda text: progress(text, False)
+        ) as server,
+        gpu_use.sampled() as gpu,
+    ):
+        climb(target(server), [2 * planned.max_batch_size], lambda text, done: None)  # warms up
+        ramp, glimpses = climb(target(server), levels(planned.max_batch_size, planned.instances), progress)
     return _concluded(dataclasses.replace(planned, started_at=started, levels=tuple(ramp)), glimpses, gpu.mean())
+
+
+def target(server: Running) -> Target:
+    """A server that was started here, for perf_analyzer."""
+    assert server.server is not None
+    return Target(model=server.config.name, config=server.config, http_url=server.server.http_url, grpc_url=server.url)
 
 
 def _concluded(planned: ServiceTimes, glimpses: Sequence[Glimpse], gpu: tuple[float, float] | None) -> ServiceTimes:

@@ -37,6 +37,7 @@ class Traffic:
     cv2: float = 1.0
     trace: Path | None = None
     rows: int = 1
+    due_s: tuple[float, ...] = ()
 
     @classmethod
     def parse(cls, text: str, *, rows: int = 1) -> "Traffic":
@@ -102,7 +103,9 @@ class Traffic:
 
     def arrivals(self, requests: int, seed: int) -> Iterator[Request]:
         """So many requests of an open loop, in order of time."""
-        if self.trace is not None:
+        if self.due_s:
+            times = np.array(self.due_s[:requests])
+        elif self.trace is not None:
             times = read_trace(self.trace)[:requests]
         elif self.pattern == "ramp":
             counts = np.cumsum(np.random.default_rng(seed).exponential(size=requests))

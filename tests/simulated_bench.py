@@ -111,7 +111,9 @@ class SimulatedBench:
         if self.stop_after is not None and len(self.measured) >= self.stop_after:
             raise Interrupted
         self.measured.append((candidate, stage, round, str(traffic)))
-        run = outcome(self.service, candidate, traffic, int(2_500 * (seconds + WARM_UP_S)), seed=10 + len(self.measured))
+        run = outcome(
+            self.service, candidate, traffic, int(2_500 * (seconds + WARM_UP_S)), seed=10 + len(self.measured)
+        )
         begin = int(WARM_UP_S * 1e9)
         end = begin + int(seconds * 1e9)
         inside = [one for one in run.served if begin <= int(one.request.at) < end]

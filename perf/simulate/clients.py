@@ -2,10 +2,10 @@
 
 import itertools
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
+from perf.service_profile import Way
 from perf.traffic import Traffic
 from serve.batcher.load import Answer
 from serve.batcher.request import US, Request, Time
@@ -13,19 +13,6 @@ from serve.batcher.request import US, Request, Time
 DRAWN = 8192
 # Of a lone request's way: several hops, each of about the same time, so a gamma distribution of so many stages.
 HOPS = 4
-
-
-@dataclass(frozen=True, kw_only=True)
-class Way:
-    """A request's way outside the server, in microseconds: a lone one's time, and what each answer of a batch adds to
-    those after it, since server and client handle them one by one; of both, the part that the client times
-    (`latency`) and the part between an answer and the same client's next request (`turnaround`).
-    """
-
-    latency_us: float
-    turnaround_us: float
-    each_latency_us: float
-    each_turnaround_us: float
 
 
 class Clients:
@@ -49,20 +36,18 @@ class Clients:
         at = 0.0
         for client in range(min(self._traffic.clients, self._left)):
             yield self._next(client, round(at * US))
-            at += (self._way.each_latency_us + self._way.each_turnaround_us) * next(self._each)
+            at += self._way.each_us * next(self._each)
 
     def after(self, answer: Answer) -> Iterable[Request]:
         """A closed loop's next request of the client that this answers."""
-        at, before = self._burst
-        before = before + next(self._each) if at == answer.at else 0.0
-        self._burst = (answer.at, before)
-        way, hops = self._way, next(self._hops)
-        latency = way.latency_us * hops + way.each_latency_us * before
-        self.extra_us[answer.request.number] = latency
+        at, behind_us = self._burst
+        behind_us = behind_us + self._way.each_us * next(self._each) if at == answer.at else 0.0
+        self._burst = (answer.at, behind_us)
+        latency_us = self._way.latency_us * next(self._hops) + behind_us
+        self.extra_us[answer.request.number] = latency_us
         if self._traffic.open or not self._left:
             return ()
-        turnaround = way.turnaround_us * hops + way.each_turnaround_us * before
-        return (self._next(answer.request.client, answer.at + round((latency + turnaround) * US)),)
+        return (self._next(answer.request.client, answer.at + round((latency_us + self._way.turnaround_us) * US)),)
 
     def _next(self, client: int, at: Time) -> Request:
         self._left -= 1

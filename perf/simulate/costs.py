@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from perf.candidate import Candidate
-from perf.service_profile import SHARES, Profile, ServiceTimes
-from perf.simulate.clients import Way
+from perf.service_profile import SHARES, Profile, ServiceTimes, Way
+from perf.simulate.clients import HOPS
 from serve.batcher.request import US, Time
 
 DRAWN = 4096
@@ -18,7 +18,7 @@ DRAWN = 4096
 class Costs:
     """All in microseconds. `alone_us` and `shared_us` map rows to an execution's time with nothing else running, and
     with all `instances` at work; `dispatch_us` lies before each execution, `tail_us` after its answers; `way` is
-    what lies outside the server. `notes` say what was not measured but interpolated.
+    what lies outside the server, as `ramp` saw it. `notes` say what was not measured but interpolated.
     """
 
     instances: int
@@ -28,6 +28,7 @@ class Costs:
     tail_us: float
     noise: tuple[float, ...]
     way: Way
+    ramp: ServiceTimes
     notes: tuple[str, ...] = ()
 
     @classmethod
@@ -61,12 +62,8 @@ class Costs:
             dispatch_us=ramp.dispatch_us,
             tail_us=max(0.0, ramp.gap_us - ramp.dispatch_us),
             noise=ramp.noise,
-            way=Way(
-                latency_us=ramp.latency_us[0],
-                turnaround_us=ramp.turnaround_us[0],
-                each_latency_us=ramp.latency_us[1],
-                each_turnaround_us=ramp.turnaround_us[1],
-            ),
+            way=ramp.way,
+            ramp=ramp,
             notes=tuple(notes),
         )
 
@@ -80,6 +77,15 @@ class Costs:
             return round(before + alone[rows] * next(multipliers))
 
         return service
+
+    def gap(self, seed: int) -> Callable[[], Time] | None:
+        """Nanoseconds that an instance needs after each execution; None where it needs none."""
+        if self.tail_us <= 0:
+            return None
+        # A few steps of about the same time each, as for the way of a request.
+        drawn = np.random.default_rng([seed, 2]).gamma(HOPS, self.tail_us / HOPS, DRAWN) * US
+        times = itertools.cycle(np.maximum(1, np.rint(drawn)).astype(np.int64).tolist())
+        return lambda: next(times)
 
     def slowdown(self, rows: int, running: int) -> float:
         """How much longer an execution takes with so many at work: on a line from alone to all instances."""

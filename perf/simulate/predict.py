@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from perf.candidate import Candidate
-from perf.service_profile import Profile
+from perf.service_profile import Profile, Way
 from perf.simulate.clients import Clients
 from perf.simulate.costs import Costs
 from perf.study import Prediction, Sla
@@ -31,20 +31,22 @@ def predict(
     *,
     requests: int = 20_000,
     seed: int = 0,
+    way: Way | None = None,
+    warm_up: float = WARM_UP,
 ) -> Prediction:
     """What `candidate`, put into `config`, does under `traffic`, from the service times in `profile`.
 
-    Latencies are the client's: the server's queue and execution, and the network and the client itself as the ramp saw
-    them with as many requests in flight. The first tenth of the requests is left out. Raises `Mistake` for threads
-    without a ramp, `RulesError` for a scheduler that is not the dynamic batcher.
+    Latencies are the client's: the server's queue and execution, and `way`, the network and the client itself, which
+    without one is as the ramp saw it (of perf_analyzer, a light client). The first requests, a share `warm_up`, are
+    left out. Raises `Mistake` for threads without a ramp, `RulesError` for a scheduler that is not the batcher.
     """
     costs = Costs.of(candidate, profile)
-    load = Clients(traffic, requests, costs.way, seed=seed)
+    load = Clients(traffic, requests, way or costs.way, seed=seed)
     slowdown = costs.slowdown if costs.instances > 1 else None
-    outcome = simulate(
-        candidate.rules(config), costs.service(seed), load, slowdown=slowdown, gap=round(costs.tail_us * US)
+    outcome = simulate(candidate.rules(config), costs.service(seed), load, slowdown=slowdown, gap=costs.gap(seed))
+    return _cut(outcome, costs, load.extra_us, warm_up=warm_up, drain=traffic.clients).prediction(
+        candidate, sla, traffic.rows
     )
-    return _cut(outcome, costs, load.extra_us, drain=traffic.clients).prediction(candidate, sla, traffic.rows)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,10 +101,10 @@ class Run:
         }
 
 
-def _cut(outcome: Outcome, costs: Costs, extra_us: Mapping[int, float], *, drain: int) -> Run:
+def _cut(outcome: Outcome, costs: Costs, extra_us: Mapping[int, float], *, warm_up: float, drain: int) -> Run:
     """Leave out the warm-up, and the end at which a closed loop's clients stop one by one."""
     answers = outcome.answers
-    first, last = int(WARM_UP * len(answers)), max(1, len(answers) - drain)
+    first, last = int(warm_up * len(answers)), max(1, len(answers) - drain)
     kept = answers[first:last]
     begin, end = answers[first].at, answers[last - 1].at
     started = {request.number: one.start for one in outcome.executions for request in one.requests}

@@ -24,7 +24,7 @@ OPEN_CARRIED = 0.9
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """Corrections of one pair: a factor on every execution, microseconds more outside, factors on throughput and p99."""
+    """Corrections of a pair: a factor on every execution, microseconds more outside, factors on throughput and p99."""
 
     contention: float = 1.0
     overhead_us: float = 0.0
@@ -64,7 +64,7 @@ class Expected:
 
 @dataclass(frozen=True, kw_only=True)
 class Belief:
-    """Corrections by pair; a pair that was not measured has `others`. `error` is the share that they leave unexplained."""
+    """Corrections by pair, `others` for one that was not measured; `error` is the share that they do not explain."""
 
     terms: Mapping[Pair, Terms] = field(default_factory=dict)
     others: Terms = AS_PROFILED

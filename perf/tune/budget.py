@@ -6,43 +6,42 @@ from perf.tune.journal import WARM_UP_S, Journal
 
 # The last comparison: default, chosen, the default once more (their difference is the noise), chosen.
 FINAL_POINTS = 4
+# The two best once more, for longer, before the last comparison.
+SURVIVORS = 2
+# A trial that decides lasts twice as long as a first look.
+LONGER = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
     """`points` measurements and `seconds` of load in all; the profile took `profile_points` and `profile_s` of them.
 
-    `request_rate` is how many requests a second a good configuration is expected to answer: it says how long a trial
-    must be to judge a percentile.
+    A first look lasts `short_s`, as long as the seconds allow when all points are used, within `LIMITS_S`.
     """
 
     points: int = 13
     seconds: float = 90.0
     profile_points: int = 0
     profile_s: float = 0.0
-    request_rate: float = 100.0
 
-    # 459 requests are the fewest that can prove a p99 (binomial rule at 99 %); a trial that decides has more.
-    SHORT_REQUESTS, LONG_REQUESTS = 500, 1500
-    SHORT_S, LONG_S = (2.0, 5.0), (4.0, 8.0)
+    LIMITS_S = (1.5, 5.0)
 
     @property
     def short_s(self) -> float:
         """Seconds of a first look."""
-        return self._within(self.SHORT_REQUESTS / self.request_rate, self.SHORT_S)
+        trials = self.points - self.profile_points
+        long = FINAL_POINTS + SURVIVORS
+        unit = (self.seconds - self.profile_s - trials * WARM_UP_S) / max(1, trials - long + LONGER * long)
+        return round(min(max(unit, self.LIMITS_S[0]), self.LIMITS_S[1]) - 0.05, 1)
 
     @property
     def long_s(self) -> float:
         """Seconds of a trial that decides."""
-        return self._within(self.LONG_REQUESTS / self.request_rate, self.LONG_S)
+        return LONGER * self.short_s
 
-    def affords(self, journal: Journal, points: int, seconds: float, *, reserve: bool = True) -> bool:
-        """Whether so many more trials of so many seconds each can be paid, with the last comparison kept back."""
-        held = FINAL_POINTS if reserve else 0
-        left_points = self.points - self.profile_points - journal.points - held
-        left_s = self.seconds - self.profile_s - journal.live_s - held * (self.long_s + WARM_UP_S)
-        return points <= left_points and points * (seconds + WARM_UP_S) <= left_s + 1e-9
-
-    @staticmethod
-    def _within(value: float, limits: tuple[float, float]) -> float:
-        return round(min(max(value, limits[0]), limits[1]), 1)
+    def affords(self, journal: Journal, points: int, seconds: float, *, kept: int = FINAL_POINTS) -> bool:
+        """Whether so many more trials of so many seconds can be paid, with so many long ones kept back."""
+        left_points = self.points - self.profile_points - journal.points - kept
+        left_s = self.seconds - self.profile_s - journal.live_s - kept * (self.long_s + WARM_UP_S)
+        # A window ends with the counters that are read then, some milliseconds late.
+        return points <= left_points and points * (seconds + WARM_UP_S) <= left_s + 0.5

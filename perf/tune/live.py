@@ -15,7 +15,7 @@ from export.repository import REPOSITORY
 from perf.candidate import Candidate
 from perf.study import Sla, Trial
 from perf.traffic import Traffic
-from perf.trial import Answers, Bench, serving
+from perf.trial import Answers, Meter, serving
 from perf.tune.journal import WARM_UP_S
 
 MOST_SERVERS = 6
@@ -44,16 +44,15 @@ class LiveBench:
 
     def measure(self, candidate: Candidate, traffic: Traffic, *, stage: str, round: int, seconds: float) -> Trial:
         """One trial; all candidates of a round meet the same arrivals."""
-        bench = Bench(
-            traffic=traffic,
+        meter = Meter(
             sla=self.sla,
-            seconds=seconds,
             warm_up_s=WARM_UP_S,
             command=self.command,
             answers=self.answers,
             told=lambda text, share: self.told(f"{candidate}: {text} ({share:.0%})"),
         )
-        return bench.measure(self._server(candidate), candidate, stage=stage, round=round, seed=round)
+        server = self._server(candidate)
+        return meter.measure(server, candidate, traffic, stage=stage, round=round, seconds=seconds, seed=round)
 
     def retire(self, candidate: Candidate) -> None:
         """Stop its server, where it runs."""

@@ -1,8 +1,10 @@
 """The simulation with the service times of this machine's ramps, scaled by what trials taught about them."""
 
 import dataclasses
+import math
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from perf.candidate import Candidate
@@ -52,24 +54,23 @@ class Profiled:
 
     def outside_us(self, trial: Trial) -> float:
         """Microseconds outside the server that the ramps say of a trial's cycle, its client's turnaround included."""
-        ramp = Costs.of(trial.candidate, self.profile).ramp
+        threads = trial.candidate.threads if any(one.threads is not None for one in self.profile.ramps) else None
+        levels = self.profile.nearest(trial.candidate.instances, threads).levels
         traffic = Traffic.parse(trial.load)
-        if not traffic.open:
-            return ramp.outside_us(traffic.clients) + ramp.turnaround_us(traffic.clients)
-        busy = trial.counted.per_request_us(trial.counted.queue_ns + trial.counted.compute_infer_ns)
-        return ramp.outside_us(trial.requests / trial.seconds * busy / 1e6)
+        in_flight: float = traffic.clients
+        if traffic.open:  # Little's law
+            answered = [us for us in trial.latencies_us if math.isfinite(us)]
+            in_flight = sum(answered) / 1e6 / trial.seconds
+        outside = [level.outside_us + (0 if traffic.open else level.turnaround_us) for level in levels]
+        return float(np.interp(in_flight, [level.concurrency for level in levels], outside))
 
 
 def _scaled(ramp: ServiceTimes, factor: float, overhead_us: float) -> ServiceTimes:
-    sizes = tuple(
-        replace(size, mean_us=size.mean_us * factor, error_us=size.error_us * factor) for size in ramp.sizes
-    )
+    sizes = tuple(replace(size, mean_us=size.mean_us * factor, error_us=size.error_us * factor) for size in ramp.sizes)
     levels = tuple(
         replace(
             level,
-            measured=dataclasses.replace(
-                level.measured, network_us=(level.measured.network_us or 0.0) + overhead_us
-            ),
+            measured=dataclasses.replace(level.measured, network_us=(level.measured.network_us or 0.0) + overhead_us),
         )
         for level in ramp.levels
     )

@@ -12,7 +12,7 @@ from perf.candidate import Candidate
 from perf.study import AGAINST, FINAL, HALVING, NOISE, Prediction, Trial
 from perf.traffic import Traffic
 from perf.tune.belief import Belief, fitted
-from perf.tune.budget import Budget
+from perf.tune.budget import FINAL_POINTS, SURVIVORS, Budget
 from perf.tune.goal import Goal
 from perf.tune.journal import Journal
 from perf.tune.screen import FINE, Screen, Screened
@@ -20,7 +20,7 @@ from perf.tune.space import Pair
 from perf.tune.standing import Standing, p99_ms
 
 ENTRANTS = 3
-# A pair of instances and threads whose best is expected to be worse than the best of all by more is not looked at.
+# What is expected to be worse than the best by more is not looked at first.
 HOPELESS = 0.15
 # From so many requests on the binomial rule can be asked for a plain yes.
 ENOUGH = 1000
@@ -87,27 +87,26 @@ class Search:
         self.screened = self.screen.run(self.candidates, self.belief, self.told)
 
     def _halve(self) -> None:
-        entrants = self._entrants()
-        self._round(1, entrants, self.budget.short_s)
-        for number in range(2, self.budget.points):
-            contenders = list(self._contenders())
+        self._round(1, self._entrants(), self.budget.short_s)
+        number = 2
+        while (contender := next(self._contenders(), None)) is not None:
+            if not self.budget.affords(self.journal, 1, self.budget.short_s, kept=FINAL_POINTS + SURVIVORS):
+                self.journal.say("the budget is spent but for the two best and the last comparison")
+                break
+            self.journal.say(f"{contender.candidate} may do {self._figures(contender)}: measured next")
+            self._round(number, [contender.candidate], self.budget.short_s)
+            number += 1
+        else:
             best = self._best()
-            if contenders:
-                wanted = [contenders[0].candidate]
-                what = f"{contenders[0].candidate} is expected to do {self._figures(contenders[0])}: measured next"
-            else:
-                wanted = self._survivors() if number == 2 else []
-                what = f"{len(wanted)} are too close to tell apart: measured again for longer"
-            seconds = self.budget.short_s if contenders else self.budget.long_s
-            if not wanted:
-                margin = f"none of the others is expected to beat it by more than the model's error, {self._error}"
-                self.journal.say(f"{best.candidate}: {margin}" if best else "nothing else is expected to come nearer")
-                return
-            if not self.budget.affords(self.journal, len(wanted), seconds):
-                self.journal.say("the budget is spent but for the last comparison")
-                return
-            self.journal.say(what)
-            self._round(number, wanted, seconds)
+            self.journal.say(
+                f"no other is expected to beat {best.candidate} within the model's error, {self._error}"
+                if best
+                else "nothing else is expected to meet the target"
+            )
+        survivors = self._survivors()
+        if survivors and self.budget.affords(self.journal, len(survivors), self.budget.long_s):
+            self.journal.say(f"{' and '.join(map(str, survivors))} are too close to tell apart: once more, for longer")
+            self._round(number, survivors, self.budget.long_s)
 
     @property
     def _error(self) -> str:
@@ -142,8 +141,8 @@ class Search:
             p99_ms=p99_ms,
         )
         terms = "; ".join(
-            f"{pair}: contention {one.contention:.3f}, overhead {one.overhead_us:+.0f} us, throughput x {one.rate:.3f}, "
-            f"p99 x {one.tail:.3f}"
+            f"{pair}: contention {one.contention:.2f}, overhead {one.overhead_us:+.0f} us, "
+            f"throughput x {one.rate:.3f}, p99 x {one.tail:.3f}"
             for pair, one in self.belief.terms.items()
         )
         self.journal.say(f"fitted again ({terms}); error {self._error}")
@@ -153,13 +152,13 @@ class Search:
                 self.traffic[candidate] = self._load(candidate)
 
     def _entrants(self) -> list[Candidate]:
-        """The best of each pair of instances and threads that has a chance, then the next best; and the default."""
+        """The default and the best of those that differ in kind and have a chance, so that much is learned at once."""
         best = self.screened[0]
         chances = [one for one in self.screened if self.goal.met(one) and not self.goal.beats(best, one, by=HOPELESS)]
-        by_pair: dict[Pair, Screened] = {}
+        by_kind: dict[object, Screened] = {}
         for one in chances or self.screened:
-            by_pair.setdefault(Pair.of(one.candidate), one)
-        ordered = [*by_pair.values(), *(one for one in self.screened if one not in by_pair.values())]
+            by_kind.setdefault(_kind(one.candidate), one)
+        ordered = [*by_kind.values(), *(one for one in self.screened if one not in by_kind.values())]
         first = [one.candidate for one in ordered if one.candidate != self.default][:ENTRANTS]
         return [self.default, *first]
 
@@ -169,7 +168,8 @@ class Search:
         for trial in self.journal.study.trials:
             groups.setdefault((trial.candidate, trial.load), []).append(trial)
         return self.goal.ranked(
-            (Standing.of(trials, self.goal.sla, rows=self.screen.traffic.rows) for trials in groups.values()), default=self.default
+            (Standing.of(trials, self.goal.sla, rows=self.screen.traffic.rows) for trials in groups.values()),
+            default=self.default,
         )
 
     def _verified(self, standing: Standing) -> bool:
@@ -181,12 +181,12 @@ class Search:
         return next((one for one in self._standings() if self._verified(one)), None)
 
     def _contenders(self) -> Iterator[Screened]:
-        """Those not yet measured that are expected to meet the target and to beat the best, the best first."""
+        """Those not yet measured that may beat the best, if the model errs in their favour; the best first."""
         measured = {(one.candidate, one.load) for one in self.journal.study.trials}
         best = self._best()
         for one in self.screened:
             fresh = (one.candidate, str(one.traffic)) not in measured
-            if fresh and self.goal.met(one) and (best is None or self.goal.beats(one, best, by=self.belief.error)):
+            if fresh and self.goal.met(one) and (best is None or self.goal.beats(one, best, by=-self.belief.error)):
                 yield one
 
     def _survivors(self) -> list[Candidate]:
@@ -207,7 +207,10 @@ class Search:
             if number == 1:
                 self.journal.retire(others)
             plan = self._last_plan(best.candidate, number)
-            if not self.budget.affords(self.journal, len(plan), seconds, reserve=False):
+            more = [*plan, (NOISE, 2, self.default), (FINAL, 3, best.candidate)]
+            if number == 1 and len(plan) > 2 and self.budget.affords(self.journal, len(more), seconds, kept=0):
+                plan = more
+            if not self.budget.affords(self.journal, len(plan), seconds, kept=0):
                 self.journal.say(f"{best.candidate}: chosen without a last comparison, the budget is spent")
                 return best
             for stage, turn, candidate in plan:
@@ -222,11 +225,15 @@ class Search:
         if chosen == self.default:
             return [(FINAL, number, chosen), (NOISE, number, chosen)]
         if number > 1:
-            return [(FINAL, number, chosen)]
+            return [(FINAL, 10 * number, chosen)]
         return [(AGAINST, 1, self.default), (FINAL, 1, chosen), (NOISE, 1, self.default), (FINAL, 2, chosen)]
 
     def _figures(self, one: Screened) -> str:
         return f"{one.throughput_rows_per_s:.4g} rows/s with p99 {one.p99_ms:.4g} ms"
+
+
+def _kind(candidate: Candidate) -> object:
+    return Pair.of(candidate), candidate.max_batch_size, candidate.delay_us > 0, bool(candidate.preferred)
 
 
 def _same(one: Standing, other: Standing) -> bool:

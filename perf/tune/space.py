@@ -11,14 +11,14 @@ from perf.candidate import Candidate
 
 # A wait longer than one execution only lengthens the queue: while it lasts, an instance could have run one more.
 DELAY_SHARES = (0.0, 0.125, 0.25, 0.5, 1.0)
-# Up to so many cores every pair of instances and threads is profiled; above, only those that use all cores.
-FEW_CORES = 4
+# Every count of instances up to here is looked at, beyond it every power of two.
+EVERY_COUNT = 4
 MOST_INSTANCES_ON_GPU = 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """What decides how fast an execution is beside its rows: executions at a time, and threads in each (None: as is)."""
+    """What decides how fast so many rows are: executions at a time, and threads in each (None: as configured)."""
 
     instances: int
     threads: int | None = None
@@ -41,6 +41,15 @@ class Space:
     sizes: tuple[int, ...]
     pairs: tuple[Pair, ...]
     preferred: bool = False
+
+    @property
+    def profiled(self) -> tuple[Pair, ...]:
+        """The pairs to profile: of each thread count the fewest and the most instances; what lies between is fitted."""
+        found = dict.fromkeys([Pair.of(self.default)])
+        for threads in dict.fromkeys(pair.threads for pair in self.pairs):
+            counts = [pair.instances for pair in self.pairs if pair.threads == threads]
+            found.update(dict.fromkeys(Pair(instances=count, threads=threads) for count in (min(counts), max(counts))))
+        return tuple(found)
 
     def candidates(self, service_us: Callable[[Pair, int], float]) -> tuple[Candidate, ...]:
         """Every candidate, the current configuration first; delays are shares of `service_us(pair, rows)`."""
@@ -77,19 +86,23 @@ def space(
     config: ModelConfig,
     *,
     largest: int,
+    smallest: int = 1,
     cores: int,
     gpu: bool,
     instances: int | None = None,
     preferred: bool = False,
 ) -> Space:
-    """The space of a model whose variants allow `largest` rows, on a machine of so many cores; raises `Mistake`."""
+    """The space of a model on a machine of so many cores; raises `Mistake` for a model without a batch axis.
+
+    Its variants allow `largest` rows in one execution, and a request has `smallest`.
+    """
     default = Candidate.of(config)
     if default.max_batch_size < 1 or largest < 1:
         raise Mistake(
             f"'{config.name}' has max_batch_size 0: its graph has no batch axis, so there is nothing to batch. "
             "Give it one: python -m export add --help."
         )
-    sizes = [2**power for power in range(int(math.log2(largest)) + 1)]
+    sizes = [size for power in range(int(math.log2(largest)) + 1) if (size := 2**power) >= smallest]
     pairs = _pairs(config, default, cores=cores, gpu=gpu, instances=instances)
     return Space(
         default=default,
@@ -103,24 +116,18 @@ def _pairs(config: ModelConfig, default: Candidate, *, cores: int, gpu: bool, in
     if len(config.instance_group) > 1:
         return []  # groups on several devices are a person's choice, and one number cannot stand for it
     most = instances or (min(cores, MOST_INSTANCES_ON_GPU) if gpu else cores)
-    counts = [count for count in range(1, most + 1) if count <= FEW_CORES or count == most or math.log2(count) % 1 == 0]
+    counts = [one for one in range(1, most + 1) if one <= EVERY_COUNT or one == most or math.log2(one) % 1 == 0]
     if config.backend != "onnxruntime" or gpu:
         return [Pair(instances=count, threads=default.threads) for count in counts]
-    found = []
-    for count in counts:
-        for threads in (number for number in range(1, cores + 1) if cores % number == 0):
-            used = count * threads
-            if used == cores or (used < cores and cores <= FEW_CORES) or (instances and threads == 1):
-                # onnxruntime takes every core where the configuration does not say how many.
-                found.append(
-                    Pair(instances=count, threads=default.threads if threads == (default.threads or cores) else threads)
-                )
-    return found
+    # onnxruntime takes every core where the configuration does not say how many, so each instance gets its share.
+    shares = {count: max(1, cores // count) for count in counts if count >= cores or cores % count == 0}
+    now = default.threads or cores
+    return [Pair(instances=count, threads=default.threads if one == now else one) for count, one in shares.items()]
 
 
 def _rounded(us: float) -> int:
     """Two digits are enough for a wait, and a person can read them."""
     if us < 1:
         return 0
-    digits = 10 ** max(0, int(math.log10(us)) - 1)
+    digits: int = 10 ** max(0, int(math.log10(us)) - 1)
     return round(us / digits) * digits

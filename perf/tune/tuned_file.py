@@ -136,7 +136,10 @@ def _digest(text: str) -> str:
 
 
 def _wrapped(text: str, indent: str) -> str:
-    return "".join(f"{line}\n" for line in textwrap.wrap(text, WIDTH, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# "))
+    return "".join(
+        f"{line}\n"
+        for line in textwrap.wrap(text, WIDTH, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# ")
+    )
 
 
 def _said(document: Document, start: int, text: str) -> Edit:

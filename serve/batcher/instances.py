@@ -49,6 +49,8 @@ class Instances:
         self._payloads: deque[Payload] = deque()
         self._idle = deque(range(rules.instances))
         self._running: list[_Running] = []
+        self.next_end: Time | None = None
+        """When the next execution ends."""
         # Triton's own count of idle instances without a payload; merged payloads are never given back to it.
         self._consumers = rules.instances
 
@@ -62,11 +64,6 @@ class Instances:
         if self._rules.prefetches:
             return len(self._payloads) < 2 * self._rules.instances
         return self._consumers > 0
-
-    @property
-    def next_end(self) -> Time | None:
-        """When the next execution ends."""
-        return min(one.end for one in self._running) if self._running else None
 
     def finish(self) -> Execution:
         """End the execution that ends first; its instance is not yet idle."""
@@ -101,14 +98,14 @@ class Instances:
 
     def _share(self, now: Time) -> None:
         """Let the executions go on at the speed that they have with as many as run now."""
-        if self._slowdown is None:
-            return
-        for one in self._running:
-            slowdown = self._slowdown(one.execution.rows, len(self._running))
-            if slowdown != one.slowdown:
-                left = (one.end - now) * slowdown / one.slowdown
-                one.end = now + (left if isinstance(left, Fraction) else round(left))
-                one.slowdown = slowdown
+        if self._slowdown is not None:
+            for one in self._running:
+                slowdown = self._slowdown(one.execution.rows, len(self._running))
+                if slowdown != one.slowdown:
+                    left = (one.end - now) * slowdown / one.slowdown
+                    one.end = now + (left if isinstance(left, Fraction) else round(left))
+                    one.slowdown = slowdown
+        self.next_end = min([one.end for one in self._running], default=None)
 
     def _merge(self, payload: Payload, now: Time) -> None:
         """With a delay, an instance also takes the next payloads that are older than it, as far as they fit."""

@@ -6,7 +6,7 @@ At one instant, executions that end come first, then arrivals, then the batcher;
 import heapq
 import itertools
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -17,6 +17,9 @@ from serve.batcher.request import Request, Time
 from serve.batcher.rules import Rules
 from serve.batcher.scheduler import Batcher
 from serve.batcher.waiting import Waiting
+
+Gap = Callable[[], Time]
+"""Time that the next execution to end keeps its instance after its answers have left; above 0."""
 
 LATE = "Request timeout expired"
 TOO_MANY = "Exceeds maximum queue size"
@@ -73,20 +76,22 @@ class Outcome:
 
 
 def simulate(
-    rules: Rules, service: ServiceTime, load: Load, *, slowdown: Slowdown | None = None, gap: Time = 0
+    rules: Rules, service: ServiceTime, load: Load, *, slowdown: Slowdown | None = None, gap: Gap | None = None
 ) -> Outcome:
     """Run `load` to its end under `rules`, with executions that take `service(rows)` when they run alone.
 
-    `slowdown` says how much longer they take while others run; without it instances do not disturb each other. `gap` is
-    how long an instance is not yet idle after its answers have left: requests that come in it may be in its next batch.
+    `slowdown` says how much longer they take while others run; without it instances do not disturb each other. `gap`
+    says how long an instance is not yet idle after its answers have left: who comes in it may be in its next batch.
     """
     return _Simulation(rules, service, load, slowdown, gap).run()
 
 
 class _Simulation:
-    def __init__(self, rules: Rules, service: ServiceTime, load: Load, slowdown: Slowdown | None, gap: Time) -> None:
+    def __init__(
+        self, rules: Rules, service: ServiceTime, load: Load, slowdown: Slowdown | None, gap: Gap | None
+    ) -> None:
         self._rules, self._load, self._gap = rules, load, gap
-        self._recovering: deque[tuple[Time, Execution]] = deque()
+        self._recovering: list[tuple[Time, int, Execution]] = []
         self._instances = Instances(rules, service, slowdown)
         self._batcher = Batcher(rules, send=self._send, slot_free=self._instances.slot_free)
         self._order: deque[Request] = deque()
@@ -106,7 +111,7 @@ class _Simulation:
             while self._instances.next_end == now:
                 self._finish(self._instances.finish())
             while self._recovering and self._recovering[0][0] == now:
-                self._release(self._recovering.popleft()[1])
+                self._release(heapq.heappop(self._recovering)[2])
             notified = False
             while self._arrivals and self._arrivals[0][0] <= now:
                 request = heapq.heappop(self._arrivals)[2]
@@ -118,14 +123,17 @@ class _Simulation:
         return Outcome(executions=tuple(self._executions), answers=tuple(self._answers), stuck=len(self._batcher.queue))
 
     def _next_time(self) -> Time | None:
-        times = [self._arrivals[0][0]] if self._arrivals else []
-        if self._instances.next_end is not None:
-            times.append(self._instances.next_end)
-        if self._recovering:
-            times.append(self._recovering[0][0])
-        if self._batcher.queue and (times or not self._is_stuck()):
-            times.append(self._batcher.deadline)
-        return min(times, default=None)
+        found = self._arrivals[0][0] if self._arrivals else None
+        end = self._instances.next_end
+        if end is not None and (found is None or end < found):
+            found = end
+        if self._recovering and (found is None or self._recovering[0][0] < found):
+            found = self._recovering[0][0]
+        if self._batcher.queue and (found is not None or not self._is_stuck()):
+            deadline = self._batcher.deadline
+            if found is None or deadline < found:
+                found = deadline
+        return found
 
     def _is_stuck(self) -> bool:
         """With nothing more to come: does the batcher wait for what will never be?"""
@@ -183,7 +191,7 @@ class _Simulation:
                 done = self._done.pop(self._order.popleft().number)
                 self._answer(Answer(request=done.request, at=self._now))
         if self._gap:
-            self._recovering.append((self._now + self._gap, execution))
+            heapq.heappush(self._recovering, (self._now + self._gap(), execution.instance, execution))
         else:
             self._start()
 
