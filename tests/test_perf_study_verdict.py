@@ -119,6 +119,11 @@ def test_an_infeasible_study_names_the_closest_and_recommends_nothing() -> None:
     assert "stays" in difference(evidence(of)).missing[0]
 
 
+def test_an_unfinished_study_has_no_verdict() -> None:
+    of = replace(study(), chosen=None, after_pbtxt="", limit="", trials=study().trials[:5])
+    assert verdict(evidence(of)).title.startswith("No verdict")
+
+
 def test_the_current_configuration_can_be_the_best() -> None:
     found = verdict(evidence(replace(study(), chosen=DEFAULT)))
     assert found.title.startswith("Keep max 4, 0 ms, 1 instance: nothing better")

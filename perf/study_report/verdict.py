@@ -52,6 +52,8 @@ def headline(evidence: Evidence, found: Sequence[Gain]) -> str:
     """One sentence."""
     study = evidence.study
     goal = f"{study.sla.percent:g} % of requests within {plain_ms(study.sla.latency_ms)}"
+    if study.chosen is None and not study.limit:
+        return "No verdict: the study was not brought to its end; the same command goes on with it"
     if study.chosen is None:
         return f"Nothing that was measured meets {goal} under {study.load}" + _closest(evidence)
     if study.chosen == study.default:
