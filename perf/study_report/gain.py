@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from perf.bootstrap import Interval, paired, percentile, series
+from perf.bootstrap import Interval, paired
 from perf.study import Trial
 from perf.study_report.evidence import Evidence
 from perf.study_report.quantile import percentile_ms
@@ -96,18 +96,11 @@ def _gain(what: str, unit: str, value: Callable[[Trial], float], evidence: Evide
         higher=higher,
         ours=_mean(ours),
         theirs=_mean(theirs),
-        interval=paired(ours, theirs) if len(ours) > 1 else _single(evidence.pairs[0], what),
+        interval=paired(ours, theirs),
         n=sum(trial.requests for pair in evidence.pairs for trial in pair),
         noise=max(own) if own else None,
         repeats=len(own),
     )
-
-
-def _single(pair: tuple[Trial, Trial], what: str) -> Interval:
-    """Of one round only: what changes from run to run is not in it."""
-    if what == "p99":
-        return series(pair[0].latencies_us, pair[1].latencies_us, percentile(99))
-    return paired([rows_per_s(pair[0])], [rows_per_s(pair[1])])
 
 
 def _usable(values: Sequence[float]) -> bool:

@@ -13,7 +13,7 @@ from perf.study_report.evidence import Evidence
 from perf.study_report.gain import p99_ms, rows_per_s, spreads
 from perf.study_report.points import OTHER, SHOWN, TARGET, logarithmic, target
 from perf.study_report.section import Drawn, Section
-from perf.study_report.units import count, number, percent
+from perf.study_report.units import change, count, number, percent
 
 TITLE = "Noise"
 # A tail moves more than a rate: two windows of 1,000 requests have p99s some 20 % apart by chance alone.
@@ -169,7 +169,7 @@ def _window(evidence: Evidence, trial: Trial | None) -> Drawn | None:
     half = len(parts) // 2
     first, second = float(np.median(middles[:half])), float(np.median(middles[half:]))
     caption = (
-        f"The second half of the window has a median latency {percent(second / first - 1)} from the first's "
+        f"The median latency of the second half of the window is {change(second / first)} over that of the first "
         f"({evidence.label(trial.candidate)}, {trial.load}, n = {len(due):,} requests in {SLICES} slices)"
     )
     return Drawn(name="window", caption=caption, figure=figure, wide=True)
