@@ -10,7 +10,7 @@ from matplotlib.patches import Rectangle
 from studies import CHOSEN, DEFAULT, milliseconds, study
 
 from perf.drawing import STYLE
-from perf.study import Study
+from perf.study import AGAINST, NOISE, Study
 from perf.study_report.accuracy import checks
 from perf.study_report.evidence import Evidence
 from perf.study_report.heat import heat
@@ -76,6 +76,20 @@ def test_a_latency_that_was_never_reached_is_still_drawn() -> None:
     with mpl.rc_context(STYLE):
         figure = rates(of).figure
     assert [len(markers(axes)) for axes in figure.axes] == [21, 21, 21]
+
+
+def test_with_a_rate_for_each_configuration_each_is_judged_at_its_own() -> None:
+    trials = tuple(
+        replace(one, load="poisson:608", offered_per_s=608.0)
+        if one.candidate == CHOSEN and one.stage == AGAINST
+        else one
+        for one in study().trials
+        if one.stage in (AGAINST, NOISE)
+    )
+    of = evidence(replace(study(), load="poisson:100", objective="goodput", trials=trials))
+    assert of.loads == {CHOSEN: "poisson:608", DEFAULT: "poisson:380"}
+    assert [(a.load, b.load) for a, b in of.pairs] == [("poisson:608", "poisson:380")] * 4
+    assert [figure.name for figure in load(of).drawn] == ["rates", "kept", "candidates"]
 
 
 def test_one_rate_is_drawn_candidate_by_candidate() -> None:

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
-from studies import CHOSEN, study
+from studies import CHOSEN, milliseconds, study
 
 from perf.report import main
+from perf.service_curve import Size
+from perf.service_profile import ServiceTimes, write
 from perf.study import PROFILE, Study
 from perf.study_report.evidence import Evidence
 from perf.study_report.heat import heat
@@ -147,6 +149,39 @@ def test_a_service_time_record_that_is_not_there_is_named(tmp_path: Path) -> Non
     evidence = Evidence.read(path)
     assert evidence.lost == ("ranker.k1.json",)
     assert "ranker.k1.json" in service(evidence).missing[0]
+
+
+def test_a_service_time_record_is_drawn_beside_what_the_measurements_counted(tmp_path: Path) -> None:
+    ramp = ServiceTimes(
+        model="ranker",
+        config_name="default",
+        config_sha256="c",
+        model_sha256="m",
+        machine=study().machine,
+        versions={},
+        started_at="2030-01-01T00:00:00+00:00",
+        command=("python",),
+        instances=1,
+        threads=None,
+        max_batch_size=32,
+        # twice what the measurements take
+        sizes=tuple(Size(rows=b, executions=50, mean_us=2e3 * milliseconds(b), error_us=9.0) for b in range(1, 33)),
+        alone_us=8500.0,
+        noise=(1.0,) * 15,
+        noise_count=0,
+        levels=(),
+    )
+    write(ramp, tmp_path)
+    evidence = Evidence.read(replace(study(), profiles=(ramp.file_name,)).write(tmp_path / "study.json"))
+    assert (evidence.ramps, evidence.lost) == ((ramp,), ())
+    found = service(evidence)
+    # 2 x (8 + b / 2) ms; b / s(b) at 32 is 32 / 48, of which 90 % is reached from 24 rows on
+    assert found.sentences[0].startswith(
+        "Profiled before the search: s(b) = 16.0 ms + 1.00 ms per row (R² 1.00, n = 1,600"
+    )
+    assert "from 24 rows on (40.0 ms, 600 rows/s)" in found.sentences[0]
+    assert found.sentences[1].startswith("Counted in the measurements: s(b) = 8.0")
+    assert found.missing == ()
 
 
 def test_the_program_writes_page_figures_and_values_and_can_be_run_again(
