@@ -72,33 +72,38 @@ def test_what_is_not_significant_never_reads_as_a_win(load: str, passing: bool) 
         assert one["verdict"] == "not significant"
 
 
-@given(
-    value=st.floats(0.2, 5),
-    below=st.floats(0.01, 1),
-    above=st.floats(1, 10),
-    noise=st.none() | st.floats(0, 2),
-    higher=st.booleans(),
+def gain_of(low: float, value: float, high: float, *, noise: float | None, higher: bool = True) -> Gain:
+    interval = Interval(value=value, low=low, high=high, level=0.95, count=4, method="m")
+    sides = {"ours": value, "theirs": 1.0}
+    return Gain(what="w", unit="u", higher=higher, interval=interval, n=9, noise=noise, repeats=1, **sides)
+
+
+@pytest.mark.parametrize(
+    ("interval", "noise", "higher", "verdict"),
+    [
+        ((1.1, 1.2, 1.3), 0.1, True, "gain"),
+        ((1.1, 1.2, 1.3), None, True, "gain"),
+        ((1.1, 1.2, 1.3), 0.25, True, "not significant"),
+        ((0.9, 1.2, 1.5), 0.0, True, "not significant"),
+        ((1.1, 1.2, 1.3), 0.1, False, "loss"),
+        ((0.7, 0.8, 0.9), 0.2, False, "gain"),
+        # 1 / 0.8 is 25 % more
+        ((0.7, 0.8, 0.9), 0.26, False, "not significant"),
+        ((0.7, 0.8, 0.9), 0.1, True, "loss"),
+    ],
 )
 def test_a_gain_needs_an_interval_without_1_and_more_than_the_noise(
-    value: float, below: float, above: float, noise: float | None, higher: bool
+    interval: tuple[float, float, float], noise: float | None, higher: bool, verdict: str
 ) -> None:
-    interval = Interval(value=value, low=value * below, high=value * above, level=0.95, count=4, method="m")
-    one = Gain(
-        what="throughput",
-        unit="rows/s",
-        higher=higher,
-        ours=value,
-        theirs=1,
-        interval=interval,
-        n=9,
-        noise=noise,
-        repeats=1,
-    )
-    if one.verdict == "gain":
-        assert (interval.low > 1) if higher else (interval.high < 1)
-        assert max(value, 1 / value) > 1 + (noise or 0)
-    if interval.low <= 1 <= interval.high:
-        assert one.verdict == "not significant"
+    assert gain_of(*interval, noise=noise, higher=higher).verdict == verdict
+
+
+@given(value=st.floats(0.2, 5), below=st.floats(0.01, 1), above=st.floats(1, 10), higher=st.booleans())
+def test_an_interval_that_holds_1_is_never_a_gain_or_a_loss(
+    value: float, below: float, above: float, higher: bool
+) -> None:
+    one = gain_of(value * below, value, value * above, noise=None, higher=higher)
+    assert (one.verdict == "not significant") == (value * below <= 1 <= value * above)
 
 
 def test_a_loss_keeps_the_current_configuration() -> None:
