@@ -5,19 +5,24 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
-from test_perf_summary import NOTHING
+from test_perf_summary import MACHINE, NOTHING
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
 from clients.counters import Counters
 from clients.fleet.sla import judge
 from perf.candidate import Candidate
-from perf.study import Prediction, Sla, Trial
+from perf.study import Prediction, Sla, Study, Trial
 from perf.traffic import Traffic
 from perf.tune.belief import Terms
-from perf.tune.journal import WARM_UP_S
-from perf.tune.space import Pair
+from perf.tune.budget import Budget
+from perf.tune.goal import Goal
+from perf.tune.journal import WARM_UP_S, Journal
+from perf.tune.screen import Screen
+from perf.tune.search import Search
+from perf.tune.space import Pair, space
 from serve.batcher.simulation import Outcome, simulate
 
 CONFIG = ModelConfig(
@@ -159,3 +164,60 @@ class SimulatedBench:
 
     def retire(self, candidate: Candidate) -> None:
         self.retired.append(candidate)
+
+
+def searching(
+    path: Path,
+    load: str,
+    p99_ms: float,
+    *,
+    believed: Service = accelerator,
+    true: Service | None = None,
+    objective: str = "throughput",
+    largest: int = 16,
+    stop_after: int | None = None,
+) -> Search:
+    """A search over powers of two up to `largest`, five delays and two instances, with its record at `path`."""
+    sla, traffic = Sla(latency_ms=p99_ms), Traffic.parse(load)
+    searched = space(CONFIG, largest=largest, cores=2, gpu=False)
+    candidates = searched.candidates(believed)
+    study = Study(
+        model=CONFIG.name,
+        config_name="default",
+        load=load,
+        sla=sla,
+        objective=objective,
+        machine=MACHINE,
+        versions={},
+        started_at="2026-01-01T00:00:00+00:00",
+        command=(),
+        default=candidates[0],
+        chosen=None,
+        space=searched.tried(candidates),
+        profiles=(),
+        predictions=(),
+        trials=(),
+        steps=(),
+        limit="",
+        before_pbtxt="",
+        after_pbtxt="",
+    )
+    bench = SimulatedBench(service=true or believed, sla=sla, stop_after=stop_after)
+    screen = Screen(
+        simulator=Modelled(service=believed),
+        traffic=traffic,
+        goal=Goal(objective=objective, sla=sla, open=traffic.open),
+    )
+    return Search(
+        candidates=candidates,
+        screen=screen,
+        journal=Journal(study, path, bench),
+        budget=Budget(profile_points=2, profile_s=30.0),
+    )
+
+
+def bench_of(search: Search) -> SimulatedBench:
+    """Where a search measures."""
+    bench = search.journal.bench
+    assert isinstance(bench, SimulatedBench)
+    return bench

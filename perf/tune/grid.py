@@ -29,6 +29,7 @@ from perf.tune.live import LiveBench
 
 RESULTS = Path("perf/results/grid")
 GRID = "grid"
+INCOMPLETE = 3
 # A trial is judged by every target later; until then by one that nothing misses.
 NO_TARGET = Sla(latency_ms=60_000)
 
@@ -73,7 +74,7 @@ def measure(
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure, print, and judge; exit code 2 for a mistake in the call, 1 where a judgement fails, 130 after Ctrl-C."""
+    """Measure, print, and judge; exit code 1 where a judgement fails, 3 where points are missing, 2 for a mistake."""
     arguments = _parser().parse_args(argv)
     command = ("python", "-m", "perf.tune.grid", *(sys.argv[1:] if argv is None else argv))
     return guarded(lambda: run(arguments, command, terminal()), on_interrupt="stopped; the same command goes on.")
@@ -97,7 +98,7 @@ def run(arguments: argparse.Namespace, command: tuple[str, ...], console: Consol
         missing = sum(grid.of(one) is None for one in wanted)
         if missing:
             console.print(f"{missing} of {len(wanted)} points are missing; the same command goes on", markup=False)
-            return 0
+            return INCOMPLETE
         judged = [
             judgement.judge(Study.read(study), grid, arguments.results, bench, told=lambda text: status.update(text))
             for study in arguments.judge

@@ -33,7 +33,7 @@ class Journal:
     """A study on disk at `path`, and the bench for what is not yet in it."""
 
     def __init__(self, study: Study, path: Path, bench: Bench, told: Callable[[str], None] = lambda _: None) -> None:
-        self.path, self._bench, self._told = path, bench, told
+        self.path, self.bench, self._told = path, bench, told
         self.resumed = _stored(study, path)
         self.study = study if self.resumed is None else replace(self.resumed, command=study.command)
         self._known = list(self.study.trials)
@@ -50,7 +50,7 @@ class Journal:
                 self.change(trials=(*self.study.trials, known), write=False)
                 return known
         self._told(f"{stage}, round {round}: {candidate}")
-        trial = self._bench.measure(candidate, traffic, stage=stage, round=round, seconds=seconds)
+        trial = self.bench.measure(candidate, traffic, stage=stage, round=round, seconds=seconds)
         self.measured_now += 1
         self.change(trials=(*self.study.trials, trial))
         return trial
@@ -58,7 +58,7 @@ class Journal:
     def retire(self, candidates: Iterable[Candidate]) -> None:
         """These will not be measured any more."""
         for candidate in candidates:
-            self._bench.retire(candidate)
+            self.bench.retire(candidate)
 
     def say(self, text: str) -> None:
         """One more line of the search log."""

@@ -108,8 +108,13 @@ class Screen:
 
 
 def distinct(screened: Iterable[Screened], default: Candidate) -> list[Screened]:
-    """Of candidates that did the very same, the simplest one: they differ only where the load never reaches."""
-    found: dict[tuple[object, ...], Screened] = {}
+    """Of candidates that did the very same, the simplest one: they differ only where the load never reaches.
+
+    Where they wait for a batch to fill, the one that waits longest stays too: a server is disturbed as no simulation
+    is, and then a short wait ends before the batch is full (measured: 979 rows/s with 20 ms, 800 with 5 ms, where both
+    should do 987).
+    """
+    groups: dict[tuple[object, ...], list[Screened]] = {}
     for one in sorted(screened, key=lambda one: (one.candidate != default, simplicity(one.candidate, default))):
         prediction = one.prediction
         same = (
@@ -119,8 +124,12 @@ def distinct(screened: Iterable[Screened], default: Candidate) -> list[Screened]
             tuple(prediction.percentiles_ms.items()),
             tuple(prediction.sizes.items()),
         )
-        found.setdefault(same, one)
-    return list(found.values())
+        groups.setdefault(same, []).append(one)
+    found = []
+    for group in groups.values():
+        longest = max(group, key=lambda one: one.candidate.delay_us)
+        found += [group[0], longest] if longest.candidate.delay_us > group[0].candidate.delay_us > 0 else [group[0]]
+    return found
 
 
 def _readable(rate: float) -> float:
