@@ -10,7 +10,7 @@ from matplotlib.patches import Rectangle
 from studies import CHOSEN, DEFAULT, milliseconds, study
 
 from perf.drawing import STYLE
-from perf.study import AGAINST, NOISE, Study
+from perf.study import AGAINST, NOISE, Step, Study
 from perf.study_report.accuracy import checks
 from perf.study_report.evidence import Evidence
 from perf.study_report.heat import heat
@@ -175,6 +175,8 @@ def test_the_search_says_its_cost_and_what_was_not_tested() -> None:
     assert found.sentences[0].startswith(
         f"Total: 20 measurements with {round(seconds)} s of live load, 12 configurations"
     )
+    again = f"{of.trials[0].candidate} at {of.trials[0].load}, 2 s: 381 rows/s"
+    assert search(evidence(replace(of, steps=(*of.steps, Step(at_s=1, text=again))))).grids == found.grids
     rows: Sequence[tuple[str, ...]] = found.grids[0].rows
     assert len(rows) == len(of.trials) + len(of.steps)
     said = " ".join(untested(evidence(of)))

@@ -54,7 +54,7 @@ def test_a_gain_in_a_closed_loop_comes_with_interval_rounds_requests_and_noise()
     ratios = [math.log(a / b) for a, b in zip(ours, order, strict=False)]
     assert first.interval.value == pytest.approx(math.exp(sum(ratios) / 4))
     assert first.verdict == "gain"
-    assert verdict(evidence(of)).title.startswith(f"Use {CHOSEN}, because throughput is +6")
+    assert verdict(evidence(of)).title.startswith(f"Use {CHOSEN}, because its throughput is 6")
     assert "n = 4 rounds in turn, 5,600 requests" in str(first)
     assert "one configuration differed from itself by up to" in str(first)
 
@@ -113,7 +113,7 @@ def test_a_loss_keeps_the_current_configuration() -> None:
         for one in of.trials
     )
     found = verdict(evidence(replace(of, trials=slow)))
-    assert found.title.startswith(f"Keep {DEFAULT}: {CHOSEN} is worse, throughput -4")
+    assert found.title.startswith(f"Keep {DEFAULT}: {CHOSEN} is worse, its throughput is 4")
 
 
 def test_an_infeasible_study_names_the_closest_and_recommends_nothing() -> None:

@@ -53,6 +53,14 @@ class Gain:
             return "not significant"
         return "gain" if (value > 1) == self.higher else "loss"
 
+    @property
+    def claim(self) -> str:
+        """`its throughput is 60.5 % higher (95 % interval +43.6 % to +79.4 %)`."""
+        value = self.interval.value
+        way = "higher" if value > 1 else "lower"
+        interval = f"95 % interval {_bound(self.interval.low)} to {_bound(self.interval.high)}"
+        return f"its {self.what} is {percent(abs(value - 1))} {way} ({interval})"
+
     def __str__(self) -> str:
         interval = self.interval
         found = (

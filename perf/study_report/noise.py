@@ -169,7 +169,7 @@ def _window(evidence: Evidence, trial: Trial | None) -> Drawn | None:
     half = len(parts) // 2
     first, second = float(np.median(middles[:half])), float(np.median(middles[half:]))
     caption = (
-        f"The median latency of the second half of the window is {change(second / first)} over that of the first "
+        f"From the first half of the window to the second the median latency changes by {change(second / first)} "
         f"({evidence.label(trial.candidate)}, {trial.load}, n = {len(due):,} requests in {SLICES} slices)"
     )
     return Drawn(name="window", caption=caption, figure=figure, wide=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from perf.candidate import Candidate
 from perf.drawing import COLOURS, GREY, INK, PAPER
@@ -77,8 +77,10 @@ def logarithmic(axes: Axes, axis: str, values: Iterable[float]) -> None:
     one = axes.xaxis if axis == "x" else axes.yaxis
     (axes.set_xscale if axis == "x" else axes.set_yscale)("log")
     (axes.set_xlim if axis == "x" else axes.set_ylim)(low / room, high * room)
-    narrow = high * room / (low / room) < 30
-    one.set_major_locator(LogLocator(subs=(1.0, 2.0, 3.0, 5.0, 7.0) if narrow else (1.0, 3.0)))
+    span = high / low * room**2
+    subs = (1.0, 2.0, 3.0, 5.0, 7.0) if span < 30 else (1.0, 3.0)
+    # Over less than a factor of 4 powers and their halves are too few lines.
+    one.set_major_locator(MaxNLocator(5) if span < 4 else LogLocator(subs=subs))
     one.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
     one.set_minor_formatter(NullFormatter())
     axes.tick_params(which="both", length=0)

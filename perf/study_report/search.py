@@ -85,7 +85,10 @@ def _summary(rows: tuple[tuple[str, ...], ...]) -> str:
 
 def _rows(evidence: Evidence) -> tuple[tuple[str, ...], ...]:
     """Steps and measurements by time; a measurement before what was concluded from it in the same second."""
-    entries = [(step.at_s, 1, (step.text, "", "")) for step in evidence.study.steps]
+    # The log says of each measurement again what its own line says.
+    told = tuple(f"{one.candidate} at {one.load}, " for one in evidence.study.trials)
+    steps = [step for step in evidence.study.steps if not told or not step.text.startswith(told)]
+    entries = [(step.at_s, 1, (step.text, "", "")) for step in steps]
     entries += [(_at(evidence, one), 0, _measured(evidence, one)) for one in evidence.study.trials]
     ordered = sorted(entries, key=lambda entry: entry[:2])
     return tuple((duration(at), *rest) for at, _, rest in ordered)

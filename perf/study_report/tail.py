@@ -92,7 +92,8 @@ def _drawn(evidence: Evidence, found: dict[Candidate, tuple[float, ...]]) -> Dra
         _line(axes, evidence, candidate, latencies)
     _percentiles(axes, longest)
     axes.set_ylabel("latency, ms")
-    figure.legend(loc="outside upper left", ncols=1)
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles[::-1], labels[::-1], loc="outside upper left", ncols=1)
     return Drawn(name="tail", caption=_caption(evidence, found), figure=figure)
 
 

@@ -22,7 +22,7 @@ def throughput(evidence: Evidence) -> Drawn:
     simulated = [(one.throughput_rows_per_s, one.percentiles_ms[99]) for one in evidence.predicted.values()]
     logarithmic(axes, "y", [*values, *(ms for _, ms in simulated), evidence.study.sla.latency_ms])
     target(axes, evidence)
-    axes.plot([x for x, _ in simulated], [y for _, y in simulated], ".", color=INK, alpha=0.3, markersize=4)
+    axes.plot([x for x, _ in simulated], [y for _, y in simulated], ".", color=INK, alpha=0.4, markersize=5)
     edge = front(simulated)
     axes.plot([x for x, _ in edge], [y for _, y in edge], color=INK, alpha=0.35, linewidth=1, drawstyle="steps-pre")
     for one, value in zip(found, values, strict=True):

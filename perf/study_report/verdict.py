@@ -11,7 +11,7 @@ from perf.study_report.evidence import Evidence, pooled, word
 from perf.study_report.gain import Gain, gains
 from perf.study_report.quantile import percentile_ms
 from perf.study_report.section import Grid, Section
-from perf.study_report.units import change, count, ms, number, percent, plain_ms, rate
+from perf.study_report.units import count, ms, number, percent, plain_ms, rate
 
 TITLE = "Verdict"
 
@@ -65,12 +65,12 @@ def headline(evidence: Evidence, found: Sequence[Gain]) -> str:
         return f"Use {study.chosen}, because it meets {goal} and the current configuration does not"
     first = found[0] if found else None
     if first is not None and first.verdict == "gain":
-        return f"Use {study.chosen}, because {first.what} is {change(first.interval.value)} within the same target" + (
+        return f"Use {study.chosen}, because {first.claim} within the same target" + (
             "" if ours is True else f", but the measurements cannot tell whether it meets {goal}"
         )
     if first is not None and first.verdict == "loss":
-        return f"Keep {study.default}: {study.chosen} is worse, {first.what} {change(first.interval.value)}"
-    what = f"{first.what} {change(first.interval.value)} is within the noise" if first else "it was not compared"
+        return f"Keep {study.default}: {study.chosen} is worse, {first.claim}"
+    what = first.claim if first else "it was not compared"
     return f"Not significant: {study.chosen} is not shown to be better than the current configuration ({what})"
 
 
