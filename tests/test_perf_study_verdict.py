@@ -12,7 +12,7 @@ from perf.study_report.difference import difference
 from perf.study_report.evidence import Evidence
 from perf.study_report.gain import Gain, gains
 from perf.study_report.noise import noise
-from perf.study_report.verdict import sustained, verdict
+from perf.study_report.verdict import passes, sustained, verdict
 
 PASSING = {"passed": True, "late": 0}
 
@@ -122,6 +122,15 @@ def test_an_infeasible_study_names_the_closest_and_recommends_nothing() -> None:
     assert found.title.startswith("Nothing that was measured meets 99 % of requests within 40 ms under poisson:380")
     assert "the closest is max 8, 1 ms, 1 instance with p99 2" in found.title
     assert "stays" in difference(evidence(of)).missing[0]
+
+
+def test_windows_that_ended_when_sure_need_more_requests() -> None:
+    # none late of 500: 0.99 ^ 500 = 0.007 is sure of a planned window, but not of one that was watched (644)
+    first = replace(study().trials[2], latencies_us=(1000.0,) * 500, requests=500, **PASSING)  # type: ignore[arg-type]
+    for early, sure in ((False, True), (True, None)):
+        of = evidence(replace(study(), trials=(replace(first, early=early),)))
+        assert of.of(CHOSEN)
+        assert passes(of, CHOSEN) is sure
 
 
 def test_an_unfinished_study_has_no_verdict() -> None:

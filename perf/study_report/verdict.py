@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from clients.fleet.sla import judge
+from clients.fleet.sla import glance, judge
 from perf.bootstrap import paired
 from perf.candidate import Candidate
 from perf.study import Trial
@@ -75,10 +75,14 @@ def headline(evidence: Evidence, found: Sequence[Gain]) -> str:
 
 
 def passes(evidence: Evidence, candidate: Candidate) -> bool | None:
-    """The binomial rule on all windows of a candidate together; None where they cannot tell."""
+    """The binomial rule on all windows of a candidate together; None where they cannot tell.
+
+    Where a window ended because it was sure, its length is no accident, and the rule for looks on the way is asked.
+    """
     trials = evidence.of(candidate)
     requests, late = sum(one.requests for one in trials), sum(one.late for one in trials)
-    return judge(requests, late, evidence.study.sla.share) if requests else None
+    rule = glance if any(one.early for one in trials) else judge
+    return rule(requests, late, evidence.study.sla.share) if requests else None
 
 
 def sustained(evidence: Evidence) -> str:
