@@ -12,7 +12,8 @@ from perf.study_report.difference import difference
 from perf.study_report.evidence import Evidence
 from perf.study_report.gain import Gain, gains
 from perf.study_report.noise import noise
-from perf.study_report.verdict import passes, sustained, verdict
+from perf.study_report.sustained import sustained
+from perf.study_report.verdict import passes, verdict
 
 PASSING = {"passed": True, "late": 0}
 
@@ -121,6 +122,8 @@ def test_an_infeasible_study_names_the_closest_and_recommends_nothing() -> None:
     found = verdict(evidence(of))
     assert found.title.startswith("Nothing that was measured meets 99 % of requests within 40 ms under poisson:380")
     assert "the closest is max 8, 1 ms, 1 instance with p99 2" in found.title
+    assert found.sentences[-1].startswith("What would have to change: the lowest measured p99 is 2")
+    assert "the lowest simulated p99 is 21.8 ms (max 16, 0 ms, 1 instance)" in found.sentences[-1]
     assert "stays" in difference(evidence(of)).missing[0]
 
 

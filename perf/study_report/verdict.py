@@ -4,14 +4,14 @@ import math
 from collections.abc import Sequence
 
 from clients.fleet.sla import glance, judge
-from perf.bootstrap import paired
 from perf.candidate import Candidate
 from perf.study import Trial
 from perf.study_report.evidence import Evidence, pooled, word
 from perf.study_report.gain import Gain, gains
 from perf.study_report.quantile import percentile_ms
 from perf.study_report.section import Grid, Section
-from perf.study_report.units import count, ms, number, percent, plain_ms, rate
+from perf.study_report.sustained import sustained, throughput
+from perf.study_report.units import count, ms, number, percent, plain_ms
 
 TITLE = "Verdict"
 
@@ -27,9 +27,10 @@ def verdict(evidence: Evidence) -> Section:
         missing.append("It was not measured in turn with the current configuration, so no gain is claimed.")
     said = [
         _verified(evidence, trials) if trials else "",
-        sustained(evidence) if evidence.open else _throughput(trials),
+        sustained(evidence) if evidence.open else throughput(trials),
         *(f"Over the current configuration: {one}." for one in found),
         f"What limits it now: {_sentence(evidence.study.limit)}" if evidence.study.limit else "",
+        _needed(evidence) if evidence.study.chosen is None else "",
     ]
     return Section(
         name="verdict",
@@ -85,31 +86,6 @@ def passes(evidence: Evidence, candidate: Candidate) -> bool | None:
     return rule(requests, late, evidence.study.sla.share) if requests else None
 
 
-def sustained(evidence: Evidence) -> str:
-    """Open loop: the highest rate that passes, below the lowest that fails."""
-    rates: dict[float, list[Trial]] = {}
-    for trial in evidence.trials:
-        if trial.candidate == evidence.shown and trial.offered_per_s:
-            rates.setdefault(_asked(trial), []).append(trial)
-    failed = [one for one, trials in rates.items() if any(trial.passed is False for trial in trials)]
-    limit = min(failed, default=math.inf)
-    held = [one for one, trials in rates.items() if one < limit and any(trial.passed for trial in trials)]
-    if not held:
-        return "No measured rate is sure to be sustained within the target." if rates else ""
-    top = max(held)
-    n = sum(trial.requests for trial in rates[top])
-    end = f"and fails at {number(limit)}" if failed else "and no higher rate was seen to fail"
-    return f"Sustains {number(top)} requests/s within the target (n = {n:,} requests), {end}."
-
-
-def _asked(trial: Trial) -> float:
-    """The rate in the load's name, which is the same in all windows of it; else what was offered."""
-    try:
-        return float(trial.load.split(":")[1])
-    except (IndexError, ValueError):
-        return trial.offered_per_s or 0.0
-
-
 def _verified(evidence: Evidence, trials: Sequence[Trial]) -> str:
     requests, late = sum(one.requests for one in trials), sum(one.late for one in trials)
     sure = {
@@ -124,18 +100,6 @@ def _verified(evidence: Evidence, trials: Sequence[Trial]) -> str:
     )
 
 
-def _throughput(trials: Sequence[Trial]) -> str:
-    """The mean over windows with Student's interval on its logarithm."""
-    if not trials:
-        return ""
-    found = paired([one.throughput_rows_per_s for one in trials], [1.0] * len(trials))
-    windows = count(len(trials), "window")
-    if len(trials) < 2:
-        return f"Throughput at the target's load: {rate(found.value)} (n = {windows}, so without an interval)."
-    low, high = number(found.low), number(found.high)
-    return f"Throughput: {rate(found.value)}, 95 % interval {low} to {high} ({found.method}, n = {windows})."
-
-
 def _closest(evidence: Evidence) -> str:
     trials = evidence.of(evidence.shown)
     if not trials:
@@ -143,6 +107,21 @@ def _closest(evidence: Evidence) -> str:
     p99 = percentile_ms(pooled(trials), evidence.study.sla.percent)
     over = f", {p99 / evidence.study.sla.latency_ms:.2f} x the target" if math.isfinite(p99) else ""
     return f"; the closest is {evidence.shown} with p{evidence.study.sla.percent:g} {ms(p99)}{over}"
+
+
+def _needed(evidence: Evidence) -> str:
+    """What a target would have to be for the search to meet it: the lowest p99 that was measured, and simulated."""
+    asked = evidence.study.sla
+    measured = [(percentile_ms(pooled(evidence.of(one)), asked.percent), one) for one in evidence.candidates]
+    simulated = [(one.percentiles_ms[99], one.candidate) for one in evidence.study.predictions]
+    said = []
+    for found, how in ((measured, f"measured p{asked.percent:g}"), (simulated, "simulated p99")):
+        finite = [one for one in found if math.isfinite(one[0])]
+        if finite:
+            lowest, candidate = min(finite)
+            said.append(f"the lowest {how} is {ms(lowest)} ({candidate})")
+    end = "; a target below that needs a lighter load, or another model or machine."
+    return f"What would have to change: {' and '.join(said)}{end}" if said else ""
 
 
 def _sentence(text: str) -> str:
