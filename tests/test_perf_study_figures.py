@@ -10,12 +10,13 @@ from matplotlib.patches import Rectangle
 from studies import CHOSEN, DEFAULT, milliseconds, study
 
 from perf.drawing import STYLE
+from perf.simulate.predict import Run
 from perf.study import AGAINST, NOISE, Step, Study
 from perf.study_report.accuracy import checks
 from perf.study_report.evidence import Evidence
 from perf.study_report.heat import heat
 from perf.study_report.load import load
-from perf.study_report.parts import taken_apart
+from perf.study_report.parts import parts, simulated, taken_apart
 from perf.study_report.quantile import percentile_ms, quantile
 from perf.study_report.rates import rates
 from perf.study_report.search import search, untested
@@ -138,6 +139,33 @@ def test_a_percentile_is_taken_apart_by_the_requests_around_it() -> None:
     assert n == 10
     assert values["run"] == 100
     assert values["queue"] == pytest.approx(989.5, abs=0.5)
+
+
+def test_without_traced_requests_the_percentiles_are_the_simulation_s() -> None:
+    # latencies 1 to 1,000 us of which all but 100 us are spent in the queue
+    latencies = np.arange(1.0, 1001.0)
+    run = Run(
+        latencies_us=latencies,
+        queues_us=np.maximum(latencies - 100, 0),
+        refused=0,
+        seconds=1.0,
+        busy_s=0.5,
+        instances=1,
+        sizes={1: 1000},
+    )
+    said = run.prediction(DEFAULT, study().sla, 1)
+    # around p99 are the 20 slowest, 981 to 1,000 us: 990.5 on average, 890.5 of it in the queue
+    assert said.queue_ms[99] == pytest.approx(0.8905)
+    rows = simulated(said)
+    assert list(rows) == ["p50, simulated", "p90, simulated", "p99, simulated"]
+    n, values = rows["p99, simulated"]
+    assert n == 20
+    assert sum(values.values()) == pytest.approx(1e3 * said.percentiles_ms[99])
+    bare = tuple(replace(one, parts_us={}) for one in study().trials)
+    found = parts(evidence(replace(study(), trials=bare, predictions=(replace(said, candidate=CHOSEN),))))
+    assert "the percentiles are the simulation's" in found.missing[0]
+    assert [figure.name for figure in found.drawn] == ["parts-1", "parts-2"]
+    assert "p99, simulated" in [row[1] for row in found.grids[0].rows]
 
 
 def cells(axes: Axes) -> tuple[list[str], list[Rectangle]]:
