@@ -117,7 +117,7 @@ class SimulatedBench:
             raise Interrupted
         self.measured.append((candidate, stage, round, str(traffic)))
         run = outcome(
-            self.service, candidate, traffic, int(2_500 * (seconds + WARM_UP_S)), seed=10 + len(self.measured)
+            self.service, candidate, traffic, int(1_300 * (seconds + WARM_UP_S)), seed=10 + len(self.measured)
         )
         begin = int(WARM_UP_S * 1e9)
         end = begin + int(seconds * 1e9)
@@ -207,6 +207,8 @@ def searching(
         simulator=Modelled(service=believed),
         traffic=traffic,
         goal=Goal(objective=objective, sla=sla, open=traffic.open),
+        coarse=400,
+        fine=1_000,
     )
     return Search(
         candidates=candidates,

@@ -19,6 +19,8 @@ from perf.tune.tuning import Tuning
 
 # Of the front as many lines as a person reads.
 FRONT_LINES = 10
+# A trial leaves a load average of about the cores that it took; more before one is somebody else's.
+BUSY = 1.5
 
 
 def show(tuning: Tuning, console: Console, *, explain_recipe: bool = False) -> None:
@@ -49,6 +51,9 @@ def verdict(tuning: Tuning) -> Iterator[str]:
     yield f"  measured: {_figures(chosen)}, {_sureness(chosen)}"
     yield from _gains(tuning)
     yield f"  limited now by {study.limit}"
+    busiest = max((one.load_average for one in study.trials), default=0.0)
+    if busiest > BUSY * study.machine.cores:
+        yield f"  beware: the machine had other work, a load average up to {busiest:.1f} on {study.machine.cores} cores"
     if tuning.written is not None:
         yield f"  written: {tuning.written}, loaded by the server as it is, without a finding of the doctor's"
 

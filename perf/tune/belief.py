@@ -18,6 +18,7 @@ from perf.tune.space import Pair
 
 # Two measurements of one configuration differ by about this much, so no model is believed to be better.
 LEAST_ERROR = 0.02
+OVERHEAD_STEP_US = 50.0
 # An open load that is drawn for a few seconds brings a few percent more or less than its rate.
 OPEN_CARRIED = 0.9
 
@@ -121,7 +122,7 @@ def _fit(
     terms = Terms(
         # Rounded to less than a measurement can tell, so that the same is not simulated again.
         contention=round(_median([simulator.contention(one) for one in trials]), 2),
-        overhead_us=round(max(-min(known), more), -1),
+        overhead_us=OVERHEAD_STEP_US * round(max(-min(known), more) / OVERHEAD_STEP_US),
     )
     predicted: dict[tuple[Candidate, str], Prediction] = {}
     rates, tails = [], []

@@ -5,15 +5,15 @@ from dataclasses import replace
 
 from perf.candidate import Candidate
 from perf.tune.belief import Belief
-from perf.tune.screen import FINE, Screen, Screened
+from perf.tune.screen import Screen, Screened
 
 
 def reasons(screen: Screen, belief: Belief, chosen: Candidate, default: Candidate) -> Mapping[str, str]:
     """A sentence for every value in which `chosen` differs from `default`, by the name that it has in the file."""
-    now = screen.look(chosen, belief, requests=FINE)
+    now = screen.look(chosen, belief, requests=screen.fine)
     found = {}
     for name, reverted in _reverted(chosen, default).items():
-        before = screen.look(reverted, belief, requests=FINE)
+        before = screen.look(reverted, belief, requests=screen.fine)
         found[name] = f"{_figures(now)} expected with it, {_figures(before)} without"
     if chosen.dynamic and not default.dynamic:
         found["dynamic_batching"] = "requests that wait together run together"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from perf.candidate import Candidate
 from perf.tune.belief import Belief
-from perf.tune.screen import COARSE, Screen, Screened
+from perf.tune.screen import Screen, Screened
 
 # perf_analyzer with its default windows: at least three of 6 s for each measurement.
 MEASUREMENT_S = 18
@@ -44,7 +44,7 @@ def follow(screen: Screen, belief: Belief, default: Candidate, sizes: Sequence[i
 
     def within(candidate: Candidate) -> bool:
         nonlocal end
-        found = screen.look(candidate, belief, requests=COARSE)
+        found = screen.look(candidate, belief, requests=screen.fine)
         meets = found.p99_ms <= screen.goal.sla.latency_ms and screen.goal.carries(found)
         visits.append(Visit(screened=found, within=meets))
         if meets:

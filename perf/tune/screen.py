@@ -9,11 +9,10 @@ from perf.traffic import Traffic
 from perf.tune.belief import Belief, Expected, Simulator
 from perf.tune.goal import Goal, simplicity
 
-# Enough to see which candidates are far off; those near the top are simulated again with more.
-COARSE, FINE = 2_000, 8_000
-NEAR_THE_TOP = 12
+# Of those that are simulated again with more requests.
+NEAR_THE_TOP = 10
 BISECTIONS = 6
-# What `COARSE` arrivals that are drawn at random have to be off their rate: 1.5 standard deviations.
+# What 2,000 arrivals that are drawn at random may be off their rate: 1.5 standard deviations.
 DRAWN = 0.966
 
 
@@ -48,11 +47,16 @@ class Screened:
 
 @dataclass(frozen=True, kw_only=True)
 class Screen:
-    """A model, a load and a goal. With the objective goodput each candidate has the highest rate that it can bear."""
+    """A model, a load and a goal. With the objective goodput each candidate has the highest rate that it can bear.
+
+    `coarse` requests are enough to see which candidates are far off; the others are simulated with `fine` ones.
+    """
 
     simulator: Simulator
     traffic: Traffic
     goal: Goal
+    coarse: int = 1_500
+    fine: int = 6_000
     _known: dict[tuple[object, ...], Prediction] = field(default_factory=dict, repr=False)
 
     def run(
@@ -64,7 +68,7 @@ class Screen:
         coarse = []
         for number, candidate in enumerate(known, 1):
             told(f"simulating {number} of {len(known)}")
-            coarse.append(self.look(candidate, belief, requests=COARSE))
+            coarse.append(self.look(candidate, belief, requests=self.coarse))
         unique = distinct(coarse, default)
         ranked = self.goal.ranked(unique, default=default)
         near = ranked[:NEAR_THE_TOP]
@@ -72,7 +76,7 @@ class Screen:
         fine = []
         for number, one in enumerate(near, 1):
             told(f"simulating the best {number} of {len(near)} for longer")
-            fine.append(self.look(one.candidate, belief, requests=FINE))
+            fine.append(self.look(one.candidate, belief, requests=self.fine))
         rest = [one for one in ranked if one not in near]
         return [*self.goal.ranked(fine, default=default), *rest]
 

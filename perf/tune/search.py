@@ -15,7 +15,7 @@ from perf.tune.belief import Belief, fitted
 from perf.tune.budget import FINAL_POINTS, SURVIVORS, Budget
 from perf.tune.goal import Goal
 from perf.tune.journal import Journal
-from perf.tune.screen import FINE, Screen, Screened
+from perf.tune.screen import Screen, Screened
 from perf.tune.space import Pair
 from perf.tune.standing import Standing, p99_ms
 
@@ -130,14 +130,14 @@ class Search:
 
     def _load(self, candidate: Candidate) -> Traffic:
         known = next((one for one in self.screened if one.candidate == candidate), None)
-        return (known or self.screen.look(candidate, self.belief, requests=FINE)).traffic
+        return (known or self.screen.look(candidate, self.belief, requests=self.screen.fine)).traffic
 
     def _learn(self) -> None:
         self.belief = fitted(
             self.journal.study.trials,
             self.screen.simulator,
             rows=self.screen.traffic.rows,
-            requests=FINE,
+            requests=self.screen.coarse,
             p99_ms=p99_ms,
         )
         terms = "; ".join(
