@@ -1,6 +1,7 @@
 """Trials of candidates on real servers, in turn, and the loads that they are measured under."""
 
 import contextlib
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -185,7 +186,7 @@ def test_gains_are_of_rounds_that_both_have() -> None:
         gain(new[:1], old[:1], lambda one: one.requests)
 
 
-def test_a_study_is_its_default_against_its_choice(tmp_path: Path) -> None:
+def test_a_study_is_its_default_against_its_choice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = study().write(tmp_path / "study.json")
     default, chosen = runs.of_study(path)
     assert (len(default.runs), len(chosen.runs), len(default.noise)) == (4, 4, 4)
@@ -193,3 +194,9 @@ def test_a_study_is_its_default_against_its_choice(tmp_path: Path) -> None:
     assert chosen.runs[0].latencies_us == next(
         one.latencies_us for one in study().trials if (one.stage, one.candidate) == (AGAINST, study().chosen)
     )
+    # The load is open, so both answer what is due, and the choice does it with less waiting.
+    assert compare.main([str(path), "--out", str(tmp_path / "compared.json")]) == 0
+    assert "4 runs of each" in capsys.readouterr().out
+    lines = {line["quantity"]: line for line in json.loads((tmp_path / "compared.json").read_text())["lines"]}
+    assert lines["throughput"]["noise"]["count"] == 4
+    assert lines["p50 latency"]["verdict"] == "faster"
