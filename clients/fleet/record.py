@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import json
+import math
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -53,6 +54,8 @@ def write(result: Result, setting: Setting, folder: Path) -> Path:
         "versions": {**versions(), "grpcio": version("grpcio")},
         **asdict(result),
         "load": load,
+        "sample": None,
+        "traced_us": None,
         "little": result.little,
         "stages_error": result.stages.error,
         "faults": result.faults,
@@ -65,7 +68,20 @@ def write(result: Result, setting: Setting, folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         files = (folder / f"{name}.r{repeat}.json" for repeat in itertools.count(1))
         draft = folder / f".{name}.draft"
-        draft.write_text(json.dumps(content, indent=1) + "\n")
+        draft.write_text(_text(content, result))
         return draft.rename(next(file for file in files if not file.exists()))
     except OSError as error:
         raise Mistake(f"{folder}: cannot be written to ({error.strerror}). Name another folder.") from error
+
+
+def _text(content: dict[str, Any], result: Result) -> str:
+    """JSON with one line for all values of a kind, however many requests; what was not answered is null."""
+    latencies = [latency if math.isfinite(latency) else None for latency in result.sample.latencies_us]
+    text = json.dumps(content, indent=1)
+    for name, parts in {
+        "sample": {"due_s": result.sample.due_s, "latencies_us": latencies},
+        "traced_us": result.traced_us,
+    }.items():
+        lines = ",\n".join(f'  "{part}": {json.dumps(values, separators=(",", ":"))}' for part, values in parts.items())
+        text = text.replace(f'"{name}": null', f'"{name}": {{\n{lines}\n }}', 1)
+    return text + "\n"
