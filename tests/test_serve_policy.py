@@ -24,7 +24,7 @@ TIMEOUT_S = 30.0
 REFUSED = r"\[StatusCode.UNAVAILABLE\] batch_policy deadline: refused after [\d.]+ of 60.0 ms: .*slo_ms\)."
 
 
-def stand_in(repository: Path, name: str, *, fixed_ms: float = 20, row_ms: float = 0.5, **values: str) -> str:
+def stand_in(repository: Path, name: str, *, fixed_ms: str = "20", row_ms: str = "0.5", **values: str) -> str:
     """A simulated accelerator that answers each row with the mean of its 4 values, and its name."""
     folder = repository / name
     shutil.copytree(REPOSITORY / "simulated_accelerator" / "1", folder / "1", ignore=shutil.ignore_patterns("__*"))
@@ -32,7 +32,7 @@ def stand_in(repository: Path, name: str, *, fixed_ms: float = 20, row_ms: float
         f'name: "{name}"\nbackend: "python"\nmax_batch_size: 64\ndynamic_batching {{ }}\n'
         'input [ { name: "x" data_type: TYPE_FP32 dims: [ 4 ] } ]\n'
         'output [ { name: "y" data_type: TYPE_FP32 dims: [ 1 ] } ]\ninstance_group [ { count: 1 } ]\n'
-        + parameters(fixed_ms=str(fixed_ms), row_ms=str(row_ms), **values)
+        + parameters(fixed_ms=fixed_ms, row_ms=row_ms, **values)
     )
     return name
 
@@ -47,7 +47,7 @@ def policy_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         stand_in(repository, "all", batch_policy="all", slo_ms="30"),
         stand_in(repository, "aimd", **aimd),
         stand_in(repository, "deadline", **deadline),
-        stand_in(repository, "slow", fixed_ms=200, batch_policy="deadline", slo_ms="10000"),
+        stand_in(repository, "slow", fixed_ms="200", batch_policy="deadline", slo_ms="10000"),
         stand_in(repository, "leaving", **aimd),
         lookup(repository, "lookup").name,
         ragged_padded(
