@@ -179,14 +179,14 @@ def shown(found: Sequence[tuple[Case, Sequence[Step]]]) -> Table:
         before, behind = parts(case, steps)
         largest = (SLA_MS - FIXED_MS) // case.row_ms_after
         recovered = batches_until(behind, int(largest))
-        after = band(behind[SETTLED:]) if case.after else None
+        after = "" if recovered is None else "{}..{}".format(*band(behind[recovered:]))
         made.add_row(
             case.name,
             str(len(steps)),
             "{}..{}".format(*band(before)),
             f"{late_share(before):.0%}",
-            str(recovered) if case.after else "",
-            "{}..{}".format(*after) if after else "",
+            "never" if case.after and recovered is None else str(recovered or ""),
+            after,
         )
     return made
 
