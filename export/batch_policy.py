@@ -11,7 +11,7 @@ seconds of one monotonic clock, sizes are batch rows. A policy serves one instan
 `aimd`      as many rows as the latency target allows, found by additive increase and multiplicative decrease
             (Crankshaw et al.: Clipper, NSDI 2017, section 4.3.1).
 `deadline`  the largest batch that ends before its earliest deadline, without the requests that would make it too small
-            (Shen et al.: Nexus, SOSP 2019, section 6.3: early drop).
+            (Shen et al.: Nexus, SOSP 2019, early drop).
 """
 
 import math
