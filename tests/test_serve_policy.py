@@ -22,6 +22,32 @@ from serve.launcher import Server, Settings, launch
 
 pytestmark = pytest.mark.server
 TIMEOUT_S = 30.0
+BROKEN = """
+import json
+
+import triton_python_backend_utils as pb_utils
+from policy_loop import PolicyLoop
+from policy_settings import PolicySettings
+
+
+class Broken:
+    cap = 1.0
+
+    def choose(self, waiting, now):
+        raise ValueError("cannot choose")
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        settings = PolicySettings.of(json.loads(args["model_config"]))
+        self.loop = PolicyLoop(settings, Broken(), list, args, pb_utils)
+
+    def execute(self, requests):
+        return self.loop.take(requests)
+
+    def finalize(self):
+        self.loop.end()
+"""
 REFUSED = r"\[StatusCode.UNAVAILABLE\] batch_policy deadline: refused after [\d.]+ of 60.0 ms: .*slo_ms\)."
 
 
@@ -50,6 +76,7 @@ def policy_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         stand_in(repository, "deadline", **deadline),
         stand_in(repository, "slow", fixed_ms="200", batch_policy="deadline", slo_ms="10000"),
         stand_in(repository, "leaving", **aimd),
+        stand_in(repository, "broken", **aimd),
         lookup(repository, "lookup").name,
         ragged_padded(
             repository,
@@ -59,6 +86,7 @@ def policy_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
             + parameters(padding_budget_run_elements="10"),
         ).name,
     ]
+    (repository / "broken" / "1" / "model.py").write_text(BROKEN)
     with (repository / "lookup" / "config.pbtxt").open("a") as config:
         config.write(parameters(**aimd))
     with launch(Settings(models=tuple(names), repository=repository)) as running:
@@ -189,6 +217,11 @@ def test_unloading_answers_what_waits(policy_server: Server) -> None:
         assert right(sending.answers()) == 200
         with pytest.raises(InferenceServerException, match=r"not ready|unknown model|is not found"):
             client.infer("leaving", [triton.InferInput("x", [1, 4], "FP32").set_data_from_numpy(rows_of(0))])
+
+
+def test_a_broken_policy_leaves_nobody_waiting(policy_server: Server) -> None:
+    answers = burst(policy_server, "broken", 20)
+    assert answers == ["[StatusCode.INTERNAL] batch_policy aimd: ValueError: cannot choose"] * 20
 
 
 def test_errors_stay_with_their_request(policy_server: Server) -> None:
