@@ -9,7 +9,7 @@ import onnx
 from onnx import AttributeProto, helper
 
 from perf.memory.estimate import session
-from perf.memory.estimate.ort_format import Layout, Value
+from perf.memory.estimate.ort_format import Value
 
 # `sizeof(std::string)` of libstdc++; what a long string points to is outside the arena.
 STRING_BYTES = 32
@@ -21,13 +21,14 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Graph:
-    """`nodes` in order of execution; `values` by tensor name; the `weights` are constants that no request brings.
+    """`nodes` in order of execution, `loaded` in that of their index; `values` by tensor name; the `weights` are constants that no request brings.
 
     A name in `inputs`, `outputs` or `weights` has a `Value` as well.
     """
 
     model: onnx.ModelProto
     nodes: tuple[onnx.NodeProto, ...]
+    loaded: tuple[onnx.NodeProto, ...]
     values: Mapping[str, Value]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -37,11 +38,13 @@ class Graph:
     def of(cls, path: Path, level: str = "basic") -> "Graph":
         """Read the file as onnxruntime optimises it at `level`; raises `Mistake` where it cannot."""
         optimised = session.optimised(path, level)
-        layout, graph = Layout.of(optimised.ort_format), optimised.model.graph
+        layout, graph = optimised.layout, optimised.model.graph
         weights = {tensor.name: tensor for tensor in graph.initializer}
+        loaded = sorted(graph.node, key=lambda node: layout.indices[first_output(node)])
         return cls(
             model=optimised.model,
-            nodes=tuple(_executed(sorted(graph.node, key=lambda node: layout.indices[first_output(node)]))),
+            nodes=tuple(_executed(loaded)),
+            loaded=tuple(loaded),
             values=layout.values,
             inputs=tuple(value.name for value in graph.input if value.name not in weights),
             outputs=tuple(value.name for value in graph.output),

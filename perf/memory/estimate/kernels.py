@@ -12,6 +12,7 @@ ALIASES = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 INPLACE = frozenset(
     {
         "BitCast",
+        "Cast",
         "Celu",
         "Clip",
         "Elu",

@@ -14,7 +14,8 @@ from ort_flatbuffers_py.fbs.TensorTypeAndShape import TensorTypeAndShape
 from ort_flatbuffers_py.fbs.TypeInfo import TypeInfo
 from ort_flatbuffers_py.fbs.TypeInfoValue import TypeInfoValue
 
-from perf.memory.estimate.session import Dims
+Dims = tuple[int | str | None, ...]
+"""A shape as onnxruntime knows it: a number, the name of a dynamic dimension, or None for one it knows nothing of."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Buffers of LSTM and GRU, from onnxruntime/core/providers/cpu/rnn (`UniDirectionalLstm`, `UniDirectionalGru`)."""
+"""Buffers of LSTM, GRU and RNN, from onnxruntime/core/providers/cpu/rnn (`UniDirectionalLstm`, `UniDirectionalGru`)."""
 
 from perf.memory.estimate.call import Call, Scratch, Step
 
@@ -15,7 +15,6 @@ def lstm(call: Call) -> list[Step]:
         floats += [hidden, hidden, rows * hidden, rows * hidden, rows * hidden, 4 * hidden * rows * length]
         floats += [hidden] * 4 if call.has(3) else []
         floats += [length * rows * width, length * rows * hidden] if reverse else []
-        floats += [hidden] * 3 if call.has(7) else []
     floats += [] if call.has(4) else [rows] * len(sides)
     return [*call.outputs(), *(Scratch(bytes=FLOAT * one) for one in floats)]
 
@@ -34,6 +33,14 @@ def gru(call: Call) -> list[Step]:
         floats += [3 * hidden * rows * length]
         floats += [length * rows * width, length * rows * hidden] if reverse else []
         floats += [] if call.has(4) else [rows]
+    return [*call.outputs(), *(Scratch(bytes=FLOAT * one) for one in floats)]
+
+
+def rnn(call: Call) -> list[Step]:
+    """Outputs, the inputs times their weights, and every step's state where it is not wanted."""
+    length, rows, _ = call.shape(0)
+    floats = [length * rows * call.attribute("hidden_size")]
+    floats += [] if call.gives(0) else [floats[0] * len(_sides(call))]
     return [*call.outputs(), *(Scratch(bytes=FLOAT * one) for one in floats)]
 
 

@@ -48,15 +48,35 @@ def _softmax(call: Call) -> list[Step]:
     return [*call.outputs(), whole, whole]
 
 
+def _resize(call: Call) -> list[Step]:
+    """`SetupUpsampleBilinear`: two indices and two weights of four bytes for each row and column of the output."""
+    output = call.shapes[call.node.output[0]]
+    if call.attribute("mode", b"nearest") != b"linear" or len(output) not in (2, 4):
+        return call.outputs()
+    return [*call.outputs(), Scratch(bytes=16 * sum(output[-2:]))]
+
+
+def _lrn(call: Call) -> list[Step]:
+    """The scale of every element, then the squares of one image with `size - 1` channels of zeros around."""
+    shape = call.shape(0)
+    channels, image = shape[1], prod(shape[2:])
+    padded = (channels + call.attribute("size") - 1) * image
+    return [*call.outputs(), Scratch(bytes=FLOAT * prod(shape)), Scratch(bytes=FLOAT * padded)]
+
+
 KERNELS: Mapping[str, Kernel] = {
     "Conv": convolution.conv,
     "ConvTranspose": convolution.conv_transpose,
     "GRU": recurrent.gru,
+    "Hardmax": _softmax,
+    "LRN": _lrn,
     "LSTM": recurrent.lstm,
     "LogSoftmax": _softmax,
     "Max": _variadic,
     "Mean": _variadic,
     "Min": _variadic,
+    "RNN": recurrent.rnn,
+    "Resize": _resize,
     "Softmax": _softmax,
     "Sum": _variadic,
     "Where": _where,

@@ -8,6 +8,7 @@ import onnx
 import onnxruntime
 
 from export.terminal import Mistake
+from perf.memory.estimate.ort_format import Dims, Layout
 
 CPU = ["CPUExecutionProvider"]
 LEVELS = {
@@ -20,16 +21,13 @@ ERRORS_ONLY = 3
 # A saved model's large weights go into a file of their own; protobuf ends at 2 GiB.
 EXTERNAL_BYTES = "1024"
 
-Dims = tuple[int | str | None, ...]
-"""A shape as onnxruntime knows it: a number, the name of a dynamic dimension, or None for one it knows nothing of."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Optimised:
-    """A model after onnxruntime's optimisations: as ONNX without its large weights' data, and in its own file format."""
+    """A model after onnxruntime's optimisations, without its large weights' data, and what its own format adds."""
 
     model: onnx.ModelProto
-    ort_format: bytes
+    layout: Layout
 
 
 def settings(level: str, *, threads: int = 1) -> onnxruntime.SessionOptions:
@@ -59,7 +57,7 @@ def opened(model: onnx.ModelProto | Path, options: onnxruntime.SessionOptions) -
 def optimised(model: Path, level: str) -> Optimised:
     """What onnxruntime makes of the file at `level` when it loads it, batch left dynamic."""
     with tempfile.TemporaryDirectory() as folder:
-        as_onnx, as_ort = Path(folder) / "optimised.onnx", Path(folder) / "optimised.ort"
+        as_onnx = Path(folder) / "optimised.onnx"
         options = settings(level)
         options.optimized_model_filepath = str(as_onnx)
         options.add_session_config_entry("session.optimized_model_external_initializers_file_name", "weights.bin")
@@ -67,17 +65,15 @@ def optimised(model: Path, level: str) -> Optimised:
             "session.optimized_model_external_initializers_min_size_in_bytes", EXTERNAL_BYTES
         )
         opened(model, options)
-        options = settings(level)
-        options.optimized_model_filepath = str(as_ort)
-        options.add_session_config_entry("session.save_model_format", "ORT")
-        opened(model, options)
-        return Optimised(model=onnx.load(as_onnx, load_external_data=False), ort_format=as_ort.read_bytes())
+        lean = onnx.load(as_onnx, load_external_data=False)
+    return Optimised(model=lean, layout=Layout.of(_ort_format(model, level)))
 
 
-def inferred(model: onnx.ModelProto) -> dict[str, Dims]:
+def inferred(model: onnx.ModelProto) -> dict[str, Dims | None]:
     """The shape of every tensor that a node of `model` makes, as onnxruntime infers it, constants folded.
 
-    Every tensor is declared an output in a copy, and the session is asked for its outputs. Weights without data become
+    Every tensor is declared an output in a copy, so that none is optimised away. None where even the rank is unknown.
+    Weights without data become
     inputs: no shape depends on a weight of a kilobyte.
     """
     copy = onnx.ModelProto()
@@ -90,9 +86,17 @@ def inferred(model: onnx.ModelProto) -> dict[str, Dims]:
             copy.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
     made = [name for node in copy.graph.node for name in node.output if name and name not in known]
     copy.graph.output.extend(onnx.ValueInfoProto(name=name) for name in made)
-    session = opened(copy, settings("basic"))
-    shapes = {value.name: tuple(value.shape) for value in [*session.get_inputs(), *session.get_outputs()]}
-    return shapes
+    return {name: value.dims for name, value in Layout.of(_ort_format(copy, "basic")).values.items()}
+
+
+def _ort_format(model: onnx.ModelProto | Path, level: str) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "optimised.ort"
+        options = settings(level)
+        options.optimized_model_filepath = str(path)
+        options.add_session_config_entry("session.save_model_format", "ORT")
+        opened(model, options)
+        return path.read_bytes()
 
 
 def _first_line(error: BaseException) -> str:

@@ -8,6 +8,7 @@ import onnx
 from export.terminal import Mistake
 from perf.memory.estimate import session
 from perf.memory.estimate.graph import Graph, Shape
+from perf.memory.estimate.ort_format import Dims
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,10 +27,10 @@ def at_batch(graph: Graph, batch: int, dims: Mapping[str, int]) -> Shapes:
     """
     fixed = _fixed(graph, batch, dims)
     shapes = session.inferred(fixed)
-    if any(not _whole(shape) for shape in shapes.values()):
-        shapes = {**shapes, **_by_onnx(fixed, shapes)}
+    if not all(map(_whole, shapes.values())):
+        shapes = {**_by_onnx(fixed), **{name: shape for name, shape in shapes.items() if _whole(shape)}}
     shapes |= {name: tuple(tensor.dims) for name, tensor in graph.weights.items()}
-    known = {name: tuple(int(dim) for dim in shape if dim is not None) for name, shape in shapes.items() if _whole(shape)}
+    known = {name: tuple(map(int, shape)) for name, shape in shapes.items() if shape is not None and _whole(shape)}
     made = [name for node in graph.nodes for name in node.output if name]
     return Shapes(known=known, unknown=tuple(name for name in made if name not in known))
 
@@ -76,19 +77,18 @@ def _name(value: onnx.ValueInfoProto, axis: int) -> str:
     return (dims[axis].dim_param if axis < len(dims) else "") or f"{value.name}:{axis}"
 
 
-def _whole(shape: session.Dims) -> bool:
-    return all(isinstance(dim, int) for dim in shape)
+def _whole(shape: Dims | None) -> bool:
+    return shape is not None and all(isinstance(dim, int) for dim in shape)
 
 
-def _by_onnx(model: onnx.ModelProto, shapes: Mapping[str, session.Dims]) -> dict[str, session.Dims]:
+def _by_onnx(model: onnx.ModelProto) -> dict[str, Dims | None]:
     try:
         done = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
     except onnx.shape_inference.InferenceError:
         return {}
-    found = {}
-    for value in [*done.value_info, *done.output]:
-        tensor = value.type.tensor_type
-        shape = tuple(dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim)
-        if tensor.HasField("shape") and _whole(shape) and not _whole(shapes.get(value.name, (None,))):
-            found[value.name] = shape
-    return found
+    values = [value for value in [*done.value_info, *done.output] if value.type.tensor_type.HasField("shape")]
+    return {value.name: tuple(_number(dim) for dim in value.type.tensor_type.shape.dim) for value in values}
+
+
+def _number(dim: onnx.TensorShapeProto.Dimension) -> int | None:
+    return dim.dim_value if dim.HasField("dim_value") else None

@@ -11,6 +11,7 @@ from perf.memory.estimate.call import Call, Output
 from perf.memory.estimate.graph import Graph, Shape
 from perf.memory.estimate.planner import NEW, OUTPUT, Plan
 from perf.memory.estimate.scratch import steps
+from perf.memory.estimate.weights import Kept, Weights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,14 +57,14 @@ def simulate(
     plan: Plan,
     shapes: Mapping[str, Shape],
     *,
-    reserved: tuple[int, ...],
+    weights: Weights,
     threads: int = 1,
     rules: BfcRules = NEXT_POWER_OF_TWO,
 ) -> Timeline:
-    """Run the plan once. `reserved`: bytes of each reservation for weights. `shapes` must hold every tensor made."""
+    """Run the plan once. `shapes` must hold every tensor made."""
     run = _Run(graph, plan, shapes, BfcArena(Device(), rules), threads)
-    for size in reserved:
-        run.reserve(size)
+    for kept in weights.arena:
+        run.keep(kept)
     boundaries = [run.execute(at, node) for at, node in enumerate(graph.nodes)]
     return Timeline(boundaries=tuple(boundaries), lifetimes=tuple(run.lifetimes()))
 
@@ -78,9 +79,9 @@ class _Run:
         self.held: dict[str, tuple[int, int, int]] = {}  # tensor -> address, bytes, node that made it
         self.ended: list[Lifetime] = []
 
-    def reserve(self, size: int) -> None:
-        self.arena.reserve(size)
-        self.requested += size
+    def keep(self, kept: Kept) -> None:
+        self.arena.reserve(kept.bytes) if kept.reserved else self.arena.allocate(kept.bytes)
+        self.requested += kept.bytes
 
     def execute(self, at: int, node: onnx.NodeProto) -> Boundary:
         scratch: list[tuple[int, int] | None] = []

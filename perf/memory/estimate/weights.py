@@ -18,34 +18,48 @@ LINE_BYTES = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class Weights:
-    """Bytes that stay as long as the session. `arena`: each reservation outside the arena's bins, counted as held."""
+class Kept:
+    """One constant or packed weight in the arena, for as long as the session lives.
 
-    arena: tuple[int, ...]
+    `reserved`: outside the arena's bins, straight from the system (`IAllocator::Reserve`); else one more chunk.
+    """
+
+    bytes: int
+    reserved: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weights:
+    """What stays as long as the session: `arena` in the order it is taken, and the bytes `outside`."""
+
+    arena: tuple[Kept, ...]
     outside: int
 
     @property
     def bytes(self) -> int:
         """All of it."""
-        return sum(self.arena) + self.outside
+        return sum(one.bytes for one in self.arena) + self.outside
 
 
 def weights(graph: Graph) -> Weights:
     """Constants that a kernel packed are freed, unless another node still reads them."""
-    packed = [size for node in graph.nodes for size in _packed(graph, node).values()]
+    packed = [kept for node in graph.loaded for kept in _packed(graph, node).values()]
     read = {name for node in graph.nodes for name in inputs_of(node) if name not in _packed(graph, node)}
     sizes = [weight_bytes(one) for name, one in graph.weights.items() if name in read or name in graph.outputs]
-    small = [size for size in sizes if 0 < size <= SMALL_BYTES]
+    small = [Kept(bytes=size) for size in sizes if 0 < size <= SMALL_BYTES]
     return Weights(arena=(*small, *packed), outside=sum(size for size in sizes if size > SMALL_BYTES))
 
 
-def _packed(graph: Graph, node: onnx.NodeProto) -> Mapping[str, int]:
-    """Each constant that the node's kernel keeps in a form of its own, with the bytes of that form."""
+def _packed(graph: Graph, node: onnx.NodeProto) -> Mapping[str, Kept]:
+    """Each constant that the node's kernel keeps in a form of its own, and that form."""
     if node.domain not in ONNX_DOMAINS:
         return {}
     constants = {at: graph.weights[name] for at, name in enumerate(node.input) if name in graph.weights}
     floats = {at: one for at, one in constants.items() if one.data_type == onnx.TensorProto.FLOAT}
-    return {node.input[at]: size for at, size in _forms(node, {at: tuple(one.dims) for at, one in floats.items()})}
+    # ConvTranspose is the one kernel that packs into an ordinary chunk.
+    reserved = node.op_type != "ConvTranspose"
+    forms = _forms(node, {at: tuple(one.dims) for at, one in floats.items()})
+    return {node.input[at]: Kept(bytes=size, reserved=reserved) for at, size in forms}
 
 
 def _forms(node: onnx.NodeProto, shapes: Mapping[int, tuple[int, ...]]) -> Iterator[tuple[int, int]]:
