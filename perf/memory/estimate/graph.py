@@ -21,11 +21,12 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Graph:
-    """`nodes` in order of execution, `loaded` in that of their index; `values` by tensor name; the `weights` are constants that no request brings.
+    """`name` is the file's; `nodes` in order of execution, `loaded` in that of their index; `values` by tensor name; the `weights` are constants that no request brings.
 
     A name in `inputs`, `outputs` or `weights` has a `Value` as well.
     """
 
+    name: str
     model: onnx.ModelProto
     nodes: tuple[onnx.NodeProto, ...]
     loaded: tuple[onnx.NodeProto, ...]
@@ -42,6 +43,7 @@ class Graph:
         weights = {tensor.name: tensor for tensor in graph.initializer}
         loaded = sorted(graph.node, key=lambda node: layout.indices[first_output(node)])
         return cls(
+            name=str(path),
             model=optimised.model,
             nodes=tuple(_executed(loaded)),
             loaded=tuple(loaded),

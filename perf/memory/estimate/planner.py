@@ -29,17 +29,21 @@ class Plan:
     released: tuple[tuple[str, ...], ...]
 
 
-def plan(graph: Graph) -> Plan:
-    """Plan as onnxruntime does when it makes a session: from the shapes as exported, batch still dynamic."""
-    planner = _Planner(graph)
+def plan(graph: Graph, *, reuse: bool = True) -> Plan:
+    """Plan as onnxruntime does when it makes a session: from the shapes as exported, batch still dynamic.
+
+    Without `reuse` no tensor gets the freed buffer of another: each lives as long as it must, and an offset planner may
+    put them where it likes.
+    """
+    planner = _Planner(graph, reuse=reuse)
     for node in graph.nodes:
         planner.place(node)
     return Plan(kinds=planner.kinds, buffers=planner.buffers, released=_releases(graph, planner))
 
 
 class _Planner:
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+    def __init__(self, graph: Graph, *, reuse: bool) -> None:
+        self.graph, self.reuse = graph, reuse
         given = [*graph.inputs, *graph.weights]
         self.kinds = dict.fromkeys(given, GIVEN)
         self.buffers = {name: name for name in given}
@@ -81,7 +85,7 @@ class _Planner:
 
     def _reusable_buffer(self, name: str) -> str | None:
         value = self.graph.values[name]
-        if value.type is None or not value.dims:
+        if not self.reuse or value.type is None or not value.dims:
             return None
         for at, buffer in enumerate(self.free):
             if self._same_size(buffer, name):

@@ -1,6 +1,6 @@
 """The number behind every dimension of a model at one batch size."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import onnx
@@ -35,37 +35,47 @@ def at_batch(graph: Graph, batch: int, dims: Mapping[str, int]) -> Shapes:
     return Shapes(known=known, unknown=tuple(name for name in made if name not in known))
 
 
-def free_dims(graph: Graph) -> dict[str, list[str]]:
-    """Each dynamic dimension behind the batch: its name, or `input:axis` without one, and the inputs that have it."""
-    found: dict[str, list[str]] = {}
-    batch = {_name(value, 0) for value in _inputs(graph)}
+def batch_dim(graph: Graph, fixed: Collection[str] = ()) -> str | None:
+    """The dynamic first dimension of the inputs, leaving out those `fixed`; None where all of them are fixed.
+
+    Raises `Mistake` where inputs have first dimensions of different names: only one of them can be the batch.
+    """
+    found = {}
     for value in _inputs(graph):
-        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
-            name = _name(value, axis)
-            if axis > 0 and not dim.HasField("dim_value") and name not in batch:
-                found.setdefault(name, []).append(value.name)
-    return found
+        dims = value.type.tensor_type.shape.dim
+        if len(dims) and not dims[0].HasField("dim_value") and _name(value, 0) not in fixed:
+            found[dims[0].dim_param] = value.name
+    if len(found) > 1:
+        named = ", ".join(f'"{dim}" of {name}' for dim, name in found.items())
+        raise Mistake(
+            f"{graph.name}: its inputs begin with different dynamic dimensions ({named}), so it is not "
+            "clear which is the batch. Fix all but that one: --dims NAME=SIZE,..."
+        )
+    return next(iter(found), None)
 
 
 def _fixed(graph: Graph, batch: int, dims: Mapping[str, int]) -> onnx.ModelProto:
-    missing = {name: inputs for name, inputs in free_dims(graph).items() if name not in dims}
-    if missing:
-        name, inputs = next(iter(missing.items()))
-        raise Mistake(
-            f'input "{inputs[0]}": its dimension "{name}" is dynamic, so its bytes cannot be known. Say how large it is: '
-            f"--dims {','.join(f'{one}=SIZE' for one in missing)}"
-        )
+    batched = batch_dim(graph, dims)
     model = onnx.ModelProto()
     model.CopyFrom(graph.model)
-    inputs = {value.name for value in _inputs(graph)}
-    sizes = {_name(value, 0): batch for value in _inputs(graph)} | dict(dims)
     for value in model.graph.input:
         for axis, dim in enumerate(value.type.tensor_type.shape.dim):
-            if value.name in inputs and not dim.HasField("dim_value"):
-                dim.dim_value = sizes[_name(value, axis)]
+            if value.name in graph.inputs and not dim.HasField("dim_value"):
+                first = batched is not None and dim.dim_param == batched and (axis == 0 or dim.dim_param)
+                dim.dim_value = batch if first else _size(value, axis, dims)
     for value in model.graph.output:
         value.type.tensor_type.ClearField("shape")
     return model
+
+
+def _size(value: onnx.ValueInfoProto, axis: int, dims: Mapping[str, int]) -> int:
+    name = _name(value, axis)
+    if name not in dims:
+        raise Mistake(
+            f'input "{value.name}": its dimension "{name}" is dynamic, so its bytes cannot be known. Say how large it is: '
+            f"--dims {name}=SIZE"
+        )
+    return dims[name]
 
 
 def _inputs(graph: Graph) -> list[onnx.ValueInfoProto]:

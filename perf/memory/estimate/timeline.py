@@ -32,9 +32,9 @@ class Boundary:
 
 @dataclass(frozen=True, kw_only=True)
 class Lifetime:
-    """A buffer: from node `first` to node `last` of the order of execution, both included; `tensor` names it.
+    """A buffer: from node `first` to node `last` of the order of execution, both included; `tensor` is its first tenant.
 
-    A kernel's scratch has the node's output as its name and `scratch` true.
+    A kernel's scratch, `scratch` true, has the name of the node's output.
     """
 
     tensor: str
@@ -46,10 +46,16 @@ class Lifetime:
 
 @dataclass(frozen=True, kw_only=True)
 class Timeline:
-    """A first run on a fresh arena: the boundary after each node, and every buffer's lifetime."""
+    """A first run on a fresh arena: the boundary after each node, every buffer's lifetime, and the node of the peak."""
 
     boundaries: tuple[Boundary, ...]
     lifetimes: tuple[Lifetime, ...]
+
+    @property
+    def peak_node(self) -> int:
+        """The node during which most bytes are in use; the first of equals."""
+        peaks = [one.peak for one in self.boundaries]
+        return peaks.index(max(peaks))
 
 
 def simulate(

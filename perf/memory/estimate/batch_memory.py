@@ -1,0 +1,150 @@
+"""What a model holds at one batch size, and what a planner of offsets would make of it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from export.terminal import Failure
+from perf.memory.allocators.bfc import NEXT_POWER_OF_TWO, BfcRules
+from perf.memory.estimate.checked import unchecked
+from perf.memory.estimate.graph import Graph
+from perf.memory.estimate.ort_format import Value
+from perf.memory.estimate.planner import Plan, plan
+from perf.memory.estimate.shapes import Shapes, at_batch
+from perf.memory.estimate.timeline import Lifetime, Timeline, simulate
+from perf.memory.estimate.weights import Weights, weights
+from perf.memory.offline import greedy
+from perf.memory.offline.buffer import Buffer, load
+
+# The arena gives out multiples of this; the offsets keep the same alignment.
+STEP_BYTES = 256
+NAMED = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tenant:
+    """A tensor that is live at the peak, or a kernel's scratch, which has the name of what the kernel makes."""
+
+    tensor: str
+    bytes: int
+    scratch: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchMemory:
+    """Bytes at batch size `batch`, on a fresh arena, after one run.
+
+    `weights`: constants and packed weights, however many instances' requests run. `activations_peak`: most in use at one
+    time beyond the weights, whole chunks, scratch and outputs included. `arena_held`: what the arena took from the
+    system for it. `lower_bound`: what is live at one time at least, with the aliases and in-place writes that the
+    kernels allow; `packed`: the height of an offset plan of the same tensors (greedy by size).
+    `tenants`: who lives at the peak, the largest first; `peak_node`: the operator and name of the node that runs then.
+    """
+
+    batch: int
+    weights: int
+    activations_peak: int
+    arena_held: int
+    lower_bound: int
+    packed: int
+    peak_node: str
+    tenants: tuple[Tenant, ...]
+
+    @property
+    def held(self) -> int:
+        """All that the process holds for one instance of the model."""
+        return self.weights + self.arena_held
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """A model read for estimates; `threads` are those of the session's intra-op pool."""
+
+    graph: Graph
+    plan: Plan
+    weights: Weights
+    threads: int = 1
+
+    @classmethod
+    def of(cls, path: Path, *, level: str = "basic", threads: int = 1) -> "Model":
+        """Read an ONNX file; raises `Mistake` where onnxruntime cannot."""
+        graph = Graph.of(path, level)
+        return cls(graph=graph, plan=plan(graph), weights=weights(graph), threads=threads)
+
+    @property
+    def unchecked(self) -> dict[str, int]:
+        """Operator -> nodes, where kernels are not known to the byte, so that the figures are a lower estimate."""
+        return unchecked(self.graph)
+
+    def timeline(self, batch: int, dims: Mapping[str, int], rules: BfcRules = NEXT_POWER_OF_TWO) -> Timeline:
+        """The simulated run; raises as `shapes` does."""
+        known = self.shapes(batch, dims).known
+        return simulate(self.graph, self.plan, known, weights=self.weights, threads=self.threads, rules=rules)
+
+    def at(self, batch: int, dims: Mapping[str, int], rules: BfcRules = NEXT_POWER_OF_TWO) -> BatchMemory:
+        """The memory of one batch size; raises as `shapes` does."""
+        shapes = self.shapes(batch, dims)
+        run = simulate(self.graph, self.plan, shapes.known, weights=self.weights, threads=self.threads, rules=rules)
+        in_arena = sum(kept.bytes for kept in self.weights.arena)
+        node = self.graph.nodes[run.peak_node]
+        buffers = self._apart(shapes)
+        return BatchMemory(
+            batch=batch,
+            weights=self.weights.bytes,
+            activations_peak=run.boundaries[-1].peak - in_arena,
+            arena_held=run.boundaries[-1].held - in_arena,
+            lower_bound=load(buffers),
+            packed=greedy.plan(buffers).height,
+            peak_node=f"{node.op_type} {node.name}".strip(),
+            tenants=tuple(self._tenants(run)),
+        )
+
+    def shapes(self, batch: int, dims: Mapping[str, int]) -> Shapes:
+        """Every tensor's shape; raises `Failure` naming those that nobody can know without a run."""
+        shapes = at_batch(self.graph, batch, dims)
+        if shapes.unknown:
+            maker = {name: node.op_type for node in self.graph.nodes for name in node.output}
+            named = ", ".join(f"{name} of {maker[name]}" for name in shapes.unknown[:NAMED])
+            raise Failure(
+                f"{self.graph.name}: the shapes of {len(shapes.unknown)} tensors follow from the values of "
+                f"the input, not from its shape ({named}{', ...' if len(shapes.unknown) > NAMED else ''}), so their "
+                "bytes are unknown before a run. Measure this model instead."
+            )
+        return shapes
+
+    def _apart(self, shapes: Shapes) -> list[Buffer]:
+        """The tensors with real shapes, none in the freed buffer of another, and the scratch, as an offset planner sees it.
+
+        Time i is the run of node i. A buffer that node i makes is live with all that the node reads.
+        """
+        values = {name: Value(type=one.type, dims=shapes.known.get(name)) for name, one in self.graph.values.items()}
+        graph = replace(self.graph, values=values)
+        run = simulate(graph, plan(graph, reuse=False), shapes.known, weights=self.weights, threads=self.threads)
+        return [
+            Buffer(id=at, lower=one.first, upper=one.last + 1, size=-(-one.bytes // STEP_BYTES) * STEP_BYTES)
+            for at, one in enumerate(run.lifetimes)
+        ]
+
+    def _tenants(self, run: Timeline) -> Iterator[Tenant]:
+        live = [one for one in run.lifetimes if one.first <= run.peak_node <= one.last]
+        for one in sorted(live, key=lambda one: -one.bytes):
+            name = one.tensor if one.scratch else self._tenant(one, run.peak_node)
+            yield Tenant(tensor=name, bytes=one.bytes, scratch=one.scratch)
+
+    def _tenant(self, buffer: Lifetime, at: int) -> str:
+        """The tensor that was last put into the buffer."""
+        made = [name for node in self.graph.nodes[: at + 1] for name in node.output if name]
+        return next(name for name in reversed(made) if self.plan.buffers[name] == buffer.tensor)
+
+
+def batches(text: str) -> Sequence[int]:
+    """The batch sizes that `1..32` (powers of two, and the end) or `1,3,24` names; raises `ValueError`."""
+    first, dots, last = text.partition("..")
+    if not dots:
+        sizes = [int(one) for one in text.split(",")]
+    else:
+        low, high = int(first), int(last)
+        sizes = sorted({size for size in (2**power for power in range(high.bit_length())) if size >= low} | {low, high})
+    if min(sizes, default=0) < 1:
+        raise ValueError(text)
+    return sizes
