@@ -36,6 +36,10 @@ INPLACE = frozenset(
 )
 
 
+# Convolutions that add a tensor of the output's shape may add to it in place: `MayInplace(3, 0)`.
+SUMMED = frozenset({("com.microsoft", "FusedConv"), ("com.microsoft.nchwc", "Conv")})
+
+
 def aliased_input(node: onnx.NodeProto, output: int) -> int:
     """Which input the output must share its buffer with; -1 for none."""
     return 0 if output == 0 and node.domain in ONNX_DOMAINS and node.op_type in ALIASES else -1
@@ -43,4 +47,8 @@ def aliased_input(node: onnx.NodeProto, output: int) -> int:
 
 def inplace_inputs(node: onnx.NodeProto, output: int) -> Sequence[int]:
     """The inputs that the kernel may write the output over, in the order that they are tried."""
-    return (0,) if output == 0 and node.domain in ONNX_DOMAINS and node.op_type in INPLACE else ()
+    if output > 0:
+        return ()
+    if (node.domain, node.op_type) in SUMMED:
+        return (3,)
+    return (0,) if node.domain in ONNX_DOMAINS and node.op_type in INPLACE else ()

@@ -18,7 +18,8 @@ Kernel = Callable[[Call], list[Step]]
 
 def steps(call: Call) -> list[Step]:
     """What the kernel of the node does with the arena. A kernel not in `KERNELS` makes its outputs and nothing else."""
-    kernel = KERNELS.get(call.node.op_type) if call.node.domain in ONNX_DOMAINS else None
+    domain = "" if call.node.domain in ONNX_DOMAINS else f"{call.node.domain}."
+    kernel = KERNELS.get(domain + call.node.op_type)
     return kernel(call) if kernel else call.outputs()
 
 
@@ -80,4 +81,5 @@ KERNELS: Mapping[str, Kernel] = {
     "Softmax": _softmax,
     "Sum": _variadic,
     "Where": _where,
+    "com.microsoft.FusedConv": convolution.conv,
 }

@@ -14,6 +14,7 @@ FLOAT = 4
 SMALL_BYTES = 127
 # MLAS packs a matrix in columns of 16, at an address and to a size of whole cache lines.
 COLUMNS = 16
+MICROSOFT = "com.microsoft"
 LINE_BYTES = 64
 
 
@@ -52,7 +53,7 @@ def weights(graph: Graph) -> Weights:
 
 def _packed(graph: Graph, node: onnx.NodeProto) -> Mapping[str, Kept]:
     """Each constant that the node's kernel keeps in a form of its own, and that form."""
-    if node.domain not in ONNX_DOMAINS:
+    if node.domain not in (*ONNX_DOMAINS, MICROSOFT):
         return {}
     constants = {at: graph.weights[name] for at, name in enumerate(node.input) if name in graph.weights}
     floats = {at: one for at, one in constants.items() if one.data_type == onnx.TensorProto.FLOAT}
@@ -64,9 +65,7 @@ def _packed(graph: Graph, node: onnx.NodeProto) -> Mapping[str, Kept]:
 
 def _forms(node: onnx.NodeProto, shapes: Mapping[int, tuple[int, ...]]) -> Iterator[tuple[int, int]]:
     kind, shape = node.op_type, shapes.get(1, ())
-    if kind == "MatMul" and len(shape) == 2:
-        yield 1, _matrix(shape[1], shape[0])
-    elif kind == "Gemm" and len(shape) == 2:
+    if kind in ("MatMul", "Gemm", "FusedMatMul", "FusedGemm") and len(shape) == 2:
         yield 1, _matrix(*(shape if attribute(node, "transB", 0) else shape[::-1]))
     elif kind == "LSTM":
         yield from ((at, shapes[at][0] * _matrix(*shapes[at][1:])) for at in (1, 2) if at in shapes)
