@@ -79,12 +79,12 @@ class Model:
     def timeline(self, batch: int, dims: Mapping[str, int], rules: BfcRules = NEXT_POWER_OF_TWO) -> Timeline:
         """The simulated run; raises as `shapes` does."""
         known = self.shapes(batch, dims).known
-        return simulate(self.graph, self.plan, known, weights=self.weights, threads=self.threads, rules=rules)
+        return simulate(self.graph, self.plan, known, weights=self.weights, threads=self.threads, rules=rules)[0]
 
     def at(self, batch: int, dims: Mapping[str, int], rules: BfcRules = NEXT_POWER_OF_TWO) -> BatchMemory:
         """The memory of one batch size; raises as `shapes` does."""
         shapes = self.shapes(batch, dims)
-        run = simulate(self.graph, self.plan, shapes.known, weights=self.weights, threads=self.threads, rules=rules)
+        run = simulate(self.graph, self.plan, shapes.known, weights=self.weights, threads=self.threads, rules=rules)[0]
         in_arena = sum(kept.bytes for kept in self.weights.arena)
         node = self.graph.nodes[run.peak_node]
         buffers = self._apart(shapes)
@@ -119,7 +119,7 @@ class Model:
         """
         values = {name: Value(type=one.type, dims=shapes.known.get(name)) for name, one in self.graph.values.items()}
         graph = replace(self.graph, values=values)
-        run = simulate(graph, plan(graph, reuse=False), shapes.known, weights=self.weights, threads=self.threads)
+        run = simulate(graph, plan(graph, reuse=False), shapes.known, weights=self.weights, threads=self.threads)[0]
         return [
             Buffer(id=at, lower=one.first, upper=one.last + 1, size=-(-one.bytes // STEP_BYTES) * STEP_BYTES)
             for at, one in enumerate(run.lifetimes)

@@ -21,15 +21,25 @@ SUFFIX = "_kernel_time"
 
 
 def measure(
-    model: Path, feeds: Mapping[str, NDArray[np.generic]], *, level: str = "basic", threads: int = 1
+    model: Path,
+    feeds: Mapping[str, NDArray[np.generic]],
+    *,
+    level: str = "basic",
+    threads: int = 1,
+    pattern: bool = False,
 ) -> list[Boundary]:
-    """Run the model once, in a fresh session on the CPU, and read what the profile says at every node."""
+    """Run the model once, in a fresh session on the CPU, and read what the profile says at every node.
+
+    With `pattern` it runs twice, onnxruntime's memory pattern on, and the boundaries of both runs follow each other.
+    """
     with tempfile.TemporaryDirectory() as folder:
         options = session.settings(level, threads=threads)
         options.enable_profiling = True
         options.profile_file_prefix = str(Path(folder) / "profile")
+        options.enable_mem_pattern = pattern
         running = session.opened(model, options)
-        running.run(None, dict(feeds))
+        for _ in range(1 + pattern):
+            running.run(None, dict(feeds))
         events = json.loads(Path(running.end_profiling()).read_text())
     return [_boundary(event) for event in events if event.get("cat") == "Node" and event["name"].endswith(SUFFIX)]
 

@@ -8,7 +8,8 @@ import onnx
 from perf.memory.allocators.bfc import NEXT_POWER_OF_TWO, BfcArena, BfcRules
 from perf.memory.allocators.device import Device
 from perf.memory.estimate.call import Call, Output
-from perf.memory.estimate.graph import Graph, Shape
+from perf.memory.estimate.graph import ONNX_DOMAINS, Graph, Shape
+from perf.memory.estimate.pattern import Pattern
 from perf.memory.estimate.planner import NEW, OUTPUT, Plan
 from perf.memory.estimate.scratch import steps
 from perf.memory.estimate.weights import Kept, Weights
@@ -46,7 +47,7 @@ class Lifetime:
 
 @dataclass(frozen=True, kw_only=True)
 class Timeline:
-    """A first run on a fresh arena: the boundary after each node, every buffer's lifetime, and the node of the peak."""
+    """One run: the boundary after each node, every buffer's lifetime, and the node of the peak."""
 
     boundaries: tuple[Boundary, ...]
     lifetimes: tuple[Lifetime, ...]
@@ -66,82 +67,123 @@ def simulate(
     weights: Weights,
     threads: int = 1,
     rules: BfcRules = NEXT_POWER_OF_TWO,
-) -> Timeline:
-    """Run the plan once. `shapes` must hold every tensor made."""
-    run = _Run(graph, plan, shapes, BfcArena(Device(), rules), threads)
+    pattern: bool = False,
+) -> tuple[Timeline, ...]:
+    """Run the plan on a fresh arena. `shapes` must hold every tensor made.
+
+    With `pattern`, onnxruntime's memory pattern, a second run follows: of the first it remembers where each buffer could
+    lie in one block, and takes that block at once. Only outputs and scratch are then taken one by one.
+    """
+    arena = _Arena(BfcArena(Device(), rules))
     for kept in weights.arena:
-        run.keep(kept)
-    boundaries = [run.execute(at, node) for at, node in enumerate(graph.nodes)]
-    return Timeline(boundaries=tuple(boundaries), lifetimes=tuple(run.lifetimes()))
+        arena.keep(kept)
+    first = _Run(graph, plan, shapes, arena, threads)
+    runs = [first.timeline()]
+    if pattern:
+        first.end()
+        runs.append(_Run(graph, plan, shapes, arena, threads, block=first.pattern).timeline())
+    return tuple(runs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Block:
+    address: int
+    bytes: int
+
+
+class _Arena:
+    """The arena, and the bytes that were asked of it."""
+
+    def __init__(self, bfc: BfcArena) -> None:
+        self.bfc = bfc
+        self.requested = 0
+
+    def keep(self, kept: Kept) -> None:
+        self.bfc.reserve(kept.bytes) if kept.reserved else self.bfc.allocate(kept.bytes)
+        self.requested += kept.bytes
+
+    def take(self, size: int) -> _Block | None:
+        if not size:
+            return None
+        self.requested += size
+        return _Block(address=self.bfc.allocate(size), bytes=size)
+
+    def give(self, block: _Block | None) -> None:
+        if block:
+            self.bfc.free(block.address)
+            self.requested -= block.bytes
+
+    def boundary(self, node: onnx.NodeProto) -> Boundary:
+        return Boundary(
+            node=node.name,
+            operator=node.op_type,
+            in_use=self.bfc.in_use_bytes,
+            requested=self.requested,
+            peak=self.bfc.peak_in_use_bytes,
+            held=self.bfc.held_bytes,
+        )
 
 
 class _Run:
     def __init__(
-        self, graph: Graph, plan: Plan, shapes: Mapping[str, Shape], arena: BfcArena, threads: int
+        self,
+        graph: Graph,
+        plan: Plan,
+        shapes: Mapping[str, Shape],
+        arena: _Arena,
+        threads: int,
+        block: Pattern | None = None,
     ) -> None:
         self.graph, self.plan, self.shapes, self.arena, self.threads = graph, plan, shapes, arena, threads
-        self.opset = next(one.version for one in graph.model.opset_import if one.domain in ("", "ai.onnx"))
-        self.requested = 0
-        self.held: dict[str, tuple[int, int, int]] = {}  # tensor -> address, bytes, node that made it
+        self.opset = next(one.version for one in graph.model.opset_import if one.domain in ONNX_DOMAINS)
+        self.pattern = Pattern()
+        self.followed = block
+        self.block = arena.take(block.peak) if block else None
+        self.live: dict[str, tuple[_Block | None, int, int]] = {}  # tensor -> block, bytes, the node that made it
         self.ended: list[Lifetime] = []
 
-    def keep(self, kept: Kept) -> None:
-        self.arena.reserve(kept.bytes) if kept.reserved else self.arena.allocate(kept.bytes)
-        self.requested += kept.bytes
+    def timeline(self) -> Timeline:
+        boundaries = [self._execute(at, node) for at, node in enumerate(self.graph.nodes)]
+        last = len(self.graph.nodes) - 1
+        kept = [Lifetime(tensor=name, bytes=size, first=at, last=last) for name, (_, size, at) in self.live.items()]
+        return Timeline(boundaries=tuple(boundaries), lifetimes=(*self.ended, *kept))
 
-    def execute(self, at: int, node: onnx.NodeProto) -> Boundary:
-        scratch: list[tuple[int, int] | None] = []
+    def end(self) -> None:
+        for block, _, _ in self.live.values():
+            self.arena.give(block)
+        self.arena.give(self.block)
+
+    def _execute(self, at: int, node: onnx.NodeProto) -> Boundary:
+        scratch: list[_Block | None] = []
         call = Call(graph=self.graph, node=node, shapes=self.shapes, threads=self.threads, opset=self.opset)
         for step in steps(call):
             if isinstance(step, Output):
                 self._output(at, node.output[step.index])
                 continue
-            scratch.append(self._take(step.bytes))
-            self.ended.append(
-                Lifetime(tensor=node.output[0], bytes=step.bytes, first=at, last=at, scratch=True)
-            )
+            scratch.append(self.arena.take(step.bytes))
+            self.ended.append(Lifetime(tensor=node.output[0], bytes=step.bytes, first=at, last=at, scratch=True))
             if step.frees is not None:
-                self._give(scratch[step.frees])
+                self.arena.give(scratch[step.frees])
                 scratch[step.frees] = None
         for block in scratch:
-            self._give(block)
-        boundary = Boundary(
-            node=node.name,
-            operator=node.op_type,
-            in_use=self.arena.in_use_bytes,
-            requested=self.requested,
-            peak=self.arena.peak_in_use_bytes,
-            held=self.arena.held_bytes,
-        )
+            self.arena.give(block)
+        boundary = self.arena.boundary(node)
         for buffer in self.plan.released[at]:
             self._release(at, buffer)
         return boundary
 
-    def lifetimes(self) -> list[Lifetime]:
-        last = len(self.graph.nodes) - 1
-        kept = [Lifetime(tensor=name, bytes=size, first=at, last=last) for name, (_, size, at) in self.held.items()]
-        return [*self.ended, *kept]
-
     def _output(self, at: int, name: str) -> None:
-        if self.plan.kinds[name] not in (NEW, OUTPUT):
+        kind = self.plan.kinds[name]
+        if kind not in (NEW, OUTPUT):
             return
         size = self.graph.nbytes(name, self.shapes[name])
-        if block := self._take(size):
-            self.held[name] = (*block, at)
+        patterned = kind == NEW and self.followed is not None
+        self.live[name] = (None if patterned else self.arena.take(size), size, at)
+        if kind == NEW:
+            self.pattern.allocate(name, size)
 
     def _release(self, at: int, name: str) -> None:
-        if name in self.held:
-            address, size, first = self.held.pop(name)
-            self._give((address, size))
-            self.ended.append(Lifetime(tensor=name, bytes=size, first=first, last=at))
-
-    def _take(self, size: int) -> tuple[int, int] | None:
-        if not size:
-            return None
-        self.requested += size
-        return self.arena.allocate(size), size
-
-    def _give(self, block: tuple[int, int] | None) -> None:
-        if block:
-            self.arena.free(block[0])
-            self.requested -= block[1]
+        block, size, first = self.live.pop(name)
+        self.arena.give(block)
+        self.pattern.free(name)
+        self.ended.append(Lifetime(tensor=name, bytes=size, first=first, last=at))
