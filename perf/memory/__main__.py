@@ -1,10 +1,12 @@
 """What a model will hold in memory at each batch size, without running it.
 
 Prints, per batch size: the weights, the most that activations take at one time, what onnxruntime's arena holds for
-them, the least that any allocator needs, and what a plan of offsets needs; and the tensors that make the peak.
+them, the least that any allocator needs, and what a plan of offsets needs; and the tensors that make the peak. The
+defaults are those of onnxruntime and Triton.
 """
 
 import sys
+from argparse import BooleanOptionalAction
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -28,16 +30,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("model", metavar="MODEL", help="a model of the repository, or an .onnx file")
     parser.add_argument("--batch", default="1..32", metavar="SIZES", help="1..32 (powers of two) or 1,3,24")
     parser.add_argument("--dims", default="", metavar="NAME=SIZE,...", help="the inputs' other dynamic dimensions")
-    parser.add_argument("--level", choices=sorted(LEVELS), default="basic", help="onnxruntime's graph optimisation")
+    parser.add_argument("--level", choices=sorted(LEVELS), default="all", help="onnxruntime's graph optimisation")
+    parser.add_argument("--pattern", action=BooleanOptionalAction, default=True, help="onnxruntime's memory pattern")
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="of the session's intra-op pool")
     parser.add_argument("--strategy", choices=sorted(STRATEGIES), default="power", help="how the arena grows")
     arguments = parser.parse_args(argv)
     return guarded(
         lambda: _print(
-            Model.of(_file(arguments.model), level=arguments.level, threads=arguments.threads),
+            Model.of(
+                _file(arguments.model),
+                level=arguments.level,
+                threads=arguments.threads,
+                pattern=arguments.pattern,
+                rules=STRATEGIES[arguments.strategy],
+            ),
             _batches(arguments.batch),
             _dims(arguments.dims),
-            arguments.strategy,
         )
     )
 
@@ -65,9 +73,8 @@ def _dims(text: str) -> dict[str, int]:
     return {name: int(size) for name, _, size in pairs}
 
 
-def _print(model: Model, sizes: Sequence[int], dims: Mapping[str, int], strategy: str) -> None:
-    rules = STRATEGIES[strategy]
-    found = [model.at(size, dims, rules) for size in track(sizes, description="planning", transient=True)]
+def _print(model: Model, sizes: Sequence[int], dims: Mapping[str, int]) -> None:
+    found = [model.at(size, dims) for size in track(sizes, description="planning", transient=True)]
     console = terminal()
     console.print(_table(found))
     console.print(_peak(found[-1]))

@@ -7,11 +7,12 @@ from pathlib import Path
 from export.terminal import Failure
 from perf.memory.allocators.bfc import NEXT_POWER_OF_TWO, BfcRules
 from perf.memory.estimate.checked import unchecked
-from perf.memory.estimate.graph import Graph
+from perf.memory.estimate.graph import Graph, Shape
 from perf.memory.estimate.ort_format import Value
 from perf.memory.estimate.planner import Plan, plan
-from perf.memory.estimate.shapes import Shapes, at_batch
-from perf.memory.estimate.timeline import Lifetime, Timeline, simulate
+from perf.memory.estimate.shapes import Shapes, infer, inputs_at
+from perf.memory.estimate.simulated import Session
+from perf.memory.estimate.timeline import Lifetime, Timeline
 from perf.memory.estimate.weights import Weights, weights
 from perf.memory.offline import greedy
 from perf.memory.offline.buffer import Buffer, load
@@ -32,13 +33,14 @@ class Tenant:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchMemory:
-    """Bytes at batch size `batch`, on a fresh arena, after one run.
+    """Bytes at batch size `batch`, on a fresh arena, once the arena has stopped growing.
 
-    `weights`: constants and packed weights, however many instances' requests run. `activations_peak`: most in use at one
-    time beyond the weights, whole chunks, scratch and outputs included. `arena_held`: what the arena took from the
-    system for it. `lower_bound`: what is live at one time at least, with the aliases and in-place writes that the
-    kernels allow; `packed`: the height of an offset plan of the same tensors (greedy by size).
-    `tenants`: who lives at the peak, the largest first; `peak_node`: the operator and name of the node that runs then.
+    `weights`: constants and packed weights, whatever the batch. `activations_peak`: most in use at one time beyond the
+    weights, whole chunks, scratch and outputs included. `arena_held`: what the arena took from the system for it.
+    `lower_bound`: what is live at one time at least, with the aliases and in-place writes that the kernels allow;
+    `packed`: the height of an offset plan of the same tensors (greedy by size).
+    `tenants`: who lives at the peak of the first run, the largest first; `peak_node`: the operator and name of the node
+    that runs then.
     """
 
     batch: int
@@ -58,50 +60,72 @@ class BatchMemory:
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """A model read for estimates; `threads` are those of the session's intra-op pool."""
+    """A model read for estimates. `threads` are those of the session's intra-op pool; `pattern` is its memory pattern."""
 
     graph: Graph
     plan: Plan
     weights: Weights
     threads: int = 1
+    pattern: bool = False
+    rules: BfcRules = NEXT_POWER_OF_TWO
 
     @classmethod
-    def of(cls, path: Path, *, level: str = "basic", threads: int = 1) -> "Model":
+    def of(
+        cls,
+        path: Path,
+        *,
+        level: str = "basic",
+        threads: int = 1,
+        pattern: bool = False,
+        rules: BfcRules = NEXT_POWER_OF_TWO,
+    ) -> "Model":
         """Read an ONNX file; raises `Mistake` where onnxruntime cannot."""
         graph = Graph.of(path, level)
-        return cls(graph=graph, plan=plan(graph), weights=weights(graph), threads=threads)
+        return cls(
+            graph=graph, plan=plan(graph), weights=weights(graph), threads=threads, pattern=pattern, rules=rules
+        )
 
     @property
     def unchecked(self) -> dict[str, int]:
         """Operator -> nodes, where kernels are not known to the byte, so that the figures are a lower estimate."""
         return unchecked(self.graph)
 
-    def timeline(self, batch: int, dims: Mapping[str, int], rules: BfcRules = NEXT_POWER_OF_TWO) -> Timeline:
-        """The simulated run; raises as `shapes` does."""
-        known = self.shapes(batch, dims).known
-        return simulate(self.graph, self.plan, known, weights=self.weights, threads=self.threads, rules=rules)[0]
+    def inputs(self, batch: int, dims: Mapping[str, int]) -> dict[str, Shape]:
+        """The inputs' shapes at one batch size; raises `Mistake` as `inputs_at` does."""
+        return inputs_at(self.graph, batch, dims)
 
-    def at(self, batch: int, dims: Mapping[str, int], rules: BfcRules = NEXT_POWER_OF_TWO) -> BatchMemory:
-        """The memory of one batch size; raises as `shapes` does."""
-        shapes = self.shapes(batch, dims)
-        run = simulate(self.graph, self.plan, shapes.known, weights=self.weights, threads=self.threads, rules=rules)[0]
+    def runs(self, inputs: Sequence[Mapping[str, Shape]]) -> list[Timeline]:
+        """The simulated runs of inputs of these shapes, one after the other in one session; raises as `shapes` does."""
+        session = self._session(self.graph, self.plan)
+        return [session.run(self.shapes(one).known) for one in inputs]
+
+    def at(self, batch: int, dims: Mapping[str, int]) -> BatchMemory:
+        """The memory of one batch size; raises as `inputs` and `shapes` do."""
+        shapes = self.shapes(self.inputs(batch, dims))
+        session = self._session(self.graph, self.plan)
+        # The second run of some shapes is the first that follows their pattern; all later ones are like it.
+        first, *later = [session.run(shapes.known) for _ in range(1 + self.pattern)]
+        last = (later or [first])[-1].boundaries[-1]
         in_arena = sum(kept.bytes for kept in self.weights.arena)
-        node = self.graph.nodes[run.peak_node]
+        node = self.graph.nodes[first.peak_node]
         buffers = self._apart(shapes)
         return BatchMemory(
             batch=batch,
             weights=self.weights.bytes,
-            activations_peak=run.boundaries[-1].peak - in_arena,
-            arena_held=run.boundaries[-1].held - in_arena,
+            activations_peak=last.peak - in_arena,
+            arena_held=last.held - in_arena,
             lower_bound=load(buffers),
             packed=greedy.plan(buffers).height,
             peak_node=f"{node.op_type} {node.name}".strip(),
-            tenants=tuple(self._tenants(run)),
+            tenants=tuple(self._tenants(first)),
         )
 
-    def shapes(self, batch: int, dims: Mapping[str, int]) -> Shapes:
+    def _session(self, graph: Graph, plan: Plan) -> Session:
+        return Session(graph, plan, self.weights, threads=self.threads, rules=self.rules, pattern=self.pattern)
+
+    def shapes(self, inputs: Mapping[str, Shape]) -> Shapes:
         """Every tensor's shape; raises `Failure` naming those that nobody can know without a run."""
-        shapes = at_batch(self.graph, batch, dims)
+        shapes = infer(self.graph, inputs)
         if shapes.unknown:
             maker = {name: node.op_type for node in self.graph.nodes for name in node.output}
             named = ", ".join(f"{name} of {maker[name]}" for name in shapes.unknown[:NAMED])
@@ -119,7 +143,7 @@ class Model:
         """
         values = {name: Value(type=one.type, dims=shapes.known.get(name)) for name, one in self.graph.values.items()}
         graph = replace(self.graph, values=values)
-        run = simulate(graph, plan(graph, reuse=False), shapes.known, weights=self.weights, threads=self.threads)[0]
+        run = self._session(graph, plan(graph, reuse=False)).run(shapes.known)
         return [
             Buffer(id=at, lower=one.first, upper=one.last + 1, size=-(-one.bytes // STEP_BYTES) * STEP_BYTES)
             for at, one in enumerate(run.lifetimes)

@@ -1,7 +1,9 @@
 """Compare the estimate with onnxruntime's own profile, at the boundary of every node, to the byte.
 
-`python -m perf.memory.estimate.check` checks the models of the zoo and those of the repository that it finds, at six
-batch sizes, and writes every mismatch by operator to perf/results/memory; a model without a change is not run again.
+`python -m perf.memory.estimate.check` checks the networks of the zoo and the models of the repository that it finds, and
+writes each to perf/results/memory/estimate; what did not change is not run again. Two settings: `basic`, one run in a
+fresh session per batch size, without memory pattern; and `served`, as onnxruntime is by default and in Triton, with all
+optimisations and memory pattern: two runs per batch size, and all sizes in one session, twice.
 """
 
 import json
@@ -13,10 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
-from numpy.typing import NDArray
-from onnx import helper
 from rich.progress import track
 from rich.table import Table
 
@@ -25,17 +24,34 @@ from export.recipe import digest
 from export.repository import models, served_file
 from export.terminal import Failure, Mistake, guarded, program_parser, terminal
 from perf.memory.estimate.batch_memory import Model
+from perf.memory.estimate.feeds import Feeds, feeds_of
 from perf.memory.estimate.measured import FIELDS, measure
 from perf.memory.estimate.timeline import Boundary
 from perf.memory.estimate.zoo import ZOO
 
 FOLDER = Path("perf/results/memory/estimate")
 BATCHES = (1, 2, 4, 8, 16, 32)
+FORMAT = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """How a session is made, and the batch sizes of the runs in each."""
+
+    level: str
+    pattern: bool
+    sessions: tuple[tuple[int, ...], ...]
+
+
+SETTINGS = {
+    "basic": Setting(level="basic", pattern=False, sessions=tuple((size,) for size in BATCHES)),
+    "served": Setting(level="all", pattern=True, sessions=(*((size, size) for size in BATCHES), BATCHES * 2)),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mismatch:
-    """At node `at` of the order of execution, a field of `Boundary` that differs, or the operator itself."""
+    """At node `at` of the runs' nodes, a field of `Boundary` that differs, or the operator itself."""
 
     at: int
     node: str
@@ -47,10 +63,11 @@ class Mismatch:
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:
-    """One model at one batch size: the last boundary as estimated and as measured, and every mismatch on the way."""
+    """One session: the batch sizes of its runs, the last boundary as estimated and as measured, and every mismatch."""
 
-    batch: int
-    nodes: int
+    setting: str
+    sizes: tuple[int, ...]
+    boundaries: int
     estimated: Boundary
     measured: Boundary
     mismatches: tuple[Mismatch, ...]
@@ -59,43 +76,33 @@ class Checked:
 def mismatches(estimated: Sequence[Boundary], measured: Sequence[Boundary]) -> Iterator[Mismatch]:
     """Every field of every node that differs; where the runs differ in length, that is one more."""
     if len(estimated) != len(measured):
-        yield Mismatch(
-            at=0, node="", operator="", field="nodes", estimated=len(estimated), measured=len(measured)
-        )
+        counts = {"estimated": len(estimated), "measured": len(measured)}
+        yield Mismatch(at=0, node="", operator="all", field="nodes", **counts)
     for at, (ours, theirs) in enumerate(zip(estimated, measured, strict=False)):
         for field in ("operator", *FIELDS):
-            if getattr(ours, field) != getattr(theirs, field):
-                yield Mismatch(
-                    at=at,
-                    node=theirs.node,
-                    operator=theirs.operator,
-                    field=field,
-                    estimated=getattr(ours, field),
-                    measured=getattr(theirs, field),
-                )
+            values = {"estimated": getattr(ours, field), "measured": getattr(theirs, field)}
+            if values["estimated"] != values["measured"]:
+                yield Mismatch(at=at, node=theirs.node, operator=theirs.operator, field=field, **values)
 
 
-def feeds(model: Model, batch: int, dims: Mapping[str, int], seed: int = 0) -> dict[str, NDArray[np.generic]]:
-    """Random inputs of the right shapes and types; whole numbers are 0 or 1."""
-    rng = np.random.default_rng(seed)
-    shapes = model.shapes(batch, dims).known
-    made: dict[str, NDArray[np.generic]] = {}
-    for value in model.graph.model.graph.input:
-        if value.name in model.graph.inputs:
-            kind = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
-            drawn = rng.random(shapes[value.name]) if kind.kind == "f" else rng.integers(0, 2, shapes[value.name])
-            made[value.name] = drawn.astype(kind)
-    return made
+def check(path: Path, setting: str, feeds: Feeds, *, sessions: Sequence[Sequence[int]] | None = None) -> list[Checked]:
+    """Estimate and run one model's sessions of a setting, or those given."""
+    wanted = SETTINGS[setting]
+    model = Model.of(path, level=wanted.level, pattern=wanted.pattern)
+    return [_session(model, path, setting, feeds, tuple(sizes)) for sizes in sessions or wanted.sessions]
 
 
-def check(path: Path, batch: int, *, level: str = "basic", threads: int = 1, model: Model | None = None) -> Checked:
-    """Estimate and run one model at one batch size."""
-    model = model or Model.of(path, level=level, threads=threads)
-    estimated = model.timeline(batch, {}).boundaries
-    measured = measure(path, feeds(model, batch, {}), level=level, threads=threads)
+def _session(model: Model, path: Path, setting: str, feeds: Feeds, sizes: tuple[int, ...]) -> Checked:
+    wanted = SETTINGS[setting]
+    fed = [feeds(size) for size in sizes]
+    runs = measure(path, fed, level=wanted.level, pattern=wanted.pattern)
+    measured = [boundary for run in runs for boundary in run]
+    shapes = [{name: value.shape for name, value in one.items()} for one in fed]
+    estimated = [boundary for run in model.runs(shapes) for boundary in run.boundaries]
     return Checked(
-        batch=batch,
-        nodes=len(measured),
+        setting=setting,
+        sizes=sizes,
+        boundaries=len(measured),
         estimated=estimated[-1],
         measured=measured[-1],
         mismatches=tuple(mismatches(estimated, measured)),
@@ -106,31 +113,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Check, write a record per model, print; exit code 1 where anything differs."""
     program = "python -m perf.memory.estimate.check"
     parser = program_parser(program, __doc__, example="resnet50 unet wide=exports/wide.onnx")
-    parser.add_argument(
-        "models", nargs="*", metavar="MODEL", help="of the zoo or the repository, or NAME=FILE.onnx (default: all)"
-    )
+    said = "of the zoo or the repository, or NAME=FILE.onnx (default: all that are there)"
+    parser.add_argument("models", nargs="*", metavar="MODEL", help=said)
     arguments = parser.parse_args(argv)
-    command = ("python", "-m", "perf.memory.estimate.check", *(sys.argv[1:] if argv is None else argv))
+    command = ("python", "-m", "perf.memory.estimate.check", *arguments.models)
     return guarded(lambda: _check_all(arguments.models or _default(), command))
 
 
 def _default() -> list[str]:
-    return [*ZOO, *(name for name in models() if (path := served_file(name)).suffix == ".onnx" and path.is_file())]
+    files = {name: served_file(name) for name in models()}
+    return [*ZOO, *(name for name, path in files.items() if path.suffix == ".onnx" and path.is_file())]
 
 
 def _check_all(names: Sequence[str], command: Sequence[str]) -> int:
-    table = Table("model", "batch", "nodes", "peak, bytes", "held, bytes", "mismatches")
+    table = Table("model", "setting", "batch sizes", "nodes", "peak, bytes", "held, bytes", "mismatches")
     wrong = 0
     with tempfile.TemporaryDirectory() as folder:
         for name in track(names, description="checking", transient=True):
-            path = _file(name, Path(folder))
-            record = _recorded(name.partition("=")[0], path, command)
-            for one in record["batches"]:
+            record = _recorded(name.partition("=")[0], _file(name, Path(folder)), command)
+            if "not_estimated" in record:
+                table.add_row(record["model"], "", "", "", "", "", record["not_estimated"].partition(": ")[2])
+            for one in record["sessions"]:
                 wrong += len(one["mismatches"])
                 by_operator = Counter(found["operator"] for found in one["mismatches"])
                 said = ", ".join(f"{count} {operator}" for operator, count in by_operator.items()) or "none"
-                counts = (one["batch"], one["nodes"], one["measured"]["peak"], one["measured"]["held"])
-                table.add_row(record["model"], *(f"{count:,}" for count in counts), said)
+                counts = (one["boundaries"], one["measured"]["peak"], one["measured"]["held"])
+                sizes = ", ".join(map(str, one["sizes"]))
+                table.add_row(record["model"], one["setting"], sizes, *(f"{count:,}" for count in counts), said)
     terminal().print(table)
     return 1 if wrong else 0
 
@@ -144,29 +153,31 @@ def _file(name: str, folder: Path) -> Path:
         return path
     path = Path(given) if given else served_file(label)
     if path.suffix != ".onnx" or not path.is_file():
-        raise Mistake(f"{path}: not an ONNX file that is there. Export the model first, or name one of {', '.join(ZOO)}.")
+        raise Mistake(f"{path}: not an ONNX file that is there. Export the model, or name one of {', '.join(ZOO)}.")
     return path
 
 
-def _recorded(name: str, path: Path, command: Sequence[str]) -> dict[str, Any]:
+def _recorded(name: str, path: Path, command: Sequence[str]) -> Mapping[str, Any]:
     """The model's record, from disk where it is of this file and these versions."""
-    record, made_by = FOLDER / f"{name}.json", {"model_sha256": digest(path), "versions": versions()}
+    record, made_of = FOLDER / f"{name}.json", {"model_sha256": digest(path), "versions": versions()}
     if record.is_file():
         content: dict[str, Any] = json.loads(record.read_text())
-        if all(content.get(key) == value for key, value in made_by.items()):
+        if all(content.get(key) == value for key, value in made_of.items()):
             return content
-    model = Model.of(path)
+    feeds = feeds_of(name, path)
     content = {
-        "format": 1,
+        "format": FORMAT,
         "kind": "estimate",
         "model": name,
-        **made_by,
+        **made_of,
         "machine": asdict(Machine.this()),
         "command": list(command),
-        "weights_bytes": model.weights.bytes,
-        "unchecked": model.unchecked,
-        "batches": [asdict(check(path, batch, model=model)) for batch in BATCHES],
+        "unchecked": {setting: Model.of(path, level=one.level).unchecked for setting, one in SETTINGS.items()},
     }
+    try:
+        content["sessions"] = [asdict(one) for setting in SETTINGS for one in check(path, setting, feeds)]
+    except Failure as failure:
+        content |= {"sessions": [], "not_estimated": str(failure)}
     FOLDER.mkdir(parents=True, exist_ok=True)
     record.write_text(json.dumps(content, indent=1) + "\n")
     return content

@@ -43,7 +43,7 @@ class Graph:
         weights = {tensor.name: tensor for tensor in graph.initializer}
         loaded = sorted(graph.node, key=lambda node: layout.indices[first_output(node)])
         return cls(
-            name=str(path),
+            name=str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path),
             model=optimised.model,
             nodes=tuple(_executed(loaded)),
             loaded=tuple(loaded),

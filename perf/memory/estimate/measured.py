@@ -2,7 +2,7 @@
 
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,26 +22,29 @@ SUFFIX = "_kernel_time"
 
 def measure(
     model: Path,
-    feeds: Mapping[str, NDArray[np.generic]],
+    runs: Sequence[Mapping[str, NDArray[np.generic]]],
     *,
     level: str = "basic",
     threads: int = 1,
     pattern: bool = False,
-) -> list[Boundary]:
-    """Run the model once, in a fresh session on the CPU, and read what the profile says at every node.
-
-    With `pattern` it runs twice, onnxruntime's memory pattern on, and the boundaries of both runs follow each other.
-    """
+) -> list[list[Boundary]]:
+    """Run the model on each of these inputs in turn, in a fresh session on the CPU: what the profile says at every node."""
     with tempfile.TemporaryDirectory() as folder:
         options = session.settings(level, threads=threads)
         options.enable_profiling = True
-        options.profile_file_prefix = str(Path(folder) / "profile")
         options.enable_mem_pattern = pattern
+        options.profile_file_prefix = str(Path(folder) / "profile")
         running = session.opened(model, options)
-        for _ in range(1 + pattern):
+        for feeds in runs:
             running.run(None, dict(feeds))
         events = json.loads(Path(running.end_profiling()).read_text())
-    return [_boundary(event) for event in events if event.get("cat") == "Node" and event["name"].endswith(SUFFIX)]
+    found: list[list[Boundary]] = [[]]
+    for event in events:
+        if event["cat"] == "Node" and event["name"].endswith(SUFFIX):
+            found[-1].append(_boundary(event))
+        elif event["name"] == "model_run":  # written when a run ends
+            found.append([])
+    return found[:-1]
 
 
 def _boundary(event: Mapping[str, object]) -> Boundary:

@@ -19,13 +19,24 @@ class Shapes:
     unknown: tuple[str, ...]
 
 
-def at_batch(graph: Graph, batch: int, dims: Mapping[str, int]) -> Shapes:
-    """Fix the batch (first) dimension of every input, and the other dynamic ones by `dims`, and infer all shapes.
+def inputs_at(graph: Graph, batch: int, dims: Mapping[str, int]) -> dict[str, Shape]:
+    """The shape of every input at one batch size: `dims` has the other dynamic dimensions, by name or `input:axis`.
+
+    Raises `Mistake` for one that it does not have.
+    """
+    batched = batch_dim(graph, dims)
+    return {
+        value.name: tuple(_size(value, axis, batch, batched, dims) for axis in range(len(value.type.tensor_type.shape.dim)))
+        for value in _inputs(graph)
+    }
+
+
+def infer(graph: Graph, inputs: Mapping[str, Shape]) -> Shapes:
+    """Every tensor's shape, given those of the inputs.
 
     onnxruntime infers, with constants folded; what it leaves open is asked of onnx's own inference with data propagation.
-    Raises `Mistake` for a dynamic dimension that `dims` does not name.
     """
-    fixed = _fixed(graph, batch, dims)
+    fixed = _fixed(graph, inputs)
     shapes = session.inferred(fixed)
     if not all(map(_whole, shapes.values())):
         shapes = {**_by_onnx(fixed), **{name: shape for name, shape in shapes.items() if _whole(shape)}}
@@ -54,28 +65,29 @@ def batch_dim(graph: Graph, fixed: Collection[str] = ()) -> str | None:
     return next(iter(found), None)
 
 
-def _fixed(graph: Graph, batch: int, dims: Mapping[str, int]) -> onnx.ModelProto:
-    batched = batch_dim(graph, dims)
+def _fixed(graph: Graph, inputs: Mapping[str, Shape]) -> onnx.ModelProto:
     model = onnx.ModelProto()
     model.CopyFrom(graph.model)
     for value in model.graph.input:
-        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
-            if value.name in graph.inputs and not dim.HasField("dim_value"):
-                first = batched is not None and dim.dim_param == batched and (axis == 0 or dim.dim_param)
-                dim.dim_value = batch if first else _size(value, axis, dims)
+        for dim, size in zip(value.type.tensor_type.shape.dim, inputs.get(value.name, ()), strict=False):
+            dim.dim_value = size
     for value in model.graph.output:
         value.type.tensor_type.ClearField("shape")
     return model
 
 
-def _size(value: onnx.ValueInfoProto, axis: int, dims: Mapping[str, int]) -> int:
-    name = _name(value, axis)
-    if name not in dims:
-        raise Mistake(
-            f'input "{value.name}": its dimension "{name}" is dynamic, so its bytes cannot be known. Say how large it is: '
-            f"--dims {name}=SIZE"
-        )
-    return dims[name]
+def _size(value: onnx.ValueInfoProto, axis: int, batch: int, batched: str | None, dims: Mapping[str, int]) -> int:
+    dim, name = value.type.tensor_type.shape.dim[axis], _name(value, axis)
+    if dim.HasField("dim_value"):
+        return dim.dim_value
+    if name in dims:
+        return dims[name]
+    if batched is not None and dim.dim_param == batched and (axis == 0 or dim.dim_param):
+        return batch
+    raise Mistake(
+        f'input "{value.name}": its dimension "{name}" is dynamic, so its bytes cannot be known. Say how large it is: '
+        f"--dims {name}=SIZE"
+    )
 
 
 def _inputs(graph: Graph) -> list[onnx.ValueInfoProto]:
