@@ -108,7 +108,7 @@ class Model:
         last = (later or [first])[-1].boundaries[-1]
         in_arena = sum(kept.bytes for kept in self.weights.arena)
         node = self.graph.nodes[first.peak_node]
-        buffers = self._apart(shapes)
+        buffers = self.apart(shapes)
         return BatchMemory(
             batch=batch,
             weights=self.weights.bytes,
@@ -136,7 +136,7 @@ class Model:
             )
         return shapes
 
-    def _apart(self, shapes: Shapes) -> list[Buffer]:
+    def apart(self, shapes: Shapes) -> list[Buffer]:
         """The tensors with real shapes, none in the freed buffer of another, and the scratch, as an offset planner sees it.
 
         Time i is the run of node i. A buffer that node i makes is live with all that the node reads.
@@ -169,6 +169,6 @@ def batches(text: str) -> Sequence[int]:
     else:
         low, high = int(first), int(last)
         sizes = sorted({size for size in (2**power for power in range(high.bit_length())) if size >= low} | {low, high})
-    if min(sizes, default=0) < 1:
+    if min(sizes) < 1 or (dots and int(first) > int(last)):
         raise ValueError(text)
     return sizes

@@ -27,12 +27,18 @@ def measure(
     level: str = "basic",
     threads: int = 1,
     pattern: bool = False,
+    shared_arena: bool = False,
 ) -> list[list[Boundary]]:
-    """Run the model on each of these inputs in turn, in a fresh session on the CPU: what the profile says at every node."""
+    """Run the model on each of these inputs in turn, in a fresh session on the CPU: what the profile says at every node.
+
+    `shared_arena` uses the arena that was registered for the whole process, with its strategy.
+    """
     with tempfile.TemporaryDirectory() as folder:
         options = session.settings(level, threads=threads)
         options.enable_profiling = True
         options.enable_mem_pattern = pattern
+        if shared_arena:
+            options.add_session_config_entry("session.use_env_allocators", "1")
         options.profile_file_prefix = str(Path(folder) / "profile")
         running = session.opened(model, options)
         for feeds in runs:

@@ -3,8 +3,23 @@
 The rules are those of `MemPatternPlanner` in onnxruntime/core/framework/mem_pattern_planner.h: online best fit.
 """
 
+from collections.abc import Iterable
+from functools import reduce
+from operator import xor
+
+from perf.memory.estimate.graph import Shape
+
 # kAllocAlignment of onnxruntime/core/framework/allocator.h.
 ALIGNMENT = 256
+
+
+def key(inputs: Iterable[Shape]) -> int:
+    """By what onnxruntime finds the pattern of a run: all its inputs' dimensions, combined by exclusive or.
+
+    Different shapes may have one key: two inputs of the same shape cancel out, so that every batch size has the first
+    one's pattern (`CalculateMemoryPatternsKey` in session_state.cc).
+    """
+    return reduce(xor, (dim for shape in inputs for dim in shape), 0)
 
 
 class Pattern:
@@ -12,12 +27,13 @@ class Pattern:
 
     def __init__(self) -> None:
         self.peak = 0
+        self._sizes: dict[str, int] = {}
         # (offset, bytes, tensor), by offset.
         self._live: list[tuple[int, int, str]] = []
 
     def allocate(self, tensor: str, size: int) -> None:
         """Place a buffer in the gap that it fills best, the lowest of equals; above all others where none fits."""
-        need = -(-size // ALIGNMENT) * ALIGNMENT
+        need = self._sizes[tensor] = _aligned(size)
         if not need:
             return
         gaps, top = [], 0
@@ -32,6 +48,14 @@ class Pattern:
         place = sum(offset < at for offset, _, _ in self._live)
         self._live.insert(place, (at, need, tensor))
 
+    def holds(self, tensor: str, size: int) -> bool:
+        """Whether the block has a place for this buffer: of the tensor, and of exactly its size."""
+        return self._sizes.get(tensor) == _aligned(size)
+
     def free(self, tensor: str) -> None:
         """The buffer of the tensor is free again."""
         self._live = [one for one in self._live if one[2] != tensor]
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT

@@ -65,6 +65,11 @@ def _lrn(call: Call) -> list[Step]:
     return [*call.outputs(), Scratch(bytes=FLOAT * prod(shape)), Scratch(bytes=FLOAT * padded)]
 
 
+def _bias_gelu(call: Call) -> list[Step]:
+    """`BiasGelu`: the sum with the bias, as large as the output."""
+    return [*call.outputs(), Scratch(bytes=call.size(0) * prod(call.shape(0)))]
+
+
 KERNELS: Mapping[str, Kernel] = {
     "Conv": convolution.conv,
     "ConvTranspose": convolution.conv_transpose,
@@ -81,5 +86,6 @@ KERNELS: Mapping[str, Kernel] = {
     "Softmax": _softmax,
     "Sum": _variadic,
     "Where": _where,
+    "com.microsoft.BiasGelu": _bias_gelu,
     "com.microsoft.FusedConv": convolution.conv,
 }

@@ -9,7 +9,7 @@ from perf.memory.allocators.bfc import NEXT_POWER_OF_TWO, BfcArena, BfcRules
 from perf.memory.allocators.device import Device
 from perf.memory.estimate.call import Call, Output
 from perf.memory.estimate.graph import ONNX_DOMAINS, Graph, Shape
-from perf.memory.estimate.pattern import Pattern
+from perf.memory.estimate.pattern import Pattern, key
 from perf.memory.estimate.planner import NEW, OUTPUT, Plan
 from perf.memory.estimate.scratch import steps
 from perf.memory.estimate.timeline import Boundary, Lifetime, Timeline
@@ -37,13 +37,13 @@ class Session:
         self.graph, self.plan, self.threads, self.pattern = graph, plan, threads, pattern
         self.opset = next(one.version for one in graph.model.opset_import if one.domain in ONNX_DOMAINS)
         self.arena = _Arena(BfcArena(Device(), rules))
-        self._patterns: dict[tuple[Shape, ...], Pattern] = {}
+        self._patterns: dict[int, Pattern] = {}
         for kept in weights.arena:
             self.arena.keep(kept)
 
     def run(self, shapes: Mapping[str, Shape]) -> Timeline:
         """One run; `shapes` must hold every tensor made, and the inputs."""
-        inputs = tuple(shapes[name] for name in self.graph.inputs)
+        inputs = key(shapes[name] for name in self.graph.inputs)
         run = _Run(self, shapes, self._patterns.get(inputs))
         timeline = run.timeline()
         run.end()
@@ -137,7 +137,7 @@ class _Run:
         if kind not in (NEW, OUTPUT):
             return
         size = self.graph.nbytes(name, self.shapes[name])
-        patterned = kind == NEW and self.known is not None
+        patterned = kind == NEW and self.known is not None and self.known.holds(name, size)
         self.live[name] = (None if patterned else self.arena.take(size), size, at)
         if kind == NEW:
             self.pattern.allocate(name, size)

@@ -112,7 +112,7 @@ def transformer(width: int = 64, heads: int = 4, layers: int = 2, length: int = 
     return made.model("transformer", {"x": ["batch", length, width]}, {"y": made.node("ReduceMean", flow, axes=[1])})
 
 
-def _attention(made: Builder, flow: str, width: int, heads: int) -> str:
+def _attention(made: Builder, flow: str, width: int, heads: int, mask: str | None = None) -> str:
     query, key, value = (
         made.node(
             "Transpose",
@@ -123,13 +123,35 @@ def _attention(made: Builder, flow: str, width: int, heads: int) -> str:
     )
     scores = made.node("MatMul", query, made.node("Transpose", key, perm=[0, 1, 3, 2]))
     scaled = made.node("Div", scores, made.constant(np.float32((width // heads) ** 0.5)))
-    mixed = made.node("MatMul", made.node("Softmax", scaled, axis=-1), value)
+    masked = made.node("Add", scaled, mask) if mask else scaled
+    mixed = made.node("MatMul", made.node("Softmax", masked, axis=-1), value)
     joined = made.node("Reshape", made.node("Transpose", mixed, perm=[0, 2, 1, 3]), made.numbers(0, 0, width))
     return made.dense(joined, width, width)
 
 
 def _normed(made: Builder, flow: str, width: int) -> str:
     return made.node("LayerNormalization", flow, made.weight(width), made.weight(width), axis=-1)
+
+
+def bert(width: int = 64, heads: int = 4, length: int = 16) -> onnx.ModelProto:
+    """Token numbers to embeddings, a mask, and the Gelu that exporters spell out with Erf."""
+    made = Builder()
+    tokens = made.node("Cast", "tokens", to=INT64)
+    flow = made.node("Add", made.node("Gather", made.weight(100, width), tokens), made.weight(length, width))
+    flow = _normed(made, flow, width)
+    mask = made.node("Unsqueeze", made.node("Cast", made.node("Cast", "mask", to=INT64), to=FLOAT), made.numbers(1, 2))
+    mask = made.node("Mul", made.node("Sub", made.constant(np.float32(1)), mask), made.constant(np.float32(-1e4)))
+    for _ in range(2):
+        flow = _normed(made, made.node("Add", flow, _attention(made, flow, width, heads, mask)), width)
+        wide = made.dense(flow, width, 4 * width)
+        bent = made.node("Erf", made.node("Div", wide, made.constant(np.float32(2**0.5))))
+        gelu = made.node("Mul", wide, made.node("Add", bent, made.constant(np.float32(1))))
+        half = made.node("Mul", gelu, made.constant(np.float32(0.5)))
+        flow = _normed(made, made.node("Add", flow, made.dense(half, 4 * width, width)), width)
+    first = made.node("Gather", flow, made.constant(np.array(0)), axis=1)
+    scores = made.node("Tanh", made.dense(first, width, width))
+    inputs: dict[str, Sequence[int | str]] = {"tokens": ["batch", length], "mask": ["batch", length]}
+    return made.model("bert", inputs, {"y": made.dense(scores, width, 2)}, kind=onnx.TensorProto.INT32)
 
 
 def lstm(hidden: int = 24, length: int = 20, inside: int = 16) -> onnx.ModelProto:
@@ -219,6 +241,7 @@ def reshaper(length: int = 16, width: int = 32) -> onnx.ModelProto:
 
 
 ZOO: Mapping[str, Callable[[], onnx.ModelProto]] = {
+    "bert": bert,
     "dense_net": dense_net,
     "depthwise": depthwise,
     "depthwise_32": lambda: depthwise(32),
