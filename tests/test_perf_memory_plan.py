@@ -1,5 +1,6 @@
 """The plan, the memory pattern and the shapes, on graphs small enough to do by hand."""
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -83,7 +84,7 @@ def test_an_alias_keeps_its_source_alive(tmp_path: Path) -> None:
 
 def test_a_freed_buffer_of_the_same_shape_is_taken_again_the_latest_first(tmp_path: Path) -> None:
     names = ["x", "a", "b", "c", "d", "y"]
-    nodes = [_node("Exp", source, to=made) for source, made in zip(names, names[1:], strict=False)]
+    nodes = [_node("Exp", source, to=made) for source, made in itertools.pairwise(names)]
     _, made = _planned(tmp_path, nodes)
     # Two buffers in turns: `c` finds `a` free, `d` finds `b`.
     assert [made.buffers[name] for name in "abcd"] == ["a", "b", "a", "b"]
@@ -95,7 +96,7 @@ def test_a_shape_that_is_known_only_at_run_time_is_equal_to_none(tmp_path: Path)
         _node("Exp", "x", to="a"),
         _node("Shape", "a", to="s"),
         _node("Reshape", "a", "s", to="r"),
-        *(_node("Exp", source, to=made) for source, made in zip(names, names[1:], strict=False)),
+        *(_node("Exp", source, to=made) for source, made in itertools.pairwise(names)),
         _node("Exp", "d", to="y"),
     ]
     _, made = _planned(tmp_path, nodes)
@@ -165,7 +166,7 @@ def test_what_is_no_batch_size_is_refused(text: str) -> None:
 
 def test_a_chain_needs_two_tensors_at_a_time(tmp_path: Path) -> None:
     names = ["x", "a", "b", "c", "y"]
-    nodes = [_node("Exp", source, to=made) for source, made in zip(names, names[1:], strict=False)]
+    nodes = [_node("Exp", source, to=made) for source, made in itertools.pairwise(names)]
     found = Model.of(_graph(tmp_path, nodes)).at(8, {})
     assert (found.lower_bound, found.packed) == (2 * 8 * KIB, 2 * 8 * KIB)
     assert found.activations_peak == 2 * 8 * KIB
@@ -190,7 +191,7 @@ def test_an_offset_plan_is_sound_and_not_below_what_is_live(name: str, tmp_path:
 
 def test_the_names_at_the_peak_are_of_tensors_that_live_there(tmp_path: Path) -> None:
     names = ["x", "a", "b", "c", "d"]
-    nodes = [_node("Exp", source, to=made) for source, made in zip(names, names[1:], strict=False)]
+    nodes = [_node("Exp", source, to=made) for source, made in itertools.pairwise(names)]
     found = Model.of(_graph(tmp_path, [*nodes, _node("Concat", "d", "d", to="y", axis=1)])).at(8, {})
     # `d` lives in the buffer that `b` had first.
     assert [(tenant.tensor, tenant.bytes) for tenant in found.tenants] == [("y", 16 * KIB), ("d", 8 * KIB)]

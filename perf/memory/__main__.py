@@ -77,6 +77,7 @@ def _print(model: Model, sizes: Sequence[int], dims: Mapping[str, int]) -> None:
     found = [model.at(size, dims) for size in track(sizes, description="planning", transient=True)]
     console = terminal()
     console.print(_table(found))
+    console.print(f"One session that runs all of these sizes holds {model.held_after(sizes, dims) / MIB:,.2f} MiB.")
     console.print(_peak(found[-1]))
     if model.unchecked:
         named = ", ".join(f"{count} {operator}" for operator, count in sorted(model.unchecked.items()))
@@ -85,7 +86,7 @@ def _print(model: Model, sizes: Sequence[int], dims: Mapping[str, int]) -> None:
 
 def _table(found: Sequence[BatchMemory]) -> Table:
     table = Table(title="MiB", title_justify="left")
-    for column in ("batch", "weights", "activations", "arena holds", "all", "lower bound", "offset plan", "saves"):
+    for column in ("batch", "weights", "activations", "arena holds", "all", "lower bound", "offset plan", "would save"):
         table.add_column(column, justify="right")
     for one in found:
         sizes = (one.weights, one.activations_peak, one.arena_held, one.held, one.lower_bound, one.packed)

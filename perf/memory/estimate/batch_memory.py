@@ -81,9 +81,7 @@ class Model:
     ) -> "Model":
         """Read an ONNX file; raises `Mistake` where onnxruntime cannot."""
         graph = Graph.of(path, level)
-        return cls(
-            graph=graph, plan=plan(graph), weights=weights(graph), threads=threads, pattern=pattern, rules=rules
-        )
+        return cls(graph=graph, plan=plan(graph), weights=weights(graph), threads=threads, pattern=pattern, rules=rules)
 
     @property
     def unchecked(self) -> dict[str, int]:
@@ -98,6 +96,11 @@ class Model:
         """The simulated runs of inputs of these shapes, one after the other in one session; raises as `shapes` does."""
         session = self._session(self.graph, self.plan)
         return [session.run(self.shapes(one).known) for one in inputs]
+
+    def held_after(self, sizes: Sequence[int], dims: Mapping[str, int]) -> int:
+        """Bytes held, weights and all, once one session ran each of these batch sizes twice, in turn."""
+        runs = self.runs([self.inputs(size, dims) for size in [*sizes, *sizes]])
+        return runs[-1].boundaries[-1].held + self.weights.outside
 
     def at(self, batch: int, dims: Mapping[str, int]) -> BatchMemory:
         """The memory of one batch size; raises as `inputs` and `shapes` do."""

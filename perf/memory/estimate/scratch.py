@@ -1,16 +1,14 @@
 """What a kernel takes from the arena while it runs, in order: its outputs, and buffers that it frees before it returns."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from math import prod
 
 import numpy as np
-import onnx
 
 from export.onnx_graph import attribute
 from perf.memory.estimate import convolution, recurrent
-from perf.memory.estimate.call import Call, Output, Scratch, Step
-from perf.memory.estimate.graph import ONNX_DOMAINS, Shape
+from perf.memory.estimate.call import Call, Scratch, Step
+from perf.memory.estimate.graph import ONNX_DOMAINS
 
 FLOAT = 4
 Kernel = Callable[[Call], list[Step]]

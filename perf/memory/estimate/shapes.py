@@ -26,7 +26,9 @@ def inputs_at(graph: Graph, batch: int, dims: Mapping[str, int]) -> dict[str, Sh
     """
     batched = batch_dim(graph, dims)
     return {
-        value.name: tuple(_size(value, axis, batch, batched, dims) for axis in range(len(value.type.tensor_type.shape.dim)))
+        value.name: tuple(
+            _size(value, axis, batch, batched, dims) for axis in range(len(value.type.tensor_type.shape.dim))
+        )
         for value in _inputs(graph)
     }
 
