@@ -60,7 +60,7 @@ class BatchMemory:
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """A model read for estimates. `threads` are those of the session's intra-op pool; `pattern` is its memory pattern."""
+    """A model read for estimates. `threads` are those of the session's intra-op pool, `pattern` its memory pattern."""
 
     graph: Graph
     plan: Plan
@@ -140,7 +140,7 @@ class Model:
         return shapes
 
     def apart(self, shapes: Shapes) -> list[Buffer]:
-        """The tensors with real shapes, none in the freed buffer of another, and the scratch, as an offset planner sees it.
+        """The tensors with real shapes, none in the freed buffer of another, and the scratch: as offsets are planned.
 
         Time i is the run of node i. A buffer that node i makes is live with all that the node reads.
         """

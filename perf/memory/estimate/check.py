@@ -1,9 +1,9 @@
 """Compare the estimate with onnxruntime's own profile, at the boundary of every node, to the byte.
 
-`python -m perf.memory.estimate.check` checks the networks of the zoo and the models of the repository that it finds, and
-writes each to perf/results/memory/estimate; what did not change is not run again. Two settings: `basic`, one run in a
-fresh session per batch size, without memory pattern; and `served`, as onnxruntime is by default and in Triton, with all
-optimisations and memory pattern: two runs per batch size, and all sizes in one session, twice.
+`python -m perf.memory.estimate.check` checks the networks of the zoo and the models of the repository that are there,
+and writes each to perf/results/memory/estimate; what did not change is not run again. Two settings: `basic`, one run in
+a fresh session per batch size, without memory pattern; and `served`, as onnxruntime is by default and in Triton, with
+all optimisations and memory pattern: two runs per batch size, and all sizes in one session, twice.
 """
 
 import json
@@ -116,8 +116,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     said = "of the zoo or the repository, or NAME=FILE.onnx (default: all that are there)"
     parser.add_argument("models", nargs="*", metavar="MODEL", help=said)
     arguments = parser.parse_args(argv)
-    command = ("python", "-m", "perf.memory.estimate.check", *arguments.models)
+    # A file of the person's own is named, not where it is.
+    named = [f"{label}={Path(given).name}" if given else label for label, _, given in map(_parts, arguments.models)]
+    command = ("python", "-m", "perf.memory.estimate.check", *named)
     return guarded(lambda: _check_all(arguments.models or _default(), command))
+
+
+def _parts(name: str) -> tuple[str, str, str]:
+    return name.partition("=")
 
 
 def _default() -> list[str]:

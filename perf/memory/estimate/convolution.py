@@ -26,7 +26,7 @@ def conv(call: Call) -> list[Step]:
 def working_floats(call: Call) -> int:
     """Elements of the buffer into which the input is spread out for the matrix product."""
     weight, output = call.shape(1), call.shapes[call.node.output[0]]
-    groups, kernel = call.attribute("group", 1), weight[2:]
+    groups, kernel = int(call.attribute("group", 1)), weight[2:]
     filters, pixels = weight[0] // groups, prod(output[2:])
     depth = prod(weight[1:])
     if _direct(call):

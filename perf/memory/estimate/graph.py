@@ -21,8 +21,9 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Graph:
-    """`name` is the file's; `nodes` in order of execution, `loaded` in that of their index; `values` by tensor name; the `weights` are constants that no request brings.
+    """`name` is the file's; `nodes` in order of execution, `loaded` in that of their index; `values` by tensor name.
 
+    `weights` are constants that no request brings.
     A name in `inputs`, `outputs` or `weights` has a `Value` as well.
     """
 

@@ -29,7 +29,7 @@ def measure(
     pattern: bool = False,
     shared_arena: bool = False,
 ) -> list[list[Boundary]]:
-    """Run the model on each of these inputs in turn, in a fresh session on the CPU: what the profile says at every node.
+    """Run the model on each of these inputs in turn, in a fresh session on the CPU: what its profile says.
 
     `shared_arena` uses the arena that was registered for the whole process, with its strategy.
     """

@@ -1,8 +1,8 @@
 """Check every operator's kernel against onnxruntime: the estimate, and a real run, of each node test that onnx has.
 
-`python -m perf.memory.estimate.operators` writes what was exact and every mismatch to perf/results/memory/operators.json.
-A test's node stands between Transposes that copy, as only the buffers between nodes are planned. Inputs behind the first
-are constants where that is needed to know the shapes: axes, sizes, indices.
+`python -m perf.memory.estimate.operators` writes what was exact, and every mismatch, to a record. A test's node stands
+between Transposes that copy, as only the buffers between nodes are planned. Each is run twice: with all inputs fed, and
+with those behind the first as constants, as axes and sizes are.
 """
 
 import json
@@ -62,12 +62,13 @@ def cases(*, constant: bool) -> Iterator[Case]:
         tests = collect_testcases(None)
     for test in tests:
         model = test.model
-        tensors = [*model.graph.input, *model.graph.output] if model is not None else []
-        if len(tensors) > 1 and len(model.graph.node) == 1 and all(one.type.HasField("tensor_type") for one in tensors):
+        if model is None or not test.data_sets or len(model.graph.node) != 1:
+            continue
+        tensors = [*model.graph.input, *model.graph.output]
+        if model.graph.input and all(one.type.HasField("tensor_type") for one in tensors):
+            names = [one.name for one in model.graph.input]
             values = [_array(value) for value in test.data_sets[0][0]]
-            yield _case(
-                test.name, model, dict(zip([one.name for one in model.graph.input], values, strict=False)), constant
-            )
+            yield _case(test.name, model, dict(zip(names, values, strict=False)), constant)
 
 
 def check(case: Case) -> Outcome:
@@ -124,7 +125,7 @@ def _check_all() -> None:
         if counts["mismatch"] or not counts["exact"]:
             table.add_row(operator, *(str(counts[kind]) for kind in kinds))
     terminal().print(table)
-    terminal().print(f"{len(content['checked'])} operators exact in every test: {RECORD}")
+    terminal().print(f"{len(checked(outcomes))} operators exact in every test: {RECORD}")
 
 
 def _line(one: Outcome) -> str:

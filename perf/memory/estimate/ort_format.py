@@ -1,18 +1,19 @@
-"""onnxruntime's own file format (.ort): the index of each node, and every tensor's type and shape as its planner sees it.
+"""onnxruntime's own file format (.ort): each node's index, and each tensor's type and shape as the planner sees it.
 
 The flatbuffers readers come with onnxruntime, for its tools.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import onnxruntime.tools.ort_format_model  # noqa: F401 - puts the readers on the path
-from ort_flatbuffers_py.fbs.DimensionValueType import DimensionValueType
-from ort_flatbuffers_py.fbs.Graph import Graph
-from ort_flatbuffers_py.fbs.InferenceSession import InferenceSession
-from ort_flatbuffers_py.fbs.TensorTypeAndShape import TensorTypeAndShape
-from ort_flatbuffers_py.fbs.TypeInfo import TypeInfo
-from ort_flatbuffers_py.fbs.TypeInfoValue import TypeInfoValue
+from ort_flatbuffers_py.fbs.DimensionValueType import DimensionValueType  # type: ignore[import-not-found]
+from ort_flatbuffers_py.fbs.Graph import Graph  # type: ignore[import-not-found]
+from ort_flatbuffers_py.fbs.InferenceSession import InferenceSession  # type: ignore[import-not-found]
+from ort_flatbuffers_py.fbs.TensorTypeAndShape import TensorTypeAndShape  # type: ignore[import-not-found]
+from ort_flatbuffers_py.fbs.TypeInfo import TypeInfo  # type: ignore[import-not-found]
+from ort_flatbuffers_py.fbs.TypeInfoValue import TypeInfoValue  # type: ignore[import-not-found]
 
 Dims = tuple[int | str | None, ...]
 """A shape as onnxruntime knows it: a number, the name of a dynamic dimension, or None for one it knows nothing of."""
@@ -55,7 +56,7 @@ def _value(info: TypeInfo | None) -> Value:
     return Value(type=tensor.ElemType(), dims=dims)
 
 
-def _dim(value: "object") -> int | str | None:
+def _dim(value: Any) -> int | str | None:
     kind = value.DimType()
     if kind == DimensionValueType.VALUE:
         return int(value.DimValue())

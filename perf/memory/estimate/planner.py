@@ -20,7 +20,7 @@ NEW, REUSE, OUTPUT, GIVEN = "new", "reuse", "output", "given"
 class Plan:
     """`kinds`: what a tensor gets, NEW, REUSE, OUTPUT (one of the model's, never shared) or GIVEN (input or weight).
 
-    `buffers` maps a tensor to the tensor whose buffer it lives in, itself for a new one. `released[i]` names the buffers
+    `buffers` maps a tensor to the one whose buffer it lives in, itself for a new one. `released[i]` names the buffers
     that go back to the arena after node i of the order of execution.
     """
 

@@ -1,4 +1,4 @@
-"""What a kernel takes from the arena while it runs, in order: its outputs, and buffers that it frees before it returns."""
+"""What a kernel takes from the arena while it runs, in order: its outputs, and buffers that it frees itself."""
 
 from collections.abc import Callable, Mapping
 from math import prod

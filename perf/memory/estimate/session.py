@@ -1,4 +1,4 @@
-"""onnxruntime sessions that are made and never run: the graph that it optimises a model to, and the shapes it infers."""
+"""onnxruntime sessions that are made and never run: the graph that a model is optimised to, and inferred shapes."""
 
 import tempfile
 from dataclasses import dataclass

@@ -36,14 +36,19 @@ def inputs_at(graph: Graph, batch: int, dims: Mapping[str, int]) -> dict[str, Sh
 def infer(graph: Graph, inputs: Mapping[str, Shape]) -> Shapes:
     """Every tensor's shape, given those of the inputs.
 
-    onnxruntime infers, with constants folded; what it leaves open is asked of onnx's own inference with data propagation.
+    onnxruntime infers, with constants folded; what it leaves open is asked of onnx's own inference, with data
+    propagation.
     """
     fixed = _fixed(graph, inputs)
     shapes = session.inferred(fixed)
     if not all(map(_whole, shapes.values())):
         shapes = {**_by_onnx(fixed), **{name: shape for name, shape in shapes.items() if _whole(shape)}}
     shapes |= {name: tuple(tensor.dims) for name, tensor in graph.weights.items()}
-    known = {name: tuple(map(int, shape)) for name, shape in shapes.items() if shape is not None and _whole(shape)}
+    known = {
+        name: tuple(dim for dim in shape if isinstance(dim, int))
+        for name, shape in shapes.items()
+        if shape is not None and _whole(shape)
+    }
     made = [name for node in graph.nodes for name in node.output if name]
     return Shapes(known=known, unknown=tuple(name for name in made if name not in known))
 

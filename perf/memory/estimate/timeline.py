@@ -21,7 +21,7 @@ class Boundary:
 
 @dataclass(frozen=True, kw_only=True)
 class Lifetime:
-    """A buffer: from node `first` to node `last` of the order of execution, both included; `tensor` is its first tenant.
+    """A buffer, from node `first` to node `last` of the order of execution, both included; `tensor` is its first one.
 
     A kernel's scratch, `scratch` true, has the name of the node's output.
     """
