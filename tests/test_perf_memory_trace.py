@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 from tiny_models import onnx_model
 
 from export.terminal import Mistake
@@ -138,7 +138,7 @@ def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
         helper.make_node("ReduceMean", ["gate"], ["mean"], axes=[1]),
         helper.make_node("Add", ["small", "mean"], ["y"]),
     ]
-    weights = onnx_weights()
+    weights = numpy_helper.from_array(np.zeros((1000, 10), np.float32), "w")
     onnx_model(folder, "tiny", nodes, dims=(1000, 10), initialisers=[weights])
     options = onnxruntime.SessionOptions()
     options.enable_mem_pattern = False
@@ -150,12 +150,6 @@ def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for _ in range(2):
         session.run(None, {"x": np.zeros((4, 1000), np.float32)})
     return Path(session.end_profiling())
-
-
-def onnx_weights() -> object:
-    from onnx import numpy_helper
-
-    return numpy_helper.from_array(np.zeros((1000, 10), np.float32), "w")
 
 
 def test_an_onnxruntime_profile_gives_back_every_tensor(profile: Path) -> None:

@@ -4,8 +4,9 @@ Event by event the program is compared with the plan; as long as they agree, an 
 request may be smaller than planned, so the plan of the largest batch serves all smaller ones. What is not in the plan:
 
 * an allocation too many, or too large, goes to a fallback arena, and the plan goes on;
-* where an inference differs from its first allocation on, or frees what the plan keeps, its rest uses the region as a
-  heap (tightest gap), and the arena for what does not fit. With nothing live, the plan starts over.
+* where an inference differs from its first allocation on, frees what the plan keeps, or begins before the one before it
+  has ended, the region becomes a heap (tightest gap), and the arena serves what does not fit. Once nothing of it is
+  live, the plan starts over.
 
 No answer ever overlaps a live one: on the plan because every event so far was the planned one, off it because the live
 spans are known then.
@@ -48,6 +49,8 @@ class Planned:
         )
         count = len(plan.sizes)
         self._off = count
+        # From here on the plan only frees: the inference itself is over.
+        self._tail = max((place + 1 for place, size in enumerate(plan.sizes) if size >= 0), default=0)
         self._next = (*range(1, count), 0) if count else ()
         self._at = 0
         # Off the plan: the live spans of the region, by address.
@@ -70,7 +73,11 @@ class Planned:
             self._free_unplanned(address)
 
     def _allocate_unplanned(self, size: int) -> int:
-        if self._at == 0 and not self._in_fallback:
+        if self._at == self._off and not self._live and rounded(size, ALIGNMENT) == self._sizes[0]:
+            # Something stays in the arena, but this looks like the recorded inference again.
+            self._at = self._next[0]
+            return self._addresses[0]
+        if self._at == 0 or self._tail <= self._at < self._off:
             self._depart()
         if self._at == self._off:
             gap = self._tightest(rounded(size, ALIGNMENT))
