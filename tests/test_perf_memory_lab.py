@@ -39,7 +39,7 @@ def test_a_replay_samples_what_is_live_held_and_free() -> None:
     assert sorted(found.regions.values()) == [4 * KIB, 8 * KIB]
 
 
-class Wrong:
+class Wrong(Allocator):
     """Gives every buffer the same address."""
 
     def __init__(self, device: Device) -> None:

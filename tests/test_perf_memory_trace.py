@@ -162,7 +162,7 @@ def test_an_onnxruntime_profile_gives_back_every_tensor(profile: Path) -> None:
     assert sorted(set(sizes)) == [mean, small, large]
     assert trace.unmatched == ()
     assert sizes.count(large) in (2, 3)
-    assert trace.live_peak_bytes in (2 * large, 2 * large + small, 3 * large)
+    assert 2 * large <= trace.live_peak_bytes <= 3 * large + small + mean
 
 
 def test_an_onnxruntime_profile_agrees_with_the_arena_at_every_node(profile: Path) -> None:

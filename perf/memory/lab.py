@@ -18,7 +18,7 @@ from perf.memory import memory_map, study
 from perf.memory.allocators.device import DeviceCosts
 from perf.memory.replay import Replay
 from perf.memory.study import Study
-from perf.memory.trace.reading import read
+from perf.memory.trace.reading import named
 from perf.memory.trace.trace import Trace
 from perf.memory.trial import PLANNED
 
@@ -30,9 +30,7 @@ def traces(paths: Sequence[Path]) -> dict[str, Trace]:
     """Every trace of the files that has allocations, by the file's name; raises `Mistake`."""
     found: dict[str, Trace] = {}
     for path in paths:
-        several = [trace for trace in read(path) if trace.allocations]
-        for number, trace in enumerate(several):
-            found[path.stem if len(several) == 1 else f"{path.stem}-{number}"] = trace
+        found |= named(path)
     if not found:
         raise Mistake(f"{', '.join(map(str, paths))}: no allocations in any of them.")
     return found

@@ -51,6 +51,7 @@ def replay(trace: Trace, allocator: Allocator) -> Replay:
     live_bytes = 0
     every = max(1, trace.moments // MOST_SAMPLES)
     number_of = {id(one): number for number, one in enumerate(trace.allocations)}
+    allocator.begin()
     for moment, (allocated, one) in enumerate(trace.events()):
         number = number_of[id(one)]
         if allocated:
@@ -125,6 +126,7 @@ def _pass(calls: Sequence[tuple[int, int]], allocator: Allocator) -> float:
     addresses = [0] * len(calls)
     allocate, free = allocator.allocate, allocator.free
     started = time.perf_counter()
+    allocator.begin()
     for number, size in calls:
         if size:
             addresses[number] = allocate(size)

@@ -5,6 +5,7 @@ Steps and constants from c10/cuda/CUDACachingAllocator.cpp, for one stream and w
 
 from dataclasses import dataclass
 
+from perf.memory.allocators.allocator import Allocator
 from perf.memory.allocators.blocks import Block, Blocks
 from perf.memory.allocators.device import Device, OutOfMemory, rounded
 
@@ -29,7 +30,7 @@ class CachingRules:
     collection_threshold: float = 0.0
 
 
-class Caching:
+class Caching(Allocator):
     """One stream's view of the allocator of one device."""
 
     def __init__(self, device: Device, rules: CachingRules | None = None) -> None:

@@ -5,8 +5,9 @@ request may be smaller than planned, so the plan of the largest batch serves all
 
 * an allocation too many, or too large, goes to a fallback arena, and the plan goes on;
 * where an inference differs from its first allocation on, frees what the plan keeps, or begins before the one before it
-  has ended, the region becomes a heap (tightest gap), and the arena serves what does not fit. Once nothing of it is
-  live, the plan starts over.
+  has ended, the region becomes a heap (tightest gap), and the arena serves what does not fit.
+
+The plan starts over when nothing is live, or nothing of its region and an inference begins.
 
 No answer ever overlaps a live one: on the plan because every event so far was the planned one, off it because the live
 spans are known then.
@@ -14,7 +15,9 @@ spans are known then.
 
 import bisect
 from dataclasses import dataclass
+from itertools import accumulate
 
+from perf.memory.allocators.allocator import Allocator
 from perf.memory.allocators.bfc import onnxruntime_same
 from perf.memory.allocators.device import ALIGNMENT, Device, rounded
 from perf.memory.allocators.plan import Plan
@@ -31,7 +34,7 @@ class Unplanned:
     """How often an inference left the plan."""
 
 
-class Planned:
+class Planned(Allocator):
     """Takes its region when it is made. `unplanned` counts what the plan did not foresee."""
 
     def __init__(self, device: Device, plan: Plan) -> None:
@@ -52,9 +55,17 @@ class Planned:
         # From here on the plan only frees: the inference itself is over.
         self._tail = max((place + 1 for place, size in enumerate(plan.sizes) if size >= 0), default=0)
         self._next = (*range(1, count), 0) if count else ()
+        # Whether nothing planned is live in front of an event.
+        live = list(accumulate((1 if size >= 0 else -1 for size in plan.sizes), initial=0))
+        self._idle = tuple(one == 0 for one in live)
         self._at = 0
         # Off the plan: the live spans of the region, by address.
         self._live: list[tuple[int, int]] = []
+
+    def begin(self) -> None:
+        """Start the plan over, if nothing in its region is live."""
+        if not self._live if self._at == self._off else self._idle[self._at]:
+            self._at = 0
 
     def allocate(self, size: int) -> int:
         """The planned address; else a gap of the region or the fallback arena."""
@@ -73,11 +84,7 @@ class Planned:
             self._free_unplanned(address)
 
     def _allocate_unplanned(self, size: int) -> int:
-        if self._at == self._off and not self._live and rounded(size, ALIGNMENT) == self._sizes[0]:
-            # Something stays in the arena, but this looks like the recorded inference again.
-            self._at = self._next[0]
-            return self._addresses[0]
-        if self._at == 0 or self._tail <= self._at < self._off:
+        if self._at != self._off and (self._idle[self._at] or self._at >= self._tail):
             self._depart()
         if self._at == self._off:
             gap = self._tightest(rounded(size, ALIGNMENT))
