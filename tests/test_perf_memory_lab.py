@@ -21,8 +21,9 @@ from perf.memory.trial import PLANNED, allocators, trial
 KIB = 1024
 SIZES = {"a": 4 * KIB, "b": 8 * KIB, "c": 2 * KIB}
 TRACE = trace_of(["+a", "+b", "-a", "+c", "-b"], SIZES)
-RECORDED = sorted(Path("perf/results/memory/traces").glob("*.json"))
-RECORDS = sorted(Path("perf/results/memory").glob("*.json"))
+RESULTS = Path(__file__).parent.parent / "perf" / "results" / "memory"
+RECORDED = sorted((RESULTS / "traces").glob("*.json"))
+RECORDS = sorted(RESULTS.glob("*.json"))
 
 
 def test_a_replay_samples_what_is_live_held_and_free() -> None:
@@ -100,7 +101,8 @@ def test_pictures_are_drawn_and_equal_for_equal_replays(tmp_path: Path, suffix: 
     for draw in ("one", "two"):
         memory_map.maps("trace", replays, trace.live_peak_bytes, tmp_path / f"{draw}-map.{suffix}")
         memory_map.held("trace", replays, tmp_path / f"{draw}-held.{suffix}")
-    for kind in ("map", "held"):
+        memory_map.scattered("trace", replays, tmp_path / f"{draw}-scattered.{suffix}")
+    for kind in ("map", "held", "scattered"):
         one, two = ((tmp_path / f"{draw}-{kind}.{suffix}").read_bytes() for draw in ("one", "two"))
         assert one == two
         assert len(one) > 5000
@@ -114,7 +116,9 @@ def test_the_program_compares_records_and_resumes(tmp_path: Path, capsys: pytest
     assert lab.main([*arguments, "--pictures", str(tmp_path / "pictures"), "--format", "svg"]) == 0
     printed = capsys.readouterr().out
     assert all(name in printed for name in (*ONLINE, PLANNED, "offline: minimalloc", "twice the batch"))
-    assert {one.name for one in (tmp_path / "pictures").iterdir()} == {"small-map.svg", "small-held.svg"}
+    assert {one.name for one in (tmp_path / "pictures").iterdir()} == {
+        f"small-{kind}.svg" for kind in ("map", "held", "scattered")
+    }
     record = tmp_path / "results" / "small.json"
     written = record.read_bytes()
     assert lab.main(arguments) == 0
@@ -171,6 +175,13 @@ def test_every_record_shows_the_plan_no_slower_than_bfc(path: Path) -> None:
     by_name = {row.allocator: row for row in found.trials}
     assert by_name[PLANNED].operation_us <= by_name["tensorflow bfc"].operation_us
     assert by_name[PLANNED].later_operation_us <= by_name["tensorflow bfc"].later_operation_us
+
+
+@pytest.mark.parametrize("name", ["resnet50-eager-8", "text_recognition-eager-8", "text_recognition_512-eager-8"])
+def test_a_caching_allocator_calls_the_device_ten_times_less_than_none(name: str) -> None:
+    (trace,) = read(RESULTS / "traces" / f"{name}.json")
+    results = [trial(trace, one, ONLINE[one], DeviceCosts())[0] for one in ("pytorch caching", "naive")]
+    assert 10 * results[0].first_calls <= results[1].first_calls == 2 * len(trace.allocations)
 
 
 def test_there_are_recorded_inferences() -> None:

@@ -64,6 +64,17 @@ def test_an_extra_buffer_falls_back_and_the_plan_goes_on() -> None:
     assert allocator.unplanned.fallbacks == 1
 
 
+def test_an_extra_buffer_while_nothing_is_live_is_one_too_many_the_first_time() -> None:
+    pause = trace_of(["+a", "-a", "+b", "-b"], SIZES)
+    allocator = serving(pause)
+    sizes = SIZES | {"x": 100 * KIB, "y": 100 * KIB}
+    for _ in range(2):
+        inference(allocator, "+a -a +x +b -b -x", sizes)
+    assert allocator.unplanned == Unplanned(fallbacks=2, fallback_bytes=200 * KIB)
+    inference(allocator, "+a -a +x +y +b -b -x -y", sizes)
+    assert allocator.unplanned == Unplanned(in_region=1, fallbacks=4, fallback_bytes=400 * KIB, departures=1)
+
+
 def test_a_larger_batch_takes_the_region_as_a_heap_and_then_the_plan_starts_over() -> None:
     allocator = serving()
     inference(allocator, AS_PLANNED, {name: 2 * size for name, size in SIZES.items()})

@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = program_parser("python -m perf.memory.lab", __doc__, example=example)
     parser.add_argument("traces", nargs="+", type=Path, metavar="TRACE", help="files of any of these tools")
     parser.add_argument("--results", type=Path, default=FOLDER, help=f"folder of the records (default: {FOLDER})")
-    parser.add_argument("--pictures", type=Path, metavar="FOLDER", help="draw memory maps and held bytes into it")
+    parser.add_argument("--pictures", type=Path, metavar="FOLDER", help="draw maps and the course of time into it")
     parser.add_argument("--maps", nargs="+", default=MAPPED, metavar="ALLOCATOR", help="allocators to map")
     parser.add_argument("--format", choices=("png", "svg"), default="png", help="of the pictures (default: png)")
     parser.add_argument(
@@ -139,6 +139,7 @@ def _draw(
     chosen = {one: replays[one] for one in mapped}
     memory_map.maps(name, chosen, trace.live_peak_bytes, folder / f"{name}-map.{suffix}")
     memory_map.held(name, replays, folder / f"{name}-held.{suffix}")
+    memory_map.scattered(name, replays, folder / f"{name}-scattered.{suffix}")
 
 
 def table(one: Study) -> Table:

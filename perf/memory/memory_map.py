@@ -1,6 +1,6 @@
-"""Pictures of a replay: the map of memory (time across, address up), and what is held over time."""
+"""Pictures of a replay: the map of memory (time across, address up), what is held, and how that is scattered."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import matplotlib as mpl
@@ -10,7 +10,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 
-from perf.memory.replay import Replay
+from perf.memory.replay import Replay, Sample
 from perf.memory.trial import PLANNED
 from perf.plots import COLOURS, GREY, INK, STYLE
 
@@ -37,21 +37,41 @@ def maps(title: str, replays: Mapping[str, Replay], load_bytes: int, path: Path)
 
 def held(title: str, replays: Mapping[str, Replay], path: Path) -> Path:
     """Bytes held by every allocator over the first pass, above the bytes that are live."""
-    with mpl.rc_context(STYLE | {"figure.facecolor": "white", "svg.hashsalt": title}):
+    some = next(iter(replays.values())).samples
+    live = ([one.moment for one in some], [one.live_bytes / MIB for one in some])
+    heading = f"{title}: what every allocator holds"
+    return _over_time(heading, "MiB held", replays, lambda one: one.held_bytes / MIB, path, live)
+
+
+def scattered(title: str, replays: Mapping[str, Replay], path: Path) -> Path:
+    """Fragmentation over the first pass: per cent of the free bytes that one request could not get."""
+    heading = f"{title}: free memory that is not in one piece"
+    return _over_time(heading, "% of the free bytes", replays, lambda one: 100 * one.scattered_share, path)
+
+
+def _over_time(
+    heading: str,
+    label: str,
+    replays: Mapping[str, Replay],
+    value: Callable[[Sample], float],
+    path: Path,
+    area: tuple[list[int], list[float]] | None = None,
+) -> Path:
+    """A stepped line per allocator, and grey what is live."""
+    with mpl.rc_context(STYLE | {"figure.facecolor": "white", "svg.hashsalt": heading}):
         figure = Figure(figsize=(9.0, 4.2), layout="constrained")
         axes = figure.subplots()
         for number, (name, found) in enumerate(replays.items()):
             moments = [one.moment for one in found.samples]
-            values = [one.held_bytes / MIB for one in found.samples]
-            style = "-" if number < len(LINES) else ":"
+            values = [value(one) for one in found.samples]
+            style = "-" if number < len(LINES) or name == PLANNED else ":"
             colour, width = (INK, 2.6) if name == PLANNED else (LINES[number % len(LINES)], 1.6)
             axes.step(moments, values, style, where="post", color=colour, linewidth=width, label=name)
-        some = next(iter(replays.values()))
-        live = [one.live_bytes / MIB for one in some.samples]
-        axes.fill_between([one.moment for one in some.samples], live, step="post", color=GREY, alpha=0.35, label="live")
-        axes.set(xlabel="events of the inference", ylabel="MiB held", ylim=(0, None))
+        if area is not None:
+            axes.fill_between(*area, step="post", color=GREY, alpha=0.35, label="live")
+        axes.set(xlabel="events of the inference", ylabel=label, ylim=(0, None))
         figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper")
-        figure.suptitle(f"{title}: what every allocator holds", fontsize=12, x=0.01, ha="left")
+        figure.suptitle(heading, fontsize=12, x=0.01, ha="left")
         return _saved(figure, path)
 
 

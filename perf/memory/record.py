@@ -1,8 +1,8 @@
 """Record the memory of served models: one inference by onnxruntime per batch size, as trace files.
 
-The arena's pattern planning is off, so that every tensor is asked for by itself; a warm-up run comes first. --read turns
-the files of other tools into trace files: TensorFlow logs, torch snapshots, and profiles, such as the one that
-`python -m export.eager_memory` makes of a torch model before its export.
+The arena's pattern planning is off, so that every tensor is asked for by itself; a warm-up run comes first.
+--read turns the files of other tools into trace files: TensorFlow logs, torch snapshots, and profiles, such as the one
+that `python -m export.eager_memory` makes of a torch model before its export.
 """
 
 import sys
@@ -59,9 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Record and write; exit code 2 for a user's mistake."""
     parser = program_parser("python -m perf.memory.record", __doc__, example="resnet50 --rows 1 8 32")
     parser.add_argument("models", nargs="*", metavar="MODEL", help="a model of the repository")
-    parser.add_argument(
-        "--read", nargs="+", type=Path, default=[], metavar="FILE", help="files of other tools to convert"
-    )
+    parser.add_argument("--read", nargs="+", type=Path, default=[], metavar="FILE", help="files of other tools")
     parser.add_argument("--rows", nargs="+", type=int, default=[1, 8], metavar="N", help="batch sizes (default: 1 8)")
     parser.add_argument("--optimisation", choices=sorted(OPTIMISATIONS), default="all", help="graph optimisation level")
     parser.add_argument("--to", type=Path, default=FOLDER, metavar="FOLDER", help=f"where to (default: {FOLDER})")

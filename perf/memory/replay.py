@@ -31,6 +31,12 @@ class Sample:
     held_bytes: int
     largest_gap_bytes: int
 
+    @property
+    def scattered_share(self) -> float:
+        """Share of the free bytes, 0 to 1, that one request could not get: 1 - largest gap / free."""
+        free = self.held_bytes - self.live_bytes
+        return 1 - self.largest_gap_bytes / free if free > 0 else 0.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class Replay:

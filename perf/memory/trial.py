@@ -10,7 +10,7 @@ from perf.memory.allocators.device import Device, DeviceCosts
 from perf.memory.allocators.plan import Plan
 from perf.memory.allocators.planned import Planned, Unplanned
 from perf.memory.locality import locality
-from perf.memory.replay import Replay, Sample, operation_us, overlaps, replay
+from perf.memory.replay import Replay, operation_us, overlaps, replay
 from perf.memory.trace.trace import Trace
 
 PLANNED = "planned"
@@ -70,7 +70,7 @@ def trial(trace: Trace, name: str, make: Callable[[Device], Allocator], costs: D
         operation_us=operation_us(trace, make, costs),
         calls_in_pass=len(trace.allocations) * 2,
         idle_share=_mean([1 - one.live_bytes / one.held_bytes for one in first.samples if one.held_bytes]),
-        scattered_share=_mean([_scattered(one) for one in first.samples]),
+        scattered_share=_mean([one.scattered_share for one in first.samples]),
         locality=locality(later, load),
         unplanned=allocator.unplanned if isinstance(allocator, Planned) else None,
     )
@@ -89,11 +89,6 @@ def _checked(name: str, trace: Trace, allocator: Allocator) -> Replay:
         ):
             raise Failure(f"{name}: buffer {one.number} lies outside every region of the device (a fault of ours).")
     return found
-
-
-def _scattered(sample: Sample) -> float:
-    free = sample.held_bytes - sample.live_bytes
-    return 1 - sample.largest_gap_bytes / free if free > 0 else 0.0
 
 
 def _mean(values: list[float]) -> float:

@@ -38,7 +38,7 @@ class Caching(Allocator):
         self.rules = rules or CachingRules()
         self._small, self._large = Blocks(), Blocks()
         self._pool_of: dict[int, Blocks] = {}
-        # For the collection: searches so far, and how many there were when a large block became free.
+        # For the collection: searches of the large pool, and how many there were when a block became free.
         self._searches = 0
         self._freed_at: dict[int, int] = {}
 
@@ -63,7 +63,7 @@ class Caching(Allocator):
         self._freed_at[block.address] = self._searches
 
     def _cached(self, pool: Blocks, need: int) -> Block | None:
-        self._searches += 1
+        self._searches += pool is self._large
         block = pool.smallest(need)
         top = self.rules.max_split_bytes
         if block is None or top is None:

@@ -59,13 +59,17 @@ class Planned(Allocator):
         live = list(accumulate((1 if size >= 0 else -1 for size in plan.sizes), initial=0))
         self._idle = tuple(one == 0 for one in live)
         self._at = 0
+        self._surprised = -1
         # Off the plan: the live spans of the region, by address.
         self._live: list[tuple[int, int]] = []
 
     def begin(self) -> None:
-        """Start the plan over, if nothing in its region is live."""
+        """Start the plan over, or leave it where something in its region is live."""
+        self._surprised = -1
         if not self._live if self._at == self._off else self._idle[self._at]:
             self._at = 0
+        elif self._at != self._off:
+            self._depart()
 
     def allocate(self, size: int) -> int:
         """The planned address; else a gap of the region or the fallback arena."""
@@ -85,7 +89,10 @@ class Planned(Allocator):
 
     def _allocate_unplanned(self, size: int) -> int:
         if self._at != self._off and (self._idle[self._at] or self._at >= self._tail):
-            self._depart()
+            # One too many, or another inference? At its start, or a second time at one place, it is another one.
+            if self._at in (0, self._surprised):
+                self._depart()
+            self._surprised = self._at
         if self._at == self._off:
             gap = self._tightest(rounded(size, ALIGNMENT))
             if gap is not None:
