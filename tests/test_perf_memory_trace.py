@@ -182,6 +182,27 @@ def test_an_onnxruntime_profile_agrees_with_the_arena_at_every_node(profile: Pat
     assert max(in_use) - weights == trace.live_peak_bytes
 
 
+def test_a_node_of_many_outputs_and_a_release_of_many_buffers_end_soon_with_a_remark() -> None:
+    def node(number: int, in_use: int, added: int, outputs: int) -> dict[str, object]:
+        values = {"mem_bytes_requested_in_use": str(in_use), "mem_requested_in_use_delta": str(added)}
+        values |= {"mem_in_use_delta": str(added), "provider": "CPUExecutionProvider"}
+        shapes = [{"float": [2 ** (at % 20)]} for at in range(outputs)]
+        return {"name": f"n{number}_kernel_time", "ts": number, "args": {**values, "output_type_shape": shapes}}
+
+    run = {"name": "model_run", "ts": 0, "dur": 1000}
+    nodes = [
+        node(1, 2001, 2001, 60),
+        *(node(at, 2001 + 4 * (at - 1), 4, 1) for at in range(2, 302)),
+        node(303, 3002, 0, 0),
+    ]
+    (trace,) = onnxruntime_profile.parse(json.dumps([run, *nodes]).encode())
+    assert [one.requested_bytes for one in trace.allocations] == [2001, *[4] * 300]
+    texts = [one.text for one in trace.remarks]
+    assert any("kept as one" in text for text in texts)
+    assert any("no 4 live buffers add up to" in text for text in texts)
+    assert trace.unmatched == ()
+
+
 @pytest.mark.parametrize(
     ("data", "text"),
     [
