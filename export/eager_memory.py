@@ -11,7 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.profiler import ProfilerActivity, profile
 
+from export import torch_onnx
 from export.catalogue import CATALOGUE, Reference
+from export.ragged_feed import is_ragged
 from export.repository import REPOSITORY, config_file, model_folder, read_config
 from export.samples import sample
 from export.terminal import Mistake, guarded, program_parser, terminal
@@ -41,12 +43,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _record(model: str, rows: int, path: Path) -> None:
     if model not in CATALOGUE:
-        raise Mistake(f"'{model}' is not exported from torch. Known: {', '.join(sorted(CATALOGUE))}.")
+        raise Mistake(f"'{model}' is not a model that is exported here. Known: {', '.join(sorted(CATALOGUE))}.")
     if rows < 1:
         raise Mistake(f"--rows {rows}: a batch has at least one row.")
     exporter = CATALOGUE[model]
-    reference = exporter.reference(exporter.recipe, exporter.weights_of(exporter.recipe))
     config = read_config(config_file(model_folder(model, REPOSITORY), None))
+    reference = exporter.reference(exporter.recipe, exporter.weights_of(exporter.recipe))
+    if is_ragged(config) or not isinstance(reference, torch_onnx.Reference):
+        raise Mistake(f"'{model}' is ragged or not a torch model, so it has no batch of rows to run in torch.")
     terminal().print(f"written: {record(reference, sample(config, rows=rows), path)}", markup=False)
 
 
