@@ -1,12 +1,13 @@
-"""Record the memory of a served model: one inference by onnxruntime per batch size, as trace files.
+"""Record the memory of served models: one inference by onnxruntime per batch size, as trace files.
 
-The arena's pattern planning is off, so that every tensor is asked for by itself; a warm-up run comes first. A torch
-model's own trace, before export: `python -m export.eager_memory`.
+The arena's pattern planning is off, so that every tensor is asked for by itself; a warm-up run comes first.
+--read turns the files of other tools into trace files: TensorFlow logs, torch snapshots, and profiles, such as the one
+that `python -m export.eager_memory` makes of a torch model before its export.
 """
 
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from export.repository import REPOSITORY, config_file, model_file, model_folder,
 from export.samples import sample
 from export.terminal import Mistake, guarded, program_parser, terminal
 from perf.memory.trace import onnxruntime_profile, trace_file
+from perf.memory.trace.reading import named
 from perf.memory.trace.trace import Trace
 
 FOLDER = Path("perf/results/memory/traces")
@@ -56,23 +58,32 @@ def record(model: str, rows: int, *, optimisation: str = "all", repository: Path
 def main(argv: Sequence[str] | None = None) -> int:
     """Record and write; exit code 2 for a user's mistake."""
     parser = program_parser("python -m perf.memory.record", __doc__, example="resnet50 --rows 1 8 32")
-    parser.add_argument("models", nargs="+", metavar="MODEL", help="a model of the repository")
+    parser.add_argument("models", nargs="*", metavar="MODEL", help="a model of the repository")
+    parser.add_argument("--read", nargs="+", type=Path, default=[], metavar="FILE", help="files of other tools")
     parser.add_argument("--rows", nargs="+", type=int, default=[1, 8], metavar="N", help="batch sizes (default: 1 8)")
     parser.add_argument("--optimisation", choices=sorted(OPTIMISATIONS), default="all", help="graph optimisation level")
     parser.add_argument("--to", type=Path, default=FOLDER, metavar="FOLDER", help=f"where to (default: {FOLDER})")
     arguments = parser.parse_args(argv)
     points = [(model, rows) for model in arguments.models for rows in arguments.rows]
-    return guarded(lambda: _record_all(points, arguments.optimisation, arguments.to))
+    return guarded(lambda: _write_all(points, arguments.optimisation, arguments.read, arguments.to))
 
 
-def _record_all(points: list[tuple[str, int]], optimisation: str, folder: Path) -> None:
+def _write_all(points: list[tuple[str, int]], optimisation: str, files: list[Path], folder: Path) -> None:
+    if not points and not files:
+        raise Mistake("nothing to record: name models of the repository, or files with --read.")
     table = Table("trace", "allocations", "live peak, bytes", "not freed", "remarks")
-    for model, rows in track(points, description="recording", transient=True):
-        trace = record(model, rows, optimisation=optimisation)
-        path = trace_file.write(trace, folder / f"{model}-onnxruntime-{rows}.json")
+    for name, trace in _traces(points, optimisation, files):
+        path = trace_file.write(trace, folder / f"{name}.json")
         counts = (len(trace.allocations), trace.live_peak_bytes, len(trace.unmatched), len(trace.remarks))
         table.add_row(str(path), *(f"{count:,}" for count in counts))
     terminal().print(table)
+
+
+def _traces(points: list[tuple[str, int]], optimisation: str, files: list[Path]) -> Iterator[tuple[str, Trace]]:
+    for model, rows in track(points, description="recording", transient=True):
+        yield f"{model}-onnxruntime-{rows}", record(model, rows, optimisation=optimisation)
+    for path in files:
+        yield from named(path).items()
 
 
 if __name__ == "__main__":

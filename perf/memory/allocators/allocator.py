@@ -10,6 +10,9 @@ class Allocator(Protocol):
 
     device: Device
 
+    def begin(self) -> None:
+        """A hint that an inference begins; only an allocator with a plan heeds it."""
+
     def allocate(self, size: int) -> int:
         """Address of `size` > 0 bytes; raises `OutOfMemory`."""
 

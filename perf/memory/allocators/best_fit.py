@@ -4,6 +4,7 @@ Boundary tags and bins are the neighbours and the order of `Blocks`. Without the
 requests under 256 bytes; without headers, which a device's memory cannot hold.
 """
 
+from perf.memory.allocators.allocator import Allocator
 from perf.memory.allocators.blocks import Block, Blocks
 from perf.memory.allocators.device import Device, rounded
 
@@ -16,7 +17,7 @@ TRIM_THRESHOLD_BYTES = 2 * 2**20
 ROOM_BYTES = 2**42
 
 
-class BestFit:
+class BestFit(Allocator):
     """The heap grows at its top by 64 KiB steps and shrinks when more than 2 MiB of its top are free."""
 
     def __init__(self, device: Device) -> None:

@@ -6,6 +6,7 @@ onnxruntime/core/framework/bfc_arena.cc.
 
 from dataclasses import dataclass
 
+from perf.memory.allocators.allocator import Allocator
 from perf.memory.allocators.blocks import Block, Blocks
 from perf.memory.allocators.device import Device, OutOfMemory, rounded
 
@@ -39,7 +40,7 @@ SAME_AS_REQUESTED = BfcRules(first_region_bytes=MIB, least_backpedal_bytes=8192,
 GROWTH_AFTER_SHRINK_BYTES = 2 * MIB
 
 
-class BfcArena:
+class BfcArena(Allocator):
     """One arena of at most `limit_bytes`, on a device that may itself have less.
 
     `in_use_bytes` counts whole chunks, as `bytes_in_use` of both frameworks does; so does its peak.

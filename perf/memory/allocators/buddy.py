@@ -2,13 +2,14 @@
 
 import bisect
 
+from perf.memory.allocators.allocator import Allocator
 from perf.memory.allocators.device import Device
 
 MIN_BLOCK_BYTES = 256
 FIRST_REGION_BYTES = 2 * 2**20
 
 
-class Buddy:
+class Buddy(Allocator):
     """Every block is a power of two and splits into two buddies, which merge when both are free.
 
     Regions grow as TensorFlow's do: 2 MiB, doubled until the request fits, the next one twice as large.

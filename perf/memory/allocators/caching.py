@@ -5,6 +5,7 @@ Steps and constants from c10/cuda/CUDACachingAllocator.cpp, for one stream and w
 
 from dataclasses import dataclass
 
+from perf.memory.allocators.allocator import Allocator
 from perf.memory.allocators.blocks import Block, Blocks
 from perf.memory.allocators.device import Device, OutOfMemory, rounded
 
@@ -29,7 +30,7 @@ class CachingRules:
     collection_threshold: float = 0.0
 
 
-class Caching:
+class Caching(Allocator):
     """One stream's view of the allocator of one device."""
 
     def __init__(self, device: Device, rules: CachingRules | None = None) -> None:
@@ -37,7 +38,7 @@ class Caching:
         self.rules = rules or CachingRules()
         self._small, self._large = Blocks(), Blocks()
         self._pool_of: dict[int, Blocks] = {}
-        # For the collection: searches so far, and how many there were when a large block became free.
+        # For the collection: searches of the large pool, and how many there were when a block became free.
         self._searches = 0
         self._freed_at: dict[int, int] = {}
 
@@ -62,7 +63,7 @@ class Caching:
         self._freed_at[block.address] = self._searches
 
     def _cached(self, pool: Blocks, need: int) -> Block | None:
-        self._searches += 1
+        self._searches += pool is self._large
         block = pool.smallest(need)
         top = self.rules.max_split_bytes
         if block is None or top is None:

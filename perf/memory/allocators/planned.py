@@ -4,8 +4,10 @@ Event by event the program is compared with the plan; as long as they agree, an 
 request may be smaller than planned, so the plan of the largest batch serves all smaller ones. What is not in the plan:
 
 * an allocation too many, or too large, goes to a fallback arena, and the plan goes on;
-* where an inference differs from its first allocation on, or frees what the plan keeps, its rest uses the region as a
-  heap (tightest gap), and the arena for what does not fit. With nothing live, the plan starts over.
+* where an inference differs from its first allocation on, frees what the plan keeps, or begins before the one before it
+  has ended, the region becomes a heap (tightest gap), and the arena serves what does not fit.
+
+The plan starts over when nothing is live, or nothing of its region and an inference begins.
 
 No answer ever overlaps a live one: on the plan because every event so far was the planned one, off it because the live
 spans are known then.
@@ -13,7 +15,9 @@ spans are known then.
 
 import bisect
 from dataclasses import dataclass
+from itertools import accumulate
 
+from perf.memory.allocators.allocator import Allocator
 from perf.memory.allocators.bfc import onnxruntime_same
 from perf.memory.allocators.device import ALIGNMENT, Device, rounded
 from perf.memory.allocators.plan import Plan
@@ -30,7 +34,7 @@ class Unplanned:
     """How often an inference left the plan."""
 
 
-class Planned:
+class Planned(Allocator):
     """Takes its region when it is made. `unplanned` counts what the plan did not foresee."""
 
     def __init__(self, device: Device, plan: Plan) -> None:
@@ -48,10 +52,24 @@ class Planned:
         )
         count = len(plan.sizes)
         self._off = count
+        # From here on the plan only frees: the inference itself is over.
+        self._tail = max((place + 1 for place, size in enumerate(plan.sizes) if size >= 0), default=0)
         self._next = (*range(1, count), 0) if count else ()
+        # Whether nothing planned is live in front of an event.
+        live = list(accumulate((1 if size >= 0 else -1 for size in plan.sizes), initial=0))
+        self._idle = tuple(one == 0 for one in live)
         self._at = 0
+        self._surprised = -1
         # Off the plan: the live spans of the region, by address.
         self._live: list[tuple[int, int]] = []
+
+    def begin(self) -> None:
+        """Start the plan over, or leave it where something in its region is live."""
+        self._surprised = -1
+        if not self._live if self._at == self._off else self._idle[self._at]:
+            self._at = 0
+        elif self._at != self._off:
+            self._depart()
 
     def allocate(self, size: int) -> int:
         """The planned address; else a gap of the region or the fallback arena."""
@@ -70,8 +88,11 @@ class Planned:
             self._free_unplanned(address)
 
     def _allocate_unplanned(self, size: int) -> int:
-        if self._at == 0 and not self._in_fallback:
-            self._depart()
+        if self._at != self._off and (self._idle[self._at] or self._at >= self._tail):
+            # One too many, or another inference? At its start, or a second time at one place, it is another one.
+            if self._at in (0, self._surprised):
+                self._depart()
+            self._surprised = self._at
         if self._at == self._off:
             gap = self._tightest(rounded(size, ALIGNMENT))
             if gap is not None:

@@ -1,5 +1,6 @@
 """Slabs of one size class each (Bonwick, "The Slab Allocator", USENIX 1994): a free list per class, no search."""
 
+from perf.memory.allocators.allocator import Allocator
 from perf.memory.allocators.device import Device, rounded
 
 MIN_CLASS_BYTES = 256
@@ -8,7 +9,7 @@ CLASSES_PER_POWER = 4
 SLAB_BYTES = 2 * 2**20
 
 
-class Slab:
+class Slab(Allocator):
     """A class whose objects are at most half a slab cuts slabs of 2 MiB; a larger one takes a region per object.
 
     What is freed waits in its class, the latest first. Nothing goes back to the device, nothing to another class.

@@ -27,7 +27,7 @@ def faults(placement: Placement, given: tuple[Buffer, ...], capacity: int | None
 
 
 def _overlaps(placement: Placement) -> list[Fault]:
-    """Every pair that shares time and memory, once: the live buffers of a slice of time, sorted by offset."""
+    """Pairs that share time and memory, none where there is none: the live buffers of a slice of time, by offset."""
     starts: dict[int, list[int]] = {}
     for number, one in enumerate(placement.buffers):
         starts.setdefault(one.lower, []).append(number)

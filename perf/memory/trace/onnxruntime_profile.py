@@ -29,8 +29,9 @@ ITEM_BYTES = {
     **dict.fromkeys(("float", "int32", "uint32"), 4),
     **dict.fromkeys(("double", "int64", "uint64"), 8),
 }
-# A release of more buffers than this at once is not matched by trying all sets of them.
+# Sets of buffers are tried for a release up to this many at once, and up to this many sets; the same for outputs.
 MOST_TOGETHER = 4
+MOST_SETS = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,6 +162,8 @@ def _release(ledger: Ledger, size: int, where: str) -> bool:
 def _matching(live_sizes: list[tuple[Key, int]], size: int) -> list[Key] | None:
     fitting = [one for one in live_sizes if one[1] <= size]
     for count in range(1, MOST_TOGETHER + 1):
+        if math.comb(len(fitting), count) > MOST_SETS:
+            break
         for chosen in combinations(fitting, count):
             if sum(one[1] for one in chosen) == size:
                 return [key for key, _ in chosen]
@@ -170,6 +173,8 @@ def _matching(live_sizes: list[tuple[Key, int]], size: int) -> list[Key] | None:
 def _adding_up(outputs: tuple[int, ...], added: int) -> tuple[int, ...] | None:
     """The largest part of `outputs` whose sizes make `added`; the others took over a buffer that was there."""
     for count in range(len(outputs), -1, -1):
+        if math.comb(len(outputs), count) > MOST_SETS:
+            break
         for chosen in combinations(outputs, count):
             if sum(chosen) == added:
                 return chosen

@@ -13,6 +13,12 @@ ADVICE = (
 )
 
 
+def named(path: Path) -> dict[str, Trace]:
+    """The traces of a file that have allocations, by the file's name, numbered where there are several."""
+    several = [trace for trace in read(path) if trace.allocations]
+    return {path.stem if len(several) == 1 else f"{path.stem}-{place}": one for place, one in enumerate(several)}
+
+
 def read(path: Path) -> tuple[Trace, ...]:
     """All traces of a file; raises `Mistake`."""
     data = content(path, ADVICE)
