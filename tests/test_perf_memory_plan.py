@@ -220,3 +220,26 @@ def test_a_shape_that_follows_from_values_is_reported(tmp_path: Path) -> None:
     model = Model.of(_graph(tmp_path, nodes))
     with pytest.raises(Failure, match=r"shapes of 2 tensors .* \(a of NonZero, y of Cast\)"):
         model.at(1, {})
+
+
+def test_a_constant_target_keeps_the_shapes_that_a_computed_one_loses(tmp_path: Path) -> None:
+    names = ["r", "b", "c", "d", "y"]
+    rest = [_node("Exp", source, to=made) for source, made in itertools.pairwise(names)]
+    reshape = _node("Reshape", "a", "target", to="r")
+    weights = {"target": np.array([0, -1])}
+    _, made = _planned(
+        tmp_path,
+        [_node("Exp", "x", to="a"), reshape, *rest],
+        inputs={"x": ["batch", 4, 8]},
+        weights=weights,
+    )
+    # `a` is free, but of another shape; `d` finds `b`.
+    assert [made.buffers[name] for name in "bcd"] == ["b", "c", "b"]
+
+
+@pytest.mark.parametrize("name", sorted(ZOO))
+def test_the_arena_never_holds_less_for_the_memory_pattern(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(ZOO[name](), path)
+    on, off = (Model.of(path, level="all", pattern=pattern).at(32, {}).arena_held for pattern in (True, False))
+    assert off <= on
