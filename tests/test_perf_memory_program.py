@@ -14,7 +14,7 @@ from perf.memory.estimate.zoo import ZOO
 
 ROOT = Path(__file__).parents[1]
 RECORDS = {path.stem: json.loads(path.read_text()) for path in (ROOT / check.FOLDER).glob("*.json")}
-OPERATORS = json.loads((ROOT / "perf/results/memory/operators.json").read_text())
+OPERATORS = json.loads((ROOT / "perf/results/memory/kernels/operators.json").read_text())
 TEXT = (ROOT / "perf/memory/ESTIMATE.md").read_text()
 ESTIMATED = {name: record for name, record in RECORDS.items() if record["sessions"]}
 

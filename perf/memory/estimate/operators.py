@@ -27,7 +27,7 @@ from perf.memory.estimate.batch_memory import Model
 from perf.memory.estimate.check import Mismatch, mismatches
 from perf.memory.estimate.measured import measure
 
-RECORD = Path("perf/results/memory/operators.json")
+RECORD = Path("perf/results/memory/kernels/operators.json")
 # What onnxruntime 1.31 takes; onnx's newest tests are ahead of it.
 OPSET, IR_VERSION = 26, 10
 Array = NDArray[np.generic]
