@@ -1,7 +1,7 @@
 """The plan, the memory pattern and the shapes, on graphs small enough to do by hand."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -27,8 +27,8 @@ def _graph(
     folder: Path,
     nodes: Sequence[onnx.NodeProto],
     *,
-    inputs: dict[str, list[int | str]] | None = None,
-    weights: dict[str, object] | None = None,
+    inputs: Mapping[str, Sequence[int | str]] | None = None,
+    weights: Mapping[str, object] | None = None,
 ) -> Path:
     shapes = inputs or {"x": ["batch", 256]}
     graph = helper.make_graph(
@@ -43,7 +43,7 @@ def _graph(
     return path
 
 
-def _planned(folder: Path, nodes: Sequence[onnx.NodeProto], **more: dict[str, object]) -> tuple[Graph, Plan]:
+def _planned(folder: Path, nodes: Sequence[onnx.NodeProto], **more: Mapping[str, object]) -> tuple[Graph, Plan]:
     graph = Graph.of(_graph(folder, nodes, **more), "disabled")  # type: ignore[arg-type]
     return graph, plan(graph)
 
