@@ -28,7 +28,8 @@ def read(path: Path) -> tuple[Trace, ...]:
     if start.startswith(b"["):
         return onnxruntime_profile.parse(data, str(path))
     if start.startswith(b"{"):
-        return (trace_file if b'"memory trace"' in start else torch_profile).parse(data, str(path))
+        ours = f'"{trace_file.KIND}"'.encode() in start
+        return trace_file.parse(data, str(path)) if ours else torch_profile.parse(data, str(path))
     if tensorflow_log.MARK.encode() in data:
         return tensorflow_log.parse(data.decode(errors="replace"), str(path))
     raise Mistake(f"{path}: no kind of trace that is known. {ADVICE}")
