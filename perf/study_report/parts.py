@@ -30,14 +30,14 @@ KNOWN = {
     "batch gather": "#CC79A7",
     "compute input": "#CC79A7",
     "run": "#0072B2",
-    REST: "#0072B2",
+    REST: "#7F5FA8",
     "compute infer": "#0072B2",
     "split": "#009E73",
     "compute output": "#009E73",
     "copy back": "#D55E00",
     "client receive": "#D55E00",
 }
-OTHERS = ("#B8A13A", "#7F5FA8", "#4B7A78", "#A35C4B")
+OTHERS = ("#B8A13A", "#4B7A78", "#A35C4B")
 
 
 def parts(evidence: Evidence) -> Section:
