@@ -139,10 +139,9 @@ def _sentence(name: str, rows: Mapping[str, tuple[int, Mapping[str, float]]]) ->
             total = sum(values.values()) or 1.0
             most = max(values, key=lambda part: values[part])
             whole = ms(total / 1e3)
-            where = "of the mean" if band == "mean" else f"around {band}"
             share = percent(values[most] / total)
-            said.append(f"{where} {most} is {share} of {whole} ({count(n, 'request')})")
-    return f"{name}: " + ", ".join(said)
+            said.append(f"{band}: most is {most}, {share} of {whole} (n = {count(n, 'request')})")
+    return f"{name}, " + "; ".join(said)
 
 
 def _grid(found: Mapping[str, Mapping[str, tuple[int, Mapping[str, float]]]]) -> Grid:
