@@ -23,6 +23,8 @@ TITLE = "Delay and largest batch: simulated, then verified"
 MOST = 4
 # Cells more than this in a row or column are too narrow for a number.
 ROOM = 8
+# Latencies over so many times the target have one shade.
+FAR = 4.0
 
 Slice = tuple[int, int | None, tuple[int, ...]]
 
@@ -80,6 +82,9 @@ def _map(evidence: Evidence, found: Sequence[Prediction], order: int) -> Drawn:
     # Dark is bad in both: a high latency, a low throughput.
     shades = mpl.colormaps["cividis_r" if evidence.open else "cividis"]
     low, high = float(np.nanmin(table)), float(np.nanmax(table))
+    if evidence.open:
+        # A queue without end is as bad at ten times the target as at a thousand times; the shades are for the others.
+        high = max(low, min(high, FAR * evidence.study.sla.latency_ms))
     norm = (
         mpl.colors.LogNorm(low, high) if evidence.open and low > 0 and high > low else mpl.colors.Normalize(low, high)
     )

@@ -16,7 +16,7 @@ def load(evidence: Evidence) -> Section:
     if not found:
         return Section(name="load", title=title, missing=("No configuration was measured.",))
     drawn = [candidates(evidence)] if evidence.candidates else []
-    if evidence.open and len({trial.offered_per_s for trial in found}) > 1:
+    if evidence.open and len({trial.load for trial in found}) > 1:
         drawn = [rates(evidence), kept(evidence), *drawn]
     if not evidence.open:
         drawn = [throughput(evidence), *drawn]

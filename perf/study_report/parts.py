@@ -30,14 +30,14 @@ KNOWN = {
     "batch gather": "#CC79A7",
     "compute input": "#CC79A7",
     "run": "#0072B2",
-    REST: "#0072B2",
+    REST: "#7F5FA8",
     "compute infer": "#0072B2",
     "split": "#009E73",
     "compute output": "#009E73",
     "copy back": "#D55E00",
     "client receive": "#D55E00",
 }
-OTHERS = ("#B8A13A", "#7F5FA8", "#4B7A78", "#A35C4B")
+OTHERS = ("#B8A13A", "#4B7A78", "#A35C4B")
 
 
 def parts(evidence: Evidence) -> Section:
@@ -139,10 +139,9 @@ def _sentence(name: str, rows: Mapping[str, tuple[int, Mapping[str, float]]]) ->
             total = sum(values.values()) or 1.0
             most = max(values, key=lambda part: values[part])
             whole = ms(total / 1e3)
-            where = "of the mean" if band == "mean" else f"around {band}"
             share = percent(values[most] / total)
-            said.append(f"{where} {most} is {share} of {whole} ({count(n, 'request')})")
-    return f"{name}: " + ", ".join(said)
+            said.append(f"{band}: most is {most}, {share} of {whole} (n = {count(n, 'request')})")
+    return f"{name}, " + "; ".join(said)
 
 
 def _grid(found: Mapping[str, Mapping[str, tuple[int, Mapping[str, float]]]]) -> Grid:

@@ -52,13 +52,14 @@ def _beside(evidence: Evidence, trial: Trial) -> float:
 
 
 def _line(axes: Axes, evidence: Evidence, candidate: Candidate, found: Sequence[Trial], percents: float) -> None:
-    """Through the medians of each rate."""
-    rates = sorted({one.offered_per_s or 0.0 for one in found})
-    medians = [
-        middle(percentile_ms(one.latencies_us, percents) for one in found if one.offered_per_s == rate)
-        for rate in rates
-    ]
-    axes.plot(rates, medians, color=colour(evidence, candidate), linewidth=1.2, alpha=0.7)
+    """Through the medians of each load."""
+    medians = []
+    for name in {one.load: None for one in found}:
+        ours = [one for one in found if one.load == name]
+        rate = middle(one.offered_per_s or 0.0 for one in ours)
+        medians.append((rate, middle(percentile_ms(one.latencies_us, percents) for one in ours)))
+    line = sorted(medians)
+    axes.plot([x for x, _ in line], [y for _, y in line], color=colour(evidence, candidate), linewidth=1.2, alpha=0.7)
 
 
 def _caption(evidence: Evidence, found: Sequence[Trial]) -> str:

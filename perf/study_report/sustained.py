@@ -22,7 +22,7 @@ def sustained(evidence: Evidence) -> str:
         return "No measured rate is sure to be sustained within the target." if rates else ""
     top = max(held)
     n = sum(trial.requests for trial in rates[top])
-    end = f"and fails at {number(limit)}" if failed else "and no higher rate was seen to fail"
+    end = f"and fails at {number(limit)}" if failed else "the highest rate that was measured"
     return f"Sustains {number(top)} requests/s within the target (n = {n:,} requests), {end}."
 
 

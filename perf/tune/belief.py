@@ -65,7 +65,10 @@ class Expected:
 
 @dataclass(frozen=True, kw_only=True)
 class Belief:
-    """Corrections by pair, `others` for one that was not measured; `error` is the share that they do not explain."""
+    """Corrections by pair, `others` for one that was not measured.
+
+    `error` is the share of the throughput that they do not explain: the root of the mean square over the trials.
+    """
 
     terms: Mapping[Pair, Terms] = field(default_factory=dict)
     others: Terms = AS_PROFILED
@@ -104,8 +107,7 @@ def fitted(
         rate=_median([one.rate for one in terms.values()]),
         tail=_median([one.tail for one in terms.values()]),
     )
-    spread = [abs(math.log(one.rate / others.rate)) for one in terms.values()]
-    return Belief(terms=terms, others=others, error=max(LEAST_ERROR, _median([*left, *spread])))
+    return Belief(terms=terms, others=others, error=max(LEAST_ERROR, math.sqrt(float(np.mean(np.square(left))))))
 
 
 def _fit(
@@ -144,7 +146,7 @@ def _fit(
     found = Terms(
         contention=terms.contention, overhead_us=terms.overhead_us, rate=rate, tail=_median(tails) if tails else 1.0
     )
-    return found, [abs(math.log(max(one, 1e-9) / rate)) for one in rates]
+    return found, [math.log(max(one, 1e-9) / rate) for one in rates]
 
 
 def _outside_us(trial: Trial) -> float:

@@ -1,0 +1,107 @@
+import math
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from simulated_bench import CONFIG, SimulatedBench, accelerator
+from test_perf_summary import MACHINE
+
+from clients.fleet.sla import Sla
+from perf.candidate import Candidate
+from perf.study import Study
+from perf.traffic import Traffic
+from perf.tune import grid_record, judgement
+from perf.tune.grid import RESULTS, candidates, measure
+from perf.tune.grid_record import Grid, GridError, Point
+from perf.tune.journal import WARM_UP_S
+from perf.tune.live import LiveBench
+from perf.tune.standing import percentile_us
+
+GRIDS = sorted(path for path in RESULTS.glob("*.closed-*.json") if path.name.count(".") == 2)
+JUDGED = sorted(RESULTS.glob("*.judged.json"))
+
+
+class Bench(SimulatedBench, LiveBench):  # type: ignore[misc]
+    """Measures in the simulation what a grid asks for."""
+
+
+def bench() -> Bench:
+    made = Bench.__new__(Bench)
+    SimulatedBench.__init__(made, service=accelerator, sla=Sla(latency_ms=100))
+    return made
+
+
+def empty(seed: int = 1) -> Grid:
+    return Grid(
+        model=CONFIG.name, load="closed:8", rows=1, machine=MACHINE, command=("python",), seed=seed, planned=12
+    )
+
+
+def test_a_grid_is_measured_once_and_goes_on(tmp_path: Path) -> None:
+    wanted = candidates([1, 4, 8], [0, 5000], [(1, None), (2, None)])
+    path = tmp_path / "grid.json"
+    stopped = measure(empty(), wanted, path, bench(), seconds=0.5, until=-math.inf, told=lambda _: None)
+    assert stopped.points == ()
+    first, again = bench(), bench()
+    whole = measure(empty(), wanted, path, first, seconds=0.5, until=math.inf, told=lambda _: None)
+    assert {point.candidate for point in whole.points} == set(wanted)
+    assert grid_record.read(path) == whole
+    # Half of it was there: the other half is measured, in the same order.
+    half = replace(whole, points=whole.points[:6])
+    assert measure(half, wanted, path, again, seconds=0.5, until=math.inf, told=lambda _: None) == whole
+    assert again.measured == first.measured[6:]
+    assert [one[0] for one in first.measured] != wanted
+
+
+def test_the_best_is_the_fastest_within_the_target(tmp_path: Path) -> None:
+    trial = bench().measure(Candidate(max_batch_size=4), Traffic.parse("closed:8"), stage="grid", round=1, seconds=1.0)
+    point = Point.of(trial)
+    assert point.p99_ms == pytest.approx(percentile_us(trial.latencies_us, 99) / 1e3, abs=0.001)
+    late = replace(point, throughput_rows_per_s=900.0, latencies_ms=tuple(2 * ms for ms in point.latencies_ms))
+    wrong = replace(point, throughput_rows_per_s=950.0, faults=("3 requests failed",))
+    grid = replace(empty(), points=(late, point, wrong))
+    assert grid.best(1.5 * point.p99_ms) == point
+    assert grid.best(2 * point.p99_ms) == late
+    assert grid.best(0.5 * point.p99_ms) is None
+    lost = replace(point, latencies_ms=(*point.latencies_ms[:-1], math.inf))
+    path = replace(grid, points=(lost,)).write(tmp_path / "grid.json")
+    assert grid_record.read(path).points == (lost,)
+    path.write_text(path.read_text().replace('"grid"', '"study"', 1))
+    with pytest.raises(GridError, match="not a grid of this version"):
+        grid_record.read(path)
+
+
+@pytest.mark.parametrize("path", GRIDS, ids=lambda path: path.stem)
+def test_the_recorded_grids_are_full(path: Path) -> None:
+    grid = grid_record.read(path)
+    assert len(grid.points) == grid.planned >= 60
+    assert len({point.candidate for point in grid.points}) == grid.planned
+    assert not any(point.faults for point in grid.points)
+
+
+@pytest.mark.parametrize("path", JUDGED, ids=lambda path: path.stem)
+def test_the_recorded_choices_hold_against_the_grid(path: Path) -> None:
+    """Within 3 % of the best of the grid, no round over the target, at most 13 points and 90 s of load."""
+    found = judgement.read(path)
+    grid = grid_record.read(RESULTS / f"{found.model}.{found.load.replace(':', '-')}.json")
+    study_path = RESULTS / f"{found.model}.{found.load.replace(':', '-')}.throughput.p99-{found.sla.latency_ms:g}ms.json"
+    study = Study.read(study_path)
+    best = max(
+        (point for point in grid.points if point.p99_ms <= found.sla.latency_ms),
+        key=lambda point: point.throughput_rows_per_s,
+    )
+    assert (found.best, found.tuned) == (best.candidate, study.chosen)
+    tuned = [point.throughput_rows_per_s for point in found.points if point.stage == judgement.TUNED]
+    against = [point.throughput_rows_per_s for point in found.points if point.stage == judgement.BEST] or tuned
+    assert len(tuned) == len(against) == judgement.ROUNDS
+    assert math.prod(tuned) >= 0.97 ** len(tuned) * math.prod(against)
+    assert all(point.p99_ms <= found.sla.latency_ms for point in found.points if point.stage == judgement.TUNED)
+    assert found.live_points <= 13
+    assert found.live_s <= 90
+    assert found.live_s >= sum(trial.seconds + WARM_UP_S for trial in study.trials)
+    assert found.passed
+
+
+def test_two_models_are_judged_under_two_targets_each() -> None:
+    assert Counter(judgement.read(path).model for path in JUDGED) == {"ranker": 2, "simulated_accelerator": 2}
