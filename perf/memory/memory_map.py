@@ -10,9 +10,9 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 
+from perf.drawing import COLOURS, GREY, INK, STYLE
 from perf.memory.replay import Replay, Sample
 from perf.memory.trial import PLANNED
-from perf.plots import COLOURS, GREY, INK, STYLE
 
 MIB = 2**20
 PANEL = (4.4, 3.6)
