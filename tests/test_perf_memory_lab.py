@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from statistics import median
 
 import pytest
 from memory_instances import random_trace, trace_of
@@ -182,6 +183,16 @@ def test_a_caching_allocator_calls_the_device_ten_times_less_than_none(name: str
     (trace,) = read(RESULTS / "traces" / f"{name}.json")
     results = [trial(trace, one, ONLINE[one], DeviceCosts())[0] for one in ("pytorch caching", "naive")]
     assert 10 * results[0].first_calls <= results[1].first_calls == 2 * len(trace.allocations)
+
+
+@pytest.mark.parametrize("name", [*ONLINE, PLANNED])
+def test_the_documented_figures_are_those_of_the_records(name: str) -> None:
+    found = [next(row for row in one.trials if row.allocator == name) for one in map(study.read, RECORDS) if one]
+    held = [row.held_over_load for row in found]
+    spread = f"{min(held):.3f}, {median(held):.3f}, {max(held):.3f}"
+    calls = f"{max(row.first_calls for row in found)} | {max(row.later_calls for row in found)}"
+    text = (RESULTS.parent.parent / "memory" / "README.md").read_text()
+    assert f"| {name} | {spread} | {calls} |" in text
 
 
 def test_there_are_recorded_inferences() -> None:
