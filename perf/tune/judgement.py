@@ -26,7 +26,7 @@ from perf.tune.live import LiveBench
 FORMAT = 1
 KIND = "judgement"
 TUNED, BEST = "tuned", "best of the grid"
-ROUNDS, SECONDS = 6, 4.0
+ROUNDS, SECONDS = 5, 3.0
 # The share of the grid's best that a choice must reach, with so many points and seconds.
 SHARE, POINTS, LIVE_S = 0.97, 13, 90.0
 
