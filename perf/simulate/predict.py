@@ -1,7 +1,7 @@
 """One candidate under one load, simulated: throughput, latency percentiles, batches, and what part of it is waiting."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +19,9 @@ from serve.batcher.simulation import Outcome, simulate
 
 # Of all requests, those left out at the start, until batches and queue are what they will be.
 WARM_UP = 0.1
+# A closed loop can settle in more than one rhythm (two half batches in turn, or one full one) and keep it for minutes.
+# So it is started anew several times, as measurements are, and the runs are taken together.
+REPLICATIONS = 8
 PERCENTILES = (50, 90, 95, 99)
 
 
@@ -41,12 +44,16 @@ def predict(
     left out. Raises `Mistake` for threads without a ramp, `RulesError` for a scheduler that is not the batcher.
     """
     costs = Costs.of(candidate, profile)
-    load = Clients(traffic, requests, way or costs.way, seed=seed)
+    rules = candidate.rules(config)
     slowdown = costs.slowdown if costs.instances > 1 else None
-    outcome = simulate(candidate.rules(config), costs.service(seed), load, slowdown=slowdown, gap=costs.gap(seed))
-    return _cut(outcome, costs, load.extra_us, warm_up=warm_up, drain=traffic.clients).prediction(
-        candidate, sla, traffic.rows
-    )
+    times = 1 if traffic.open else REPLICATIONS
+    runs = []
+    for one in range(times):
+        drawn = [seed, one]
+        load = Clients(traffic, requests // times, way or costs.way, seed=drawn)
+        outcome = simulate(rules, costs.service(drawn), load, slowdown=slowdown, gap=costs.gap(drawn))
+        runs.append(_cut(outcome, costs, load.extra_us, warm_up=warm_up, drain=traffic.clients))
+    return Run.together(runs).prediction(candidate, sla, traffic.rows)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +67,22 @@ class Run:
     busy_s: float
     instances: int
     sizes: dict[int, int]
+
+    @classmethod
+    def together(cls, runs: Sequence["Run"]) -> "Run":
+        """Several runs as one."""
+        sizes: Counter[int] = Counter()
+        for run in runs:
+            sizes.update(run.sizes)
+        return cls(
+            latencies_us=np.concatenate([run.latencies_us for run in runs]),
+            queues_us=np.concatenate([run.queues_us for run in runs]),
+            refused=sum(run.refused for run in runs),
+            seconds=sum(run.seconds for run in runs),
+            busy_s=sum(run.busy_s for run in runs),
+            instances=runs[0].instances,
+            sizes=dict(sorted(sizes.items())),
+        )
 
     @property
     def throughput_per_s(self) -> float:

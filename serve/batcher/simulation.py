@@ -179,8 +179,6 @@ class _Simulation:
 
     def _finish(self, execution: Execution) -> None:
         self._executions[self._latest[execution.instance]] = execution  # it may have taken longer than foreseen
-        if not self._gap:
-            self._release(execution, start=False)
         for request in execution.requests:
             self._done[request.number] = Answer(request=request, at=self._now)
         if not self._rules.preserve_ordering:
@@ -193,14 +191,21 @@ class _Simulation:
         if self._gap:
             heapq.heappush(self._recovering, (self._now + self._gap(), execution.instance, execution))
         else:
-            self._start()
+            self._release(execution)
 
-    def _release(self, execution: Execution, *, start: bool = True) -> None:
-        if self._rules.dynamic:
-            # Told before the instance counts as idle: without prefetch the batcher sees none and misses it.
+    def _release(self, execution: Execution) -> None:
+        """The instance's thread tells the batcher that it has ended, and looks for a payload itself.
+
+        It is there first: the batcher's thread has yet to wake up. So a payload that waits is taken as it is, and what
+        the batcher adds goes into the next.
+        """
+        if self._rules.dynamic and not self._rules.prefetches:
+            # Told before the instance counts as idle: the batcher sees none and misses it.
             self._wake()
         self._instances.release(execution)
-        if start:
+        self._start()
+        if self._rules.dynamic and self._rules.prefetches:
+            self._wake()
             self._start()
 
     def _answer(self, answer: Answer) -> None:
