@@ -8,7 +8,6 @@ request was due; perf_analyzer's request-rate mode counts from when it was sent,
 makes the requests wait (coordinated omission).
 """
 
-import dataclasses
 import datetime
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +28,6 @@ from clients.machine import Machine, versions
 from export.terminal import guarded, program_parser, terminal
 from perf import analyzer, service_time
 from perf.candidate import Candidate
-from perf.ramp import before
 from perf.record import Load
 from perf.service_profile import Profile, Way
 from perf.service_profile import load as load_ramp
@@ -233,9 +231,9 @@ def compare(folder: Path, models: Sequence[str] = MODELS) -> Iterator[Compared]:
 
 
 def fleet_way(lone: Point, ramps: Profile) -> Way:
-    """The ramp's way with a lone request's part as the open loop's client showed it."""
+    """The ramp's way, longer by what the open loop's client adds to it."""
     way = ramps.nearest(1, lone.candidate.threads).way
-    return dataclasses.replace(way, latency_us=max(0.0, lone.outside_us - way.each_us * before(lone.counted)))
+    return way.longer(lone.outside_us - way.mean_us(lone.counted.batches))
 
 
 def show(compared: Sequence[Compared], console: Console) -> None:

@@ -7,7 +7,7 @@ import heapq
 import itertools
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from serve.batcher.instances import Execution, Instances, ServiceTime, Slowdown
@@ -180,14 +180,14 @@ class _Simulation:
     def _finish(self, execution: Execution) -> None:
         self._executions[self._latest[execution.instance]] = execution  # it may have taken longer than foreseen
         for request in execution.requests:
-            self._done[request.number] = Answer(request=request, at=self._now)
+            self._done[request.number] = Answer(request=request, at=self._now, together=len(execution.requests))
         if not self._rules.preserve_ordering:
             for request in execution.requests:
                 self._answer(self._done.pop(request.number))
         else:
             while self._order and self._order[0].number in self._done:
                 done = self._done.pop(self._order.popleft().number)
-                self._answer(Answer(request=done.request, at=self._now))
+                self._answer(replace(done, at=self._now))
         if self._gap:
             heapq.heappush(self._recovering, (self._now + self._gap(), execution.instance, execution))
         else:
