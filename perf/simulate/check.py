@@ -186,8 +186,8 @@ class Check:
             seed=0,
             requests=trial.requests,
             throughput_rows_per_s=trial.throughput_rows_per_s,
-            mean_ms=float(np.mean(latencies)),
-            percentiles_ms={one: float(np.percentile(latencies, one)) for one in (50, 90, 95, 99)},
+            mean_ms=float(np.mean(latencies[np.isfinite(latencies)])),
+            percentiles_ms={one: float(np.percentile(latencies, one, method="higher")) for one in (50, 90, 95, 99)},
             counted=trial.counted,
             cores_busy=trial.cores_busy,
         )

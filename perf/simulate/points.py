@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,9 +110,10 @@ def holds(errors: Mapping[str, float]) -> bool:
 
 def write(point: Point, folder: Path) -> Path:
     """Write one record, whole or not at all."""
-    return record.write_json(
-        point.file_name, {"format": FORMAT, "kind": "predicted_point", **dataclasses.asdict(point)}, folder
-    )
+    content = {"format": FORMAT, "kind": "predicted_point", **dataclasses.asdict(point)}
+    # What was never answered has no latency that JSON could hold.
+    finite = {one: value if math.isfinite(value) else None for one, value in point.percentiles_ms.items()}
+    return record.write_json(point.file_name, content | {"percentiles_ms": finite}, folder)
 
 
 def load(path: Path) -> Point:
@@ -128,7 +130,9 @@ def load(path: Path) -> Point:
                 "machine": Machine(**content["machine"]),
                 "ramps": tuple(content["ramps"]),
                 "command": tuple(content["command"]),
-                "percentiles_ms": {int(one): value for one, value in content["percentiles_ms"].items()},
+                "percentiles_ms": {
+                    int(one): math.inf if value is None else value for one, value in content["percentiles_ms"].items()
+                },
                 "counted": record.counters(content["counted"]),
             }
         )
