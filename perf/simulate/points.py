@@ -15,6 +15,7 @@ from clients.machine import Machine
 from perf import record
 from perf.candidate import Candidate
 from perf.record import RecordError
+from perf.service_curve import Size, smoothed
 from perf.service_profile import Profile, Way
 from perf.simulate.predict import predict
 from perf.study import Prediction, Sla
@@ -67,6 +68,24 @@ class Point:
         counted = self.counted
         inside = counted.queue_ns + counted.compute_input_ns + counted.compute_infer_ns + counted.compute_output_ns
         return self.mean_ms * 1e3 - counted.per_request_us(inside)
+
+    def own(self, profile: Profile) -> Profile:
+        """The profile with the service times that were counted at this very point, to tell what a miss comes from."""
+        counted = self.counted
+        ramp = profile.nearest(self.candidate.instances, self.candidate.threads)
+        sizes = tuple(
+            Size(rows=rows, executions=count, mean_us=counted.execution_ns(rows) / count / 1e3, error_us=0.0)
+            for rows, count in counted.batches.items()
+        )
+        table = smoothed(sizes, ramp.max_batch_size)
+        # Whatever ran together here is in these times already.
+        return Profile(ramps=(dataclasses.replace(ramp, sizes=sizes, alone_us=table[1]),))
+
+    def drift(self, profile: Profile) -> float:
+        """Time that the executions took over what the ramp says of their sizes, minus 1: a machine of other speed."""
+        table = profile.nearest(self.candidate.instances, self.candidate.threads).table_us
+        expected = sum(count * table[rows] for rows, count in self.counted.batches.items())
+        return self.counted.busy_ns / 1e3 / expected - 1
 
     def predicted(self, config: ModelConfig, profile: Profile, way: Way | None = None) -> Prediction:
         """What the simulation says, from the service times alone, and for an open loop of just these arrivals."""
