@@ -58,10 +58,14 @@ def predict(
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One simulation without its warm-up and its end: latencies in microseconds of the requests in between."""
+    """One simulation without its warm-up and its end: latencies in microseconds of the requests in between.
+
+    `answered` counts those after the first moment, so that over `seconds` they are a rate.
+    """
 
     latencies_us: NDArray[np.float64]
     queues_us: NDArray[np.float64]
+    answered: int
     refused: int
     seconds: float
     busy_s: float
@@ -77,6 +81,7 @@ class Run:
         return cls(
             latencies_us=np.concatenate([run.latencies_us for run in runs]),
             queues_us=np.concatenate([run.queues_us for run in runs]),
+            answered=sum(run.answered for run in runs),
             refused=sum(run.refused for run in runs),
             seconds=sum(run.seconds for run in runs),
             busy_s=sum(run.busy_s for run in runs),
@@ -87,7 +92,7 @@ class Run:
     @property
     def throughput_per_s(self) -> float:
         """Requests answered per second."""
-        return len(self.latencies_us) / self.seconds if self.seconds else 0.0
+        return self.answered / self.seconds if self.seconds else 0.0
 
     @property
     def mean_us(self) -> float:
@@ -127,6 +132,8 @@ def _cut(outcome: Outcome, costs: Costs, extra_us: Mapping[int, float], *, warm_
     return Run(
         latencies_us=latencies,
         queues_us=queues + costs.dispatch_us,
+        # Of the batches at both ends, either none counts or all.
+        answered=sum(begin < answer.at <= end and not answer.error for answer in answers[first:]),
         refused=len(kept) - len(served),
         seconds=float(end - begin) / 1e9,
         busy_s=sum(float(one.end - one.start) for one in within) / 1e9,
