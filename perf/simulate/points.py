@@ -24,7 +24,7 @@ from perf.traffic import Traffic
 FORMAT = 1
 CLOSED, OPEN = "perf_analyzer", "clients.fleet"
 # Predictions of a closed loop: enough requests that no draw of the noise shows.
-REQUESTS = 12_000
+REQUESTS = 24_000
 # How far a prediction may be off.
 LIMITS = {"throughput": 0.05, "p50": 0.10, "p95": 0.20}
 

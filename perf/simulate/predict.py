@@ -20,8 +20,8 @@ from serve.batcher.simulation import Outcome, simulate
 # Of all requests, those left out at the start, until batches and queue are what they will be.
 WARM_UP = 0.1
 # A closed loop can settle in more than one rhythm (two half batches in turn, or one full one) and keep it for minutes.
-# So it is started anew several times, as measurements are, and the runs are taken together.
-REPLICATIONS = 8
+# So it is started anew as often as the requests allow, as measurements are, and the runs are taken together.
+ROUNDS, MOST_RUNS = 60, 24
 PERCENTILES = (50, 90, 95, 99)
 
 
@@ -46,7 +46,7 @@ def predict(
     costs = Costs.of(candidate, profile)
     rules = candidate.rules(config)
     slowdown = costs.slowdown if costs.instances > 1 else None
-    times = 1 if traffic.open else REPLICATIONS
+    times = 1 if traffic.open else max(1, min(MOST_RUNS, requests // (ROUNDS * traffic.clients)))
     runs = []
     for one in range(times):
         drawn = [seed, one]
