@@ -208,7 +208,7 @@ def searching(
         traffic=traffic,
         goal=Goal(objective=objective, sla=sla, open=traffic.open),
         coarse=400,
-        fine=1_000,
+        fine=3_000 if objective == "goodput" else 1_000,
     )
     return Search(
         candidates=candidates,
