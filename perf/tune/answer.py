@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -57,7 +58,7 @@ def verdict(tuning: Tuning) -> Iterator[str]:
     if busiest > BUSY * study.machine.cores:
         yield f"  beware: the machine had other work, a load average up to {busiest:.1f} on {study.machine.cores} cores"
     if tuning.written is not None:
-        yield f"  written: {tuning.written}, loaded by the server as it is, without a finding of the doctor's"
+        yield f"  written: {_near(tuning.written)}, loaded by the server as it is, without a finding of the doctor's"
 
 
 def _refusal(tuning: Tuning, asked: str) -> Iterator[str]:
@@ -239,6 +240,11 @@ def _marked(candidate: Candidate, tuning: Tuning) -> str:
         if candidate == one
     ]
     return f"{candidate} ({', '.join(marks)})" if marks else str(candidate)
+
+
+def _near(path: Path) -> Path:
+    """The path from here, where it lies below."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def _figures(standing: Standing) -> str:
