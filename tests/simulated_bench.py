@@ -131,6 +131,8 @@ class SimulatedBench:
             **vars(NOTHING)
             | {
                 "requests": len(found),
+                "rows": sum(rows * count for rows, count in sizes.items()),
+                "executions": sum(sizes.values()),
                 "queue_ns": int(spent * 1e3),
                 "batches": sizes,
                 "batches_ns": {
