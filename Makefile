@@ -14,10 +14,13 @@ RANKER  := model_repository/ranker/1/model.onnx
 
 MODEL   ?= text_recognition
 CONFIG  ?=
+# The latency target of `make tune`, in ms, and the load that it is to hold under.
+P99_MS  ?= 50
+LOAD    ?= closed:16
 IMAGE   ?= triton-batching
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo export serve check-repo doctor client measure report test check image lock clean
+.PHONY: help setup demo export serve check-repo doctor client measure report tune watch test check image lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +50,12 @@ measure: $(READY) $(RANKER)  ## sweep one model over its configurations (MODEL=,
 
 report: $(READY)  ## tables, CSV and report.html from the records (RESULTS=)
 	$(PY) -m perf.report "$(or $(RESULTS),perf/results/local)" $(ARGS)
+
+tune: $(READY) $(RANKER)  ## find the best configuration under a latency target (MODEL=, P99_MS=, LOAD=)
+	$(PY) -m perf.tune $(MODEL) --p99-ms $(P99_MS) --load $(LOAD) $(if $(RESULTS),--results "$(RESULTS)") $(ARGS)
+
+watch: $(READY)  ## a live page of the running server, in the terminal
+	$(PY) -m perf.watch $(ARGS)
 
 test: $(VENV)/.dev  ## every test, with real servers
 	$(PY) -m export
@@ -101,5 +110,5 @@ $(RANKER): | $(READY)
 
 $(VENV)/.dev: $(READY)
 	@echo "installing torch, type faces and the checkers into $(VENV)"
-	$(INSTALL) --editable '.[$(RUNTIME),export,words,dev]'
+	$(INSTALL) --editable '.[$(RUNTIME),export,words,memory,dev]'
 	@touch $@

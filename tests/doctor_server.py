@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
-from tritonclient.grpc import InferInput
+from tritonclient.grpc import InferenceServerClient, InferInput
 from tritonclient.grpc import aio as triton
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
@@ -25,6 +26,11 @@ from serve.launcher import Server, Settings, launch
 
 HELD = 8
 """The batcher of every model holds its first requests until so many are queued, so that no timing decides."""
+ANSWER_S = 30.0
+ONE = np.ones((1, 2), dtype=np.float32)
+HEAD = "import numpy as np\nimport triton_python_backend_utils as pb_utils\n\n\nclass TritonPythonModel:\n"
+
+Tensors = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,3 +221,39 @@ def good(code: str, **changes: Any) -> Example:
     example = RULES[code].good
     assert example is not None
     return replace(example, **changes)
+
+
+def telling(example: Example, value: str, *, prepare: str = "pass", note: str = "pass") -> Example:
+    """The example with a model.py whose every answer holds one value, of `request` and `requests`."""
+    body = (
+        f"{HEAD}    def initialize(self, args):\n        self.notes = []\n        {prepare}\n\n"
+        f"    def execute(self, requests):\n        {note}\n"
+        f"        values = [{value} for request in requests]\n"
+        "        arrays = [np.full((1, 2), value, dtype=np.float32) for value in values]\n"
+        '        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", array)]) for array in arrays]\n'
+    )
+    config = str(example.config)
+    backend = "" if "backend:" in config else 'backend: "python"\n'
+    return replace(example, config=backend + config, files={**example.files, "1/model.py": body})
+
+
+def ask(
+    triton: Examiner, model: str, inputs: Tensors, *, timeout_s: float = ANSWER_S, **options: Any
+) -> dict[str, NDArray[Any]]:
+    """The answer to one request by itself; its inputs are sent in the order in which they are given."""
+    tensors = [_tensor(name, array) for name, array in inputs.items()]
+    with InferenceServerClient(triton.server.grpc_url) as client:
+        result = client.infer(model, tensors, client_timeout=timeout_s, **options)
+    return {output.name: result.as_numpy(output.name) for output in result.get_response().outputs}
+
+
+def value(triton: Examiner, model: str, inputs: Tensors | None = None, **options: Any) -> float:
+    return float(ask(triton, model, inputs or {"x": ONE}, **options)["y"].flat[0])
+
+
+def settled(triton: Examiner, model: str, wanted: int) -> int:
+    """The model's executions, once they are as many as wanted or a moment has passed."""
+    end = time.monotonic() + 1
+    while (found := Counters.read(triton.server.grpc_url, model).executions) < wanted and time.monotonic() < end:
+        time.sleep(0.01)
+    return found

@@ -115,7 +115,18 @@ class Run:
             queue_share=float(np.sum(self.queues_us) / np.sum(self.latencies_us)) if served else 0.0,
             busy=self.busy_s / (self.seconds * self.instances) if self.seconds else 0.0,
             sizes=self.sizes,
+            queue_ms=self._queue_ms() if served else {},
         )
+
+    def _queue_ms(self) -> dict[int, float]:
+        """Mean queue time of the requests whose latency is within one percentile of each."""
+        queues = self.queues_us[np.argsort(self.latencies_us, kind="stable")]
+        n = len(queues)
+        return {
+            one: float(np.mean(queues[n * (one - 1) // 100 : max(n * min(one + 1, 100) // 100, 1)])) / 1e3
+            for one in PERCENTILES
+            if n * (one - 1) // 100 < max(n * min(one + 1, 100) // 100, 1)
+        }
 
 
 def _cut(outcome: Outcome, costs: Costs, extra_us: Mapping[int, float], *, warm_up: float, drain: int) -> Run:

@@ -1,0 +1,109 @@
+"""What a model will hold in memory at each batch size, without running it.
+
+Prints, per batch size: the weights, the most that activations take at one time, what onnxruntime's arena holds for
+them, the least that any allocator needs, and what a plan of offsets needs; and the tensors that make the peak. The
+defaults are those of onnxruntime and Triton.
+"""
+
+import sys
+from argparse import BooleanOptionalAction
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rich.progress import track
+from rich.table import Table
+
+from export.repository import served_file
+from export.terminal import Mistake, guarded, program_parser, terminal
+from perf.memory.allocators.bfc import NEXT_POWER_OF_TWO, SAME_AS_REQUESTED
+from perf.memory.estimate.batch_memory import BatchMemory, Model, batches
+from perf.memory.estimate.session import LEVELS
+
+STRATEGIES = {"power": NEXT_POWER_OF_TWO, "same": SAME_AS_REQUESTED}
+MIB = 2**20
+SHOWN = 5
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the tables; exit code 2 for a user's mistake, 1 for a model whose shapes only a run can tell."""
+    parser = program_parser("python -m perf.memory", __doc__, example="resnet50 --batch 1..32")
+    parser.add_argument("model", metavar="MODEL", help="a model of the repository, or an .onnx file")
+    parser.add_argument("--batch", default="1..32", metavar="SIZES", help="1..32 (powers of two) or 1,3,24")
+    parser.add_argument("--dims", default="", metavar="NAME=SIZE,...", help="the inputs' other dynamic dimensions")
+    parser.add_argument("--level", choices=sorted(LEVELS), default="all", help="onnxruntime's graph optimisation")
+    parser.add_argument("--pattern", action=BooleanOptionalAction, default=True, help="onnxruntime's memory pattern")
+    parser.add_argument("--threads", type=int, default=1, metavar="N", help="of the session's intra-op pool")
+    parser.add_argument("--strategy", choices=sorted(STRATEGIES), default="power", help="how the arena grows")
+    arguments = parser.parse_args(argv)
+    return guarded(
+        lambda: _print(
+            Model.of(
+                _file(arguments.model),
+                level=arguments.level,
+                threads=arguments.threads,
+                pattern=arguments.pattern,
+                rules=STRATEGIES[arguments.strategy],
+            ),
+            _batches(arguments.batch),
+            _dims(arguments.dims),
+        )
+    )
+
+
+def _file(model: str) -> Path:
+    path = Path(model) if model.endswith(".onnx") else served_file(model)
+    if path.suffix != ".onnx":
+        raise Mistake(f"'{model}' serves {path.name}, which is not an ONNX model. Name one that is, or an .onnx file.")
+    if not path.is_file():
+        raise Mistake(f"{path}: no such file. Export the model first, or name another.")
+    return path
+
+
+def _batches(text: str) -> Sequence[int]:
+    try:
+        return batches(text)
+    except ValueError:
+        raise Mistake(f"--batch {text}: not batch sizes of at least 1. Say 1..32 or 1,3,24.") from None
+
+
+def _dims(text: str) -> dict[str, int]:
+    pairs = [pair.partition("=") for pair in text.split(",") if pair]
+    if any(not size.isdecimal() for _, _, size in pairs):
+        raise Mistake(f"--dims {text}: not names with sizes. Say for example --dims length=128,width=100.")
+    return {name: int(size) for name, _, size in pairs}
+
+
+def _print(model: Model, sizes: Sequence[int], dims: Mapping[str, int]) -> None:
+    found = [model.at(size, dims) for size in track(sizes, description="planning", transient=True)]
+    console = terminal()
+    console.print(_table(found))
+    console.print(f"One session that runs all of these sizes holds {model.held_after(sizes, dims) / MIB:,.2f} MiB.")
+    console.print(_peak(found[-1]))
+    if model.unchecked:
+        named = ", ".join(f"{count} {operator}" for operator, count in sorted(model.unchecked.items()))
+        console.print(f"Not known to the byte, what these kernels take while they run: {named}.")
+
+
+def _table(found: Sequence[BatchMemory]) -> Table:
+    table = Table(title="MiB", title_justify="left")
+    for column in ("batch", "weights", "activations", "arena holds", "all", "lower bound", "offset plan", "would save"):
+        table.add_column(column, justify="right")
+    for one in found:
+        sizes = (one.weights, one.activations_peak, one.arena_held, one.held, one.lower_bound, one.packed)
+        saved = 1 - one.packed / one.arena_held if one.arena_held else 0
+        table.add_row(str(one.batch), *(f"{size / MIB:,.2f}" for size in sizes), f"{saved:.0%}")
+    return table
+
+
+def _peak(one: BatchMemory) -> Table:
+    title = f"At the peak of batch {one.batch}, in {one.peak_node}"
+    table = Table("tensor", "MiB", "share", title=title, title_justify="left")
+    whole = sum(tenant.bytes for tenant in one.tenants)
+    for tenant in one.tenants[:SHOWN]:
+        name = f"scratch for {tenant.tensor}" if tenant.scratch else tenant.tensor
+        table.add_row(name, f"{tenant.bytes / MIB:,.2f}", f"{tenant.bytes / whole:.0%}")
+    return table
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,171 @@
+"""Best fit with coalescing, as TensorFlow's `BFCAllocator` and onnxruntime's `BFCArena` do it.
+
+Constants and order of the steps from tensorflow/core/common_runtime/bfc_allocator.cc (`allow_growth`) and
+onnxruntime/core/framework/bfc_arena.cc.
+"""
+
+from dataclasses import dataclass
+
+from perf.memory.allocators.allocator import Allocator
+from perf.memory.allocators.blocks import Block, Blocks
+from perf.memory.allocators.device import Device, OutOfMemory, rounded
+
+MIB = 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
+class BfcRules:
+    """How a BFC arena rounds, splits and grows.
+
+    `doubling`: a region is `first_region_bytes`, doubled until the request fits; where none was needed, the next
+    one is twice it. Without it a region is exactly the request. Where the device refuses, the region is cut to
+    `backpedal` of it, down to the request or `least_backpedal_bytes`; `backpedals_once`: in the first such case only.
+    `collects`: give whole free regions back before failing.
+    """
+
+    step_bytes: int = 256
+    first_region_bytes: int
+    max_dead_bytes: int = 128 * MIB
+    doubling: bool = True
+    backpedal: float = 0.9
+    least_backpedal_bytes: int = 0
+    backpedals_once: bool = False
+    collects: bool = False
+
+
+TENSORFLOW = BfcRules(first_region_bytes=2 * MIB, backpedals_once=True, collects=True)
+NEXT_POWER_OF_TWO = BfcRules(first_region_bytes=MIB, least_backpedal_bytes=8192)
+SAME_AS_REQUESTED = BfcRules(first_region_bytes=MIB, least_backpedal_bytes=8192, doubling=False)
+# `initial_growth_chunk_size_bytes`: where doubling starts again after a shrink.
+GROWTH_AFTER_SHRINK_BYTES = 2 * MIB
+
+
+class BfcArena(Allocator):
+    """One arena of at most `limit_bytes`, on a device that may itself have less.
+
+    `in_use_bytes` counts whole chunks, as `bytes_in_use` of both frameworks does; so does its peak.
+    """
+
+    def __init__(self, device: Device, rules: BfcRules, limit_bytes: int | None = None) -> None:
+        self.device = device
+        self.rules = rules
+        self.limit_bytes = limit_bytes
+        self.in_use_bytes = self.peak_in_use_bytes = 0
+        self._next_region_bytes = rounded(rules.first_region_bytes, rules.step_bytes)
+        self._blocks = Blocks()
+        self._regions: list[int] = []
+        self._backpedalled = False
+        self._reserved: dict[int, int] = {}
+
+    @property
+    def held_bytes(self) -> int:
+        """What the arena has from the device, reservations included (onnxruntime's `total_allocated_bytes`)."""
+        return self.device.held_bytes
+
+    def allocate(self, size: int) -> int:
+        """Best fit; split where the chunk is twice the request or would waste `max_dead_bytes`; else grow."""
+        need = rounded(size, self.rules.step_bytes)
+        chunk = self._blocks.smallest(need) or self._extend(need)
+        splits = chunk.size >= 2 * need or chunk.size - need >= self.rules.max_dead_bytes
+        self._blocks.take(chunk, need if splits else None)
+        self._count(chunk.size)
+        return chunk.address
+
+    def free(self, address: int) -> None:
+        """Coalesce with both neighbours, never across regions."""
+        if address in self._reserved:
+            self._count(-self._reserved.pop(address))
+            self.device.free(address)
+            return
+        chunk = self._blocks[address]
+        size = chunk.size
+        self._blocks.release(chunk)
+        self._count(-size)
+
+    def reserve(self, size: int) -> int:
+        """onnxruntime's `Reserve`, for initialisers: straight from the device, outside the bins, counted as in use."""
+        address = self.device.malloc(size)
+        self._reserved[address] = size
+        self._count(size)
+        return address
+
+    def shrink(self) -> None:
+        """onnxruntime's `Shrink`: give free regions back, but never the first one where regions double."""
+        self._collect(self._regions[1:] if self.rules.doubling else self._regions)
+        self._next_region_bytes = GROWTH_AFTER_SHRINK_BYTES
+
+    def _extend(self, need: int) -> Block:
+        try:
+            return self._region(need)
+        except OutOfMemory:
+            if not (self.rules.collects and self._collect(self._regions)):
+                raise
+            return self._region(need)
+
+    def _region(self, need: int) -> Block:
+        size = self._region_bytes(need)
+        if self.limit_bytes is not None:
+            available = rounded(self.limit_bytes - self.held_bytes - self.rules.step_bytes + 1, self.rules.step_bytes)
+            if need > available:
+                raise OutOfMemory(f"{need:,} bytes asked, {available:,} of the arena's limit are left")
+            size = min(size, available)
+        address, size = self._from_device(need, size)
+        self._regions.append(address)
+        return self._blocks.add(address, size)
+
+    def _region_bytes(self, need: int) -> int:
+        if not self.rules.doubling:
+            return need
+        fits = self._next_region_bytes >= need
+        while self._next_region_bytes < need:
+            self._next_region_bytes *= 2
+        size = self._next_region_bytes
+        if fits:
+            self._next_region_bytes *= 2
+        return size
+
+    def _from_device(self, need: int, size: int) -> tuple[int, int]:
+        """Address and bytes of a region of `size`, or of as much less as the device has."""
+        try:
+            return self.device.malloc(size), size
+        except OutOfMemory:
+            if self._backpedalled and self.rules.backpedals_once:
+                raise
+        self._backpedalled = True
+        while True:
+            cut = rounded(int(size * self.rules.backpedal), self.rules.step_bytes)
+            if cut >= size or cut < max(need, self.rules.least_backpedal_bytes):
+                raise OutOfMemory(f"{need:,} bytes asked, more than the device has left")
+            size = cut
+            try:
+                return self.device.malloc(size), size
+            except OutOfMemory:
+                continue
+
+    def _collect(self, regions: list[int]) -> bool:
+        """Whether any of these regions was wholly free and went back to the device."""
+        whole = [start for start in regions if (block := self._blocks[start]).free and not block.split]
+        for start in whole:
+            self._blocks.remove(self._blocks[start])
+            self._regions.remove(start)
+            self.device.free(start)
+        return bool(whole)
+
+    def _count(self, size: int) -> None:
+        self.in_use_bytes += size
+        self.peak_in_use_bytes = max(self.peak_in_use_bytes, self.in_use_bytes)
+
+
+def tensorflow(device: Device) -> BfcArena:
+    """TensorFlow's GPU allocator with `allow_growth` (without it, one region of everything)."""
+    return BfcArena(device, TENSORFLOW)
+
+
+def onnxruntime_power(device: Device) -> BfcArena:
+    """onnxruntime's arena as it is by default, `kNextPowerOfTwo`."""
+    return BfcArena(device, NEXT_POWER_OF_TWO)
+
+
+def onnxruntime_same(device: Device) -> BfcArena:
+    """onnxruntime's arena with `kSameAsRequested`."""
+    return BfcArena(device, SAME_AS_REQUESTED)

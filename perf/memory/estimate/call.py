@@ -1,0 +1,63 @@
+"""One node about to run: its shapes, and the steps that a kernel's model makes of them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import onnx
+
+from export.onnx_graph import attribute
+from perf.memory.estimate.graph import Graph, Shape
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """The kernel asks for its output `index`; the plan says what it gets."""
+
+    index: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scratch:
+    """The kernel takes `bytes` for itself, and after that gives its step `frees` back; the rest it frees at its end."""
+
+    bytes: int
+    frees: int | None = None
+
+
+Step = Output | Scratch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """A node with the shapes of one batch size; `threads` as the session's intra-op pool has."""
+
+    graph: Graph
+    node: onnx.NodeProto
+    shapes: Mapping[str, Shape]
+    threads: int
+    opset: int
+
+    def outputs(self) -> list["Step"]:
+        """All outputs in order, nothing else."""
+        return [Output(index=at) for at, name in enumerate(self.node.output) if name]
+
+    def has(self, at: int) -> bool:
+        """Whether input `at` is given."""
+        return at < len(self.node.input) and bool(self.node.input[at])
+
+    def gives(self, at: int) -> bool:
+        """Whether output `at` is wanted."""
+        return at < len(self.node.output) and bool(self.node.output[at])
+
+    def shape(self, at: int) -> Shape:
+        """Shape of input `at`."""
+        return self.shapes[self.node.input[at]]
+
+    def size(self, at: int) -> int:
+        """Bytes of an element of input `at`."""
+        return self.graph.element_bytes(self.node.input[at]) or 0
+
+    def attribute(self, name: str, default: Any = None) -> Any:
+        """An attribute's value."""
+        return attribute(self.node, name, default)

@@ -1,0 +1,60 @@
+"""Which operators' kernels are known to the byte, and which nodes of a graph are not."""
+
+import onnx
+
+from export.onnx_graph import attribute
+from perf.memory.estimate.graph import ONNX_DOMAINS, Graph
+
+NAMES = """
+    Abs Acos Acosh Add AffineGrid And ArgMax ArgMin ArrayFeatureExtractor Asin Asinh Atan Atanh AveragePool
+    Binarizer BitCast BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast CastLike Ceil Celu CenterCropPad
+    Clip Col2Im Concat Conv ConvTranspose Cos Cosh CumProd CumSum DepthToSpace DequantizeLinear Det Div Dropout
+    DynamicQuantizeLinear Elu Equal Erf Exp Expand EyeLike Flatten Floor GRU Gather GatherElements GatherND Gelu
+    Gemm GlobalAveragePool GlobalMaxPool Greater GreaterOrEqual GridSample GroupNormalization HardSigmoid
+    HardSwish Hardmax Identity InstanceNormalization IsInf IsNaN LRN LSTM LabelEncoder LayerNormalization
+    LeakyRelu Less LessOrEqual Log LogSoftmax LpNormalization LpPool MatMul Max MaxPool MaxUnpool Mean Min Mish
+    Mod Mul Neg NegativeLogLikelihoodLoss Not OneHot Or PRelu Pad Pow QuantizeLinear RMSNormalization RNN
+    Reciprocal ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd
+    ReduceSum ReduceSumSquare RegexFullMatch Relu Reshape ReverseSequence RotaryEmbedding Round STFT Scatter
+    ScatterElements ScatterND Selu Shape Shrink Sigmoid Sign Sin Sinh Size Slice Softmax SoftmaxCrossEntropyLoss
+    Softplus Softsign SpaceToDepth Split Sqrt Squeeze StringConcat Sub Sum Swish Tan Tanh TensorScatter
+    TfIdfVectorizer ThresholdedRelu Tile TopK Transpose Trilu Unsqueeze Upsample Where Xor
+"""
+CHECKED = frozenset(NAMES.split())
+"""Exact on every node test that onnx has of them and onnxruntime runs; `perf.memory.estimate.operators` checks it."""
+
+FUSED = frozenset(
+    {
+        "com.microsoft.BiasGelu",
+        "com.microsoft.FusedConv",
+        "com.microsoft.FusedGemm",
+        "com.microsoft.FusedMatMul",
+        "com.microsoft.QuickGelu",
+        "com.microsoft.SkipLayerNormalization",
+        "com.microsoft.nchwc.Conv",
+        "com.microsoft.nchwc.GlobalAveragePool",
+        "com.microsoft.nchwc.MaxPool",
+        "com.microsoft.nchwc.ReorderInput",
+        "com.microsoft.nchwc.ReorderOutput",
+    }
+)
+"""What onnxruntime makes of others at the higher levels, exact in the networks of the zoo."""
+
+PARTLY = {"BatchNormalization": "training_mode", "Resize": "antialias"}
+"""Exact as well, unless this attribute is set."""
+
+
+def unchecked(graph: Graph) -> dict[str, int]:
+    """Operator -> how many nodes have it, of those whose kernels may take scratch that is not simulated."""
+    counts: dict[str, int] = {}
+    for node in graph.nodes:
+        if not _known(node):
+            counts[node.op_type] = counts.get(node.op_type, 0) + 1
+    return counts
+
+
+def _known(node: onnx.NodeProto) -> bool:
+    if node.domain not in ONNX_DOMAINS:
+        return f"{node.domain}.{node.op_type}" in FUSED
+    switch = PARTLY.get(node.op_type)
+    return not attribute(node, switch, 0) if switch else node.op_type in CHECKED

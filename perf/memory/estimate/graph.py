@@ -1,0 +1,124 @@
+"""A model as onnxruntime executes it: the nodes in their order, and every tensor's type, planned and real shape."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+import onnx
+from onnx import AttributeProto, helper
+
+from perf.memory.estimate import session
+from perf.memory.estimate.ort_format import Value
+
+# `sizeof(std::string)` of libstdc++; what a long string points to is outside the arena.
+STRING_BYTES = 32
+ONNX_DOMAINS = ("", "ai.onnx")
+HALF_BYTE_TYPES = {onnx.TensorProto.INT4, onnx.TensorProto.UINT4}
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Graph:
+    """`name` is the file's; `nodes` in order of execution, `loaded` in that of their index; `values` by tensor name.
+
+    `weights` are constants that no request brings.
+    A name in `inputs`, `outputs` or `weights` has a `Value` as well.
+    """
+
+    name: str
+    model: onnx.ModelProto
+    nodes: tuple[onnx.NodeProto, ...]
+    loaded: tuple[onnx.NodeProto, ...]
+    values: Mapping[str, Value]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    weights: Mapping[str, onnx.TensorProto]
+
+    @classmethod
+    def of(cls, path: Path, level: str = "basic") -> "Graph":
+        """Read the file as onnxruntime optimises it at `level`; raises `Mistake` where it cannot."""
+        optimised = session.optimised(path, level)
+        layout, graph = optimised.layout, optimised.model.graph
+        weights = {tensor.name: tensor for tensor in graph.initializer}
+        loaded = sorted(graph.node, key=lambda node: layout.indices[first_output(node)])
+        return cls(
+            name=str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path),
+            model=optimised.model,
+            nodes=tuple(_executed(loaded)),
+            loaded=tuple(loaded),
+            values=layout.values,
+            inputs=tuple(value.name for value in graph.input if value.name not in weights),
+            outputs=tuple(value.name for value in graph.output),
+            weights=weights,
+        )
+
+    def element_bytes(self, name: str) -> int | None:
+        """Bytes of one element of the tensor; None where it is no tensor."""
+        kind = self.values[name].type
+        return None if kind is None else element_bytes(kind)
+
+    def nbytes(self, name: str, shape: Shape) -> int:
+        """Bytes of the tensor with these dimensions."""
+        kind = self.values[name].type
+        if kind in HALF_BYTE_TYPES:
+            return (prod(shape) + 1) // 2
+        return prod(shape) * element_bytes(kind or 0)
+
+
+def element_bytes(kind: int) -> int:
+    """Bytes of one element of an ONNX type."""
+    if kind == onnx.TensorProto.STRING:
+        return STRING_BYTES
+    return int(helper.tensor_dtype_to_np_dtype(kind).itemsize)
+
+
+def weight_bytes(tensor: onnx.TensorProto) -> int:
+    """Bytes of a constant in memory."""
+    if tensor.data_type in HALF_BYTE_TYPES:
+        return (prod(tensor.dims) + 1) // 2
+    return prod(tensor.dims) * element_bytes(tensor.data_type)
+
+
+def first_output(node: onnx.NodeProto) -> str:
+    """The first output that is wanted, which no other node has."""
+    return next(name for name in node.output if name)
+
+
+def inputs_of(node: onnx.NodeProto) -> list[str]:
+    """What the node takes, with what its subgraphs take from outside; '' for an optional input left out."""
+    return [*node.input, *(name for graph in subgraphs(node) for name in _outer_names(graph))]
+
+
+def subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+    """The branches or bodies of If, Loop and Scan."""
+    return [one.g for one in node.attribute if one.type == AttributeProto.GRAPH]
+
+
+def _outer_names(graph: onnx.GraphProto) -> list[str]:
+    own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+    own |= {name for node in graph.node for name in node.output}
+    taken = dict.fromkeys(name for node in graph.node for name in inputs_of(node))
+    taken |= dict.fromkeys(value.name for value in graph.output)
+    return [name for name in taken if name and name not in own]
+
+
+def _executed(nodes: list[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """The nodes, given by index, in the order that onnxruntime runs them (`GraphViewer`, `Graph::ReverseDFSFrom`).
+
+    Depth first from the nodes whose outputs no node takes, latest index first; a node comes after all it takes from.
+    """
+    maker = {name: at for at, node in enumerate(nodes) for name in node.output if name}
+    sources = [sorted({maker[name] for name in inputs_of(node) if name in maker}) for node in nodes]
+    taken = {source for one in sources for source in one}
+    stack = [(at, False) for at in range(len(nodes)) if at not in taken]
+    visited: set[int] = set()
+    while stack:
+        at, done = stack.pop()
+        if done:
+            yield nodes[at]
+        elif at not in visited:
+            visited.add(at)
+            stack.append((at, True))
+            stack.extend((source, False) for source in sources[at] if source not in visited)

@@ -1,0 +1,89 @@
+"""What a kernel takes from the arena while it runs, in order: its outputs, and buffers that it frees itself."""
+
+from collections.abc import Callable, Mapping
+from math import prod
+
+import numpy as np
+
+from export.onnx_graph import attribute
+from perf.memory.estimate import convolution, recurrent
+from perf.memory.estimate.call import Call, Scratch, Step
+from perf.memory.estimate.graph import ONNX_DOMAINS
+
+FLOAT = 4
+Kernel = Callable[[Call], list[Step]]
+
+
+def steps(call: Call) -> list[Step]:
+    """What the kernel of the node does with the arena. A kernel not in `KERNELS` makes its outputs and nothing else."""
+    domain = "" if call.node.domain in ONNX_DOMAINS else f"{call.node.domain}."
+    kernel = KERNELS.get(domain + call.node.op_type)
+    return kernel(call) if kernel else call.outputs()
+
+
+def _where(call: Call) -> list[Step]:
+    """`Where<T>::Compute`: what is taken from X and from Y, each broadcast with the condition, then their merger."""
+    chosen = [Scratch(bytes=call.size(at) * prod(np.broadcast_shapes(call.shape(0), call.shape(at)))) for at in (1, 2)]
+    return [*chosen, *call.outputs()]
+
+
+def _variadic(call: Call) -> list[Step]:
+    """`UntypedBroadcastVariadic`: beyond two inputs, each partial result but the last is a buffer of its own."""
+    made: list[Step] = []
+    shape = call.shape(0)
+    for at in range(1, len(call.node.input) - 1):
+        shape = np.broadcast_shapes(shape, call.shape(at))
+        made.append(Scratch(bytes=call.size(0) * prod(shape), frees=len(made) - 1 if made else None))
+    return [*made, *call.outputs()]
+
+
+def _softmax(call: Call) -> list[Step]:
+    """From opset 13, over an axis that is not the last: a transposed copy of the input and one of the result."""
+    shape = call.shape(0)
+    axis = attribute(call.node, "axis", -1 if call.opset >= 13 else 1)
+    if call.opset < 13 or axis % max(1, len(shape)) == len(shape) - 1:
+        return call.outputs()
+    whole = Scratch(bytes=call.size(0) * prod(shape))
+    return [*call.outputs(), whole, whole]
+
+
+def _resize(call: Call) -> list[Step]:
+    """`SetupUpsampleBilinear`: two indices and two weights of four bytes for each row and column of the output."""
+    output = call.shapes[call.node.output[0]]
+    if call.attribute("mode", b"nearest") != b"linear" or len(output) not in (2, 4):
+        return call.outputs()
+    return [*call.outputs(), Scratch(bytes=16 * sum(output[-2:]))]
+
+
+def _lrn(call: Call) -> list[Step]:
+    """The scale of every element, then the squares of one image with `size - 1` channels of zeros around."""
+    shape = call.shape(0)
+    channels, image = shape[1], prod(shape[2:])
+    padded = (channels + call.attribute("size") - 1) * image
+    return [*call.outputs(), Scratch(bytes=FLOAT * prod(shape)), Scratch(bytes=FLOAT * padded)]
+
+
+def _bias_gelu(call: Call) -> list[Step]:
+    """`BiasGelu`: the sum with the bias, as large as the output."""
+    return [*call.outputs(), Scratch(bytes=call.size(0) * prod(call.shape(0)))]
+
+
+KERNELS: Mapping[str, Kernel] = {
+    "Conv": convolution.conv,
+    "ConvTranspose": convolution.conv_transpose,
+    "GRU": recurrent.gru,
+    "Hardmax": _softmax,
+    "LRN": _lrn,
+    "LSTM": recurrent.lstm,
+    "LogSoftmax": _softmax,
+    "Max": _variadic,
+    "Mean": _variadic,
+    "Min": _variadic,
+    "RNN": recurrent.rnn,
+    "Resize": _resize,
+    "Softmax": _softmax,
+    "Sum": _variadic,
+    "Where": _where,
+    "com.microsoft.BiasGelu": _bias_gelu,
+    "com.microsoft.FusedConv": convolution.conv,
+}

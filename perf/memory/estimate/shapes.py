@@ -1,0 +1,123 @@
+"""The number behind every dimension of a model at one batch size."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import onnx
+
+from export.terminal import Mistake
+from perf.memory.estimate import session
+from perf.memory.estimate.graph import Graph, Shape
+from perf.memory.estimate.ort_format import Dims
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shapes:
+    """`known` maps a tensor to its shape; `unknown` names those that no inference could tell, never guessed."""
+
+    known: Mapping[str, Shape]
+    unknown: tuple[str, ...]
+
+
+def inputs_at(graph: Graph, batch: int, dims: Mapping[str, int]) -> dict[str, Shape]:
+    """The shape of every input at one batch size: `dims` has the other dynamic dimensions, by name or `input:axis`.
+
+    Raises `Mistake` for one that it does not have.
+    """
+    batched = batch_dim(graph, dims)
+    return {
+        value.name: tuple(
+            _size(value, axis, batch, batched, dims) for axis in range(len(value.type.tensor_type.shape.dim))
+        )
+        for value in _inputs(graph)
+    }
+
+
+def infer(graph: Graph, inputs: Mapping[str, Shape]) -> Shapes:
+    """Every tensor's shape, given those of the inputs.
+
+    onnxruntime infers, with constants folded; what it leaves open is asked of onnx's own inference, with data
+    propagation.
+    """
+    fixed = _fixed(graph, inputs)
+    shapes = session.inferred(fixed)
+    if not all(map(_whole, shapes.values())):
+        shapes = {**_by_onnx(fixed), **{name: shape for name, shape in shapes.items() if _whole(shape)}}
+    shapes |= {name: tuple(tensor.dims) for name, tensor in graph.weights.items()}
+    known = {
+        name: tuple(dim for dim in shape if isinstance(dim, int))
+        for name, shape in shapes.items()
+        if shape is not None and _whole(shape)
+    }
+    made = [name for node in graph.nodes for name in node.output if name]
+    return Shapes(known=known, unknown=tuple(name for name in made if name not in known))
+
+
+def batch_dim(graph: Graph, fixed: Collection[str] = ()) -> str | None:
+    """The dynamic first dimension of the inputs, leaving out those `fixed`; None where all of them are fixed.
+
+    Raises `Mistake` where inputs have first dimensions of different names: only one of them can be the batch.
+    """
+    found = {}
+    for value in _inputs(graph):
+        dims = value.type.tensor_type.shape.dim
+        if len(dims) and not dims[0].HasField("dim_value") and _name(value, 0) not in fixed:
+            found[dims[0].dim_param] = value.name
+    if len(found) > 1:
+        named = ", ".join(f'"{dim}" of {name}' for dim, name in found.items())
+        raise Mistake(
+            f"{graph.name}: its inputs begin with different dynamic dimensions ({named}), so it is not "
+            "clear which is the batch. Fix all but that one: --dims NAME=SIZE,..."
+        )
+    return next(iter(found), None)
+
+
+def _fixed(graph: Graph, inputs: Mapping[str, Shape]) -> onnx.ModelProto:
+    model = onnx.ModelProto()
+    model.CopyFrom(graph.model)
+    for value in model.graph.input:
+        for dim, size in zip(value.type.tensor_type.shape.dim, inputs.get(value.name, ()), strict=False):
+            dim.dim_value = size
+    for value in model.graph.output:
+        value.type.tensor_type.ClearField("shape")
+    return model
+
+
+def _size(value: onnx.ValueInfoProto, axis: int, batch: int, batched: str | None, dims: Mapping[str, int]) -> int:
+    dim, name = value.type.tensor_type.shape.dim[axis], _name(value, axis)
+    if dim.HasField("dim_value"):
+        return dim.dim_value
+    if name in dims:
+        return dims[name]
+    if batched is not None and dim.dim_param == batched and (axis == 0 or dim.dim_param):
+        return batch
+    raise Mistake(
+        f'input "{value.name}": its dimension "{name}" is dynamic, so its bytes cannot be known. Say how large it is: '
+        f"--dims {name}=SIZE"
+    )
+
+
+def _inputs(graph: Graph) -> list[onnx.ValueInfoProto]:
+    return [value for value in graph.model.graph.input if value.name in graph.inputs]
+
+
+def _name(value: onnx.ValueInfoProto, axis: int) -> str:
+    dims = value.type.tensor_type.shape.dim
+    return (dims[axis].dim_param if axis < len(dims) else "") or f"{value.name}:{axis}"
+
+
+def _whole(shape: Dims | None) -> bool:
+    return shape is not None and all(isinstance(dim, int) for dim in shape)
+
+
+def _by_onnx(model: onnx.ModelProto) -> dict[str, Dims | None]:
+    try:
+        done = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+    except onnx.shape_inference.InferenceError:
+        return {}
+    values = [value for value in [*done.value_info, *done.output] if value.type.tensor_type.HasField("shape")]
+    return {value.name: tuple(_number(dim) for dim in value.type.tensor_type.shape.dim) for value in values}
+
+
+def _number(dim: onnx.TensorShapeProto.Dimension) -> int | None:
+    return dim.dim_value if dim.HasField("dim_value") else None

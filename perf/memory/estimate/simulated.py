@@ -1,0 +1,149 @@
+"""onnxruntime's session simulated: the plan carried out on the arena, run after run."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import onnx
+
+from perf.memory.allocators.bfc import NEXT_POWER_OF_TWO, BfcArena, BfcRules
+from perf.memory.allocators.device import Device
+from perf.memory.estimate.call import Call, Output
+from perf.memory.estimate.graph import ONNX_DOMAINS, Graph, Shape
+from perf.memory.estimate.pattern import Pattern, key
+from perf.memory.estimate.planner import NEW, OUTPUT, Plan
+from perf.memory.estimate.scratch import steps
+from perf.memory.estimate.timeline import Boundary, Lifetime, Timeline
+from perf.memory.estimate.weights import Kept, Weights
+
+
+class Session:
+    """A model's arena from the load of the weights on, run after run.
+
+    With `pattern`, onnxruntime's memory pattern: of the first run with some input shapes it remembers where each buffer
+    could lie in one block, and later runs with these shapes take that block at once. Only outputs and scratch are then
+    taken one by one.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        plan: Plan,
+        weights: Weights,
+        *,
+        threads: int = 1,
+        rules: BfcRules = NEXT_POWER_OF_TWO,
+        pattern: bool = False,
+    ) -> None:
+        self.graph, self.plan, self.threads, self.pattern = graph, plan, threads, pattern
+        self.opset = next(one.version for one in graph.model.opset_import if one.domain in ONNX_DOMAINS)
+        self.arena = _Arena(BfcArena(Device(), rules))
+        self._patterns: dict[int, Pattern] = {}
+        for kept in weights.arena:
+            self.arena.keep(kept)
+
+    def run(self, shapes: Mapping[str, Shape]) -> Timeline:
+        """One run; `shapes` must hold every tensor made, and the inputs."""
+        inputs = key(shapes[name] for name in self.graph.inputs)
+        run = _Run(self, shapes, self._patterns.get(inputs))
+        timeline = run.timeline()
+        run.end()
+        if self.pattern:
+            self._patterns.setdefault(inputs, run.pattern)
+        return timeline
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Block:
+    address: int
+    bytes: int
+
+
+class _Arena:
+    """The arena, and the bytes that were asked of it."""
+
+    def __init__(self, bfc: BfcArena) -> None:
+        self.bfc = bfc
+        self.requested = 0
+
+    def keep(self, kept: Kept) -> None:
+        self.bfc.reserve(kept.bytes) if kept.reserved else self.bfc.allocate(kept.bytes)
+        self.requested += kept.bytes
+
+    def take(self, size: int) -> _Block | None:
+        if not size:
+            return None
+        self.requested += size
+        return _Block(address=self.bfc.allocate(size), bytes=size)
+
+    def give(self, block: _Block | None) -> None:
+        if block:
+            self.bfc.free(block.address)
+            self.requested -= block.bytes
+
+    def boundary(self, node: onnx.NodeProto) -> Boundary:
+        return Boundary(
+            node=node.name,
+            operator=node.op_type,
+            in_use=self.bfc.in_use_bytes,
+            requested=self.requested,
+            peak=self.bfc.peak_in_use_bytes,
+            held=self.bfc.held_bytes,
+        )
+
+
+class _Run:
+    """One run, which follows the pattern `known` of an earlier one, or traces its own."""
+
+    def __init__(self, session: "Session", shapes: Mapping[str, Shape], known: Pattern | None) -> None:
+        self.graph, self.plan, self.arena, self.shapes = session.graph, session.plan, session.arena, shapes
+        self.threads, self.opset = session.threads, session.opset
+        self.known, self.pattern = known, Pattern()
+        self.block = self.arena.take(known.peak) if known else None
+        self.live: dict[str, tuple[_Block | None, int, int]] = {}  # tensor -> block, bytes, the node that made it
+        self.ended: list[Lifetime] = []
+
+    def timeline(self) -> Timeline:
+        boundaries = [self._execute(at, node) for at, node in enumerate(self.graph.nodes)]
+        last = len(self.graph.nodes) - 1
+        kept = [Lifetime(tensor=name, bytes=size, first=at, last=last) for name, (_, size, at) in self.live.items()]
+        return Timeline(boundaries=tuple(boundaries), lifetimes=(*self.ended, *kept))
+
+    def end(self) -> None:
+        for block, _, _ in self.live.values():
+            self.arena.give(block)
+        self.arena.give(self.block)
+
+    def _execute(self, at: int, node: onnx.NodeProto) -> Boundary:
+        scratch: list[_Block | None] = []
+        call = Call(graph=self.graph, node=node, shapes=self.shapes, threads=self.threads, opset=self.opset)
+        for step in steps(call):
+            if isinstance(step, Output):
+                self._output(at, node.output[step.index])
+                continue
+            scratch.append(self.arena.take(step.bytes))
+            self.ended.append(Lifetime(tensor=node.output[0], bytes=step.bytes, first=at, last=at, scratch=True))
+            if step.frees is not None:
+                self.arena.give(scratch[step.frees])
+                scratch[step.frees] = None
+        for block in scratch:
+            self.arena.give(block)
+        boundary = self.arena.boundary(node)
+        for buffer in self.plan.released[at]:
+            self._release(at, buffer)
+        return boundary
+
+    def _output(self, at: int, name: str) -> None:
+        kind = self.plan.kinds[name]
+        if kind not in (NEW, OUTPUT):
+            return
+        size = self.graph.nbytes(name, self.shapes[name])
+        patterned = kind == NEW and self.known is not None and self.known.holds(name, size)
+        self.live[name] = (None if patterned else self.arena.take(size), size, at)
+        if kind == NEW:
+            self.pattern.allocate(name, size)
+
+    def _release(self, at: int, name: str) -> None:
+        block, size, first = self.live.pop(name)
+        self.arena.give(block)
+        self.pattern.free(name)
+        self.ended.append(Lifetime(tensor=name, bytes=size, first=first, last=at))

@@ -1,0 +1,86 @@
+"""What constants hold: small ones in the arena, large ones outside it, and weights that kernels pack for themselves."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+
+import onnx
+
+from export.onnx_graph import attribute
+from perf.memory.estimate.graph import ONNX_DOMAINS, Graph, inputs_of, weight_bytes
+
+FLOAT = 4
+# onnxruntime keeps a constant above this in the memory it was loaded to (`kSmallTensorExternalDataThreshold`).
+SMALL_BYTES = 127
+# MLAS packs a matrix in columns of 16, at an address and to a size of whole cache lines.
+COLUMNS = 16
+MICROSOFT = "com.microsoft"
+LINE_BYTES = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """One constant or packed weight in the arena, for as long as the session lives.
+
+    `reserved`: outside the arena's bins, straight from the system (`IAllocator::Reserve`); else one more chunk.
+    """
+
+    bytes: int
+    reserved: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weights:
+    """What stays as long as the session: `arena` in the order it is taken, and the bytes `outside`."""
+
+    arena: tuple[Kept, ...]
+    outside: int
+
+    @property
+    def bytes(self) -> int:
+        """All of it."""
+        return sum(one.bytes for one in self.arena) + self.outside
+
+
+def weights(graph: Graph) -> Weights:
+    """Constants that a kernel packed are freed, unless another node still reads them."""
+    packed = [kept for node in graph.loaded for kept in _packed(graph, node).values()]
+    read = {name for node in graph.nodes for name in inputs_of(node) if name not in _packed(graph, node)}
+    sizes = [weight_bytes(one) for name, one in graph.weights.items() if name in read or name in graph.outputs]
+    small = [Kept(bytes=size) for size in sizes if 0 < size <= SMALL_BYTES]
+    return Weights(arena=(*small, *packed), outside=sum(size for size in sizes if size > SMALL_BYTES))
+
+
+def _packed(graph: Graph, node: onnx.NodeProto) -> Mapping[str, Kept]:
+    """Each constant that the node's kernel keeps in a form of its own, and that form."""
+    if node.domain not in (*ONNX_DOMAINS, MICROSOFT):
+        return {}
+    constants = {at: graph.weights[name] for at, name in enumerate(node.input) if name in graph.weights}
+    floats = {at: one for at, one in constants.items() if one.data_type == onnx.TensorProto.FLOAT}
+    # ConvTranspose is the one kernel that packs into an ordinary chunk.
+    reserved = node.op_type != "ConvTranspose"
+    forms = _forms(node, {at: tuple(one.dims) for at, one in floats.items()})
+    return {node.input[at]: Kept(bytes=size, reserved=reserved) for at, size in forms}
+
+
+def _forms(node: onnx.NodeProto, shapes: Mapping[int, tuple[int, ...]]) -> Iterator[tuple[int, int]]:
+    kind, shape = node.op_type, shapes.get(1, ())
+    if kind in ("MatMul", "Gemm", "FusedMatMul", "FusedGemm") and len(shape) == 2:
+        yield 1, _matrix(*(shape if attribute(node, "transB", 0) else shape[::-1]))
+    elif kind == "LSTM":
+        yield from ((at, shapes[at][0] * _matrix(*shapes[at][1:])) for at in (1, 2) if at in shapes)
+    elif kind == "GRU":
+        yield from ((1, shape[0] * _matrix(*shape[1:])) for _ in [0] if shape)
+        if 2 in shapes:
+            sides, _, hidden = shapes[2]
+            yield 2, sides * (_matrix(2 * hidden, hidden) + _matrix(hidden, hidden))
+    elif kind == "ConvTranspose" and len(shape) > 2:
+        groups = attribute(node, "group", 1)
+        if shape[0] // groups > 1 and prod(shape[1:]) > 1:
+            yield 1, FLOAT * prod(shape)
+
+
+def _matrix(columns: int, rows: int) -> int:
+    """`MlasGemmPackBSize` in bytes."""
+    size = -(-columns // COLUMNS) * COLUMNS * rows * FLOAT
+    return -(-size // LINE_BYTES) * LINE_BYTES

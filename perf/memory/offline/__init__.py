@@ -1,0 +1,1 @@
+"""Offsets planned with all lifetimes known: the planners, the checker that shares nothing with them, and instances."""

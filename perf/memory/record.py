@@ -1,0 +1,90 @@
+"""Record the memory of served models: one inference by onnxruntime per batch size, as trace files.
+
+The arena's pattern planning is off, so that every tensor is asked for by itself; a warm-up run comes first.
+--read turns the files of other tools into trace files: TensorFlow logs, torch snapshots, and profiles, such as the one
+that `python -m export.eager_memory` makes of a torch model before its export.
+"""
+
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import onnxruntime
+from rich.progress import track
+from rich.table import Table
+
+from export.ragged_feed import is_ragged
+from export.repository import REPOSITORY, config_file, model_file, model_folder, read_config
+from export.samples import sample
+from export.terminal import Mistake, guarded, program_parser, terminal
+from perf.memory.trace import onnxruntime_profile, trace_file
+from perf.memory.trace.reading import named
+from perf.memory.trace.trace import Trace
+
+FOLDER = Path("perf/results/memory/traces")
+OPTIMISATIONS = {
+    "basic": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC,
+    "all": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL,
+}
+
+
+def record(model: str, rows: int, *, optimisation: str = "all", repository: Path = REPOSITORY) -> Trace:
+    """The trace of one inference of `rows` rows, after a warm-up; raises `Mistake` for all but a batched ONNX model."""
+    folder = model_folder(model, repository)
+    config = read_config(config_file(folder, None))
+    path = model_file(folder, config)
+    if path.suffix != ".onnx" or is_ragged(config):
+        raise Mistake(f"'{model}' is not a batched ONNX model ({path.name}), so onnxruntime has no trace of a batch.")
+    if not path.is_file():
+        raise Mistake(f"{path}: not exported yet. Run: make export ARGS={model}.")
+    if not 1 <= rows <= max(1, config.max_batch_size):
+        raise Mistake(f"'{model}' takes batches of 1 to {config.max_batch_size} rows, not {rows}.")
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = OPTIMISATIONS[optimisation]
+    options.enable_mem_pattern = False
+    options.enable_profiling = True
+    inputs = sample(config, rows=rows)
+    with tempfile.TemporaryDirectory() as place:
+        options.profile_file_prefix = str(Path(place) / "profile")
+        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        for _ in range(2):
+            session.run(None, inputs)
+        traces = onnxruntime_profile.read(Path(session.end_profiling()))
+    return replace(traces[-1], model=model, rows=rows)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Record and write; exit code 2 for a user's mistake."""
+    parser = program_parser("python -m perf.memory.record", __doc__, example="resnet50 --rows 1 8 32")
+    parser.add_argument("models", nargs="*", metavar="MODEL", help="a model of the repository")
+    parser.add_argument("--read", nargs="+", type=Path, default=[], metavar="FILE", help="files of other tools")
+    parser.add_argument("--rows", nargs="+", type=int, default=[1, 8], metavar="N", help="batch sizes (default: 1 8)")
+    parser.add_argument("--optimisation", choices=sorted(OPTIMISATIONS), default="all", help="graph optimisation level")
+    parser.add_argument("--to", type=Path, default=FOLDER, metavar="FOLDER", help=f"where to (default: {FOLDER})")
+    arguments = parser.parse_args(argv)
+    points = [(model, rows) for model in arguments.models for rows in arguments.rows]
+    return guarded(lambda: _write_all(points, arguments.optimisation, arguments.read, arguments.to))
+
+
+def _write_all(points: list[tuple[str, int]], optimisation: str, files: list[Path], folder: Path) -> None:
+    if not points and not files:
+        raise Mistake("nothing to record: name models of the repository, or files with --read.")
+    table = Table("trace", "allocations", "live peak, bytes", "not freed", "remarks")
+    for name, trace in _traces(points, optimisation, files):
+        path = trace_file.write(trace, folder / f"{name}.json")
+        counts = (len(trace.allocations), trace.live_peak_bytes, len(trace.unmatched), len(trace.remarks))
+        table.add_row(str(path), *(f"{count:,}" for count in counts))
+    terminal().print(table)
+
+
+def _traces(points: list[tuple[str, int]], optimisation: str, files: list[Path]) -> Iterator[tuple[str, Trace]]:
+    for model, rows in track(points, description="recording", transient=True):
+        yield f"{model}-onnxruntime-{rows}", record(model, rows, optimisation=optimisation)
+    for path in files:
+        yield from named(path).items()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,197 @@
+"""Memory of an onnxruntime run, from the session's profile (`enable_profiling` on, `enable_mem_pattern` off).
+
+A profile has no single allocations, but for every node what its arena had in use after it and how much the node added.
+So a node allocates its outputs (their shapes are there), as far as they add up to what it added; what is missing in
+front of the next node was released in between, and is matched with live buffers of exactly that size together. Which of
+several equal ones it was, the profile does not say: the oldest is taken, and a remark counts such cases. Scratch memory
+that a kernel allocates and frees within itself is not in a profile either.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from export.terminal import Mistake
+from perf.memory.trace.fields import content, field
+from perf.memory.trace.json_text import parsed
+from perf.memory.trace.ledger import Key, Ledger
+from perf.memory.trace.trace import Trace
+
+SOURCE = "onnxruntime profile"
+ADVICE = "Set SessionOptions.enable_profiling, and enable_mem_pattern off, and give the file of end_profiling()."
+SUFFIX = "_kernel_time"
+ITEM_BYTES = {
+    **dict.fromkeys(("bool", "int8", "uint8", "float8e4m3fn", "float8e5m2"), 1),
+    **dict.fromkeys(("float16", "bfloat16", "int16", "uint16"), 2),
+    **dict.fromkeys(("float", "int32", "uint32"), 4),
+    **dict.fromkeys(("double", "int64", "uint64"), 8),
+}
+# Sets of buffers are tried for a release up to this many at once, and up to this many sets; the same for outputs.
+MOST_TOGETHER = 4
+MOST_SETS = 100_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """What one node did: requested bytes in use after it, what it added to them (and to the rounded bytes), outputs."""
+
+    name: str
+    place: int
+    in_use: int
+    added: int
+    held: int
+    outputs: tuple[int, ...]
+    provider: str
+
+    @property
+    def before(self) -> int:
+        """Requested bytes in use when it began."""
+        return self.in_use - self.added
+
+
+def read(path: Path) -> tuple[Trace, ...]:
+    """One trace per run and execution provider; raises `Mistake`, for broken JSON with line and column."""
+    return parse(content(path, ADVICE), str(path))
+
+
+def parse(data: bytes, origin: str = "profile") -> tuple[Trace, ...]:
+    """Traces of the runs in the order of their time, without the weights, which are in use before the first node."""
+    events = parsed(data, origin)
+    if not isinstance(events, list):
+        raise Mistake(f"{origin}: an onnxruntime profile is a list of events, found {type(events).__name__}. {ADVICE}")
+    traces = [_trace(nodes) for run in _runs(events, origin) for nodes in _by_provider(run)]
+    if not traces:
+        raise Mistake(f"{origin}: no node says mem_bytes_requested_in_use, so there is no memory to read. {ADVICE}")
+    return tuple(traces)
+
+
+def _runs(events: list[Any], origin: str) -> Iterator[list[Node]]:
+    """Nodes of every `model_run`: those that began within it."""
+    nodes = sorted(_nodes(events, origin), key=lambda pair: pair[0])
+    runs = [one for one in events if isinstance(one, dict) and one.get("name") == "model_run"]
+    for run in sorted(runs, key=lambda one: field(one, "ts", int, origin)):
+        start = run["ts"]
+        stop = start + field(run, "dur", int, origin)
+        inside = [node for time, node in nodes if start <= time <= stop]
+        if inside:
+            yield inside
+
+
+def _nodes(events: list[Any], origin: str) -> Iterator[tuple[int, Node]]:
+    for place, event in enumerate(events):
+        if not isinstance(event, dict) or not str(event.get("name", "")).endswith(SUFFIX):
+            continue
+        values, where = event.get("args"), f"{origin}: event {place}"
+        if not isinstance(values, dict) or "mem_bytes_requested_in_use" not in values:
+            continue
+        node = Node(
+            name=str(event["name"]).removesuffix(SUFFIX),
+            place=place,
+            in_use=_number(values, "mem_bytes_requested_in_use", where),
+            added=_number(values, "mem_requested_in_use_delta", where),
+            held=_number(values, "mem_in_use_delta", where),
+            outputs=tuple(_sizes(values.get("output_type_shape") or (), where)),
+            provider=str(values.get("provider", "")),
+        )
+        yield field(event, "ts", int, where), node
+
+
+def _by_provider(nodes: list[Node]) -> list[list[Node]]:
+    return [
+        [node for node in nodes if node.provider == name] for name in dict.fromkeys(node.provider for node in nodes)
+    ]
+
+
+def _trace(nodes: list[Node]) -> Trace:
+    ledger = Ledger(SOURCE, nodes[0].provider)
+    in_use = base = nodes[0].before
+    guesses = 0
+    for node in nodes:
+        guesses += _release(ledger, in_use - node.before, f"before event {node.place} ({node.name})")
+        _allocate(ledger, node)
+        in_use = node.in_use
+    if in_use < base:
+        ledger.remark("end of the run", f"{base - in_use:,} bytes less in use than before it")
+    _release(ledger, sum(one.requested_bytes for _, one in ledger.live()), "end of the run")
+    if guesses:
+        ledger.remark("whole run", f"{guesses} releases could as well be of another live buffer of the same size")
+    return ledger.trace()
+
+
+def _allocate(ledger: Ledger, node: Node) -> None:
+    """The outputs that add up to what the node added; else one buffer of it all."""
+    where = f"event {node.place}"
+    if node.added < 0:
+        _release(ledger, -node.added, where)
+        return
+    sizes = _adding_up(node.outputs, node.added)
+    if sizes is None:
+        ledger.remark(
+            where, f"{node.name} added {node.added:,} bytes, its outputs are {list(node.outputs)}: kept as one"
+        )
+        sizes = (node.added,)
+    for number, size in enumerate(sizes):
+        if size:
+            held = node.held if len(sizes) == 1 else None
+            ledger.allocate(f"{node.place}.{number}", size, where=where, held=held, name=node.name)
+
+
+def _release(ledger: Ledger, size: int, where: str) -> bool:
+    """Free live buffers, the oldest first, of exactly `size` bytes together: whether others could have been it."""
+    if size <= 0:
+        if size < 0:
+            ledger.remark(where, f"{-size:,} bytes more in use than after the node before: not of a node, left out")
+        return False
+    live = ledger.live()
+    if sum(one.requested_bytes for _, one in live) == size:
+        keys: list[Key] | None = [key for key, _ in live]
+    else:
+        keys = _matching(live_sizes=[(key, one.requested_bytes) for key, one in live], size=size)
+    if keys is None:
+        ledger.remark(where, f"{size:,} bytes are released, which no {MOST_TOGETHER} live buffers add up to: left live")
+        return False
+    for key in keys:
+        ledger.free(key, where=where)
+    sizes = {one.requested_bytes for key, one in live if key in keys}
+    return any(one.requested_bytes in sizes for _, one in ledger.live())
+
+
+def _matching(live_sizes: list[tuple[Key, int]], size: int) -> list[Key] | None:
+    fitting = [one for one in live_sizes if one[1] <= size]
+    for count in range(1, MOST_TOGETHER + 1):
+        if math.comb(len(fitting), count) > MOST_SETS:
+            break
+        for chosen in combinations(fitting, count):
+            if sum(one[1] for one in chosen) == size:
+                return [key for key, _ in chosen]
+    return None
+
+
+def _adding_up(outputs: tuple[int, ...], added: int) -> tuple[int, ...] | None:
+    """The largest part of `outputs` whose sizes make `added`; the others took over a buffer that was there."""
+    for count in range(len(outputs), -1, -1):
+        if math.comb(len(outputs), count) > MOST_SETS:
+            break
+        for chosen in combinations(outputs, count):
+            if sum(chosen) == added:
+                return chosen
+    return None
+
+
+def _sizes(outputs: Any, where: str) -> Iterator[int]:
+    for output in outputs:
+        for kind, dims in output.items() if isinstance(output, dict) else ():
+            if kind in ITEM_BYTES and isinstance(dims, list):
+                yield ITEM_BYTES[kind] * math.prod(dims)
+
+
+def _number(values: dict[str, Any], name: str, where: str) -> int:
+    """onnxruntime writes its numbers as strings."""
+    text = field(values, name, str, where)
+    try:
+        return int(text)
+    except ValueError as error:
+        raise Mistake(f"{where}: '{name}' should be a number, found {text[:40]!r}.") from error
