@@ -59,7 +59,7 @@ def bound(rate: float, *, fixed: float, row: float) -> float:
 def _states(rate: float, service: Callable[[int], float], cap: int) -> int:
     """Enough for the queue's tail to be below what double precision sees, unless the load is within some % of 1."""
     near = 1 / (1 - rate / capacity(service, cap))
-    return int(2 * cap + 12 * rate * service(cap) + 60 + 4 * near)
+    return int(2 * cap + 12 * rate * service(cap) + 60 + 16 * near)
 
 
 def _poisson(mean: float, states: int) -> NDArray[np.float64]:

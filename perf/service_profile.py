@@ -17,6 +17,8 @@ from perf.record import RecordError
 from perf.service_curve import Line, Size, fit, smoothed
 
 FORMAT = 1
+# Answers that leave before a request's own, on the mean: a level with fewer is one of lone requests.
+TOGETHER = 0.5
 # Shares at which the noise is kept; between them it is on straight lines.
 SHARES = (0.0, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)
 
@@ -25,13 +27,29 @@ SHARES = (0.0, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.
 class Way:
     """A request's way outside the server, in microseconds, both directions and the client's own part.
 
-    `latency_us` is a lone request's; each answer of a batch adds `each_us` to those behind it, since server and client
-    handle them one by one. `turnaround_us` lies between an answer and the same client's next request.
+    `lone_us` is that of a request that ran alone, `first_us` of the first that comes back of several that ran together;
+    each further one is `each_us` behind, since server and client handle them one by one. `turnaround_us` lies between
+    an answer and the same client's next request.
     """
 
-    latency_us: float
+    lone_us: float
+    first_us: float
     each_us: float
     turnaround_us: float
+
+    def mean_us(self, batches: Mapping[int, int]) -> float:
+        """Mean over the requests, of one row each, of executions of these sizes and counts."""
+        total = sum(
+            count * (self.lone_us if rows == 1 else rows * self.first_us + self.each_us * rows * (rows - 1) / 2)
+            for rows, count in batches.items()
+        )
+        return total / max(1, sum(rows * count for rows, count in batches.items()))
+
+    def longer(self, more_us: float) -> "Way":
+        """The same with so much more for each request; no part is less than 0."""
+        return dataclasses.replace(
+            self, lone_us=max(0.0, self.lone_us + more_us), first_us=max(0.0, self.first_us + more_us)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,17 +109,23 @@ class ServiceTimes:
     def way(self) -> Way:
         """What the ramp says of a request's way outside the server.
 
-        The latency is a fit over the levels, each at the batches that it had; the turnaround is the lowest level's,
-        since in the others what Little's law leaves is within the error that a window's edges make.
+        A lone request's is the lowest level's, and so is the turnaround, since in the others what Little's law leaves
+        is within the error that a window's edges make. Of those that ran together it is a line over the levels.
         """
-        behind = np.array([before(level.counted) for level in self.levels])
-        outside = np.array([level.outside_us for level in self.levels])
-        weights = np.sqrt([level.counted.requests for level in self.levels])
-        design = np.stack([np.ones_like(behind), behind], axis=1)
-        lone, each = np.linalg.lstsq(design * weights[:, None], outside * weights, rcond=None)[0]
-        if lone < 0 or each < 0:  # the levels do not tell them apart
-            lone, each = np.average(outside, weights=weights), 0.0
-        return Way(latency_us=float(lone), each_us=float(each), turnaround_us=self.levels[0].turnaround_us)
+        lowest = self.levels[0]
+        # Of a level whose requests mostly ran alone the line learns nothing.
+        levels = [level for level in self.levels if before(level.counted) >= TOGETHER]
+        behind = np.array([before(level.counted) for level in levels])
+        outside = np.array([level.outside_us for level in levels])
+        first, each = lowest.outside_us, 0.0
+        if len(levels) > 1:
+            each, first = (float(value) for value in np.polyfit(behind, outside, 1))
+            if each < 0:
+                first, each = float(np.mean(outside)), 0.0
+            elif first < lowest.outside_us:  # that of a batch is not nearer than a lone one
+                first = lowest.outside_us
+                each = max(0.0, float(behind @ (outside - first) / (behind @ behind)))
+        return Way(lone_us=lowest.outside_us, first_us=first, each_us=each, turnaround_us=lowest.turnaround_us)
 
     def outside_us(self, in_flight: float) -> float:
         """Mean microseconds of a request outside the server's counters with so many in flight: network and client."""

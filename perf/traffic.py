@@ -6,7 +6,7 @@
 `trace:FILE` is an open loop at the times of a file, seconds, one a line.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +27,8 @@ IN_FLIGHT_LIMIT = 1024
 class Traffic:
     """One load: `clients` for a closed loop, `rate_per_s` requests per second and `cv2` for an open one.
 
-    Every request has `rows` rows.
+    Every request has `rows` rows. Where `shapes` has any, requests take them in turn: each input's shape without the
+    batch axis. `due_s` are the times of an open loop, in seconds, where they are known already.
     """
 
     pattern: str
@@ -38,6 +39,7 @@ class Traffic:
     trace: Path | None = None
     rows: int = 1
     due_s: tuple[float, ...] = ()
+    shapes: tuple[Mapping[str, tuple[int, ...]], ...] = ()
 
     @classmethod
     def parse(cls, text: str, *, rows: int = 1) -> "Traffic":
@@ -119,4 +121,5 @@ class Traffic:
 
     def request(self, number: int, client: int, at: Time) -> Request:
         """One request of this load, due at `at` nanoseconds."""
-        return Request(number=number, client=client, at=at, rows=self.rows)
+        shapes = self.shapes[(number - 1) % len(self.shapes)] if self.shapes else {}
+        return Request(number=number, client=client, at=at, rows=self.rows, shapes=shapes)

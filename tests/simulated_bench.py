@@ -131,6 +131,8 @@ class SimulatedBench:
             **vars(NOTHING)
             | {
                 "requests": len(found),
+                "rows": sum(rows * count for rows, count in sizes.items()),
+                "executions": sum(sizes.values()),
                 "queue_ns": int(spent * 1e3),
                 "batches": sizes,
                 "batches_ns": {
@@ -208,7 +210,7 @@ def searching(
         traffic=traffic,
         goal=Goal(objective=objective, sla=sla, open=traffic.open),
         coarse=400,
-        fine=1_000,
+        fine=3_000 if objective == "goodput" else 1_000,
     )
     return Search(
         candidates=candidates,

@@ -5,6 +5,7 @@ the row was part of and when that execution began, in microseconds of the machin
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,16 +61,21 @@ def sleeper(repository: Path, name: str, config: str, *, fixed_ms: float = 20, r
 
 @dataclass(frozen=True, kw_only=True)
 class Ran:
-    """Requests by number (from 1) of each execution, in order of their start, and the errors of the others."""
+    """Requests by number (from 1) of each execution, in order of their start, and the errors of the others.
+
+    `started_s` says when each execution began and `answered_s` when each request was answered, from the first send.
+    """
 
     executions: list[list[int]]
     errors: list[str]
+    started_s: list[float]
+    answered_s: dict[int, float]
 
 
 async def send(url: str, model: str, requests: Sequence[Request]) -> Ran:
     """Send zeros of these shapes, each at its time, on one stream, so that they arrive in this order."""
     client = triton.InferenceServerClient(url, channel_args=[("grpc.enable_http_proxy", 0)])
-    clock = asyncio.get_running_loop().time
+    clock = time.monotonic
     begin = clock()
 
     async def each() -> AsyncIterator[dict[str, object]]:
@@ -85,6 +91,7 @@ async def send(url: str, model: str, requests: Sequence[Request]) -> Ran:
             }
 
     batches: dict[tuple[int, int], list[int]] = {}
+    answered_s: dict[int, float] = {}
     errors = []
     try:
         answers = client.stream_infer(each())
@@ -92,12 +99,19 @@ async def send(url: str, model: str, requests: Sequence[Request]) -> Ran:
             answer, error = await anext(answers)
             if error is None:
                 name, start = answer.as_numpy("RAN").reshape(-1, 2)[0]
-                batches.setdefault((int(start), int(name)), []).append(int(answer.get_response().id))
+                number = int(answer.get_response().id)
+                batches.setdefault((int(start), int(name)), []).append(number)
+                answered_s[number] = clock() - begin
             else:
                 errors.append(str(error))
     finally:
         await client.close()
-    return Ran(executions=[sorted(numbers) for _, numbers in sorted(batches.items())], errors=errors)
+    return Ran(
+        executions=[sorted(numbers) for _, numbers in sorted(batches.items())],
+        errors=errors,
+        started_s=[start / 1e6 - begin for start, _ in sorted(batches)],
+        answered_s=answered_s,
+    )
 
 
 def _zeros(name: str, shape: list[int]) -> triton.InferInput:

@@ -15,27 +15,18 @@ from perf.tune import grid_record, judgement
 from perf.tune.grid import RESULTS, candidates, measure
 from perf.tune.grid_record import Grid, GridError, Point
 from perf.tune.journal import WARM_UP_S
-from perf.tune.live import LiveBench
 from perf.tune.standing import percentile_us
 
 GRIDS = sorted(path for path in RESULTS.glob("*.closed-*.json") if path.name.count(".") == 2)
 JUDGED = sorted(RESULTS.glob("*.judged.json"))
 
 
-class Bench(SimulatedBench, LiveBench):  # type: ignore[misc]
-    """Measures in the simulation what a grid asks for."""
-
-
-def bench() -> Bench:
-    made = Bench.__new__(Bench)
-    SimulatedBench.__init__(made, service=accelerator, sla=Sla(latency_ms=100))
-    return made
+def bench() -> SimulatedBench:
+    return SimulatedBench(service=accelerator, sla=Sla(latency_ms=100))
 
 
 def empty(seed: int = 1) -> Grid:
-    return Grid(
-        model=CONFIG.name, load="closed:8", rows=1, machine=MACHINE, command=("python",), seed=seed, planned=12
-    )
+    return Grid(model=CONFIG.name, load="closed:8", rows=1, machine=MACHINE, command=("python",), seed=seed, planned=12)
 
 
 def test_a_grid_is_measured_once_and_goes_on(tmp_path: Path) -> None:
@@ -85,7 +76,9 @@ def test_the_recorded_choices_hold_against_the_grid(path: Path) -> None:
     """Within 3 % of the best of the grid, no round over the target, at most 13 points and 90 s of load."""
     found = judgement.read(path)
     grid = grid_record.read(RESULTS / f"{found.model}.{found.load.replace(':', '-')}.json")
-    study_path = RESULTS / f"{found.model}.{found.load.replace(':', '-')}.throughput.p99-{found.sla.latency_ms:g}ms.json"
+    study_path = (
+        RESULTS / f"{found.model}.{found.load.replace(':', '-')}.throughput.p99-{found.sla.latency_ms:g}ms.json"
+    )
     study = Study.read(study_path)
     best = max(
         (point for point in grid.points if point.p99_ms <= found.sla.latency_ms),

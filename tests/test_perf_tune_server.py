@@ -33,7 +33,17 @@ def test_a_model_is_tuned_from_the_command_line(
 ) -> None:
     command = [
         *(MODEL, "--p99-ms", "400", "--load", "closed:4", "--instances", "1", "--max-batch-size", "4"),
-        *("--repository", str(repository), "--results", str(tmp_path), "--seconds", "25", "--explain-recipe"),
+        *(
+            "--repository",
+            str(repository),
+            "--results",
+            str(tmp_path),
+            "--seconds",
+            "22",
+            "--points",
+            "7",
+            "--explain-recipe",
+        ),
     ]
     assert main(command) == 0
     said = capsys.readouterr().out

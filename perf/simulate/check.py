@@ -2,223 +2,50 @@
 
 `python -m perf.simulate.check simulated_accelerator` measures what is not measured yet, three configurations after each
 ramp of service times, so that a slow minute hits both, and prints predicted and measured side by side.
-
-The closed loop is perf_analyzer's. The Poisson arrivals are those of clients.fleet, whose latency counts from when a
-request was due; perf_analyzer's request-rate mode counts from when it was sent, which leaves out what a late client
-makes the requests wait (coordinated omission).
 """
 
-import dataclasses
-import datetime
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
-from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from clients.counters import Counters
-from clients.fleet.target import Running
 from clients.fleet.variant import read
-from clients.machine import Machine, versions
 from export.terminal import guarded, program_parser, terminal
-from perf import analyzer, service_time
-from perf.candidate import Candidate
-from perf.ramp import before
-from perf.record import Load
 from perf.service_profile import Profile, Way
 from perf.service_profile import load as load_ramp
-from perf.service_time import Told, bar, profile
-from perf.simulate.points import CLOSED, LIMITS, OPEN, Point, file_name, holds, measured, write
+from perf.service_time import bar
+from perf.simulate.bench import KINDS, Bench
+from perf.simulate.points import CLOSED, LIMITS, OPEN, Point, holds, measured
 from perf.simulate.points import load as load_point
-from perf.study import Prediction, Sla
-from perf.sweep import window_ms
-from perf.traffic import Traffic
-from perf.trial import Meter, serving
+from perf.study import Prediction
 
 RESULTS = Path("perf/results/prediction")
 MODELS = ("simulated_accelerator", "ranker", "text_recognition")
-WINDOW_MS = 1000
-OPEN_S = 6.0
-WARM_UP_S = 1.0
-# Requests of more clients than this keep two cores busy with themselves.
-MOST_CLIENTS = 16
-# Of the arrivals that the model could just carry: how many show a request's way to the server and back.
-LONE_SHARE = 0.25
-
-
-@dataclass(frozen=True, kw_only=True)
-class Kind:
-    """A configuration in terms of the model's largest batch B, and its two loads.
-
-    `cap` is the share of B that is max_batch_size, `clients` the closed loop's in shares of B (of `MOST_CLIENTS` if B
-    is larger), `rate` the Poisson arrivals' in shares of what the instances could just carry.
-    """
-
-    cap: float
-    delay_us: int
-    instances: int
-    clients: float
-    rate: float
-
-
-KINDS = (
-    Kind(cap=1, delay_us=0, instances=1, clients=1, rate=0.5),
-    Kind(cap=1, delay_us=5000, instances=1, clients=1.5, rate=0.7),
-    Kind(cap=0.5, delay_us=0, instances=1, clients=2, rate=0.6),
-    Kind(cap=1, delay_us=0, instances=2, clients=2, rate=0.6),
-    Kind(cap=1, delay_us=2000, instances=2, clients=3, rate=0.4),
-    Kind(cap=0.5, delay_us=2000, instances=2, clients=1, rate=0.5),
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Check:
-    """One model's part of the check, and where its records are."""
-
-    config: ModelConfig
-    folder: Path
-    command: tuple[str, ...]
-
-    def run(self, progress: Told) -> None:
-        """Measure what is missing; each record is on disk as soon as it is measured."""
-        for instances in sorted({kind.instances for kind in KINDS}):
-            ramps = self.profile(instances, progress)
-            if instances == 1:
-                self._lone(ramps, progress)
-            for kind in KINDS:
-                if kind.instances == instances:
-                    self._configuration(kind, ramps, progress)
-
-    def profile(self, instances: int, progress: Told = lambda text, done: None) -> Profile:
-        """The service times with so many instances, and with fewer."""
-        threads = Candidate.of(self.config).threads
-        counts = [(count, threads) for count in range(1, instances + 1)]
-        return profile(
-            self.config, counts, self.folder, command=self.command, progress=lambda text, _: progress(text, False)
-        )
-
-    def candidate(self, kind: Kind) -> Candidate:
-        """The values that a kind of configuration has for this model."""
-        return Candidate(
-            max_batch_size=round(kind.cap * self.config.max_batch_size),
-            delay_us=kind.delay_us,
-            instances=kind.instances,
-            threads=Candidate.of(self.config).threads,
-        )
-
-    def _configuration(self, kind: Kind, ramps: Profile, progress: Told) -> None:
-        candidate = self.candidate(kind)
-        clients = round(kind.clients * min(self.config.max_batch_size, MOST_CLIENTS))
-        loads = [f"closed:{clients}", f"poisson:{self._rate(candidate, ramps, kind.rate):g}"]
-        missing = [load for load in loads if not self._path(candidate, load).is_file()]
-        if missing:
-            with self._serving(candidate, progress) as server:
-                for load in missing:
-                    progress(f"{self.config.name}: {candidate}, {load}", False)
-                    one = self._closed if load.startswith("closed") else self._open
-                    write(one(server, candidate, load, ramps), self.folder)
-        progress(f"{self.config.name}: {candidate}", True)
-
-    def _lone(self, ramps: Profile, progress: Told) -> None:
-        """Few arrivals, to see what the open loop's client adds to each."""
-        path, candidate = self.folder / f"{self.config.name}.lone.json", self.candidate(KINDS[0])
-        if not path.is_file():
-            with self._serving(candidate, progress) as server:
-                load = f"poisson:{self._rate(candidate, ramps, LONE_SHARE):g}"
-                point = self._open(server, candidate, load, ramps)
-            write(point, self.folder).rename(path)
-        progress(f"{self.config.name}: a lone request's way", True)
-
-    def _serving(self, candidate: Candidate, progress: Told) -> AbstractContextManager[Running]:
-        return serving(self.config.name, candidate.apply(self.config), progress=lambda text: progress(text, False))
-
-    def _path(self, candidate: Candidate, load: str) -> Path:
-        return self.folder / file_name(self.config.name, candidate, load)
-
-    def _rate(self, candidate: Candidate, ramps: Profile, share: float) -> float:
-        table = ramps.nearest(candidate.instances, candidate.threads).table_us
-        most = max(rows / table[rows] for rows in range(1, candidate.max_batch_size + 1))
-        return float(f"{share * candidate.instances * most * 1e6:.2g}")
-
-    def _closed(self, server: Running, candidate: Candidate, load: str, ramps: Profile) -> Point:
-        clients = Traffic.parse(load).clients
-        target = service_time.target(server)
-        warm, _ = analyzer.measure(target, Load(concurrency=clients), window_ms=300)
-        asked = Load(concurrency=clients, window_ms=WINDOW_MS)
-        started, before = _now(), Counters.read(server.url, self.config.name)
-        found, _ = analyzer.measure(target, asked, window_ms=window_ms(asked, warm.throughput_rows_per_s))
-        counted = Counters.read(server.url, self.config.name) - before
-        percentiles = {50: found.p50_us, 90: found.p90_us, 95: found.p95_us, 99: found.p99_us}
-        if found.mean_us is None or found.requests is None or None in percentiles.values():
-            raise analyzer.AnalyzerError(f"perf_analyzer printed no summary of '{self.config.name}' under {load}.")
-        return self._point(
-            candidate,
-            load,
-            ramps,
-            client=CLOSED,
-            started_at=started,
-            seconds=len(found.windows) * found.window_ms / 1e3,
-            warm_up_s=0.0,
-            seed=0,
-            requests=found.requests,
-            throughput_rows_per_s=found.throughput_rows_per_s,
-            mean_ms=found.mean_us / 1e3,
-            percentiles_ms={one: (value or 0.0) / 1e3 for one, value in percentiles.items()},
-            counted=counted,
-        )
-
-    def _open(self, server: Running, candidate: Candidate, load: str, ramps: Profile) -> Point:
-        meter = Meter(sla=Sla(latency_ms=1e4), warm_up_s=WARM_UP_S, workers=1)
-        trial = meter.measure(server, candidate, Traffic.parse(load), stage="check", seconds=OPEN_S)
-        latencies = np.array(trial.latencies_us) / 1e3
-        return self._point(
-            candidate,
-            load,
-            ramps,
-            client=OPEN,
-            started_at=trial.started_at,
-            seconds=OPEN_S,
-            warm_up_s=WARM_UP_S,
-            seed=0,
-            requests=trial.requests,
-            throughput_rows_per_s=trial.throughput_rows_per_s,
-            mean_ms=float(np.mean(latencies)),
-            percentiles_ms={one: float(np.percentile(latencies, one)) for one in (50, 90, 95, 99)},
-            counted=trial.counted,
-            cores_busy=trial.cores_busy,
-        )
-
-    def _point(self, candidate: Candidate, load: str, ramps: Profile, **found: Any) -> Point:
-        return Point(
-            model=self.config.name,
-            config_name="default",
-            candidate=candidate,
-            load=load,
-            ramps=tuple(ramp.file_name for ramp in ramps.ramps),
-            machine=Machine.this(),
-            versions=versions(),
-            command=self.command,
-            **found,
-        )
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """A measured point, what was predicted, and by how much that is off."""
+    """A measured point, what was predicted, and by how much that is off.
+
+    `drift` is how much longer its executions took than the ramp's of the same sizes, `own_errors` what is off when it
+    is predicted with its own executions' times: a miss that they do not share comes from the drift alone.
+    """
 
     point: Point
     prediction: Prediction
     errors: Mapping[str, float]
+    drift: float
+    own_errors: Mapping[str, float]
+
+    @property
+    def verdict(self) -> str:
+        """`""` within the limits, else where a miss comes from."""
+        if holds(self.errors):
+            return ""
+        return f"drift {self.drift:+.0%}" if holds(self.own_errors) else "miss"
 
 
 def compare(folder: Path, models: Sequence[str] = MODELS) -> Iterator[Compared]:
@@ -229,13 +56,19 @@ def compare(folder: Path, models: Sequence[str] = MODELS) -> Iterator[Compared]:
             ramps = Profile(ramps=tuple(load_ramp(folder / name) for name in point.ramps))
             way = fleet_way(load_point(lone), ramps) if point.client == OPEN else None
             prediction = point.predicted(config, ramps, way)
-            yield Compared(point=point, prediction=prediction, errors=point.errors(prediction))
+            yield Compared(
+                point=point,
+                prediction=prediction,
+                errors=point.errors(prediction),
+                drift=point.drift(ramps),
+                own_errors=point.errors(point.predicted(config, point.own(ramps), way)),
+            )
 
 
 def fleet_way(lone: Point, ramps: Profile) -> Way:
-    """The ramp's way with a lone request's part as the open loop's client showed it."""
+    """The ramp's way, longer by what the open loop's client adds to it."""
     way = ramps.nearest(1, lone.candidate.threads).way
-    return dataclasses.replace(way, latency_us=max(0.0, lone.outside_us - way.each_us * before(lone.counted)))
+    return way.longer(lone.outside_us - way.mean_us(lone.counted.batches))
 
 
 def show(compared: Sequence[Compared], console: Console) -> None:
@@ -262,13 +95,15 @@ def show(compared: Sequence[Compared], console: Console) -> None:
             _pair(predicted.percentiles_ms[50], point.percentiles_ms[50]),
             _pair(predicted.percentiles_ms[95], point.percentiles_ms[95]),
             f"{predicted.rows_per_execution:.2f} / {point.counted.rows_per_execution:.2f}",
-            "" if holds(one.errors) else "miss",
+            one.verdict,
         )
     console.print(table)
     for client in (CLOSED, OPEN):
         some = [one for one in compared if one.point.client == client]
+        held, own = sum(holds(one.errors) for one in some), sum(holds(one.own_errors) for one in some)
         console.print(
-            f"{client}: {sum(holds(one.errors) for one in some)} of {len(some)} within the limits", markup=False
+            f"{client}: {held} of {len(some)} within the limits, {own} with the times of their own executions",
+            markup=False,
         )
 
 
@@ -290,7 +125,7 @@ def main(argv: list[str] | None = None) -> int:
         if not arguments.only_compare:
             with bar(console, len(arguments.models) * (len(KINDS) + 1)) as told:
                 for model in arguments.models:
-                    Check(config=read(model, None), folder=arguments.results, command=command).run(told)
+                    Bench(config=read(model, None), folder=arguments.results, command=command).run(told)
         show(list(compare(arguments.results, arguments.models)), console)
 
     return guarded(run, on_interrupt=f"stopped; what was measured is in {arguments.results}.")

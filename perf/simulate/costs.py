@@ -1,14 +1,13 @@
 """What a simulated server of one candidate costs: its executions, what lies between them, and what the client adds."""
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from perf.candidate import Candidate
 from perf.service_profile import SHARES, Profile, ServiceTimes, Way
-from perf.simulate.clients import HOPS
 from serve.batcher.request import US, Time
 
 DRAWN = 4096
@@ -67,7 +66,7 @@ class Costs:
             notes=tuple(notes),
         )
 
-    def service(self, seed: int) -> Callable[[int], Time]:
+    def service(self, seed: Sequence[int]) -> Callable[[int], Time]:
         """Nanoseconds from when an instance takes a batch until its answers leave; a new noise with each call."""
         multipliers = self._drawn(seed)
         before = self.dispatch_us * US
@@ -78,12 +77,12 @@ class Costs:
 
         return service
 
-    def gap(self, seed: int) -> Callable[[], Time] | None:
+    def gap(self, seed: Sequence[int]) -> Callable[[], Time] | None:
         """Nanoseconds that an instance needs after each execution; None where it needs none."""
         if self.tail_us <= 0:
             return None
-        # A few steps of about the same time each, as for the way of a request.
-        drawn = np.random.default_rng([seed, 2]).gamma(HOPS, self.tail_us / HOPS, DRAWN) * US
+        # As traced: half of the gaps are less than half of their mean, a twentieth three times as long.
+        drawn = np.random.default_rng([*seed, 2]).exponential(self.tail_us, DRAWN) * US
         times = itertools.cycle(np.maximum(1, np.rint(drawn)).astype(np.int64).tolist())
         return lambda: next(times)
 
@@ -94,7 +93,7 @@ class Costs:
         factor = self.shared_us[rows] / self.alone_us[rows]
         return max(1.0, 1 + (factor - 1) * (running - 1) / (self.instances - 1))
 
-    def _drawn(self, seed: int) -> Iterator[float]:
+    def _drawn(self, seed: Sequence[int]) -> Iterator[float]:
         rng = np.random.default_rng(seed)
         return itertools.cycle(np.interp(rng.random(DRAWN), SHARES, self.noise).tolist())
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from clients.machine import Machine
 from perf import record
 from perf.candidate import Candidate
 from perf.record import RecordError
+from perf.service_curve import Size, smoothed
 from perf.service_profile import Profile, Way
 from perf.simulate.predict import predict
 from perf.study import Prediction, Sla
@@ -22,7 +24,7 @@ from perf.traffic import Traffic
 FORMAT = 1
 CLOSED, OPEN = "perf_analyzer", "clients.fleet"
 # Predictions of a closed loop: enough requests that no draw of the noise shows.
-REQUESTS = 12_000
+REQUESTS = 24_000
 # How far a prediction may be off.
 LIMITS = {"throughput": 0.05, "p50": 0.10, "p95": 0.20}
 
@@ -67,6 +69,24 @@ class Point:
         inside = counted.queue_ns + counted.compute_input_ns + counted.compute_infer_ns + counted.compute_output_ns
         return self.mean_ms * 1e3 - counted.per_request_us(inside)
 
+    def own(self, profile: Profile) -> Profile:
+        """The profile with the service times that were counted at this very point, to tell what a miss comes from."""
+        counted = self.counted
+        ramp = profile.nearest(self.candidate.instances, self.candidate.threads)
+        sizes = tuple(
+            Size(rows=rows, executions=count, mean_us=counted.execution_ns(rows) / count / 1e3, error_us=0.0)
+            for rows, count in counted.batches.items()
+        )
+        table = smoothed(sizes, ramp.max_batch_size)
+        # Whatever ran together here is in these times already.
+        return Profile(ramps=(dataclasses.replace(ramp, sizes=sizes, alone_us=table[1]),))
+
+    def drift(self, profile: Profile) -> float:
+        """Time that the executions took over what the ramp says of their sizes, minus 1: a machine of other speed."""
+        table = profile.nearest(self.candidate.instances, self.candidate.threads).table_us
+        expected = sum(count * table[rows] for rows, count in self.counted.batches.items())
+        return self.counted.busy_ns / 1e3 / expected - 1
+
     def predicted(self, config: ModelConfig, profile: Profile, way: Way | None = None) -> Prediction:
         """What the simulation says, from the service times alone, and for an open loop of just these arrivals."""
         traffic, sla = Traffic.parse(self.load), Sla(latency_ms=float("inf"))
@@ -109,9 +129,10 @@ def holds(errors: Mapping[str, float]) -> bool:
 
 def write(point: Point, folder: Path) -> Path:
     """Write one record, whole or not at all."""
-    return record.write_json(
-        point.file_name, {"format": FORMAT, "kind": "predicted_point", **dataclasses.asdict(point)}, folder
-    )
+    content = {"format": FORMAT, "kind": "predicted_point", **dataclasses.asdict(point)}
+    # What was never answered has no latency that JSON could hold.
+    finite = {one: value if math.isfinite(value) else None for one, value in point.percentiles_ms.items()}
+    return record.write_json(point.file_name, content | {"percentiles_ms": finite}, folder)
 
 
 def load(path: Path) -> Point:
@@ -128,7 +149,9 @@ def load(path: Path) -> Point:
                 "machine": Machine(**content["machine"]),
                 "ramps": tuple(content["ramps"]),
                 "command": tuple(content["command"]),
-                "percentiles_ms": {int(one): value for one, value in content["percentiles_ms"].items()},
+                "percentiles_ms": {
+                    int(one): math.inf if value is None else value for one, value in content["percentiles_ms"].items()
+                },
                 "counted": record.counters(content["counted"]),
             }
         )

@@ -1,7 +1,7 @@
 """One candidate under one load, simulated: throughput, latency percentiles, batches, and what part of it is waiting."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +19,9 @@ from serve.batcher.simulation import Outcome, simulate
 
 # Of all requests, those left out at the start, until batches and queue are what they will be.
 WARM_UP = 0.1
+# A closed loop can settle in more than one rhythm (two half batches in turn, or one full one) and keep it for minutes.
+# So it is started anew as often as the requests allow, as measurements are, and the runs are taken together.
+ROUNDS, MOST_RUNS = 60, 24
 PERCENTILES = (50, 90, 95, 99)
 
 
@@ -41,30 +44,55 @@ def predict(
     left out. Raises `Mistake` for threads without a ramp, `RulesError` for a scheduler that is not the batcher.
     """
     costs = Costs.of(candidate, profile)
-    load = Clients(traffic, requests, way or costs.way, seed=seed)
+    rules = candidate.rules(config)
     slowdown = costs.slowdown if costs.instances > 1 else None
-    outcome = simulate(candidate.rules(config), costs.service(seed), load, slowdown=slowdown, gap=costs.gap(seed))
-    return _cut(outcome, costs, load.extra_us, warm_up=warm_up, drain=traffic.clients).prediction(
-        candidate, sla, traffic.rows
-    )
+    times = 1 if traffic.open else max(1, min(MOST_RUNS, requests // (ROUNDS * traffic.clients)))
+    runs = []
+    for one in range(times):
+        drawn = [seed, one]
+        load = Clients(traffic, requests // times, way or costs.way, seed=drawn)
+        outcome = simulate(rules, costs.service(drawn), load, slowdown=slowdown, gap=costs.gap(drawn))
+        runs.append(_cut(outcome, costs, load.extra_us, warm_up=warm_up, drain=traffic.clients))
+    return Run.together(runs).prediction(candidate, sla, traffic.rows)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One simulation without its warm-up and its end: latencies in microseconds of the requests in between."""
+    """One simulation without its warm-up and its end: latencies in microseconds of the requests in between.
+
+    `answered` counts those after the first moment, so that over `seconds` they are a rate.
+    """
 
     latencies_us: NDArray[np.float64]
     queues_us: NDArray[np.float64]
+    answered: int
     refused: int
     seconds: float
     busy_s: float
     instances: int
     sizes: dict[int, int]
 
+    @classmethod
+    def together(cls, runs: Sequence["Run"]) -> "Run":
+        """Several runs as one."""
+        sizes: Counter[int] = Counter()
+        for run in runs:
+            sizes.update(run.sizes)
+        return cls(
+            latencies_us=np.concatenate([run.latencies_us for run in runs]),
+            queues_us=np.concatenate([run.queues_us for run in runs]),
+            answered=sum(run.answered for run in runs),
+            refused=sum(run.refused for run in runs),
+            seconds=sum(run.seconds for run in runs),
+            busy_s=sum(run.busy_s for run in runs),
+            instances=runs[0].instances,
+            sizes=dict(sorted(sizes.items())),
+        )
+
     @property
     def throughput_per_s(self) -> float:
         """Requests answered per second."""
-        return len(self.latencies_us) / self.seconds if self.seconds else 0.0
+        return self.answered / self.seconds if self.seconds else 0.0
 
     @property
     def mean_us(self) -> float:
@@ -115,6 +143,8 @@ def _cut(outcome: Outcome, costs: Costs, extra_us: Mapping[int, float], *, warm_
     return Run(
         latencies_us=latencies,
         queues_us=queues + costs.dispatch_us,
+        # Of the batches at both ends, either none counts or all.
+        answered=sum(begin < answer.at <= end and not answer.error for answer in answers[first:]),
         refused=len(kept) - len(served),
         seconds=float(end - begin) / 1e9,
         busy_s=sum(float(one.end - one.start) for one in within) / 1e9,

@@ -1,7 +1,9 @@
 """Prints the outcome of a tuning: the verdict first, then what it rests on and what it cost."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -10,6 +12,7 @@ from perf.bootstrap import Interval
 from perf.candidate import Candidate
 from perf.interleaved import gain
 from perf.study import AGAINST, FINAL, NOISE, Trial
+from perf.traffic import Traffic
 from perf.tune import recipe
 from perf.tune.goal import Goal
 from perf.tune.remedy import remedies
@@ -55,7 +58,7 @@ def verdict(tuning: Tuning) -> Iterator[str]:
     if busiest > BUSY * study.machine.cores:
         yield f"  beware: the machine had other work, a load average up to {busiest:.1f} on {study.machine.cores} cores"
     if tuning.written is not None:
-        yield f"  written: {tuning.written}, loaded by the server as it is, without a finding of the doctor's"
+        yield f"  written: {_near(tuning.written)}, loaded by the server as it is, without a finding of the doctor's"
 
 
 def _refusal(tuning: Tuning, asked: str) -> Iterator[str]:
@@ -75,6 +78,9 @@ def _gains(tuning: Tuning) -> Iterator[str]:
     final, against, noise = last_rounds(tuning.study.trials)
     if against and final and tuning.outcome.chosen and tuning.outcome.chosen.candidate != tuning.study.default:
         goal = tuning.screen.goal
+        if goal.objective == "goodput":
+            yield from _rates(tuning)
+            return
         for name, quantity, better_high in _quantities(goal):
             found = gain(final, against, quantity)
             said = f"{name} x {found} in {found.count} interleaved rounds"
@@ -85,6 +91,21 @@ def _gains(tuning: Tuning) -> Iterator[str]:
         yield (
             f"  noise: one configuration twice differed by {max(abs(one - 1) for one in ratios):.1%} in throughput "
             f"and {max(abs(one - 1) for one in tails):.1%} in p99"
+        )
+
+
+def _rates(tuning: Tuning) -> Iterator[str]:
+    """Rates that the current configuration bore and did not bear, and how the chosen one's is to them."""
+    chosen, goal = tuning.outcome.chosen, tuning.screen.goal
+    rates = {True: [0.0], False: [math.inf]}
+    for one in tuning.outcome.standings:
+        if one.candidate == tuning.study.default:
+            rates[goal.met(one)].append(Traffic.parse(one.trials[0].load).rate_per_s)
+    borne, missed = max(rates[True]), min(rates[False])
+    if chosen is not None:
+        rate = Traffic.parse(chosen.trials[0].load).rate_per_s
+        yield f"  against the current one: {rate:.4g} requests/s; that met the target at {borne:.4g}/s" + (
+            f" and missed it at {missed:.4g}/s, so at least {rate / missed:.2f} x" if math.isfinite(missed) else ""
         )
 
 
@@ -111,10 +132,8 @@ def _quantities(goal: Goal) -> list[tuple[str, Callable[[Trial], float], bool]]:
         return trial.throughput_rows_per_s
 
     tail = ("p99", p99_ms, False)
-    rate = ("rate" if goal.objective == "goodput" else "throughput", throughput, True)
-    if goal.open and goal.objective != "goodput":
-        return [tail]  # an open load that is carried has one throughput: what is offered
-    return [rate] if goal.objective == "goodput" else [rate, tail]
+    # An open load that is carried has one throughput: what is offered.
+    return [tail] if goal.open else [("throughput", throughput, True), tail]
 
 
 def _said(found: Interval, better_high: bool) -> str:
@@ -221,6 +240,11 @@ def _marked(candidate: Candidate, tuning: Tuning) -> str:
         if candidate == one
     ]
     return f"{candidate} ({', '.join(marks)})" if marks else str(candidate)
+
+
+def _near(path: Path) -> Path:
+    """The path from here, where it lies below."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def _figures(standing: Standing) -> str:

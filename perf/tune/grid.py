@@ -25,6 +25,7 @@ from perf.study import Study
 from perf.traffic import Traffic
 from perf.tune import grid_record, judgement
 from perf.tune.grid_record import Grid, GridError, Point
+from perf.tune.journal import Bench
 from perf.tune.live import LiveBench
 
 RESULTS = Path("perf/results/grid")
@@ -50,7 +51,7 @@ def measure(
     grid: Grid,
     wanted: Sequence[Candidate],
     path: Path,
-    bench: LiveBench,
+    bench: Bench,
     *,
     seconds: float,
     until: float,

@@ -20,13 +20,12 @@ from perf.candidate import Candidate
 from perf.study import Study, Trial
 from perf.traffic import Traffic
 from perf.tune.grid_record import Grid, Point, point, point_json
-from perf.tune.journal import WARM_UP_S
-from perf.tune.live import LiveBench
+from perf.tune.journal import WARM_UP_S, Bench
 
 FORMAT = 1
 KIND = "judgement"
 TUNED, BEST = "tuned", "best of the grid"
-ROUNDS, SECONDS = 6, 4.0
+ROUNDS, SECONDS = 5, 3.0
 # The share of the grid's best that a choice must reach, with so many points and seconds.
 SHARE, POINTS, LIVE_S = 0.97, 13, 90.0
 
@@ -73,7 +72,7 @@ class Judgement:
         return self.ratio.value >= SHARE and not self.violations and cheap
 
 
-def judge(study: Study, grid: Grid, folder: Path, bench: LiveBench, *, told: Callable[[str], None]) -> Judgement:
+def judge(study: Study, grid: Grid, folder: Path, bench: Bench, *, told: Callable[[str], None]) -> Judgement:
     """Measure again what the study chose and what the grid has as its best; what is on disk is not measured again."""
     best = grid.best(study.sla.latency_ms)
     if study.chosen is None or best is None:

@@ -1,10 +1,7 @@
 """The simulation with the service times of this machine's ramps, scaled by what trials taught about them."""
 
-import dataclasses
-import math
 from dataclasses import dataclass, field, replace
 
-import numpy as np
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from perf.candidate import Candidate
@@ -23,14 +20,16 @@ class Profiled:
     config: ModelConfig
     profile: Profile
     sla: Sla
-    _scaled: dict[tuple[float, float], Profile] = field(default_factory=dict, repr=False)
+    _slower: dict[float, Profile] = field(default_factory=dict, repr=False)
 
     def predict(self, candidate: Candidate, traffic: Traffic, terms: Terms, *, requests: int) -> Prediction:
         """What `candidate` would do; the arrivals of an open load are the same for all."""
-        key = terms.contention, terms.overhead_us
-        if key not in self._scaled:
-            self._scaled[key] = Profile(ramps=tuple(_scaled(one, *key) for one in self.profile.ramps))
-        return predict(candidate, self.config, traffic, self._scaled[key], self.sla, requests=requests)
+        if terms.contention not in self._slower:
+            ramps = tuple(_slower(one, terms.contention) for one in self.profile.ramps)
+            self._slower[terms.contention] = Profile(ramps=ramps)
+        profile = self._slower[terms.contention]
+        way = Costs.of(candidate, profile).way.longer(terms.overhead_us)
+        return predict(candidate, self.config, traffic, profile, self.sla, requests=requests, way=way)
 
     def service_us(self, candidate: Candidate, rows: int) -> float:
         """Microseconds of one execution of so many rows while all instances are at work."""
@@ -54,24 +53,10 @@ class Profiled:
 
     def outside_us(self, trial: Trial) -> float:
         """Microseconds outside the server that the ramps say of a trial's cycle, its client's turnaround included."""
-        threads = trial.candidate.threads if any(one.threads is not None for one in self.profile.ramps) else None
-        levels = self.profile.nearest(trial.candidate.instances, threads).levels
-        traffic = Traffic.parse(trial.load)
-        in_flight: float = traffic.clients
-        if traffic.open:  # Little's law
-            answered = [us for us in trial.latencies_us if math.isfinite(us)]
-            in_flight = sum(answered) / 1e6 / trial.seconds
-        outside = [level.outside_us + (0 if traffic.open else level.turnaround_us) for level in levels]
-        return float(np.interp(in_flight, [level.concurrency for level in levels], outside))
+        way = Costs.of(trial.candidate, self.profile).way
+        return way.mean_us(trial.counted.batches) + (0.0 if Traffic.parse(trial.load).open else way.turnaround_us)
 
 
-def _scaled(ramp: ServiceTimes, factor: float, overhead_us: float) -> ServiceTimes:
+def _slower(ramp: ServiceTimes, factor: float) -> ServiceTimes:
     sizes = tuple(replace(size, mean_us=size.mean_us * factor, error_us=size.error_us * factor) for size in ramp.sizes)
-    levels = tuple(
-        replace(
-            level,
-            measured=dataclasses.replace(level.measured, network_us=(level.measured.network_us or 0.0) + overhead_us),
-        )
-        for level in ramp.levels
-    )
-    return replace(ramp, sizes=sizes, levels=levels, alone_us=ramp.alone_us * factor)
+    return replace(ramp, sizes=sizes, alone_us=ramp.alone_us * factor)

@@ -100,15 +100,15 @@ class Screen:
         clients = max(2, 2 * candidate.instances * max(1, candidate.max_batch_size // rows) + candidate.instances)
         flooded = self._at(candidate, Traffic(pattern="closed", clients=clients, rows=rows), belief, requests=requests)
         low, high = 0.0, flooded.throughput_rows_per_s / rows
-        best: Screened | None = None
+
+        def at(rate: float) -> Screened:
+            return self._at(candidate, replace(self.traffic, rate_per_s=_readable(rate)), belief, requests=requests)
+
         for _ in range(BISECTIONS):
-            rate = _readable((low + high) / 2)
-            found = self._at(candidate, replace(self.traffic, rate_per_s=rate), belief, requests=requests)
-            if found.p99_ms <= self.goal.limit_ms:
-                low, best = rate, found
-            else:
-                high = rate
-        return best or found
+            middle = (low + high) / 2
+            low, high = (middle, high) if at(middle).p99_ms <= self.goal.limit_ms else (low, middle)
+        # Near its highest rate a queue is so long that chance decides; the margin is kept here too.
+        return at((low or high) * (1 - self.goal.margin))
 
 
 def distinct(screened: Iterable[Screened], default: Candidate) -> list[Screened]:

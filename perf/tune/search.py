@@ -87,26 +87,31 @@ class Search:
         self.screened = self.screen.run(self.candidates, self.belief, self.told)
 
     def _halve(self) -> None:
+        """Round after round until nothing is left that could be better, or nothing to pay it with."""
         self._round(1, self._entrants(), self.budget.short_s)
-        number = 2
-        while (contender := next(self._contenders(), None)) is not None:
-            if not self.budget.affords(self.journal, 1, self.budget.short_s, kept=FINAL_POINTS + SURVIVORS):
-                self.journal.say("the budget is spent but for the two best and the last comparison")
-                break
-            self.journal.say(f"{contender.candidate} may do {self._figures(contender)}: measured next")
-            self._round(number, [contender.candidate], self.budget.short_s)
-            number += 1
-        else:
-            best = self._best()
-            self.journal.say(
-                f"no other is expected to beat {best.candidate} within the model's error, {self._error}"
-                if best
-                else "nothing else is expected to meet the target"
-            )
-        survivors = self._survivors()
-        if survivors and self.budget.affords(self.journal, len(survivors), self.budget.long_s):
+        compared = False
+        for number in range(2, self.budget.points):
+            contender = next(self._contenders(), None)
+            kept = FINAL_POINTS + (0 if compared else SURVIVORS)
+            if contender is not None and self.budget.affords(self.journal, 1, self.budget.short_s, kept=kept):
+                self.journal.say(f"{contender.candidate} may do {self._figures(contender)}: measured next")
+                self._round(number, [contender.candidate], self.budget.short_s)
+                continue
+            survivors = self._survivors()
+            affordable = self.budget.affords(self.journal, len(survivors), self.budget.long_s)
+            if compared or not survivors or not affordable:
+                self.journal.say(self._end_of_halving(contender))
+                return
             self.journal.say(f"{' and '.join(map(str, survivors))} are too close to tell apart: once more, for longer")
             self._round(number, survivors, self.budget.long_s)
+            compared = True
+
+    def _end_of_halving(self, contender: Screened | None) -> str:
+        if contender is not None:
+            return f"{contender.candidate} might be better still, but the budget is spent but for the last comparison"
+        if (best := self._best()) is None:
+            return "nothing else is expected to meet the target"
+        return f"no other is expected to beat {best.candidate} within the model's error, {self._error}"
 
     @property
     def _error(self) -> str:
@@ -191,7 +196,11 @@ class Search:
 
     def _survivors(self) -> list[Candidate]:
         """The best two, where what separates them is within twice the error."""
-        verified = [one for one in self._standings() if self._verified(one)][:2]
+        by_candidate: dict[Candidate, Standing] = {}
+        for one in self._standings():
+            if self._verified(one):
+                by_candidate.setdefault(one.candidate, one)
+        verified = list(by_candidate.values())[:2]
         if len(verified) < 2 or self.goal.beats(verified[0], verified[1], by=2 * self.belief.error):
             return []
         return [one.candidate for one in verified]
@@ -202,31 +211,37 @@ class Search:
             best = self._best()
             if best is None:
                 return None
-            seconds = self.budget.long_s
-            others = {one.candidate for one in self._standings()} - {best.candidate, self.default}
             if number == 1:
-                self.journal.retire(others)
+                self.journal.retire({one.candidate for one in self._standings()} - {best.candidate, self.default})
+            # Its load is the one that it was verified under; with goodput the model may have another in mind by now.
+            self.traffic[best.candidate] = Traffic.parse(best.trials[0].load, rows=self.screen.traffic.rows)
             plan = self._last_plan(best.candidate, number)
-            more = [*plan, (NOISE, 2, self.default), (FINAL, 3, best.candidate)]
-            if number == 1 and len(plan) > 2 and self.budget.affords(self.journal, len(more), seconds, kept=0):
-                plan = more
-            if not self.budget.affords(self.journal, len(plan), seconds, kept=0):
+            if not self._affords_last(len(plan)):
                 self.journal.say(f"{best.candidate}: chosen without a last comparison, the budget is spent")
                 return best
             for stage, turn, candidate in plan:
-                self._measure(candidate, stage, turn, seconds)
+                self._measure(candidate, stage, turn, self.budget.long_s)
             again = next(one for one in self._standings() if _same(one, best))
             if self._verified(again):
                 return again
             self.journal.say(f"{best.candidate}: not chosen, it did not hold in the last comparison")
+            self._learn()
+            contender = next(self._contenders(), None)
+            if contender is not None and self._affords_last(2):
+                self._measure(contender.candidate, HALVING, 10 * number, self.budget.long_s)
         return None
+
+    def _affords_last(self, points: int) -> bool:
+        return self.budget.affords(self.journal, points, self.budget.long_s, kept=0)
 
     def _last_plan(self, chosen: Candidate, number: int) -> list[tuple[str, int, Candidate]]:
         if chosen == self.default:
             return [(FINAL, number, chosen), (NOISE, number, chosen)]
         if number > 1:
             return [(FINAL, 10 * number, chosen)]
-        return [(AGAINST, 1, self.default), (FINAL, 1, chosen), (NOISE, 1, self.default), (FINAL, 2, chosen)]
+        plan = [(AGAINST, 1, self.default), (FINAL, 1, chosen), (NOISE, 1, self.default), (FINAL, 2, chosen)]
+        more = [*plan, (NOISE, 2, self.default), (FINAL, 3, chosen)]
+        return more if self._affords_last(len(more)) else plan
 
     def _figures(self, one: Screened) -> str:
         return f"{one.throughput_rows_per_s:.4g} rows/s with p99 {one.p99_ms:.4g} ms"

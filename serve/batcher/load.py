@@ -10,11 +10,15 @@ from serve.batcher.request import MS, Request, Time
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
-    """What became of a request: when it left the server, and the server's error where it was refused."""
+    """What became of a request: when it left the server, and the server's error where it was refused.
+
+    `together` is how many requests its execution answered, 0 where it was refused.
+    """
 
     request: Request
     at: Time
     error: str = ""
+    together: int = 0
 
     @property
     def latency(self) -> Time:

@@ -7,7 +7,7 @@ import heapq
 import itertools
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from serve.batcher.instances import Execution, Instances, ServiceTime, Slowdown
@@ -179,28 +179,33 @@ class _Simulation:
 
     def _finish(self, execution: Execution) -> None:
         self._executions[self._latest[execution.instance]] = execution  # it may have taken longer than foreseen
-        if not self._gap:
-            self._release(execution, start=False)
         for request in execution.requests:
-            self._done[request.number] = Answer(request=request, at=self._now)
+            self._done[request.number] = Answer(request=request, at=self._now, together=len(execution.requests))
         if not self._rules.preserve_ordering:
             for request in execution.requests:
                 self._answer(self._done.pop(request.number))
         else:
             while self._order and self._order[0].number in self._done:
                 done = self._done.pop(self._order.popleft().number)
-                self._answer(Answer(request=done.request, at=self._now))
+                self._answer(replace(done, at=self._now))
         if self._gap:
             heapq.heappush(self._recovering, (self._now + self._gap(), execution.instance, execution))
         else:
-            self._start()
+            self._release(execution)
 
-    def _release(self, execution: Execution, *, start: bool = True) -> None:
-        if self._rules.dynamic:
-            # Told before the instance counts as idle: without prefetch the batcher sees none and misses it.
+    def _release(self, execution: Execution) -> None:
+        """The instance's thread tells the batcher that it has ended, and looks for a payload itself.
+
+        It is there first: the batcher's thread has yet to wake up. So a payload that waits is taken as it is, and what
+        the batcher adds goes into the next.
+        """
+        if self._rules.dynamic and not self._rules.prefetches:
+            # Told before the instance counts as idle: the batcher sees none and misses it.
             self._wake()
         self._instances.release(execution)
-        if start:
+        self._start()
+        if self._rules.dynamic and self._rules.prefetches:
+            self._wake()
             self._start()
 
     def _answer(self, answer: Answer) -> None:

@@ -35,7 +35,7 @@ class Mix:
                 f"--rows {self.rows}: a request to '{config.name}' has 1 to {max(1, config.max_batch_size)} rows "
                 "(max_batch_size). Say such a number."
             )
-        shapes = [self._shapes(config, size) for size in self.sizes or [1]]
+        shapes = self.shapes(config)
 
         def make(number: int, client: int, at: Time) -> Request:
             return Request(
@@ -46,6 +46,10 @@ class Mix:
             return ClosedLoop(self.concurrency, self.count, make)
         gap = round(1000 * MS / self.per_second) if self.per_second else 0
         return Arrivals([make(number, 0, (number - 1) * gap) for number in range(1, self.count + 1)])
+
+    def shapes(self, config: ModelConfig) -> list[dict[str, tuple[int, ...]]]:
+        """Each input's shape without the batch axis, of one request after the other."""
+        return [self._shapes(config, size) for size in self.sizes or [1]]
 
     def _shapes(self, config: ModelConfig, size: int) -> dict[str, tuple[int, ...]]:
         given = {one.name: [size if dim == -1 else dim for dim in one.dims] for one in config.input if not one.optional}

@@ -1,0 +1,83 @@
+"""Instances that slow each other down, and those that rest after an execution: schedules worked out by hand."""
+
+from fractions import Fraction
+
+from serve.batcher.load import Answer, Arrivals
+from serve.batcher.request import MS, Request
+from serve.batcher.rules import Rules
+from serve.batcher.simulation import Outcome, simulate
+
+ONE = Fraction(1)
+ALONE = Rules(dynamic=False, instances=2)
+
+
+def requests(*times: Fraction | int) -> Arrivals:
+    return Arrivals([Request(number=number, at=at) for number, at in enumerate(times, 1)])
+
+
+def ends(outcome: Outcome) -> dict[int, Fraction]:
+    return {answer.request.number: Fraction(answer.at) for answer in outcome.answers}
+
+
+def test_two_on_one_device_share_it_while_both_run() -> None:
+    """The first runs half alone, then half at half speed; the second half at half speed, then half alone."""
+    outcome = simulate(ALONE, lambda rows: ONE, requests(Fraction(0), ONE / 2), slowdown=lambda rows, n: Fraction(n))
+    assert ends(outcome) == {1: 3 * ONE / 2, 2: 2 * ONE}
+    assert [(one.start, one.end) for one in outcome.executions] == [(0, 3 * ONE / 2), (ONE / 2, 2 * ONE)]
+
+
+def test_contention_of_half_the_work() -> None:
+    """Slower by a half while both run: of the first's second half 2/3 x 1/2 = 1/3 is done when ... it takes 3/4."""
+    outcome = simulate(
+        ALONE, lambda rows: ONE, requests(Fraction(0), ONE / 2), slowdown=lambda rows, n: 1 + Fraction(n - 1, 2)
+    )
+    # The second did 2/3 x 3/4 = 1/2 of its work until 5/4, and the rest alone.
+    assert ends(outcome) == {1: Fraction(5, 4), 2: Fraction(7, 4)}
+
+
+def test_the_device_does_the_same_work_in_the_same_time_however_it_is_shared() -> None:
+    times = [Fraction(number, 7) for number in range(12)]
+    rules = Rules(dynamic=False, instances=3)
+    outcome = simulate(rules, lambda rows: ONE, requests(*times), slowdown=lambda rows, n: Fraction(n))
+    assert outcome.makespan == 12
+    assert max(ends(outcome).values()) == 12
+
+
+def test_without_a_slowdown_instances_do_not_disturb_each_other() -> None:
+    plain = simulate(ALONE, lambda rows: ONE, requests(Fraction(0), ONE / 2))
+    same = simulate(ALONE, lambda rows: ONE, requests(Fraction(0), ONE / 2), slowdown=lambda rows, n: ONE)
+    assert plain == same or ends(plain) == ends(same) == {1: ONE, 2: 3 * ONE / 2}
+
+
+def test_who_comes_while_an_instance_rests_joins_its_next_batch() -> None:
+    """One answer at 10 ms, a rest of 2 ms: who waited since 5 ms starts at 12 ms, with whom came at 11 ms."""
+    rules = Rules(max_batch_size=8, preferred=frozenset([8]))
+    outcome = simulate(rules, lambda rows: 10 * MS, requests(0, 5 * MS, 11 * MS, 13 * MS), gap=lambda: 2 * MS)
+    assert [([r.number for r in one.requests], one.start) for one in outcome.executions] == [
+        ([1], 0),
+        ([2, 3], 12 * MS),
+        ([4], 24 * MS),
+    ]
+    assert [answer.at for answer in outcome.answers] == [10 * MS, 22 * MS, 22 * MS, 34 * MS]
+
+
+def test_an_answer_knows_how_many_requests_ran_with_it() -> None:
+    rules = Rules(max_batch_size=8, preferred=frozenset([8]))
+    outcome = simulate(rules, lambda rows: 10 * MS, requests(0, 1, 2, 3))
+    assert [answer.together for answer in outcome.answers] == [1, 3, 3, 3]
+
+
+def test_a_batch_that_waited_out_its_delay_is_taken_as_it_is() -> None:
+    """As traced: the batcher sleeps while a batch waits, and what came meanwhile goes into the next execution.
+
+    Four requests start when the delay of 5 ms is over; the fifth waits as a batch of its own, the three after it are
+    looked at only when the instance has taken it.
+    """
+    arrived = [0, 4.23, 4.80, 4.81, 6.64, 14.55, 17.27, 20.61]
+    rules = Rules(max_batch_size=8, preferred=frozenset([8]), delay=5 * MS)
+    outcome = simulate(rules, lambda rows: 23 * MS, requests(*[round(at * MS) for at in arrived]))
+    assert [[r.number for r in one.requests] for one in outcome.executions] == [[1, 2, 3, 4], [5], [6, 7, 8]]
+
+
+def test_a_refused_request_ran_with_none() -> None:
+    assert Answer(request=Request(number=1, at=0), at=0, error="late").together == 0
