@@ -2,10 +2,11 @@
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from clients.counters import Counters
 from perf.candidate import Candidate
 from perf.service_profile import SHARES, Profile, ServiceTimes, Way
 from serve.batcher.request import US, Time
@@ -66,6 +67,14 @@ class Costs:
             notes=tuple(notes),
         )
 
+    def stretched(self, factor: float) -> "Costs":
+        """The same with executions that take so many times as long."""
+        return replace(
+            self,
+            alone_us={rows: us * factor for rows, us in self.alone_us.items()},
+            shared_us={rows: us * factor for rows, us in self.shared_us.items()},
+        )
+
     def service(self, seed: Sequence[int]) -> Callable[[int], Time]:
         """Nanoseconds from when an instance takes a batch until its answers leave; a new noise with each call."""
         multipliers = self._drawn(seed)
@@ -86,12 +95,20 @@ class Costs:
         times = itertools.cycle(np.maximum(1, np.rint(drawn)).astype(np.int64).tolist())
         return lambda: next(times)
 
-    def slowdown(self, rows: int, running: int) -> float:
+    def slowdown(self, rows: int, running: float) -> float:
         """How much longer an execution takes with so many at work: on a line from alone to all instances."""
         if self.instances == 1 or running <= 1:
             return 1.0
         factor = self.shared_us[rows] / self.alone_us[rows]
         return max(1.0, 1 + (factor - 1) * (running - 1) / (self.instances - 1))
+
+    def expected_us(self, counted: Counters, seconds: float) -> float:
+        """Time that these executions should have taken together, with as many at work as there were on the mean."""
+        busy = min(1.0, counted.busy_ns / 1e9 / seconds / self.instances)
+        running = 1 + (self.instances - 1) * busy
+        return sum(
+            count * self.alone_us[rows] * self.slowdown(rows, running) for rows, count in counted.batches.items()
+        )
 
     def _drawn(self, seed: Sequence[int]) -> Iterator[float]:
         rng = np.random.default_rng(seed)
