@@ -36,6 +36,9 @@ from perf.service_profile import SHARES, Profile, ServiceTimes, load, write
 from perf.trial import serving
 
 RESULTS = Path("perf/results/service_time")
+# Noise is told from readings of the counters that saw at most so many executions of a size that was counted so often,
+# if there are so many such readings; a scaled ratio is not taken below this, which no execution is.
+FEW_SEEN, LEAST_SEEN, LEAST_READINGS, LEAST_RATIO = 2, 5, 50, 0.5
 
 Told = Callable[[str, bool], None]
 """Told what is going on now, and whether one more level is done."""
@@ -172,15 +175,20 @@ def _sizes(ramp: Sequence[Level], glimpses: Sequence[Glimpse]) -> tuple[Size, ..
 
 
 def _noise(sizes: Sequence[Size], glimpses: Sequence[Glimpse]) -> NDArray[np.float64]:
-    """Single executions over the mean of their size; where readings hold several, their scatter scaled up to one's."""
-    means = {one.rows: one.mean_us for one in sizes if one.executions >= 5}
+    """Executions over the mean of their size, from readings that saw few enough of them to tell one from the others.
+
+    Where such readings are rare (executions much shorter than a reading), the means of whole readings stand in: they
+    show the slow part of the noise only. To scale their scatter up to one execution's would take it for the fast part.
+    """
+    means = {one.rows: one.mean_us for one in sizes if one.executions >= LEAST_SEEN}
     known = [one for one in glimpses if one.rows in means]
-    single = [one for one in known if one.executions == 1]
-    kept = single if len(single) >= 100 else known
+    few = [one for one in known if one.executions <= FEW_SEEN]
+    scaled = len(few) >= LEAST_READINGS
     ratios = [
-        1 + (one.total_us / one.executions / means[one.rows] - 1) * float(np.sqrt(one.executions)) for one in kept
+        1 + (one.total_us / one.executions / means[one.rows] - 1) * (float(np.sqrt(one.executions)) if scaled else 1.0)
+        for one in (few if scaled else known)
     ]
-    return np.maximum(np.array(ratios), 0.05)
+    return np.maximum(np.array(ratios), LEAST_RATIO)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -61,7 +61,7 @@ class Costs:
             shared_us=shared,
             dispatch_us=ramp.dispatch_us,
             tail_us=max(0.0, ramp.gap_us - ramp.dispatch_us),
-            noise=ramp.noise,
+            noise=_of_mean_1(ramp.noise),
             way=ramp.way,
             ramp=ramp,
             notes=tuple(notes),
@@ -113,6 +113,12 @@ class Costs:
     def _drawn(self, seed: Sequence[int]) -> Iterator[float]:
         rng = np.random.default_rng(seed)
         return itertools.cycle(np.interp(rng.random(DRAWN), SHARES, self.noise).tolist())
+
+
+def _of_mean_1(noise: Sequence[float]) -> tuple[float, ...]:
+    """The quantiles scaled to a mean of 1: an execution's mean time is the table's."""
+    mean = float(np.mean(np.interp((np.arange(DRAWN) + 0.5) / DRAWN, SHARES, noise)))
+    return tuple(value / mean for value in noise)
 
 
 def contention(profile: Profile, threads: int | None, instances: int) -> float:
