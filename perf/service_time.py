@@ -200,7 +200,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--threads", metavar="1,2", help="intra-op threads of onnxruntime (default: as configured)")
     parser.add_argument("--results", type=Path, default=RESULTS, help=f"folder of the records (default {RESULTS})")
     arguments = parser.parse_args(argv)
-    command = ("python", "-m", "perf.service_time", *(sys.argv[1:] if argv is None else argv))
+    command = recorded("perf.service_time", argv)
 
     def run() -> None:
         config = read(arguments.model, arguments.config_name)
@@ -220,6 +220,14 @@ def main(argv: list[str] | None = None) -> int:
             show(ramp, console)
 
     return guarded(run, on_interrupt=f"stopped; what was measured is in {arguments.results}.")
+
+
+def recorded(program: str, argv: Sequence[str] | None) -> tuple[str, ...]:
+    """The command line as records keep it: without the folder of the results, which is this run's alone."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if "--results" in words:
+        del words[words.index("--results") : words.index("--results") + 2]
+    return ("python", "-m", program, *(word for word in words if not word.startswith("--results=")))
 
 
 def numbers(flag: str, text: str) -> list[int]:

@@ -16,7 +16,7 @@ from clients.fleet.variant import read
 from export.terminal import guarded, program_parser, terminal
 from perf.service_profile import Profile, Way
 from perf.service_profile import load as load_ramp
-from perf.service_time import bar
+from perf.service_time import bar, recorded
 from perf.simulate.bench import KINDS, Bench, lone_path
 from perf.simulate.costs import Costs
 from perf.simulate.points import CLOSED, LIMITS, OPEN, Point, holds, measured
@@ -143,7 +143,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--only-compare", action="store_true", help="measure nothing, compare what there is")
     parser.add_argument("--results", type=Path, default=RESULTS, help=f"folder of the records (default {RESULTS})")
     arguments = parser.parse_args(argv)
-    command = ("python", "-m", "perf.simulate.check", *(sys.argv[1:] if argv is None else argv))
+    command = recorded("perf.simulate.check", argv)
 
     def run() -> None:
         console = terminal()
