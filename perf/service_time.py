@@ -36,6 +36,9 @@ from perf.service_profile import SHARES, Profile, ServiceTimes, load, write
 from perf.trial import serving
 
 RESULTS = Path("perf/results/service_time")
+# Noise is told from readings of the counters that saw at most so many executions of a size that was counted so often,
+# if there are so many such readings; a scaled ratio is not taken below this, which no execution is.
+FEW_SEEN, LEAST_SEEN, LEAST_READINGS, LEAST_RATIO = 2, 5, 50, 0.5
 
 Told = Callable[[str, bool], None]
 """Told what is going on now, and whether one more level is done."""
@@ -172,15 +175,20 @@ def _sizes(ramp: Sequence[Level], glimpses: Sequence[Glimpse]) -> tuple[Size, ..
 
 
 def _noise(sizes: Sequence[Size], glimpses: Sequence[Glimpse]) -> NDArray[np.float64]:
-    """Single executions over the mean of their size; where readings hold several, their scatter scaled up to one's."""
-    means = {one.rows: one.mean_us for one in sizes if one.executions >= 5}
+    """Executions over the mean of their size, from readings that saw few enough of them to tell one from the others.
+
+    Where such readings are rare (executions much shorter than a reading), the means of whole readings stand in: they
+    show the slow part of the noise only. To scale their scatter up to one execution's would take it for the fast part.
+    """
+    means = {one.rows: one.mean_us for one in sizes if one.executions >= LEAST_SEEN}
     known = [one for one in glimpses if one.rows in means]
-    single = [one for one in known if one.executions == 1]
-    kept = single if len(single) >= 100 else known
+    few = [one for one in known if one.executions <= FEW_SEEN]
+    scaled = len(few) >= LEAST_READINGS
     ratios = [
-        1 + (one.total_us / one.executions / means[one.rows] - 1) * float(np.sqrt(one.executions)) for one in kept
+        1 + (one.total_us / one.executions / means[one.rows] - 1) * (float(np.sqrt(one.executions)) if scaled else 1.0)
+        for one in (few if scaled else known)
     ]
-    return np.maximum(np.array(ratios), 0.05)
+    return np.maximum(np.array(ratios), LEAST_RATIO)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -192,7 +200,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--threads", metavar="1,2", help="intra-op threads of onnxruntime (default: as configured)")
     parser.add_argument("--results", type=Path, default=RESULTS, help=f"folder of the records (default {RESULTS})")
     arguments = parser.parse_args(argv)
-    command = ("python", "-m", "perf.service_time", *(sys.argv[1:] if argv is None else argv))
+    command = recorded("perf.service_time", argv)
 
     def run() -> None:
         config = read(arguments.model, arguments.config_name)
@@ -212,6 +220,14 @@ def main(argv: list[str] | None = None) -> int:
             show(ramp, console)
 
     return guarded(run, on_interrupt=f"stopped; what was measured is in {arguments.results}.")
+
+
+def recorded(program: str, argv: Sequence[str] | None) -> tuple[str, ...]:
+    """The command line as records keep it: without the folder of the results, which is this run's alone."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if "--results" in words:
+        del words[words.index("--results") : words.index("--results") + 2]
+    return ("python", "-m", program, *(word for word in words if not word.startswith("--results=")))
 
 
 def numbers(flag: str, text: str) -> list[int]:

@@ -17,7 +17,7 @@ from serve.batcher.request import MS, Request
 from serve.launcher import Server, Settings, launch
 
 X_MS = 400
-TOLERANCE = Fraction(1, 4)
+TOLERANCE = 0.25
 
 
 @dataclass(frozen=True, kw_only=True)

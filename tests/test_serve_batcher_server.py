@@ -171,14 +171,6 @@ CASES = {
         rules={Rule.NOTHING_WAITED},
         execution_ms=500,
     ),
-    # 26 and 27 come while 25 waits as a batch of its own: nobody looks at them until an instance has taken it.
-    "a_batch_that_waited_out_its_delay_goes_alone": Case(
-        config=FIXED + "max_batch_size: 24 dynamic_batching { max_queue_delay_microseconds: 100000 }",
-        requests=requests(27, late={25: 100, 26: 320, 27: 400}),
-        sizes={24: 1, 1: 1, 2: 1},
-        rules={Rule.MAX_BATCH_SIZE, Rule.DELAY},
-        execution_ms=700,
-    ),
     "no_dynamic_batching": Case(
         config=FIXED + "max_batch_size: 16",
         requests=requests(24, rows=[1, 2]),

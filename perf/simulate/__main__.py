@@ -22,7 +22,7 @@ from export.terminal import Mistake, guarded, program_parser, terminal
 from perf.candidate import Candidate
 from perf.ramp import levels
 from perf.service_profile import Profile
-from perf.service_time import RESULTS, bar, numbers, profile
+from perf.service_time import RESULTS, bar, numbers, profile, recorded
 from perf.simulate.costs import Costs
 from perf.simulate.predict import predict
 from perf.study import Prediction, Sla
@@ -33,7 +33,7 @@ from serve.why.mix import Mix, read_sizes
 def main(argv: list[str] | None = None) -> int:
     """Predict and print; exit code 2 for a user's mistake, 1 for a failed server or measurement."""
     arguments = _parser().parse_args(argv)
-    command = ("python", "-m", "perf.simulate", *(sys.argv[1:] if argv is None else argv))
+    command = recorded("perf.simulate", argv)
 
     def run() -> None:
         config, console = read(arguments.model, arguments.config_name), terminal()

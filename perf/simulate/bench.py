@@ -74,8 +74,7 @@ class Bench:
         """Measure what is missing; each record is on disk as soon as it is measured."""
         for instances in sorted({kind.instances for kind in KINDS}):
             ramps = self.profile(instances, progress)
-            if instances == 1:
-                self._lone(ramps, progress)
+            self._lone(instances, ramps, progress)
             for kind in KINDS:
                 if kind.instances == instances:
                     self._configuration(kind, ramps, progress)
@@ -110,15 +109,18 @@ class Bench:
                     write(one(server, candidate, load, ramps), self.folder)
         progress(f"{self.config.name}: {candidate}", True)
 
-    def _lone(self, ramps: Profile, progress: Told) -> None:
-        """Few arrivals, to see what the open loop's client adds to each."""
-        path, candidate = self.folder / f"{self.config.name}.lone.json", self.candidate(KINDS[0])
+    def _lone(self, instances: int, ramps: Profile, progress: Told) -> None:
+        """Few arrivals, to see what the open loop's client adds to a request and takes from the executions."""
+        path = lone_path(self.folder, self.config.name, instances)
+        kind = next(kind for kind in KINDS if kind.instances == instances)
+        candidate = self.candidate(kind)
         if not path.is_file():
             with self._serving(candidate, progress) as server:
+                progress(f"{self.config.name}: {candidate}, few arrivals", False)
                 load = f"poisson:{self._rate(candidate, ramps, LONE_SHARE):g}"
                 point = self._open(server, candidate, load, ramps)
-            write(point, self.folder).rename(path)
-        progress(f"{self.config.name}: a lone request's way", True)
+            write(point, self.folder, path.name)
+        progress(f"{self.config.name}: few arrivals", True)
 
     def _serving(self, candidate: Candidate, progress: Told) -> AbstractContextManager[Running]:
         return serving(self.config.name, candidate.apply(self.config), progress=lambda text: progress(text, False))
@@ -191,6 +193,11 @@ class Bench:
             command=self.command,
             **found,
         )
+
+
+def lone_path(folder: Path, model: str, instances: int) -> Path:
+    """Where the record of few arrivals lies."""
+    return folder / f"{model}.lone.k{instances}.json"
 
 
 def _now() -> str:

@@ -16,11 +16,13 @@ from clients.fleet.variant import read
 from export.terminal import guarded, program_parser, terminal
 from perf.service_profile import Profile, Way
 from perf.service_profile import load as load_ramp
-from perf.service_time import bar
-from perf.simulate.bench import KINDS, Bench
+from perf.service_time import bar, recorded
+from perf.simulate.bench import KINDS, Bench, lone_path
+from perf.simulate.costs import Costs
 from perf.simulate.points import CLOSED, LIMITS, OPEN, Point, holds, measured
 from perf.simulate.points import load as load_point
 from perf.study import Prediction
+from perf.traffic import Traffic
 
 RESULTS = Path("perf/results/prediction")
 MODELS = ("simulated_accelerator", "ranker", "text_recognition")
@@ -51,24 +53,47 @@ class Compared:
 def compare(folder: Path, models: Sequence[str] = MODELS) -> Iterator[Compared]:
     """Predict every measured point of a folder, from the ramps beside it."""
     for model in models:
-        config, lone = read(model, None), folder / f"{model}.lone.json"
+        config = read(model, None)
         for point in measured(folder, [model]):
             ramps = Profile(ramps=tuple(load_ramp(folder / name) for name in point.ramps))
-            way = fleet_way(load_point(lone), ramps) if point.client == OPEN else None
-            prediction = point.predicted(config, ramps, way)
+            client = OpenClient()
+            if point.client == OPEN:
+                lone = load_point(lone_path(folder, model, point.candidate.instances))
+                client = OpenClient.of(lone, ramps)
+            stretch = client.stretch(Traffic.parse(point.load).rate_per_s)
+            prediction = point.predicted(config, ramps, way=client.way, stretch=stretch)
             yield Compared(
                 point=point,
                 prediction=prediction,
                 errors=point.errors(prediction),
                 drift=point.drift(ramps),
-                own_errors=point.errors(point.predicted(config, point.own(ramps), way)),
+                own_errors=point.errors(point.predicted(config, point.own(ramps), way=client.way)),
             )
 
 
-def fleet_way(lone: Point, ramps: Profile) -> Way:
-    """The ramp's way, longer by what the open loop's client adds to it."""
-    way = ramps.nearest(1, lone.candidate.threads).way
-    return way.longer(lone.outside_us - way.mean_us(lone.counted.batches))
+@dataclass(frozen=True, kw_only=True)
+class OpenClient:
+    """What the open loop's client is otherwise than perf_analyzer: its way, and what it takes from the executions.
+
+    An arrival a second makes executions longer by the share `each`, since its cores are the model's.
+    """
+
+    way: Way | None = None
+    each: float = 0.0
+
+    @classmethod
+    def of(cls, lone: Point, ramps: Profile) -> "OpenClient":
+        """As few arrivals showed it."""
+        way = ramps.nearest(lone.candidate.instances, lone.candidate.threads).way
+        way = way.longer(lone.outside_us - way.mean_us(lone.counted.batches))
+        longer = (
+            lone.counted.busy_ns / 1e3 / Costs.of(lone.candidate, ramps).expected_us(lone.counted, lone.seconds) - 1
+        )
+        return cls(way=way, each=max(0.0, longer) / Traffic.parse(lone.load).rate_per_s)
+
+    def stretch(self, per_second: float) -> float:
+        """How much longer executions take with so many arrivals."""
+        return 1 + self.each * per_second
 
 
 def show(compared: Sequence[Compared], console: Console) -> None:
@@ -118,12 +143,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--only-compare", action="store_true", help="measure nothing, compare what there is")
     parser.add_argument("--results", type=Path, default=RESULTS, help=f"folder of the records (default {RESULTS})")
     arguments = parser.parse_args(argv)
-    command = ("python", "-m", "perf.simulate.check", *(sys.argv[1:] if argv is None else argv))
+    command = recorded("perf.simulate.check", argv)
 
     def run() -> None:
         console = terminal()
         if not arguments.only_compare:
-            with bar(console, len(arguments.models) * (len(KINDS) + 1)) as told:
+            with bar(console, len(arguments.models) * (len(KINDS) + 2)) as told:
                 for model in arguments.models:
                     Bench(config=read(model, None), folder=arguments.results, command=command).run(told)
         show(list(compare(arguments.results, arguments.models)), console)

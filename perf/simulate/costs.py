@@ -2,10 +2,11 @@
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from clients.counters import Counters
 from perf.candidate import Candidate
 from perf.service_profile import SHARES, Profile, ServiceTimes, Way
 from serve.batcher.request import US, Time
@@ -60,10 +61,18 @@ class Costs:
             shared_us=shared,
             dispatch_us=ramp.dispatch_us,
             tail_us=max(0.0, ramp.gap_us - ramp.dispatch_us),
-            noise=ramp.noise,
+            noise=_of_mean_1(ramp.noise),
             way=ramp.way,
             ramp=ramp,
             notes=tuple(notes),
+        )
+
+    def stretched(self, factor: float) -> "Costs":
+        """The same with executions that take so many times as long."""
+        return replace(
+            self,
+            alone_us={rows: us * factor for rows, us in self.alone_us.items()},
+            shared_us={rows: us * factor for rows, us in self.shared_us.items()},
         )
 
     def service(self, seed: Sequence[int]) -> Callable[[int], Time]:
@@ -86,16 +95,30 @@ class Costs:
         times = itertools.cycle(np.maximum(1, np.rint(drawn)).astype(np.int64).tolist())
         return lambda: next(times)
 
-    def slowdown(self, rows: int, running: int) -> float:
+    def slowdown(self, rows: int, running: float) -> float:
         """How much longer an execution takes with so many at work: on a line from alone to all instances."""
         if self.instances == 1 or running <= 1:
             return 1.0
         factor = self.shared_us[rows] / self.alone_us[rows]
         return max(1.0, 1 + (factor - 1) * (running - 1) / (self.instances - 1))
 
+    def expected_us(self, counted: Counters, seconds: float) -> float:
+        """Time that these executions should have taken together, with as many at work as there were on the mean."""
+        busy = min(1.0, counted.busy_ns / 1e9 / seconds / self.instances)
+        running = 1 + (self.instances - 1) * busy
+        return sum(
+            count * self.alone_us[rows] * self.slowdown(rows, running) for rows, count in counted.batches.items()
+        )
+
     def _drawn(self, seed: Sequence[int]) -> Iterator[float]:
         rng = np.random.default_rng(seed)
         return itertools.cycle(np.interp(rng.random(DRAWN), SHARES, self.noise).tolist())
+
+
+def _of_mean_1(noise: Sequence[float]) -> tuple[float, ...]:
+    """The quantiles scaled to a mean of 1: an execution's mean time is the table's."""
+    mean = float(np.mean(np.interp((np.arange(DRAWN) + 0.5) / DRAWN, SHARES, noise)))
+    return tuple(value / mean for value in noise)
 
 
 def contention(profile: Profile, threads: int | None, instances: int) -> float:

@@ -87,11 +87,16 @@ class Point:
         expected = sum(count * table[rows] for rows, count in self.counted.batches.items())
         return self.counted.busy_ns / 1e3 / expected - 1
 
-    def predicted(self, config: ModelConfig, profile: Profile, way: Way | None = None) -> Prediction:
-        """What the simulation says, from the service times alone, and for an open loop of just these arrivals."""
+    def predicted(
+        self, config: ModelConfig, profile: Profile, *, way: Way | None = None, stretch: float = 1.0
+    ) -> Prediction:
+        """What the simulation says, from the service times alone, and for an open loop of just these arrivals.
+
+        `way` and `stretch` are as for `predict`: what this point's client is known to be otherwise than the ramp's.
+        """
         traffic, sla = Traffic.parse(self.load), Sla(latency_ms=float("inf"))
         if not traffic.open:
-            return predict(self.candidate, config, traffic, profile, sla, requests=REQUESTS, way=way)
+            return predict(self.candidate, config, traffic, profile, sla, requests=REQUESTS, way=way, stretch=stretch)
         load = traffic.fleet(warm_up_s=self.warm_up_s, duration_s=self.seconds, seed=self.seed)
         due = arrivals(load)
         due = due[due < self.warm_up_s + self.seconds]
@@ -104,6 +109,7 @@ class Point:
             requests=len(due),
             warm_up=float((due < self.warm_up_s).mean()),
             way=way,
+            stretch=stretch,
         )
 
     def errors(self, prediction: Prediction) -> dict[str, float]:
@@ -127,12 +133,12 @@ def holds(errors: Mapping[str, float]) -> bool:
     return all(abs(error) <= LIMITS[name] for name, error in errors.items())
 
 
-def write(point: Point, folder: Path) -> Path:
-    """Write one record, whole or not at all."""
+def write(point: Point, folder: Path, name: str | None = None) -> Path:
+    """Write one record, whole or not at all, under the point's own name or another."""
     content = {"format": FORMAT, "kind": "predicted_point", **dataclasses.asdict(point)}
     # What was never answered has no latency that JSON could hold.
     finite = {one: value if math.isfinite(value) else None for one, value in point.percentiles_ms.items()}
-    return record.write_json(point.file_name, content | {"percentiles_ms": finite}, folder)
+    return record.write_json(name or point.file_name, content | {"percentiles_ms": finite}, folder)
 
 
 def load(path: Path) -> Point:

@@ -35,15 +35,17 @@ def predict(
     requests: int = 20_000,
     seed: int = 0,
     way: Way | None = None,
+    stretch: float = 1.0,
     warm_up: float = WARM_UP,
 ) -> Prediction:
     """What `candidate`, put into `config`, does under `traffic`, from the service times in `profile`.
 
     Latencies are the client's: the server's queue and execution, and `way`, the network and the client itself, which
-    without one is as the ramp saw it (of perf_analyzer, a light client). The first requests, a share `warm_up`, are
-    left out. Raises `Mistake` for threads without a ramp, `RulesError` for a scheduler that is not the batcher.
+    without one is as the ramp saw it (of perf_analyzer, a light client). A client that takes the model's cores makes
+    each execution `stretch` times as long. The first requests, a share `warm_up`, are left out. Raises `Mistake` for
+    threads without a ramp, `RulesError` for a scheduler that is not the batcher.
     """
-    costs = Costs.of(candidate, profile)
+    costs = Costs.of(candidate, profile).stretched(stretch)
     rules = candidate.rules(config)
     slowdown = costs.slowdown if costs.instances > 1 else None
     times = 1 if traffic.open else max(1, min(MOST_RUNS, requests // (ROUNDS * traffic.clients)))
