@@ -18,9 +18,8 @@ import math
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
-MODES = ("all", "aimd", "deadline")
 STEP_ROWS = 1.0
 FACTOR = 0.9
 
@@ -244,3 +243,10 @@ def _fill(waiting: Sequence[Waiting], order: Iterable[int], cap: float) -> tuple
             take.append(index)
             rows += waiting[index].rows
     return take, False
+
+
+def create(settings: Any) -> Policy:
+    """The policy that a configuration asks for; `settings` is a `policy_settings.PolicySettings`."""
+    if settings.mode == "aimd":
+        return Aimd(max_rows=settings.max_rows, slo_s=settings.slo_s, step=settings.step, factor=settings.factor)
+    return Deadline(max_rows=settings.max_rows) if settings.mode == "deadline" else All(max_rows=settings.max_rows)

@@ -1,7 +1,7 @@
-"""Files of this folder that models carry a copy of beside their model.py; `python -m export.carried` renews them.
+"""Files of this folder that are carried, as copies, beside a model.py; `python -m export.carried` renews them.
 
-A model folder must work when it is copied alone, and neither a container image, an object store nor a zip file keeps a
-link that leads out of it. So they are copies, and `make check-repo` and a test refuse one that differs.
+The folder of a model or a backend must work when it is copied alone, and neither a container image, an object store nor
+a zip file keeps a link that leads out of it. So they are copies, and `make check-repo` and a test refuse one that differs.
 """
 
 import sys
@@ -12,15 +12,25 @@ from export.terminal import guarded, program_parser, terminal
 
 SOURCES = tuple(
     Path(__file__).with_name(name)
-    for name in ("batch_hooks.py", "picture_bytes.py", "page_words.py", "alphabet.py", "word_image.py")
+    for name in (
+        "batch_hooks.py",
+        "picture_bytes.py",
+        "page_words.py",
+        "alphabet.py",
+        "word_image.py",
+        "batch_policy.py",
+        "policy_settings.py",
+        "policy_loop.py",
+    )
 )
+BACKENDS = Path(__file__).resolve().parents[1] / "serve" / "backends"
 
 
 def copies(repository: Path) -> Iterator[tuple[Path, Path]]:
-    """Each copy in a version's folder of a model, with its source."""
+    """Each copy in a version's folder of a model, or in a backend's folder, with its source."""
     for source in SOURCES:
-        for copy in sorted(repository.glob(f"*/*/{source.name}")):
-            yield copy, source
+        found = [*repository.glob(f"*/*/{source.name}"), *BACKENDS.glob(f"*/{source.name}")]
+        yield from ((copy, source) for copy in sorted(found))
 
 
 def stale(repository: Path) -> Iterator[tuple[Path, Path]]:

@@ -10,29 +10,51 @@ from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
+from batch_policy import create
+from policy_loop import PolicyLoop
+from policy_settings import PolicyError, PolicySettings
 
 
 class TritonPythonModel:
     """One simulated device; two instances are two devices."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Read `fixed_ms` and `row_ms` (milliseconds) from the configuration's parameters."""
+        """Read the configuration's parameters: `fixed_ms`, `row_ms` (milliseconds) and those of README.md."""
         config = json.loads(args["model_config"])
-        parameters = config["parameters"]
-        self._fixed = float(parameters["fixed_ms"]["string_value"]) / 1e3
-        self._row = float(parameters["row_ms"]["string_value"]) / 1e3
+        parameters = {key: one["string_value"] for key, one in config["parameters"].items()}
+        self._fixed, self._row = float(parameters["fixed_ms"]) / 1e3, float(parameters["row_ms"]) / 1e3
+        self._row_after = float(parameters.get("row_ms_after", parameters["row_ms"])) / 1e3
+        self._left = int(parameters.get("after_executions", 0))
         self._input, self._output = config["input"][0]["name"], config["output"][0]["name"]
         self._dims = tuple(int(dim) for dim in config["output"][0]["dims"])
+        try:
+            settings = PolicySettings.of(config)
+        except PolicyError as error:
+            raise pb_utils.TritonModelException(str(error)) from error
+        self._loop = settings and PolicyLoop(settings, create(settings), self._answers, args, pb_utils)
 
-    def execute(self, requests: Sequence[Any]) -> list[Any]:
-        """Sleep once for the whole batch, then answer every request."""
+    def execute(self, requests: Sequence[Any]) -> list[Any] | None:
+        """Answer every request of the batch, now or in batches of the policy's."""
+        return self._loop.take(requests) if self._loop else self._answers(requests)
+
+    def finalize(self) -> None:
+        """Answer what still waits."""
+        if self._loop:
+            self._loop.end()
+
+    def _answers(self, requests: Sequence[Any]) -> list[Any]:
+        """Sleep once for the whole batch."""
         start = time.perf_counter()
         pictures = [pb_utils.get_input_tensor_by_name(request, self._input).as_numpy() for request in requests]
         answers = [self._answer(picture) for picture in pictures]
-        rows = sum(len(picture) for picture in pictures)
         # What this function itself took is part of the simulated time.
-        time.sleep(max(0.0, self._fixed + self._row * rows - (time.perf_counter() - start)))
+        time.sleep(max(0.0, self._seconds(sum(map(len, pictures))) - (time.perf_counter() - start)))
         return answers
+
+    def _seconds(self, rows: int) -> float:
+        """What this execution takes; another price of a row after `after_executions` of them, as a busy device has."""
+        self._left -= 1
+        return self._fixed + (self._row if self._left >= 0 else self._row_after) * rows
 
     def _answer(self, picture: Any) -> Any:
         means = picture.reshape(len(picture), -1).mean(axis=1)

@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
+from batch_policy import create
 from complete import complete, is_complete
 from executor import Answer, Executor, isolate
 from gather import Tensors
 from padding import Padding, Run
+from policy_loop import PolicyLoop
+from policy_settings import PolicySettings
 from server_options import backend_options, default_max_batch_size
 from text import to_text
 
@@ -59,6 +62,7 @@ class TritonPythonModel:
             )
             contract.check(config, opened.get_inputs(), opened.get_outputs(), opened.get_overridable_initializers())
             self._padding = Padding.of(config)
+            policy = PolicySettings.of(config)
             self._executor = Executor.of(config, opened, session.run_options(config), args)
         except ValueError as error:
             raise pb_utils.TritonModelException(str(error)) from error
@@ -66,10 +70,20 @@ class TritonPythonModel:
         self._read = _reader(config["input"], [tensor.name for tensor in opened.get_inputs()])
         self._maker = _maker(config["output"])
         self._kept: Any = None
+        self._loop = policy and PolicyLoop(policy, create(policy), self._answers, args, pb_utils)
         gc.collect()
         gc.freeze()  # a full collection would walk all of onnxruntime's and numpy's objects in the middle of a batch
 
-    def execute(self, requests: Sequence[Any]) -> list[Any]:
+    def execute(self, requests: Sequence[Any]) -> list[Any] | None:
+        """Answer all requests, or take them over for the batches that batch_policy forms."""
+        return self._loop.take(requests) if self._loop else self._answers(requests)
+
+    def finalize(self) -> None:
+        """Answer what still waits."""
+        if self._loop:
+            self._loop.end()
+
+    def _answers(self, requests: Sequence[Any]) -> list[Any]:
         """Answer all requests from one run, or from a few where padding_budget splits the batch.
 
         A request that fails does so alone: when the run of all fails, each one is run by itself.

@@ -1,0 +1,268 @@
+"""The batches of one instance of a Python model, formed by a policy from requests that are taken over at once.
+
+Carried by folders beside their model.py, so it imports nothing of this project. Triton does not tell when a request
+arrived, and what it hands over it hands over once. So `execute` takes requests the moment that Triton has them, notes
+the time and returns None; one thread runs the batches that the policy chooses, and another one sends the answers of a
+batch, 0.1 to 0.3 ms each, while the next one runs. A model with one answer per request may do that (Triton 24.10).
+
+    def initialize(self, args):
+        ...
+        self._loop = PolicyLoop(settings, policy, self.answers, args, pb_utils)
+
+    def execute(self, requests):
+        return self._loop.take(requests)
+"""
+
+import json
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any
+
+FULL_BATCHES = 2
+"""Rows that wait here beyond so many full batches make Triton's own queue wait, whose limits then hold."""
+MOST_ELEMENTS = 4 << 20
+"""Tensor elements that may wait under deadlines, 32 MB at most: they are in shared memory; a container has 64 MB."""
+LAG_MEMORY = 0.1
+END_S = 5.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """A request that waits: `due` is when its answer is, `deadline` when its batch has to end for that.
+
+    With these names it is what a policy chooses from.
+    """
+
+    request: Any
+    sender: Any
+    rows: int
+    kind: Any
+    elements: int
+    arrived: float
+    due: float
+    deadline: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Batch:
+    """Requests to be answered; `responses` has None for those that were answered already. No seconds: it never ran."""
+
+    entries: Sequence[Entry]
+    responses: Sequence[Any]
+    seconds: float | None = None
+    cap: float = 0.0
+    waiting: int = 0
+    ended: float = 0.0
+
+
+class PolicyLoop:
+    """Runs what `policy` chooses with `run`, which gives one response for each request, in order.
+
+    `settings` is a `policy_settings.PolicySettings`, `policy` a `batch_policy.Policy`, `triton` Triton's own module and
+    `args` what it gives to `initialize`.
+    """
+
+    def __init__(
+        self,
+        settings: Any,
+        policy: Any,
+        run: Callable[[Sequence[Any]], Sequence[Any]],
+        args: Mapping[str, str],
+        triton: Any,
+    ) -> None:
+        config = json.loads(args["model_config"])
+        self._settings, self._policy, self._run_batch, self._triton = settings, policy, run, triton
+        # Shapes of inputs that are not ragged decide who can run together; those that cannot differ need no look.
+        self._shaped = frozenset(
+            tensor["name"]
+            for tensor in config["input"]
+            if not tensor.get("allow_ragged_batch") and any(int(dim) < 0 for dim in tensor["dims"])
+        )
+        self._changed = threading.Condition()
+        self._waiting: list[Entry] = []
+        self._rows = self._elements = 0
+        self._lag = 0.0
+        self._ended = False
+        self._answers: SimpleQueue[Batch | None] = SimpleQueue()
+        self._metrics = _metrics(triton, args, settings)
+        self._threads = [threading.Thread(target=one, daemon=True) for one in (self._run_all, self._send_all)]
+        for thread in self._threads:
+            thread.start()
+
+    def take(self, requests: Sequence[Any]) -> None:
+        """What `execute` returns: take the requests over, and let Triton wait where there are too many already."""
+        now = time.monotonic()
+        entries = [self._entry(request, now) for request in requests]
+        with self._changed:
+            self._waiting += entries
+            self._rows += sum(entry.rows for entry in entries)
+            self._elements += sum(entry.elements for entry in entries)
+            self._changed.notify_all()
+            while not (self._has_room() or self._ended):
+                self._changed.wait()
+
+    def end(self) -> None:
+        """What `finalize` calls: run what still waits, send all answers, end the threads."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join(END_S)
+
+    def _entry(self, request: Any, now: float) -> Entry:
+        shapes = {tensor.name(): tuple(tensor.shape()) for tensor in request.inputs()}
+        rows = next(iter(shapes.values()))[0]
+        own = request.timeout() / 1e6
+        slo_s = self._settings.slo_s if self._settings.mode == "deadline" else math.inf
+        due = now + (own if own > 0 else slo_s)
+        return Entry(
+            request=request,
+            sender=request.get_response_sender(),
+            rows=rows,
+            kind=tuple((name, shape[1:]) for name, shape in sorted(shapes.items()) if name in self._shaped),
+            elements=sum(map(math.prod, shapes.values())),
+            arrived=now,
+            due=due,
+            deadline=due - self._lag,
+        )
+
+    def _has_room(self) -> bool:
+        few = self._rows < FULL_BATCHES * self._settings.max_rows
+        # Under deadlines a request that Triton keeps is one whose arrival nobody knows.
+        return few or (self._settings.mode == "deadline" and self._elements < MOST_ELEMENTS)
+
+    def _run_all(self) -> None:
+        while (chosen := self._choose()) is not None:
+            taken, dropped = chosen
+            if dropped:
+                self._answers.put(Batch(entries=dropped, responses=[*map(self._refusal, dropped)]))
+            if taken:
+                self._answers.put(self._run(taken))
+        self._answers.put(None)
+
+    def _choose(self) -> tuple[Sequence[Entry], Sequence[Entry]] | None:
+        """Requests to run and requests to refuse; waits for some, None at the end."""
+        with self._changed:
+            while not (self._waiting or self._ended):
+                self._changed.wait()
+            if not self._waiting:
+                return None
+            choice = self._policy.choose(self._waiting, time.monotonic())
+            taken, dropped = ([self._waiting[index] for index in part] for part in (choice.take, choice.drop))
+            gone = {*choice.take, *choice.drop}
+            self._waiting = [entry for index, entry in enumerate(self._waiting) if index not in gone]
+            self._rows = sum(entry.rows for entry in self._waiting)
+            self._elements = sum(entry.elements for entry in self._waiting)
+            self._changed.notify_all()
+            return taken, dropped
+
+    def _run(self, entries: Sequence[Entry]) -> Batch:
+        cap, started = self._policy.cap, time.monotonic()
+        try:
+            responses = self._run_batch([entry.request for entry in entries])
+        except Exception as error:
+            responses = [self._error(f"{type(error).__name__}: {error}", "INTERNAL") for _ in entries]
+        ended = time.monotonic()
+        self._policy.observe(sum(entry.rows for entry in entries), ended - started)
+        return Batch(
+            entries=entries,
+            responses=responses,
+            seconds=ended - started,
+            cap=cap,
+            waiting=len(self._waiting),
+            ended=ended,
+        )
+
+    def _send_all(self) -> None:
+        while (batch := self._answers.get()) is not None:
+            for entry, response in zip(batch.entries, batch.responses, strict=True):
+                if response is not None:
+                    self._send(entry, response)
+            sent = time.monotonic()
+            if batch.seconds is not None:
+                self._lag += LAG_MEMORY * (sent - batch.ended - self._lag)
+            self._tell(batch, sent)
+
+    def _send(self, entry: Entry, response: Any) -> None:
+        try:
+            entry.sender.send(response, self._triton.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        except Exception as error:  # the others still wait for theirs
+            self._triton.Logger.log_error(f"batch_policy: an answer was not sent: {error}")
+
+    def _refusal(self, entry: Entry) -> Any:
+        waited, budget = time.monotonic() - entry.arrived, entry.due - entry.arrived
+        return self._error(
+            f"batch_policy deadline: refused after {waited * 1e3:.1f} of {budget * 1e3:.1f} ms, as no batch could "
+            "answer in time. Send fewer requests, or allow more time (the request's timeout, or slo_ms).",
+            "UNAVAILABLE",
+        )
+
+    def _error(self, text: str, code: str) -> Any:
+        error = self._triton.TritonError
+        return self._triton.InferenceResponse(error=error(text, getattr(error, code)))
+
+    def _tell(self, batch: Batch, sent: float) -> None:
+        """Once per batch, 25 us for each metric."""
+        rows = sum(entry.rows for entry in batch.entries)
+        late = sum(sent > entry.due for entry in batch.entries) if batch.seconds is not None else 0
+        if self._metrics:
+            self._metrics.add(batch, rows, late, self._policy.cap)
+        if self._settings.log and batch.seconds is not None:
+            self._triton.Logger.log_info(
+                f"batch_policy: {rows} rows in {batch.seconds * 1e3:.3f} ms, cap {batch.cap:.2f}, "
+                f"{batch.waiting} requests waiting, {late} late"
+            )
+
+
+class Metrics:
+    """What a policy did, on the server's /metrics; `batch_policy_rows` counts batches and rows as Triton cannot.
+
+    Its own statistics see the requests being taken over: batches of its batcher's sizes, in next to no time.
+    """
+
+    def __init__(self, family: Any, labels: Mapping[str, str], settings: Any) -> None:
+        self._slo_s = settings.slo_s
+        self._families: list[Any] = []  # a family that is collected takes its metrics with it
+
+        def metric(name: str, kind: str, description: str, **extra: Any) -> Any:
+            self._families.append(family(name=name, description=description, kind=getattr(family, kind)))
+            return self._families[-1].Metric(labels=dict(labels), **extra)
+
+        sizes = [2**power for power in range(settings.max_rows.bit_length())]
+        self._cap = metric("batch_policy_cap_rows", "GAUGE", "Rows that a batch may have now")
+        self._rows = metric("batch_policy_rows", "HISTOGRAM", "Rows of each batch", buckets=sizes)
+        self._slow = metric("batch_policy_slow_batches_total", "COUNTER", "Batches that took longer than slo_ms")
+        self._late = metric("batch_policy_late_requests_total", "COUNTER", "Requests answered after they were due")
+        self._dropped = metric(
+            "batch_policy_dropped_requests_total", "COUNTER", "Requests refused as too late to answer"
+        )
+
+    def add(self, batch: Batch, rows: int, late: int, cap: float) -> None:
+        """Count a batch, or requests that were refused."""
+        if batch.seconds is None:
+            self._dropped.increment(len(batch.entries))
+            return
+        self._cap.set(cap)
+        self._rows.observe(rows)
+        if batch.seconds > self._slo_s:
+            self._slow.increment(1)
+        if late:
+            self._late.increment(late)
+
+
+def _metrics(triton: Any, args: Mapping[str, str], settings: Any) -> Metrics | None:
+    """None on a server without metrics."""
+    labels = {
+        "model": args["model_name"],
+        "version": args["model_version"],
+        "instance": args["model_instance_name"],
+    }
+    try:
+        return Metrics(triton.MetricFamily, labels, settings)
+    except triton.TritonModelException as error:
+        triton.Logger.log_warn(f"the batches of '{args['model_name']}' are not counted: {error}")
+        return None
