@@ -1,30 +1,20 @@
 """Figures of a comparison, drawn by matplotlib from rows alone, as SVG text for a page or as PNG files.
 
-The SVG has no background and takes ink and paper from the page (`currentColor`, `--paper`), so it reads in a light and
-in a dark theme; equal rows give equal text, and no id occurs in two figures of different name.
+Equal rows give equal text, and no id occurs in two figures of different name.
 """
 
-import io
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, MultipleLocator
 
+from perf.drawing import COLOURS, GREY, INK, NARROW, PAPER, SHAPES, STYLE, WIDE, plain, png, svg
 from perf.summary import BASELINE, Comparison, Ratio, Row, Stages
 
-# Stand-ins for the page's own colours, replaced in the SVG; as they are, they are right for a white PNG.
-INK, PAPER = "#1f2328", "#fefefe"
-# Okabe and Ito's palette for every kind of colour vision, those with a contrast of 3 on white and on near-black.
-GREY, COLOURS = "#808894", ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
-SHAPES = "osD^v"
 STAGES = {
     "client send": ("client_send_us", "#56B4E9"),
     "network": ("network_us", GREY),
@@ -33,25 +23,6 @@ STAGES = {
     "compute infer": ("compute_infer_us", "#0072B2"),
     "compute output": ("compute_output_us", "#009E73"),
     "client receive": ("client_receive_us", "#D55E00"),
-}
-# Inches; a figure is shown at about 450 px (a wide one at 900), where 11 points become 11 to 12 px.
-NARROW, WIDE = (6.2, 3.7), (12.4, 3.9)
-STYLE: dict[Any, Any] = {
-    "axes.edgecolor": INK,
-    "axes.facecolor": "none",
-    "axes.labelcolor": INK,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "figure.facecolor": "none",
-    "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],
-    "font.size": 11,
-    "legend.frameon": False,
-    "lines.linewidth": 1.8,
-    "svg.fonttype": "none",
-    "text.color": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
 }
 
 
@@ -68,27 +39,24 @@ class Plot:
 def plots(comparison: Comparison, prefix: str = "") -> tuple[Plot, ...]:
     """Every figure that the rows allow; `prefix` keeps the ids of several comparisons in one page apart."""
     found = []
-    for name, (caption, draw, wide) in FIGURES.items():
-        with mpl.rc_context(STYLE | {"svg.hashsalt": f"{prefix}{name}"}):
+    with mpl.rc_context(STYLE):
+        for name, (caption, draw, wide) in FIGURES.items():
             figure = draw(comparison)
             if figure is not None:
-                svg = _svg(figure, f"{prefix}{name}")
-                found.append(Plot(name=name, caption=caption, wide=wide, svg=svg))
+                text = svg(figure, f"{prefix}{name}", f"{comparison.model}: {caption}")
+                found.append(Plot(name=name, caption=caption, wide=wide, svg=text))
     return tuple(found)
 
 
 def save_png(comparison: Comparison, folder: Path, prefix: str = "") -> tuple[Path, ...]:
-    """Write the same figures as PNG on white, 200 dots per inch."""
+    """Write the same figures as PNG files."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
-    for name, (caption, draw, _) in FIGURES.items():
-        with mpl.rc_context(STYLE | {"figure.facecolor": "white"}):
+    with mpl.rc_context(STYLE):
+        for name, (caption, draw, _) in FIGURES.items():
             figure = draw(comparison)
             if figure is not None:
-                _title(figure, f"{comparison.model}: {caption}")
-                written.append(folder / f"{prefix}{name}.png")
-                FigureCanvasAgg(figure)
-                figure.savefig(written[-1], dpi=200)
+                written.append(png(figure, folder / f"{prefix}{name}.png", f"{comparison.model}: {caption}"))
     return tuple(written)
 
 
@@ -134,7 +102,7 @@ def batches(comparison: Comparison) -> Figure | None:
         shares = [100 * size * count / total for size, count in row.batches.items()]
         axes.bar(list(row.batches), shares, width=max(0.8, largest / 90), color=_colour(comparison, row.config_name))
         axes.set_title(row.config_name, loc="left", fontsize=11, pad=3)
-        _plain(axes)
+        plain(axes)
         axes.set(xlim=(0.25, largest + 0.75), ylim=(0, min(105, 1.2 * max(shares))))
         axes.yaxis.set_major_locator(MultipleLocator(50) if max(shares) > 50 else MaxNLocator(3, integer=True))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
@@ -172,15 +140,9 @@ FIGURES: dict[str, tuple[str, Callable[[Comparison], Figure | None], bool]] = {
 def _axes(label: str) -> tuple[Figure, Axes]:
     figure = Figure(figsize=NARROW, layout="constrained")
     axes = figure.subplots()
-    _plain(axes)
+    plain(axes)
     axes.set(xlabel="requests in flight (concurrency)", ylabel=label)
     return figure, axes
-
-
-def _plain(axes: Axes, lines: str = "y") -> None:
-    axes.grid(axis="x" if lines == "x" else "y", color=INK, alpha=0.14, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.tick_params(length=0)
 
 
 def _lines(
@@ -235,7 +197,7 @@ def _stack(axes: Axes, rows: list[Row]) -> None:
         values = [_stage_ms(row.stages, field) for row in rows]
         axes.barh(names, values, left=left, height=0.62, color=colour, label=label)
         left = [start + value for start, value in zip(left, values, strict=True)]
-    _plain(axes, "x")
+    plain(axes, "x")
     axes.set(xlabel="ms per request (mean)", xlim=(0, max(left) * 1.04 or 1))
     axes.invert_yaxis()
 
@@ -262,29 +224,3 @@ def _colour(comparison: Comparison, name: str) -> str:
 
 def _ms(microseconds: float | None) -> float | None:
     return None if microseconds is None else microseconds / 1e3
-
-
-def _title(figure: Figure, text: str) -> None:
-    """Above everything: as the title of the legend where there is one, which would else cover it."""
-    for legend in figure.legends:
-        legend.set_title(text)
-        legend.set_alignment("left")
-    if not figure.legends:
-        figure.suptitle(text, fontsize=11, x=0.01, ha="left")
-
-
-def _svg(figure: Figure, name: str) -> str:
-    """The figure as one `<svg>` element, with ids that start with `name` and the colours of the page."""
-    FigureCanvasSVG(figure)
-    written = io.StringIO()
-    figure.savefig(written, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
-    text = re.sub(r"<metadata>.*?</metadata>", "", written.getvalue(), flags=re.DOTALL)
-    text = text[text.index("<svg") :].strip()
-    text = re.sub(r'\bid="', f'id="{name}-', text)
-    text = re.sub(r'(href="|url\()#', rf"\1#{name}-", text)
-    text = text.replace(INK, "currentColor").replace(PAPER, "var(--paper, white)")
-    # A style sheet inside would apply to the whole page; faces and the size are the page's business too.
-    text = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", text, flags=re.DOTALL)
-    text = re.sub(r" font-family: [^;\"]+;", "", text)
-    text = re.sub(r' (?:width|height)="[\d.]+pt"', "", text, count=2)
-    return text.replace("<svg", '<svg stroke-linejoin="round" role="img"', 1)

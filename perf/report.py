@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import jinja2
 from markupsafe import Markup
 from rich.console import Console
 
 from clients.machine import Machine
 from export.terminal import Mistake, guarded, program_parser, terminal
 from perf.marks import LITTLE_LIMIT, SPREAD_LIMIT, percent
+from perf.page import render, write
 from perf.plots import plots, save_png
 from perf.record import Ceiling, Load, Point, Record, read
 from perf.summary import Comparison, Row, compare
@@ -102,26 +102,20 @@ def write_csv(summary: Summary, folder: Path) -> Path:
     writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    return _write(folder / "summary.csv", text.getvalue())
+    return write(folder / "summary.csv", text.getvalue())
 
 
 def write_html(summary: Summary, folder: Path) -> Path:
     """One page that needs nothing else: no script, no network; equal records give equal bytes."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    page = environment.get_template("report.html.j2").render(
+    page = render(
+        "report.html.j2",
         summary=summary,
         sections=[_section(number, one) for number, one in enumerate(summary.comparisons, 1)],
         sources=[_source(entry) for entry in summary.entries],
         limits={"little": percent(LITTLE_LIMIT), "spread": percent(SPREAD_LIMIT)},
         command=f"python -m perf.report {summary.folder}",
     )
-    return _write(folder / "report.html", page)
+    return write(folder / "report.html", page)
 
 
 def write_png(summary: Summary, folder: Path) -> tuple[Path, ...]:
@@ -188,12 +182,6 @@ def _about(entry: Record | Ceiling) -> Point | Ceiling:
 
 def _time(started_at: str) -> str:
     return started_at.replace("T", " ").replace("+00:00", " UTC")
-
-
-def _write(path: Path, text: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
-    return path
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -4,22 +4,27 @@
 derived that the report could derive.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
 
 from clients.counters import Counters
+from clients.fleet.sla import Sla as Sla
 from clients.machine import Machine
+from export.terminal import Mistake
 from perf.candidate import Candidate
 
 FORMAT = 1
+KIND = "study"
+# What a trial was made for.
+PROFILE, HALVING, FINAL, AGAINST, NOISE = "profile", "halving", "final", "against the default", "noise"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sla:
-    """At least `percent` of all requests answered within `latency_ms`; those not answered at all count as late."""
-
-    latency_ms: float
-    percent: float = 99.0
+class StudyError(Mistake):
+    """A file that is not the record of a study; the text names it and says what to do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +52,14 @@ class Trial:
 
     `stage` names why it was measured: profile, halving, final, against the default, noise (the default once more).
     Latencies in microseconds, one per request of the window from when it was due (`inf`, written as null, where it was
-    not sent or not answered), with `due_s` since the window began. `passed` is the binomial rule's verdict on the SLA:
-    true, false, or None where the requests were too few to say. `load_average` is the machine's before it.
+    not sent, not answered or answered wrong), with `due_s` since the window began. `late` counts those over the SLA,
+    these among them; `late_sends` left more than 1 ms after they were due. `passed` is the binomial rule's verdict on
+    the SLA: true, false, or None where the requests were too few to say; `early`: it was sure before the time was up.
+    `cores_busy` is the share of all cores that anything on the machine took, `load_average` the machine's before it.
+    `faults` say why it should not be believed, one sentence each.
+
+    `stages_us` holds means over all requests of the window. `parts_us` maps the same names to one value per request
+    that was looked at singly (the server's traces), all in one order; empty where none was.
     """
 
     candidate: Candidate
@@ -72,6 +83,10 @@ class Trial:
     cores_busy: float
     load_average: float
     command: tuple[str, ...]
+    wrong: int = 0
+    early: bool = False
+    faults: tuple[str, ...] = ()
+    parts_us: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +104,7 @@ class Study:
     `load` and `objective` are as on the command line. `default` is the configuration to beat, `chosen` None where
     nothing met the SLA. `space` maps each searched value to what was tried; `profiles` names the service-time records
     beside it. `limit` says what limits the chosen one now: queue, compute, transfer or cores, in a sentence.
+    `model_sha256` is the digest of the model file, empty where there is none.
     """
 
     model: str
@@ -110,3 +126,92 @@ class Study:
     limit: str
     before_pbtxt: str
     after_pbtxt: str
+    model_sha256: str = ""
+
+    def write(self, path: Path) -> Path:
+        """Write one file, whole or not at all; raises `StudyError` where the folder cannot be written to."""
+        content = {"format": FORMAT, "kind": KIND, **asdict(self)}
+        content["trials"] = [
+            one | {"latencies_us": [us if math.isfinite(us) else None for us in one["latencies_us"]]}
+            for one in content["trials"]
+        ]
+        draft = path.with_name(f".{path.name}.draft")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            draft.write_text("{\n" + ",\n".join(_lines(content)) + "\n}\n", encoding="utf-8")
+            return draft.rename(path)
+        except OSError as error:
+            raise StudyError(f"{path.parent}: cannot be written to ({error.strerror}). Name another folder.") from error
+
+    @classmethod
+    def read(cls, path: Path) -> "Study":
+        """The study of a file; raises `StudyError` for one of another kind or format."""
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            found = (content.pop("kind"), content.pop("format"))
+            if found != (KIND, FORMAT):
+                raise ValueError(f"its kind and format are {found}, not {(KIND, FORMAT)}")
+            return cls(**_study(content))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise StudyError(
+                f"{path}: not a study of this version ({error}). Remove it and tune again: python -m perf.tune MODEL"
+            ) from error
+
+
+def is_study(path: Path) -> bool:
+    """Whether a file says of itself that it is the record of a study, of whatever format."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(content, dict) and content.get("kind") == KIND
+
+
+def _lines(content: Mapping[str, object]) -> Iterator[str]:
+    """One line per field, and per element where the elements are records, so that a person can read and compare."""
+    for name, value in content.items():
+        text = json.dumps(value, allow_nan=False)
+        if isinstance(value, list | tuple) and value and isinstance(value[0], dict):
+            text = "[\n  " + ",\n  ".join(json.dumps(one, allow_nan=False) for one in value) + "\n ]"
+        yield f" {json.dumps(name)}: {text}"
+
+
+def _study(content: dict[str, Any]) -> dict[str, Any]:
+    return content | {
+        "sla": Sla(**content["sla"]),
+        "machine": Machine(**content["machine"]),
+        "command": tuple(content["command"]),
+        "default": _candidate(content["default"]),
+        "chosen": _candidate(content["chosen"]) if content["chosen"] else None,
+        "space": {name: tuple(values) for name, values in content["space"].items()},
+        "profiles": tuple(content["profiles"]),
+        "predictions": tuple(_prediction(one) for one in content["predictions"]),
+        "trials": tuple(_trial(one) for one in content["trials"]),
+        "steps": tuple(Step(**one) for one in content["steps"]),
+    }
+
+
+def _candidate(content: dict[str, Any]) -> Candidate:
+    return Candidate(**content | {"preferred": tuple(content["preferred"])})
+
+
+def _prediction(content: dict[str, Any]) -> Prediction:
+    maps = {name: {int(key): value for key, value in content[name].items()} for name in ("percentiles_ms", "sizes")}
+    return Prediction(**content | maps | {"candidate": _candidate(content["candidate"])})
+
+
+def _trial(content: dict[str, Any]) -> Trial:
+    counted = content["counted"]
+    maps = {name: {int(size): value for size, value in counted[name].items()} for name in ("batches", "batches_ns")}
+    return Trial(
+        **content
+        | {
+            "candidate": _candidate(content["candidate"]),
+            "latencies_us": tuple(math.inf if us is None else us for us in content["latencies_us"]),
+            "due_s": tuple(content["due_s"]),
+            "counted": Counters(**counted | maps),
+            "command": tuple(content["command"]),
+            "faults": tuple(content.get("faults", ())),
+            "parts_us": {name: tuple(values) for name, values in content.get("parts_us", {}).items()},
+        }
+    )

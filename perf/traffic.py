@@ -2,6 +2,7 @@
 
 `closed:16` is 16 clients that each wait for an answer before they send again; `poisson:300`, `constant:300` and
 `gamma:300:4` are open loops of 300 requests per second (the last with gaps of squared coefficient of variation 4);
+`ramp:100:400` is a Poisson stream whose rate rises from 100 to 400 requests per second while it is measured;
 `trace:FILE` is an open loop at the times of a file, seconds, one a line.
 """
 
@@ -12,12 +13,14 @@ from pathlib import Path
 import numpy as np
 
 from clients.fleet import load as fleet
-from clients.fleet.arrivals import drawn, read_trace
+from clients.fleet.arrivals import climbing, drawn, read_trace
 from export.terminal import Mistake
 from serve.batcher.load import Arrivals, ClosedLoop, Load
 from serve.batcher.request import Request, Time
 
 NS = 1_000_000_000
+# Of an open loop; one that needs more is over what the server can carry.
+IN_FLIGHT_LIMIT = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +33,7 @@ class Traffic:
     pattern: str
     clients: int = 0
     rate_per_s: float = 0.0
+    rate_to_per_s: float = 0.0
     cv2: float = 1.0
     trace: Path | None = None
     rows: int = 1
@@ -48,11 +52,14 @@ class Traffic:
                 return cls(pattern=pattern, rate_per_s=float(rest), rows=rows)
             if pattern == "gamma" and len(values) == 2 and min(map(float, values)) > 0:
                 return cls(pattern=pattern, rate_per_s=float(values[0]), cv2=float(values[1]), rows=rows)
+            if pattern == "ramp" and len(values) == 2 and min(map(float, values)) > 0:
+                return cls(pattern=pattern, rate_per_s=float(values[0]), rate_to_per_s=float(values[1]), rows=rows)
         except ValueError:
             pass
         raise Mistake(
             f"--load {text}: not a load. Write closed:16 (clients), poisson:300 or constant:300 (requests per second), "
-            "gamma:300:4 (and the burstiness cv2), or trace:FILE (arrival times in seconds, one a line)."
+            "gamma:300:4 (and the burstiness cv2), ramp:100:400 (from and to), or trace:FILE (arrival "
+            "times in seconds, one a line)."
         )
 
     def __str__(self) -> str:
@@ -60,8 +67,8 @@ class Traffic:
             return f"closed:{self.clients}"
         if self.pattern == "trace":
             return f"trace:{self.trace}"
-        burst = f":{self.cv2:g}" if self.pattern == "gamma" else ""
-        return f"{self.pattern}:{self.rate_per_s:g}{burst}"
+        more = {"gamma": f":{self.cv2:g}", "ramp": f":{self.rate_to_per_s:g}"}.get(self.pattern, "")
+        return f"{self.pattern}:{self.rate_per_s:g}{more}"
 
     @property
     def open(self) -> bool:
@@ -75,12 +82,31 @@ class Traffic:
         return Arrivals(list(self._arrivals(requests, seed)))
 
     def fleet(self, *, warm_up_s: float, duration_s: float, workers: int = 1, seed: int = 0) -> fleet.Load:
-        """The same for `clients.fleet`; a closed loop's clients are spread over the `workers` processes."""
-        raise NotImplementedError
+        """The same for `clients.fleet`; a closed loop's clients are spread evenly over at most `workers` processes."""
+        if not self.open:
+            workers = max(count for count in range(1, workers + 1) if self.clients % count == 0)
+        return fleet.Load(
+            workers=workers,
+            rows=self.rows,
+            pattern=self.pattern,
+            in_flight=1 if self.open else self.clients // workers,
+            rate_per_s=self.rate_per_s,
+            rate_to_per_s=self.rate_to_per_s,
+            cv2=self.cv2,
+            trace=self.trace,
+            in_flight_limit=IN_FLIGHT_LIMIT,
+            warm_up_s=warm_up_s,
+            duration_s=duration_s,
+            seed=seed,
+        )
 
     def _arrivals(self, requests: int, seed: int) -> Iterator[Request]:
         if self.trace is not None:
             times = read_trace(self.trace)[:requests]
+        elif self.pattern == "ramp":
+            counts = np.cumsum(np.random.default_rng(seed).exponential(size=requests))
+            rise_s = 2 * requests / (self.rate_per_s + self.rate_to_per_s)
+            times = climbing(counts, self.rate_per_s, self.rate_to_per_s, rise_s)
         else:
             end = 1.2 * requests / self.rate_per_s + 10 * self.cv2 / self.rate_per_s
             times = drawn(self.pattern, self.rate_per_s, end, self.cv2, np.random.default_rng(seed))[:requests]

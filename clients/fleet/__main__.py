@@ -15,10 +15,12 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from clients.fleet import record, run, scaling, table
+from clients.fleet.goal import Goal
 from clients.fleet.load import PATTERNS, Load
 from clients.fleet.pool import Pool
 from clients.fleet.record import Setting
 from clients.fleet.result import Busy, Result
+from clients.fleet.sla import Sla
 from clients.fleet.target import Target, running
 from clients.fleet.variant import Overrides, read, waits
 from export.repository import REPOSITORY
@@ -51,7 +53,7 @@ def fleet(arguments: argparse.Namespace, command: tuple[str, ...], console: Cons
             target = target.scaled(factor)
         with running(target, lambda text: told(text, 0.0)) as server:
             prepared = prepared or run.prepare(target, load, server, told)
-            result = run.run(target, load, server, prepared, told)
+            result = run.run(target, load, server, prepared, told, _goal(arguments))
             config = server.config
     setting = Setting(
         model=target.model,
@@ -153,12 +155,22 @@ def _factor(text: str) -> float:
     return factor
 
 
+def _goal(arguments: argparse.Namespace) -> Goal | None:
+    if arguments.p99_ms is None:
+        return None
+    if arguments.p99_ms <= 0 or not 0 < arguments.percent < 100:
+        raise Mistake("--p99-ms must be above 0, and --percent between 0 and 100.")
+    return Goal(sla=Sla(latency_ms=arguments.p99_ms, percent=arguments.percent), stops=not arguments.whole)
+
+
 def _load(arguments: argparse.Namespace) -> Load:
     return Load(
         workers=arguments.workers,
         rows=arguments.rows,
         pattern=arguments.pattern,
+        in_flight=arguments.in_flight,
         rate_per_s=arguments.rate,
+        rate_to_per_s=arguments.rate_to,
         cv2=arguments.cv2,
         trace=arguments.trace,
         in_flight_limit=max(arguments.in_flight_limit, arguments.workers),
@@ -179,9 +191,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("model")
     load = parser.add_argument_group("the load")
     load.add_argument("--workers", type=int, default=8, help="client processes (default 8)")
+    load.add_argument("--in-flight", type=int, default=1, help="of each process, in a closed loop (default 1)")
     load.add_argument("-b", "--rows", type=int, default=1, help="rows per request (default 1)")
     load.add_argument("--pattern", choices=PATTERNS, default="closed", help="when requests are sent (default closed)")
     load.add_argument("--rate", type=float, default=0.0, help="requests per second of all processes, in an open loop")
+    load.add_argument("--rate-to", type=float, default=0.0, help="rate at the end of the window, for ramp")
     load.add_argument("--cv2", type=float, default=4.0, help="burstiness of gamma: 1 is Poisson (default 4)")
     load.add_argument("--trace", type=Path, help="file of arrival times, seconds, one a line")
     load.add_argument("--in-flight-limit", type=int, default=256, help="of an open loop, all processes (default 256)")
@@ -191,6 +205,10 @@ def _parser() -> argparse.ArgumentParser:
     load.add_argument("--timeout", type=float, default=30.0, metavar="S", help="deadline of a request (default 30)")
     load.add_argument("--seed", type=int, default=0)
     load.add_argument("--transport", choices=("auto", "shared_memory", "grpc", "http"), default="auto")
+    goal = parser.add_argument_group("the target", "a run that has one ends as soon as it is sure to meet or miss it")
+    goal.add_argument("--p99-ms", type=float, metavar="MS", help="latency that 99 %% of the requests are to keep")
+    goal.add_argument("--percent", type=float, default=99.0, help="another share for --p99-ms (default 99)")
+    goal.add_argument("--whole", action="store_true", help="measure for the whole --duration all the same")
     served = parser.add_argument_group("the server")
     served.add_argument("--url", help="host:port (gRPC) of a running server; default: one is started")
     served.add_argument("--http-url", help="host:port of its HTTP endpoint, for --transport http")

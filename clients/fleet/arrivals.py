@@ -15,11 +15,16 @@ COOL_DOWN_S = 1.0
 def arrivals(load: Load) -> Times:
     """Due times of the whole load in seconds, rising; the window begins at `warm_up_s`, and a trace with it.
 
-    What comes before a trace is a Poisson stream at its mean rate. A drawn load goes on a little after the window,
-    so that its last requests meet the same company as the others.
+    What comes before a trace is a Poisson stream at its mean rate, and before a ramp one at its first rate. A drawn
+    load goes on a little after the window, so that its last requests meet the same company as the others.
     """
     rng = np.random.default_rng(load.seed)
     end = load.warm_up_s + load.duration_s + COOL_DOWN_S
+    if load.pattern == "ramp":
+        before = drawn("poisson", load.rate_per_s, load.warm_up_s, 1.0, rng)
+        counts = drawn("poisson", 1.0, max(load.rate_per_s, load.rate_to_per_s) * (end - load.warm_up_s), 1.0, rng)
+        rising = load.warm_up_s + climbing(counts, load.rate_per_s, load.rate_to_per_s, load.duration_s)
+        return np.concatenate([before, rising[rising < end]])
     if load.trace is None or load.pattern != "trace":
         return drawn(load.pattern, load.rate_per_s, end, load.cv2, rng)
     recorded = read_trace(load.trace)
@@ -27,6 +32,19 @@ def arrivals(load: Load) -> Times:
     rate = len(recorded) / max(recorded[-1], 1e-9) if len(recorded) else 0.0
     before = drawn("poisson", rate, load.warm_up_s, 1.0, rng) if rate else np.empty(0)
     return np.concatenate([before, recorded + load.warm_up_s])
+
+
+def climbing(counts: Times, first: float, last: float, rise_s: float) -> Times:
+    """When a stream has had so many arrivals whose rate rises evenly from `first` to `last` in `rise_s` seconds.
+
+    Of the arrivals of a Poisson stream of rate 1 it makes those of one with that rate (time change; Çinlar,
+    Introduction to Stochastic Processes, 1975, 4.7).
+    """
+    inside = np.minimum(counts, (first + last) / 2 * rise_s)
+    slope = (last - first) / rise_s
+    # The root of first x t + slope x t^2 / 2 = inside, in the form that a slope of 0 does not divide by 0.
+    risen = 2 * inside / (first + np.sqrt(first**2 + 2 * slope * inside))
+    return np.asarray(risen + (counts - inside) / last, dtype=np.float64)
 
 
 def drawn(pattern: str, rate: float, end: float, cv2: float, rng: np.random.Generator) -> Times:

@@ -26,11 +26,16 @@ class CrewError(Failure):
 
 @dataclass(kw_only=True)
 class Member:
-    """One process, and what it last said of its CPU time; `ended` once it has sent its last report or died."""
+    """One process, and what it last said: its CPU time, until when its reports hold everything, what is on its way.
+
+    `ended` once it has sent its last report or died.
+    """
 
     process: BaseProcess
     pipe: Connection
     cpu_s: float = 0.0
+    until_ns: int = 0
+    going_ns: tuple[int, ...] = ()
     ended: bool = False
     lost: bool = False
 
@@ -68,6 +73,16 @@ class Crew:
         return sum(member.cpu_s for member in self.members)
 
     @property
+    def until_ns(self) -> int:
+        """Until when everything that was due is known, or known to be on its way."""
+        return min((member.until_ns for member in self.members if not member.ended), default=time.monotonic_ns())
+
+    @property
+    def going_ns(self) -> tuple[int, ...]:
+        """When the requests were due that were on their way at the last report of their process."""
+        return tuple(due for member in self.members if not member.ended for due in member.going_ns)
+
+    @property
     def ended(self) -> bool:
         """Whether no process is at work any more."""
         return all(member.ended for member in self.members)
@@ -94,12 +109,13 @@ class Crew:
                 member.pipe.send(self.start_ns)
         return self.start_ns
 
-    def listen(self, until_ns: int, progress: Callable[["Crew"], None]) -> None:
-        """Take reports until this moment of the monotonic clock, or until all have ended."""
+    def listen(self, until_ns: int, over: Callable[["Crew"], bool]) -> None:
+        """Take reports until this moment of the monotonic clock, until all have ended, or until it is `over`."""
         while not self.ended and (left := (until_ns - time.monotonic_ns()) / 1e9) > 0:
             for pipe in wait([member.pipe for member in self.members if not member.ended], timeout=min(left, 0.2)):
                 self._take(next(member for member in self.members if member.pipe is pipe))
-            progress(self)
+            if over(self):
+                return
 
     def stop(self) -> None:
         """Ask all to finish the request they are at, and take their last reports; who does not end in time is lost."""
@@ -117,6 +133,7 @@ class Crew:
             self.parts.append(report.timings)
             self.errors.update(report.errors)
             member.cpu_s, member.ended = report.cpu_s, report.last
+            member.until_ns, member.going_ns = report.until_ns, report.going_ns
         else:
             self.errors[str(report)] += 1
 

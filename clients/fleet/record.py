@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import json
+import math
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from clients.fleet.result import Result
+from clients.fleet.result import Result, Sample
 from clients.machine import Machine, versions
 from export.terminal import Mistake
 
@@ -53,6 +54,7 @@ def write(result: Result, setting: Setting, folder: Path) -> Path:
         "versions": {**versions(), "grpcio": version("grpcio")},
         **asdict(result),
         "load": load,
+        "sample": None,
         "little": result.little,
         "stages_error": result.stages.error,
         "faults": result.faults,
@@ -65,7 +67,15 @@ def write(result: Result, setting: Setting, folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         files = (folder / f"{name}.r{repeat}.json" for repeat in itertools.count(1))
         draft = folder / f".{name}.draft"
-        draft.write_text(json.dumps(content, indent=1) + "\n")
+        draft.write_text(_text(content, result.sample))
         return draft.rename(next(file for file in files if not file.exists()))
     except OSError as error:
         raise Mistake(f"{folder}: cannot be written to ({error.strerror}). Name another folder.") from error
+
+
+def _text(content: dict[str, Any], sample: Sample) -> str:
+    """JSON with the sample on two lines, however many requests it has; what was not answered is null."""
+    latencies = [latency if math.isfinite(latency) else None for latency in sample.latencies_us]
+    parts = {"due_s": sample.due_s, "latencies_us": latencies}
+    lines = ",\n".join(f'  "{name}": {json.dumps(values, separators=(",", ":"))}' for name, values in parts.items())
+    return json.dumps(content, indent=1).replace('"sample": null', f'"sample": {{\n{lines}\n }}', 1) + "\n"

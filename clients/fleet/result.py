@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
 from clients.counters import Counters
 from clients.fleet.load import Load
+from clients.fleet.sla import Judgement, Sla
 from clients.fleet.stages import Stages
 from clients.fleet.timings import FAILED, NOT_SENT, RIGHT, WRONG, Timings
 
@@ -80,6 +82,29 @@ class Busy:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Sample:
+    """Every request of the window: seconds after its begin when it was due, and its latency in microseconds from then.
+
+    The latency is infinite where there was no right answer: not sent, failed, or wrong.
+    """
+
+    due_s: tuple[float, ...]
+    latencies_us: tuple[float, ...]
+
+    @classmethod
+    def of(cls, timings: Timings, first_ns: int) -> Self:
+        """In the order in which they were due."""
+        ordered = np.sort(timings, order="due")
+        latencies = np.where(ordered["outcome"] == RIGHT, (ordered["done"] - ordered["due"]) / 1e3, np.inf)
+        due = (ordered["due"] - first_ns) / 1e9
+        return cls(due_s=tuple(np.round(due, 6).tolist()), latencies_us=tuple(np.round(latencies, 1).tolist()))
+
+    def late(self, sla: Sla) -> int:
+        """How many took longer than the target allows, or had no right answer."""
+        return int(np.sum(np.asarray(self.latencies_us) > sla.latency_ms * 1e3))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Result:
     """One run. `partial`: it was stopped; `lost` processes died; `reloads_s`: what each reload of the model took."""
 
@@ -90,6 +115,8 @@ class Result:
     busy: Busy
     errors: Mapping[str, int]
     memory_bytes: int
+    sample: Sample
+    judgement: Judgement | None
     checked: bool
     partial: bool
     lost: int
@@ -97,19 +124,19 @@ class Result:
 
     @property
     def little(self) -> float | None:
-        """Little's law: throughput x latency / processes - 1.
+        """Little's law: throughput x latency / clients - 1.
 
         None in an open loop, where it is no check, and for a number of requests, at whose end not all are at work.
         """
         if self.load.open or self.load.requests is not None or not self.outcome.answered:
             return None
-        return self.outcome.requests_per_s * self.outcome.mean_us / 1e6 / self.load.workers - 1
+        return self.outcome.requests_per_s * self.outcome.mean_us / 1e6 / self.load.clients - 1
 
     @property
     def little_limit(self) -> float:
         """How far Little's law may be off: 3 %, or more where the window's edges alone can make it so.
 
-        A request counts where it is due, so of each process one is cut off at the start and one reaches over the end:
+        A request counts where it is due, so of each client one is cut off at the start and one reaches over the end:
         its latencies add up to the window, give or take one of them.
         """
         edge_us, window_us = self.outcome.mean_us, self.outcome.window_s * 1e6

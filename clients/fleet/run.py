@@ -12,9 +12,10 @@ from clients.counters import Counters
 from clients.fleet import pool, traces
 from clients.fleet.arrivals import arrivals
 from clients.fleet.crew import Crew, crew
+from clients.fleet.goal import Goal
 from clients.fleet.load import Load
 from clients.fleet.pool import Pool
-from clients.fleet.result import Busy, Result, in_window, outcome
+from clients.fleet.result import Busy, Result, Sample, in_window, outcome
 from clients.fleet.stages import stages
 from clients.fleet.target import Running, Target
 from clients.fleet.timings import NOT_SENT, RIGHT, WRONG, Timings
@@ -29,6 +30,8 @@ CLOSED_EACH, CLOSED_ALL, OPEN_ALL = 2, 16, 64
 NICENESS = 10
 COOL_DOWN_S = (0.5, 5.0)
 SETTLE_S = 5.0
+# What did not get an answer before its timeout is handed in after it.
+HANDED_IN_NS = 1_000_000_000
 
 Told = Callable[[str, float], None]
 
@@ -42,20 +45,26 @@ class Window:
     counted: Counters
     busy: Busy
     partial: bool
+    early: bool
 
 
-def run(target: Target, load: Load, server: Running, prepared: Pool, told: Told) -> Result:
-    """Measure; Ctrl-C ends the window early and keeps what was measured until then."""
+def run(target: Target, load: Load, server: Running, prepared: Pool, told: Told, goal: Goal | None = None) -> Result:
+    """Measure; Ctrl-C ends the window early and keeps what was measured until then, and so does a goal that is sure.
+
+    A running server may be measured any number of times, with one pool for loads of as many processes, clients and
+    rows, but its trace holds the first run only.
+    """
     jobs = _jobs(target, load, server, prepared)
     with crew(jobs) as members:
         members.await_ready(lambda text: told(text, 0.0))
         memory = process_tree.memory_bytes([member.process.pid or 0 for member in members.members])
-        window = _measure(target, load, server, members, told)
+        window = _measure(target, load, server, members, told, goal)
         timings = in_window(members.timings, window.first_ns, window.last_ns)
         errors, lost = dict(members.errors), members.lost
     if server.trace_file is not None:
         traces.stop(server.url)
     seen = traces.read(server.trace_file) if server.trace_file is not None else []
+    sample = Sample.of(timings, window.first_ns)
     answered = timings[(timings["outcome"] == RIGHT) | (timings["outcome"] == WRONG)]
     return Result(
         load=load,
@@ -65,6 +74,8 @@ def run(target: Target, load: Load, server: Running, prepared: Pool, told: Told)
         busy=window.busy,
         errors=errors,
         memory_bytes=memory,
+        sample=sample,
+        judgement=goal.judgement(sample, early=window.early) if goal else None,
         checked=prepared.tells_apart,
         partial=window.partial,
         lost=lost,
@@ -77,7 +88,7 @@ def prepare(target: Target, load: Load, server: Running, told: Told) -> Pool:
     limit = server.config.max_batch_size
     if load.rows > max(1, limit):
         raise Mistake(f"--rows {load.rows}: '{target.model}' takes at most {max(1, limit)} rows in one request.")
-    each = max(CLOSED_EACH, -(-(OPEN_ALL if load.open else CLOSED_ALL) // load.workers))
+    each = max(CLOSED_EACH * load.in_flight, -(-(OPEN_ALL if load.open else CLOSED_ALL) // load.workers))
     with Model(target.model, url=server.url, transport="grpc", timeout_s=load.timeout_s) as model:
 
         def ask(inputs: Mapping[str, NDArray[np.generic]]) -> pool.Arrays:
@@ -106,6 +117,7 @@ def _jobs(target: Target, load: Load, server: Running, prepared: Pool) -> list[J
             requests=[(one.inputs, one.outputs) for one in prepared.requests[worker :: load.workers]],
             tolerance=prepared.tolerance,
             count=load.share(worker),
+            in_flight=load.in_flight,
             due_s=None if due is None else due[worker :: load.workers],
             in_flight_limit=-(-load.in_flight_limit // load.workers),
             niceness=0 if server.server is None else NICENESS,
@@ -114,35 +126,43 @@ def _jobs(target: Target, load: Load, server: Running, prepared: Pool) -> list[J
     ]
 
 
-def _measure(target: Target, load: Load, server: Running, members: Crew, told: Told) -> Window:
+def _measure(target: Target, load: Load, server: Running, members: Crew, told: Told, goal: Goal | None) -> Window:
     """Let the processes go, and read counters and CPU time at both ends of the window."""
-    partial = False
+    partial = early = False
     start = members.start()
     counting = load.requests is not None
     first = start if counting else start + int(load.warm_up_s * 1e9)
     last = start + int(1e18) if counting else first + int(load.duration_s * 1e9)
     before, busy = Counters.read(server.url, target.model), _busy(server, members)
 
-    def progress(all_of: Crew) -> None:
+    def warming(all_of: Crew) -> bool:
+        told("warming up", 0.0)
+        return False
+
+    def over(all_of: Crew) -> bool:
         done = all_of.reported / (load.requests or 1) if counting else (time.monotonic_ns() - first) / (last - first)
-        told("warming up" if done < 0 else f"measuring: {all_of.reported} requests", max(0.0, min(1.0, done)))
+        told(f"measuring: {all_of.reported} requests", max(0.0, min(1.0, done)))
+        return goal is not None and goal.is_sure(all_of, first, last)
 
     try:
         if not counting:
-            members.listen(first, progress)
+            members.listen(first, warming)
             before, busy = Counters.read(server.url, target.model), _busy(server, members)
-        members.listen(last, progress)
+        members.listen(last, over)
+        early = goal is not None and goal.is_sure(members, first, last)
     except KeyboardInterrupt:
         partial = True
     if partial or counting:
         last = time.monotonic_ns()
+    if early and goal is not None:
+        last = min(last, goal.decided_ns(members))
     busy = _busy(server, members) - busy
     after = Counters.read(server.url, target.model)
-    if not (partial or counting or members.ended):
+    if not (partial or early or counting or members.ended):
         # Its last requests are to meet the same company as the others, so nobody stops with the window.
-        members.listen(time.monotonic_ns() + int(_cool_down_s(members.timings) * 1e9), lambda _: None)
+        members.listen(time.monotonic_ns() + int(_cool_down_s(members.timings) * 1e9), lambda _: False)
     members.stop()
-    members.listen(time.monotonic_ns() + int(load.timeout_s * 1e9), lambda _: None)
+    members.listen(time.monotonic_ns() + int(load.timeout_s * 1e9) + HANDED_IN_NS, lambda _: False)
     if counting:
         timings = members.timings
         first, last = (int(timings["due"].min()), int(timings["done"].max())) if len(timings) else (start, last)
@@ -153,6 +173,7 @@ def _measure(target: Target, load: Load, server: Running, members: Crew, told: T
         counted=after - before,
         busy=busy,
         partial=partial,
+        early=early,
     )
 
 

@@ -68,6 +68,13 @@ def running(target: Target, progress: Callable[[str], None]) -> Iterator[Running
         yield Running(url=target.url, request_url=request_url, config=_loaded(target.url, target.model))
         return
     asked = target.overrides.apply(read(target.model, target.config_name, target.repository))
+    with started(target, asked, progress) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def started(target: Target, asked: ModelConfig, progress: Callable[[str], None]) -> Iterator[Running]:
+    """Start a server with the model of `target` as `asked`, and with the models that it calls."""
     folder = model_folder(target.model, target.repository)
     with (
         variant(asked, folder, target.config_name) as repository,

@@ -4,6 +4,7 @@ Kept light, since there may be hundreds: it imports the client and numpy, and no
 """
 
 import asyncio
+import itertools
 import os
 import selectors
 import signal
@@ -30,6 +31,7 @@ HEAR_NS = 20_000_000
 # After an error, so that a server that is down is not asked in a tight loop.
 PAUSE_S = 0.02
 STOP = "stop"
+NEVER_NS = 1 << 62
 
 Arrays = tuple[NDArray[np.generic], ...]
 
@@ -38,8 +40,9 @@ Arrays = tuple[NDArray[np.generic], ...]
 class Job:
     """What one process does. `requests` are pairs of inputs and the right outputs, sent in turn.
 
-    `due_s` are the times of an open loop after the start; None is a closed loop, of `count` requests or until the
-    parent says stop. `in_flight_limit` is this process's share. `niceness` is added to its priority.
+    `due_s` are the times of an open loop after the start; None is a closed loop with `in_flight` requests on their
+    way, of `count` requests or until the parent says stop. `in_flight_limit` is this process's share. `niceness` is
+    added to its priority.
     """
 
     worker: int
@@ -50,6 +53,7 @@ class Job:
     requests: Sequence[tuple[Arrays, Arrays]]
     tolerance: float
     count: int | None = None
+    in_flight: int = 1
     due_s: NDArray[np.float64] | None = None
     in_flight_limit: int = 1
     niceness: int = 0
@@ -57,17 +61,26 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What happened since the last one. `cpu_s` is this process's CPU time since it started to send."""
+    """What happened since the last one. `cpu_s` is this process's CPU time since it started to send.
+
+    Of what was due before `until_ns` nothing is missing: it is in a report, or on its way and in `going_ns`, which says
+    when those requests were due.
+    """
 
     timings: Timings
     errors: dict[str, int]
     cpu_s: float
     last: bool
+    until_ns: int
+    going_ns: tuple[int, ...]
 
 
 @dataclass(kw_only=True)
 class Notes:
-    """What was not yet reported; `send` empties it."""
+    """What was not yet reported; `send` empties it.
+
+    `going` maps the numbers of requests on their way to when they were due; the next is due at `next_ns`.
+    """
 
     worker: int
     parent: Connection
@@ -76,6 +89,9 @@ class Notes:
     cpu_from: float = field(default_factory=time.process_time)
     sent_ns: int = field(default_factory=time.monotonic_ns)
     heard_ns: int = 0
+    told: bool = False
+    going: dict[int, int] = field(default_factory=dict)
+    next_ns: int = NEVER_NS
 
     def add(self, number: int, due: int, called: int, moments: stopwatch.Moments, outcome: int) -> None:
         """One request that is over."""
@@ -87,18 +103,21 @@ class Notes:
         now = time.monotonic_ns()
         if now - self.sent_ns > REPORT_NS:
             self.send()
-        if now - self.heard_ns < HEAR_NS:
-            return False
-        self.heard_ns = now
-        # The parent sends one thing only, and its end closes the pipe.
-        return self.parent.poll(0)
+        if now - self.heard_ns >= HEAR_NS:
+            self.heard_ns = now
+            # The parent sends one thing only, and its end closes the pipe.
+            self.told = self.told or self.parent.poll(0)
+        return self.told
 
     def send(self, *, last: bool = False) -> None:
         """Report to the parent."""
         timings = np.array(self.rows, dtype=REQUEST)
-        cpu_s = time.process_time() - self.cpu_from
-        self.parent.send(Report(timings=timings, errors=dict(self.errors), cpu_s=cpu_s, last=last))
-        self.rows, self.errors, self.sent_ns = [], Counter(), time.monotonic_ns()
+        cpu_s, now = time.process_time() - self.cpu_from, time.monotonic_ns()
+        until, going = min(now, self.next_ns), tuple(self.going.values())
+        self.parent.send(
+            Report(timings=timings, errors=dict(self.errors), cpu_s=cpu_s, last=last, until_ns=until, going_ns=going)
+        )
+        self.rows, self.errors, self.sent_ns = [], Counter(), now
 
 
 def work(job: Job, parent: Connection) -> None:
@@ -107,11 +126,11 @@ def work(job: Job, parent: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(job.niceness)
     try:
-        if job.due_s is None:
+        if job.due_s is None and job.in_flight == 1:
             _closed(job, parent)
         else:
             with asyncio.Runner(loop_factory=_punctual) as runner:
-                runner.run(_open(job, parent, job.due_s))
+                runner.run(_many(job, parent))
     except (EOFError, ConnectionError):
         return  # the parent is gone
     except ClientError as error:
@@ -144,27 +163,61 @@ def _closed(job: Job, parent: Connection) -> None:
         notes.send(last=True)
 
 
-async def _open(job: Job, parent: Connection, due_s: NDArray[np.float64]) -> None:
+async def _many(job: Job, parent: Connection) -> None:
+    """Many requests on their way in one process."""
     async with AsyncModel(job.model, url=job.url, transport=job.transport, timeout_s=job.timeout_s) as model:
         stopwatch.watch_async(model)
         await model.predict(*job.requests[0][0])
         start = await asyncio.to_thread(_start, parent)
         notes = Notes(worker=job.worker, parent=parent)
-        going: set[asyncio.Task[None]] = set()
-        for number, due in enumerate(start + (due_s * 1e9).astype(np.int64)):
-            if await _stopped_before(int(due), notes):
-                break
-            if len(going) < job.in_flight_limit:
-                task = asyncio.create_task(_one(job, model, notes, number, int(due)))
-                going.add(task)
-                task.add_done_callback(going.discard)
-            else:
-                notes.add(number, int(due), 0, stopwatch.Moments(), NOT_SENT)
-            # Requests leave and answers are taken even while everything is overdue.
-            await asyncio.sleep(0)
-        if going:
-            await asyncio.wait(going, timeout=job.timeout_s)
+        if job.due_s is None:
+            await _crowd(job, model, notes)
+        else:
+            await _open(job, model, notes, start + (job.due_s * 1e9).astype(np.int64))
+        for number, due in notes.going.items():
+            notes.errors[f"no answer {job.timeout_s:g} s after the last request"] += 1
+            notes.add(number, due, due, stopwatch.Moments(), FAILED)
+        notes.going.clear()
         notes.send(last=True)
+
+
+async def _crowd(job: Job, model: AsyncModel, notes: Notes) -> None:
+    """A closed loop of `in_flight` clients, no two with the same request on its way."""
+    numbers = itertools.count() if job.count is None else iter(range(job.count))
+
+    async def client(place: int) -> None:
+        asked = job.requests[place :: job.in_flight]
+        for turn, number in enumerate(numbers):
+            await _one(job, model, notes, number, time.monotonic_ns(), asked[turn % len(asked)])
+            if notes.rows and notes.rows[-1][-1] == FAILED:
+                await asyncio.sleep(PAUSE_S)
+            if notes.stopped():
+                return
+
+    clients = [asyncio.create_task(client(place)) for place in range(job.in_flight)]
+    # Reports leave, and a stop is heard, even while nobody has an answer.
+    while not notes.stopped() and not all(one.done() for one in clients):
+        await asyncio.wait(clients, timeout=0.1)
+    await asyncio.wait(clients, timeout=job.timeout_s)
+
+
+async def _open(job: Job, model: AsyncModel, notes: Notes, due_ns: NDArray[np.int64]) -> None:
+    going: set[asyncio.Task[None]] = set()
+    for number, due in enumerate(due_ns.tolist()):
+        notes.next_ns = due
+        if await _stopped_before(due, notes):
+            break
+        if len(going) < job.in_flight_limit:
+            task = asyncio.create_task(_one(job, model, notes, number, due, job.requests[number % len(job.requests)]))
+            going.add(task)
+            task.add_done_callback(going.discard)
+        else:
+            notes.add(number, due, 0, stopwatch.Moments(), NOT_SENT)
+        # Requests leave and answers are taken even while everything is overdue.
+        await asyncio.sleep(0)
+    notes.next_ns = NEVER_NS
+    if going:
+        await asyncio.wait(going, timeout=job.timeout_s)
 
 
 async def _stopped_before(due: int, notes: Notes) -> bool:
@@ -177,17 +230,22 @@ async def _stopped_before(due: int, notes: Notes) -> bool:
     return True
 
 
-async def _one(job: Job, model: AsyncModel, notes: Notes, number: int, due: int) -> None:
-    inputs, outputs = job.requests[number % len(job.requests)]
+async def _one(
+    job: Job, model: AsyncModel, notes: Notes, number: int, due: int, request: tuple[Arrays, Arrays]
+) -> None:
+    inputs, outputs = request
     moments = stopwatch.Moments()
     stopwatch.MOMENTS.set(moments)
+    notes.going[number] = due
     called = time.monotonic_ns()
     try:
         found = await model.predict(*inputs, request_id=request_id(job.worker, number))
     except ClientError as error:
         notes.errors[_short(error)] += 1
+        del notes.going[number]
         notes.add(number, due, called, moments, FAILED)
         return
+    del notes.going[number]
     at = len(notes.rows)
     notes.add(number, due, called, moments, RIGHT)
     if not _right(found, outputs, job.tolerance):

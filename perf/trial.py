@@ -1,0 +1,128 @@
+"""One measurement of one candidate on a real server: the load from outside, the counters from inside, as a `Trial`."""
+
+import contextlib
+import datetime
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from clients.fleet import run, target
+from clients.fleet.goal import Goal
+from clients.fleet.load import Load
+from clients.fleet.pool import Pool
+from clients.fleet.result import Result
+from clients.fleet.sla import Sla
+from clients.fleet.target import Running, Target
+from export.repository import REPOSITORY
+from perf.candidate import Candidate
+from perf.study import Trial
+from perf.traffic import Traffic
+
+WARM_UP_S = 1.0
+# One process sends about 1,500 requests a second; two leave room, and more would take the server's cores.
+WORKERS = 2
+
+
+@contextlib.contextmanager
+def serving(
+    model: str,
+    config: ModelConfig,
+    *,
+    config_name: str | None = None,
+    repository: Path = REPOSITORY,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Iterator[Running]:
+    """A server with `config` in place of the model's own, and the models that it calls as `config_name` has them.
+
+    Nothing is traced, so that it may be measured any number of times. Raises the launcher's errors.
+    """
+    asked = Target(model=model, config_name=config_name, repository=repository, trace_rate=0)
+    with target.started(asked, config, progress) as server:
+        yield server
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answers:
+    """The right answers that replies are checked against, asked for once for each largest batch and kind of load.
+
+    Rounding differs with the largest batch, so what one server may answer another may not.
+    """
+
+    pools: dict[tuple[str, int, int, int, int], Pool] = field(default_factory=dict)
+
+    def of(self, server: Running, load: Load, told: run.Told) -> Pool:
+        """The pool for this server and load, from the server where it is not there yet."""
+        model, largest = server.config.name, server.config.max_batch_size
+        key = (model, largest, load.rows, load.workers, load.in_flight)
+        if key not in self.pools:
+            self.pools[key] = run.prepare(Target(model=model), load, server, told)
+        return self.pools[key]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """What all trials of a study have in common: the load, the target, and how they are made.
+
+    A trial lasts `seconds` after `warm_up_s`, or with `stops` until it is sure that `sla` is met or missed. Its clients
+    are `workers` processes. `command` is recorded with it.
+    """
+
+    traffic: Traffic
+    sla: Sla
+    seconds: float
+    stops: bool = False
+    warm_up_s: float = WARM_UP_S
+    workers: int = WORKERS
+    command: tuple[str, ...] = ()
+    answers: Answers = field(default_factory=Answers)
+    told: run.Told = lambda text, share: None
+
+    def measure(self, server: Running, candidate: Candidate, *, stage: str, round: int = 0, seed: int = 0) -> Trial:
+        """Load a server that runs with the candidate's configuration; raises `KeyboardInterrupt` when it was stopped.
+
+        The same `seed` draws the same arrivals, so that candidates of one round meet the same load.
+        """
+        load = self.traffic.fleet(warm_up_s=self.warm_up_s, duration_s=self.seconds, workers=self.workers, seed=seed)
+        asked = Target(model=server.config.name)
+        prepared = self.answers.of(server, load, self.told)
+        started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        load_average = os.getloadavg()[0]
+        result = run.run(asked, load, server, prepared, self.told, Goal(sla=self.sla, stops=self.stops))
+        if result.partial:
+            raise KeyboardInterrupt  # half a trial is none
+        return self._trial(result, candidate, stage, round, started_at, load_average)
+
+    def _trial(
+        self, result: Result, candidate: Candidate, stage: str, round: int, started_at: str, load_average: float
+    ) -> Trial:
+        outcome, judged = result.outcome, result.judgement
+        assert judged is not None  # a run with a goal is judged
+        return Trial(
+            candidate=candidate,
+            stage=stage,
+            round=round,
+            started_at=started_at,
+            load=str(self.traffic),
+            seconds=outcome.window_s,
+            throughput_rows_per_s=outcome.rows_per_s,
+            offered_per_s=outcome.offered_per_s,
+            requests=judged.requests,
+            late=judged.late,
+            late_sends=outcome.late,
+            not_sent=outcome.not_sent,
+            failed=outcome.failed,
+            wrong=outcome.wrong,
+            passed=judged.passed,
+            early=judged.early,
+            latencies_us=result.sample.latencies_us,
+            due_s=result.sample.due_s,
+            stages_us={part.name: part.mean_us for part in result.stages.parts},
+            counted=result.counted,
+            cores_busy=result.busy.all,
+            load_average=load_average,
+            faults=tuple(result.faults),
+            command=self.command,
+        )
