@@ -1,7 +1,7 @@
 """Files of this folder that are carried, as copies, beside a model.py; `python -m export.carried` renews them.
 
 The folder of a model or a backend must work when it is copied alone, and neither a container image, an object store nor
-a zip file keeps a link that leads out of it. So they are copies, and `make check-repo` and a test refuse one that differs.
+a zip file keeps a link that leads out of it. So they are copies; `make check-repo` and a test refuse one that differs.
 """
 
 import sys

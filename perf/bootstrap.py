@@ -110,7 +110,7 @@ def series(
 
 def percentile(percent: float) -> Statistic:
     """The statistic that `series` takes for a latency percentile."""
-    return lambda values: np.asarray(np.percentile(values, percent, axis=-1, method="higher"), dtype=np.float64)
+    return lambda values: np.asarray(np.percentile(values, percent, axis=-1, method="inverted_cdf"), dtype=np.float64)
 
 
 def mean(values: Values) -> Values:

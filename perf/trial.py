@@ -13,7 +13,6 @@ from clients.fleet import run, target
 from clients.fleet.goal import Goal
 from clients.fleet.load import Load
 from clients.fleet.pool import Pool
-from clients.fleet.result import Result
 from clients.fleet.sla import Sla
 from clients.fleet.target import Running, Target
 from export.repository import REPOSITORY
@@ -63,16 +62,14 @@ class Answers:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bench:
-    """What all trials of a study have in common: the load, the target, and how they are made.
+class Meter:
+    """How trials are made: the target they are judged by, and what is the same for all of a study.
 
-    A trial lasts `seconds` after `warm_up_s`, or with `stops` until it is sure that `sla` is met or missed. Its clients
-    are `workers` processes. `command` is recorded with it.
+    With `stops` a trial ends as soon as it is sure that `sla` is met or missed. Its clients are at most `workers`
+    processes, which send for `warm_up_s` before anything counts. `command` is recorded with it.
     """
 
-    traffic: Traffic
     sla: Sla
-    seconds: float
     stops: bool = False
     warm_up_s: float = WARM_UP_S
     workers: int = WORKERS
@@ -80,32 +77,37 @@ class Bench:
     answers: Answers = field(default_factory=Answers)
     told: run.Told = lambda text, share: None
 
-    def measure(self, server: Running, candidate: Candidate, *, stage: str, round: int = 0, seed: int = 0) -> Trial:
-        """Load a server that runs with the candidate's configuration; raises `KeyboardInterrupt` when it was stopped.
+    def measure(
+        self,
+        server: Running,
+        candidate: Candidate,
+        traffic: Traffic,
+        *,
+        stage: str,
+        seconds: float,
+        round: int = 0,
+        seed: int = 0,
+    ) -> Trial:
+        """Load a server that runs with the candidate's configuration for `seconds` after the warm-up.
 
-        The same `seed` draws the same arrivals, so that candidates of one round meet the same load.
+        The same `seed` draws the same arrivals, so that candidates of one round meet the same load. Raises
+        `KeyboardInterrupt` when it was stopped, since half a trial is none.
         """
-        load = self.traffic.fleet(warm_up_s=self.warm_up_s, duration_s=self.seconds, workers=self.workers, seed=seed)
-        asked = Target(model=server.config.name)
+        load = traffic.fleet(warm_up_s=self.warm_up_s, duration_s=seconds, workers=self.workers, seed=seed)
         prepared = self.answers.of(server, load, self.told)
         started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         load_average = os.getloadavg()[0]
-        result = run.run(asked, load, server, prepared, self.told, Goal(sla=self.sla, stops=self.stops))
-        if result.partial:
-            raise KeyboardInterrupt  # half a trial is none
-        return self._trial(result, candidate, stage, round, started_at, load_average)
-
-    def _trial(
-        self, result: Result, candidate: Candidate, stage: str, round: int, started_at: str, load_average: float
-    ) -> Trial:
+        goal = Goal(sla=self.sla, stops=self.stops)
+        result = run.run(Target(model=server.config.name), load, server, prepared, self.told, goal)
+        if result.partial or result.judgement is None:
+            raise KeyboardInterrupt
         outcome, judged = result.outcome, result.judgement
-        assert judged is not None  # a run with a goal is judged
         return Trial(
             candidate=candidate,
             stage=stage,
             round=round,
             started_at=started_at,
-            load=str(self.traffic),
+            load=str(traffic),
             seconds=outcome.window_s,
             throughput_rows_per_s=outcome.rows_per_s,
             offered_per_s=outcome.offered_per_s,

@@ -17,25 +17,25 @@ import json
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any
 
 FULL_BATCHES = 2
 """Rows that wait here beyond so many full batches make Triton's own queue wait, whose limits then hold."""
 MOST_ELEMENTS = 4 << 20
 """Tensor elements that may wait under deadlines, 32 MB at most: they are in shared memory; a container has 64 MB."""
-LAG_MEMORY = 0.1
+SEND_S = 0.2e-3
+"""What sending one answer takes, until it has been measured."""
+SEND_MEMORY = 0.1
 END_S = 5.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entry:
-    """A request that waits: `due` is when its answer is, `deadline` when its batch has to end for that.
-
-    With these names it is what a policy chooses from.
-    """
+    """A request that waits, with the names of `batch_policy.Waiting`; `deadline` is when its answer is due."""
 
     request: Any
     sender: Any
@@ -43,20 +43,21 @@ class Entry:
     kind: Any
     elements: int
     arrived: float
-    due: float
     deadline: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Batch:
-    """Requests to be answered; `responses` has None for those that were answered already. No seconds: it never ran."""
+    """Requests that ran together; `responses` has None for those that were answered already.
+
+    `cap` is the policy's when they were chosen, `waiting` the requests that it left.
+    """
 
     entries: Sequence[Entry]
     responses: Sequence[Any]
-    seconds: float | None = None
-    cap: float = 0.0
-    waiting: int = 0
-    ended: float = 0.0
+    seconds: float
+    cap: float
+    waiting: int
 
 
 class PolicyLoop:
@@ -85,16 +86,17 @@ class PolicyLoop:
         self._changed = threading.Condition()
         self._waiting: list[Entry] = []
         self._rows = self._elements = 0
-        self._lag = 0.0
+        self._send_s = SEND_S
         self._ended = False
-        self._answers: SimpleQueue[Batch | None] = SimpleQueue()
+        # A request stands for its refusal.
+        self._answers: SimpleQueue[Batch | Entry | None] = SimpleQueue()
         self._metrics = _metrics(triton, args, settings)
         self._threads = [threading.Thread(target=one, daemon=True) for one in (self._run_all, self._send_all)]
         for thread in self._threads:
             thread.start()
 
-    def take(self, requests: Sequence[Any]) -> None:
-        """What `execute` returns: take the requests over, and let Triton wait where there are too many already."""
+    def take(self, requests: Sequence[Any]) -> Any:
+        """Take requests over, and let Triton wait where there are too many already; None, which `execute` returns."""
         now = time.monotonic()
         entries = [self._entry(request, now) for request in requests]
         with self._changed:
@@ -104,6 +106,7 @@ class PolicyLoop:
             self._changed.notify_all()
             while not (self._has_room() or self._ended):
                 self._changed.wait()
+        return None
 
     def end(self) -> None:
         """What `finalize` calls: run what still waits, send all answers, end the threads."""
@@ -118,7 +121,6 @@ class PolicyLoop:
         rows = next(iter(shapes.values()))[0]
         own = request.timeout() / 1e6
         slo_s = self._settings.slo_s if self._settings.mode == "deadline" else math.inf
-        due = now + (own if own > 0 else slo_s)
         return Entry(
             request=request,
             sender=request.get_response_sender(),
@@ -126,8 +128,7 @@ class PolicyLoop:
             kind=tuple((name, shape[1:]) for name, shape in sorted(shapes.items()) if name in self._shaped),
             elements=sum(map(math.prod, shapes.values())),
             arrived=now,
-            due=due,
-            deadline=due - self._lag,
+            deadline=now + (own if own > 0 else slo_s),
         )
 
     def _has_room(self) -> bool:
@@ -136,13 +137,26 @@ class PolicyLoop:
         return few or (self._settings.mode == "deadline" and self._elements < MOST_ELEMENTS)
 
     def _run_all(self) -> None:
-        while (chosen := self._choose()) is not None:
-            taken, dropped = chosen
-            if dropped:
-                self._answers.put(Batch(entries=dropped, responses=[*map(self._refusal, dropped)]))
-            if taken:
-                self._answers.put(self._run(taken))
+        taken: Sequence[Entry] = ()
+        while True:
+            try:
+                if (chosen := self._choose()) is None:
+                    break
+                taken, dropped = chosen
+                for entry in dropped:
+                    self._answers.put(entry)
+                if taken:
+                    self._answers.put(self._run(taken))
+            except Exception as error:  # of the policy: without this its requests would wait for ever
+                self._fail(taken, f"batch_policy {self._settings.mode}: {type(error).__name__}: {error}")
         self._answers.put(None)
+
+    def _fail(self, taken: Sequence[Entry], text: str) -> None:
+        with self._changed:
+            waiting, self._waiting, self._rows, self._elements = self._waiting, [], 0, 0
+            self._changed.notify_all()
+        for entry in (*taken, *waiting):
+            self._send(entry, self._error(text, "INTERNAL"))
 
     def _choose(self) -> tuple[Sequence[Entry], Sequence[Entry]] | None:
         """Requests to run and requests to refuse; waits for some, None at the end."""
@@ -161,31 +175,51 @@ class PolicyLoop:
             return taken, dropped
 
     def _run(self, entries: Sequence[Entry]) -> Batch:
-        cap, started = self._policy.cap, time.monotonic()
+        cap, waiting, started = self._policy.cap, len(self._waiting), time.monotonic()
         try:
             responses = self._run_batch([entry.request for entry in entries])
         except Exception as error:
             responses = [self._error(f"{type(error).__name__}: {error}", "INTERNAL") for _ in entries]
-        ended = time.monotonic()
-        self._policy.observe(sum(entry.rows for entry in entries), ended - started)
-        return Batch(
-            entries=entries,
-            responses=responses,
-            seconds=ended - started,
-            cap=cap,
-            waiting=len(self._waiting),
-            ended=ended,
-        )
+        seconds = time.monotonic() - started
+        # An answer is in time when it was sent in time, not when its batch has ended.
+        sending = len(entries) * self._send_s if self._settings.mode == "deadline" else 0.0
+        self._policy.observe(sum(entry.rows for entry in entries), seconds + sending)
+        return Batch(entries=entries, responses=responses, seconds=seconds, cap=cap, waiting=waiting)
 
     def _send_all(self) -> None:
-        while (batch := self._answers.get()) is not None:
-            for entry, response in zip(batch.entries, batch.responses, strict=True):
-                if response is not None:
-                    self._send(entry, response)
-            sent = time.monotonic()
-            if batch.seconds is not None:
-                self._lag += LAG_MEMORY * (sent - batch.ended - self._lag)
-            self._tell(batch, sent)
+        """Answers first: a refusal takes as long to send, and nobody's deadline depends on it."""
+        refused: deque[Entry] = deque()
+        while True:
+            try:
+                found = self._answers.get(block=not refused)
+            except Empty:
+                self._refuse(refused.popleft())
+                continue
+            if isinstance(found, Entry):
+                refused.append(found)
+            elif found is not None:
+                self._send_batch(found)
+            else:
+                for entry in refused:
+                    self._refuse(entry)
+                return
+
+    def _send_batch(self, batch: Batch) -> None:
+        began = time.monotonic()
+        for entry, response in zip(batch.entries, batch.responses, strict=True):
+            if response is not None:
+                self._send(entry, response)
+        sent = time.monotonic()
+        self._send_s += SEND_MEMORY * ((sent - began) / len(batch.entries) - self._send_s)
+        rows = sum(entry.rows for entry in batch.entries)
+        late = sum(sent > entry.deadline for entry in batch.entries)
+        if self._metrics:
+            self._metrics.ran(rows, batch.seconds, late, self._policy.cap)
+        if self._settings.log:
+            self._triton.Logger.log_info(
+                f"batch_policy: {rows} rows in {batch.seconds * 1e3:.3f} ms, cap {batch.cap:.2f}, "
+                f"{batch.waiting} requests waiting, {late} late"
+            )
 
     def _send(self, entry: Entry, response: Any) -> None:
         try:
@@ -193,29 +227,19 @@ class PolicyLoop:
         except Exception as error:  # the others still wait for theirs
             self._triton.Logger.log_error(f"batch_policy: an answer was not sent: {error}")
 
-    def _refusal(self, entry: Entry) -> Any:
-        waited, budget = time.monotonic() - entry.arrived, entry.due - entry.arrived
-        return self._error(
-            f"batch_policy deadline: refused after {waited * 1e3:.1f} of {budget * 1e3:.1f} ms, as no batch could "
-            "answer in time. Send fewer requests, or allow more time (the request's timeout, or slo_ms).",
-            "UNAVAILABLE",
+    def _refuse(self, entry: Entry) -> None:
+        waited, budget = time.monotonic() - entry.arrived, entry.deadline - entry.arrived
+        text = (
+            f"batch_policy deadline: refused after {waited * 1e3:.1f} of {budget * 1e3:.1f} ms: the answer would be "
+            "late or delay others too long. Send fewer requests, or allow more time (the request's timeout, or slo_ms)."
         )
+        self._send(entry, self._error(text, "UNAVAILABLE"))
+        if self._metrics:
+            self._metrics.refused(1)
 
     def _error(self, text: str, code: str) -> Any:
         error = self._triton.TritonError
         return self._triton.InferenceResponse(error=error(text, getattr(error, code)))
-
-    def _tell(self, batch: Batch, sent: float) -> None:
-        """Once per batch, 25 us for each metric."""
-        rows = sum(entry.rows for entry in batch.entries)
-        late = sum(sent > entry.due for entry in batch.entries) if batch.seconds is not None else 0
-        if self._metrics:
-            self._metrics.add(batch, rows, late, self._policy.cap)
-        if self._settings.log and batch.seconds is not None:
-            self._triton.Logger.log_info(
-                f"batch_policy: {rows} rows in {batch.seconds * 1e3:.3f} ms, cap {batch.cap:.2f}, "
-                f"{batch.waiting} requests waiting, {late} late"
-            )
 
 
 class Metrics:
@@ -241,17 +265,18 @@ class Metrics:
             "batch_policy_dropped_requests_total", "COUNTER", "Requests refused as too late to answer"
         )
 
-    def add(self, batch: Batch, rows: int, late: int, cap: float) -> None:
-        """Count a batch, or requests that were refused."""
-        if batch.seconds is None:
-            self._dropped.increment(len(batch.entries))
-            return
+    def ran(self, rows: int, seconds: float, late: int, cap: float) -> None:
+        """Count a batch; 25 us for each metric."""
         self._cap.set(cap)
         self._rows.observe(rows)
-        if batch.seconds > self._slo_s:
+        if seconds > self._slo_s:
             self._slow.increment(1)
         if late:
             self._late.increment(late)
+
+    def refused(self, requests: int) -> None:
+        """Count requests that were not run."""
+        self._dropped.increment(requests)
 
 
 def _metrics(triton: Any, args: Mapping[str, str], settings: Any) -> Metrics | None:

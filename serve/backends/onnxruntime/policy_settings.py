@@ -3,6 +3,7 @@
 Carried by folders beside their model.py, so it imports nothing of this project.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,11 @@ SWITCH = {"true": True, "false": False}
 
 
 class PolicyError(ValueError):
-    """A parameter that cannot be used, so the model must not load."""
+    """The parameter `key` cannot be used, so the model must not load."""
+
+    def __init__(self, key: str, text: str) -> None:
+        super().__init__(text)
+        self.key = key
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,60 +43,56 @@ class PolicySettings:
         parameters = {key: str(one.get("string_value", "")) for key, one in (config.get("parameters") or {}).items()}
         mode = parameters.get("batch_policy", "all")
         if mode not in MODES:
-            raise PolicyError(
-                f"{where} has batch_policy '{mode}', which is none of {', '.join(MODES)}. Write one of those."
-            )
+            raise _error("batch_policy", f"{where} has batch_policy '{mode}', which is none of {', '.join(MODES)}")
         if mode == "all":
             return None
-        _refuse_without_batches(f"{where} has batch_policy '{mode}'", config)
+        where = f"{where} has batch_policy '{mode}'"
+        _refuse_without_batches(where, config)
         if "slo_ms" not in parameters:
             raise PolicyError(
-                f"{where} has batch_policy '{mode}' and no slo_ms, so there is no time to keep to. Add the parameter "
-                "slo_ms, in milliseconds."
+                "batch_policy", f"{where} and no slo_ms, so there is no time to keep to. Add slo_ms, in milliseconds."
             )
         log = parameters.get("batch_policy_log", "false")
         if log not in SWITCH:
-            raise PolicyError(
-                f"{where} has batch_policy_log '{log}', which is neither true nor false. Write one of them."
-            )
+            raise _error("batch_policy_log", f"{where} and batch_policy_log '{log}', which is not true or false")
         return cls(
             mode=mode,
             max_rows=int(config["max_batch_size"]),
-            slo_s=_number(where, parameters, "slo_ms", "more than 0") / 1e3,
-            step=_number(where, parameters, "aimd_step", "more than 0", default=cls.step),
-            factor=_number(where, parameters, "aimd_factor", "between 0 and 1", default=cls.factor, below=1.0),
+            slo_s=_number(where, parameters, "slo_ms") / 1e3,
+            step=_number(where, parameters, "aimd_step", default=cls.step),
+            factor=_number(where, parameters, "aimd_factor", default=cls.factor, below=1.0),
             log=SWITCH[log],
         )
 
 
 def _refuse_without_batches(where: str, config: Mapping[str, Any]) -> None:
     if int(config.get("max_batch_size", 0)) < 1:
-        raise PolicyError(
-            f"{where} and max_batch_size 0, so it has no batches. Set max_batch_size, or remove the policy."
-        )
-    if config.get("sequence_batching") is not None:
-        raise PolicyError(f"{where} and sequence_batching, whose order a policy would break. Remove one of them.")
-    if (config.get("model_transaction_policy") or {}).get("decoupled"):
-        raise PolicyError(f"{where} and is decoupled: a policy answers each request once. Remove one of them.")
+        reason = "max_batch_size 0, so it has no batches"
+    elif config.get("sequence_batching") is not None:
+        reason = "sequence_batching, whose order a policy would break"
+    elif (config.get("model_transaction_policy") or {}).get("decoupled"):
+        reason = "is decoupled, while a policy answers each request once"
+    else:
+        return
+    raise PolicyError("batch_policy", f"{where} and {reason}. Remove one of them.")
 
 
 def _number(
-    where: str,
-    parameters: Mapping[str, str],
-    key: str,
-    meaning: str,
-    *,
-    default: float = 0.0,
-    below: float = float("inf"),
+    where: str, parameters: Mapping[str, str], key: str, *, default: float = 0.0, below: float = math.inf
 ) -> float:
-    """A number above 0; `meaning` says in words what it must be."""
+    """A number above 0; raises `PolicyError`."""
     text = parameters.get(key)
     if text is None:
         return default
     try:
         value = float(text)
     except ValueError:
-        value = 0.0
+        value = math.nan
     if not 0.0 < value < below:
-        raise PolicyError(f"{where} has {key} '{text}', which is no number {meaning}. Write one.")
+        meaning = "more than 0" if below == math.inf else f"between 0 and {below:g}"
+        raise _error(key, f"{where} and {key} '{text}', which is no number {meaning}")
     return value
+
+
+def _error(key: str, text: str) -> PolicyError:
+    return PolicyError(key, f"{text}. Write one.")

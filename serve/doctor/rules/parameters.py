@@ -4,6 +4,7 @@ import difflib
 from collections import Counter
 from collections.abc import Iterator
 
+from export.policy_settings import KEYS
 from serve.doctor.finding import Edit, Found, Severity
 from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
@@ -27,6 +28,7 @@ ONNXRUNTIME = (
     "nan_outputs",
     "padding_budget",
     "padding_budget_run_elements",
+    *KEYS,
 )
 PYTHON = ("EXECUTION_ENV_PATH", "FORCE_CPU_ONLY_INPUT_TENSORS")
 EVERY = ("TRITON_BATCH_STRATEGY_PATH",)

@@ -1,0 +1,187 @@
+"""P5: `batch_policy` of this project's onnxruntime backend, and of Python models that carry policy_loop.py."""
+
+from collections.abc import Iterator
+
+from google.protobuf.json_format import MessageToDict
+
+from export.policy_settings import KEYS, PolicyError, PolicySettings
+from serve.doctor.finding import Found, Severity
+from serve.doctor.repository import Configuration
+from serve.doctor.rule import Example, rule
+from serve.doctor.rules.parameters import parameter_text
+
+AIMD = parameter_text("batch_policy", "aimd")
+DEADLINE = parameter_text("batch_policy", "deadline") + "\n" + parameter_text("slo_ms", "50")
+STAND_IN = 'backend: "python"\n' + parameter_text("fixed_ms", "20") + "\n" + parameter_text("row_ms", "0.5") + "\n"
+CARRIED = "policy_loop.py"
+CARRIES = {
+    "1/model.py": "class TritonPythonModel:\n    def execute(self, requests):\n        return self.loop.take(requests)\n",
+    f"1/{CARRIED}": "",
+}
+
+
+def _is_read(config: Configuration) -> bool:
+    """Whether the parameters mean anything to what serves the model."""
+    if config.backend == "onnxruntime":
+        return True
+    path = config.model_file
+    return config.backend == "python" and path is not None and path.with_name(CARRIED).is_file()
+
+
+def _policy(config: Configuration) -> str:
+    """`aimd` or `deadline`, "" for any other value and where nobody reads it."""
+    value = config.parameter("batch_policy") or ""
+    return value if value in ("aimd", "deadline") and _is_read(config) else ""
+
+
+@rule(
+    "P541",
+    Severity.ERROR,
+    bad=Example(AIMD),
+    good=Example(f"{AIMD}\n{parameter_text('slo_ms', '30')}"),
+    refused="and no slo_ms",
+)
+def a_policy_can_be_used(config: Configuration) -> Iterator[Found]:
+    """A batch policy that is not known, has no target, or belongs to a model without batches of its own.
+
+    The drop-in backend refuses the model. `batch_policy` is all, aimd or deadline; the last two need `slo_ms`, in
+    milliseconds, and `max_batch_size`. A sequence batcher and a decoupled model cannot have one. `aimd_step` is a
+    number above 0, `aimd_factor` one between 0 and 1, `batch_policy_log` true or false.
+
+    Source: serve/backends/onnxruntime/README.md.
+    Fix: add or correct the parameter that the message names.
+    """
+    if not _is_read(config):
+        return
+    try:
+        PolicySettings.of(MessageToDict(config.proto, preserving_proto_field_name=True))
+    except PolicyError as error:
+        yield Found(config.at_parameter(error.key), f"{error} The model cannot load.")
+
+
+@rule(
+    "P542",
+    Severity.INFO,
+    bad=Example(DEADLINE),
+    good=Example(parameter_text("batch_policy", "all")),
+)
+def policies_are_of_the_drop_in_backend(config: Configuration) -> Iterator[Found]:
+    """A batch policy for the onnxruntime backend, which NVIDIA's own ignores.
+
+    The C++ backend of NVIDIA's image runs every batch as the scheduler made it, without a word. There max_batch_size
+    limits the latency, and default_queue_policy refuses requests.
+
+    Source: serve/backends/onnxruntime/README.md; onnxruntime_backend README.
+    Fix: nothing, where the pip-installed server serves it; else tune max_batch_size.
+    """
+    if config.backend == "onnxruntime" and (policy := _policy(config)):
+        yield Found(
+            config.at_parameter("batch_policy"),
+            f'batch_policy "{policy}" works in the drop-in backend of the pip-installed server only: the C++ backend '
+            "of NVIDIA's image ignores it.",
+        )
+
+
+@rule(
+    "P543",
+    Severity.WARNING,
+    bad=Example(f"{DEADLINE}\ndynamic_batching {{ max_queue_delay_microseconds: 2000 }}"),
+    good=Example(f"{DEADLINE}\ndynamic_batching {{ }}"),
+)
+def a_policy_sees_requests_at_once(config: Configuration) -> Iterator[Found]:
+    """A batch policy behind a batcher that delays requests.
+
+    The policy forms the batches itself, from requests that it takes over as they come. What Triton's batcher holds back
+    is time that no policy knows of: it is added to every request and taken from its deadline in silence.
+
+    Source: serve/backends/onnxruntime/README.md.
+    Fix: remove max_queue_delay_microseconds.
+    """
+    delay = config.proto.dynamic_batching.max_queue_delay_microseconds
+    if delay and (policy := _policy(config)):
+        yield Found(
+            config.at("dynamic_batching", "max_queue_delay_microseconds"),
+            f"batch_policy {policy} does not see a request while the batcher delays it, here for up to {delay} us, and "
+            "forms its batches without that. Remove the delay.",
+            fix=config.document.removed("dynamic_batching", "max_queue_delay_microseconds"),
+        )
+
+
+@rule(
+    "P544",
+    Severity.WARNING,
+    bad=Example(parameter_text("slo_ms", "50")),
+    good=Example(DEADLINE),
+)
+def a_target_has_a_policy(config: Configuration) -> Iterator[Found]:
+    """A parameter of a batch policy that this model does not have.
+
+    Without `batch_policy` every batch runs as Triton hands it over, and `slo_ms` is not looked at; `aimd_step` and
+    `aimd_factor` belong to aimd.
+
+    Source: serve/backends/onnxruntime/README.md.
+    Fix: set batch_policy, or remove the parameter.
+    """
+    policy = _policy(config)
+    known = config.backend == "onnxruntime" and config.parameter("batch_policy") in (None, "all", "aimd", "deadline")
+    for key in KEYS[1:] if known else ():
+        needs = "aimd" if key.startswith("aimd_") else "aimd or deadline"
+        if config.parameter(key) is not None and (not policy or policy not in needs):
+            yield Found(
+                config.at_parameter(key),
+                f'parameter "{key}" has no effect, as batch_policy is not {needs}. Set that, or remove it.',
+            )
+
+
+@rule(
+    "P545",
+    Severity.WARNING,
+    bad=Example(f"{DEADLINE}\ninstance_group [ {{ count: 2 kind: KIND_CPU }} ]"),
+    good=Example(f"{DEADLINE}\ninstance_group [ {{ count: 1 kind: KIND_CPU }} ]"),
+)
+def a_policy_has_one_instance(config: Configuration) -> Iterator[Found]:
+    """A batch policy on several instances of one device.
+
+    Each instance takes requests over at once, so each has a queue of its own: a request may wait for one instance while
+    another is idle, and batches are smaller than from one queue.
+
+    Source: serve/backends/onnxruntime/README.md.
+    Fix: count: 1, and let the policy make larger batches.
+    """
+    for index, group in enumerate(config.proto.instance_group):
+        if group.count > 1 and (policy := _policy(config)):
+            yield Found(
+                config.at("instance_group", index, "count"),
+                f"batch_policy {policy} on {group.count} instances: each has a queue of its own, so a request may wait "
+                "while another instance is idle. Use count: 1.",
+            )
+
+
+@rule(
+    "P546",
+    Severity.WARNING,
+    bad=Example(
+        STAND_IN + parameter_text("batch_policy", "aimd") + "\n" + parameter_text("slo_ms", "15"), files=CARRIES
+    ),
+    good=Example(
+        STAND_IN + parameter_text("batch_policy", "aimd") + "\n" + parameter_text("slo_ms", "30"), files=CARRIES
+    ),
+)
+def a_target_can_be_met(config: Configuration) -> Iterator[Found]:
+    """A target that not even one row can meet, of a model that says how long a row takes.
+
+    `aimd` then runs rows one by one and is still late; `deadline` refuses almost every request.
+
+    Source: model_repository/simulated_accelerator/README.md (`fixed_ms`, `row_ms`).
+    Fix: raise slo_ms above fixed_ms + row_ms.
+    """
+    texts = [config.parameter(key) for key in ("slo_ms", "fixed_ms", "row_ms")]
+    try:
+        slo, fixed, row = (float(text or "nan") for text in texts)
+    except ValueError:
+        return
+    if _policy(config) and slo < fixed + row:
+        yield Found(
+            config.at_parameter("slo_ms"),
+            f"slo_ms {slo:g} is less than one row takes, fixed_ms + row_ms = {fixed + row:g}. Raise it.",
+        )
