@@ -1,0 +1,86 @@
+"""The table of goodputs: each way to batch under each kind of arrivals, its ratio to greedy, and the simulation's."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from rich import box
+from rich.table import Table
+
+from perf.bootstrap import Interval, paired
+from perf.goodput.contender import GREEDY
+from perf.goodput.record import Search
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One way to batch under one kind of arrivals, over its seeds: means in requests per second, None of nothing.
+
+    `ratio` is the measured goodput over that of the reference, seed by seed; `simulated_ratio` the same of the
+    simulation with the same arrivals.
+    """
+
+    contender: str
+    arrivals: str
+    seeds: int
+    measured_per_s: float | None
+    simulated_per_s: float
+    ratio: Interval | None
+    simulated_ratio: Interval | None
+    late_sends: float
+    cores_busy: float
+
+
+def lines(searches: Sequence[Search], reference: str = GREEDY) -> list[Line]:
+    """One line for each way to batch and kind of arrivals, in the order in which they come."""
+    keys = list(dict.fromkeys((one.arrivals, one.contender) for one in searches))
+    return [_line(searches, arrivals, contender, reference) for arrivals, contender in keys]
+
+
+def _line(searches: Sequence[Search], arrivals: str, contender: str, reference: str) -> Line:
+    own = {one.seed: one for one in searches if (one.arrivals, one.contender) == (arrivals, contender)}
+    base = {one.seed: one for one in searches if (one.arrivals, one.contender) == (arrivals, reference)}
+    measured = {seed: found for seed, one in own.items() if one.done and (found := one.goodput_per_s) is not None}
+    points = [point for one in own.values() for point in one.points]
+    return Line(
+        contender=contender,
+        arrivals=arrivals,
+        seeds=len(measured),
+        measured_per_s=float(np.mean(list(measured.values()))) if measured else None,
+        simulated_per_s=float(np.mean([one.simulated_per_s for one in own.values()])),
+        ratio=_ratio(measured, {s: f for s, one in base.items() if one.done and (f := one.goodput_per_s) is not None}),
+        simulated_ratio=_ratio(
+            {seed: one.simulated_per_s for seed, one in own.items()},
+            {seed: one.simulated_per_s for seed, one in base.items()},
+        ),
+        late_sends=sum(one.late_sends for one in points) / max(1, sum(one.requests for one in points)),
+        cores_busy=max((one.cores_busy for one in points), default=0.0),
+    )
+
+
+def _ratio(own: Mapping[int, float], base: Mapping[int, float]) -> Interval | None:
+    seeds = [seed for seed in own if seed in base and own[seed] > 0 and base[seed] > 0]
+    return paired([own[seed] for seed in seeds], [base[seed] for seed in seeds]) if seeds else None
+
+
+def table(found: Sequence[Line], titles: Mapping[str, str]) -> Table:
+    """For a terminal; a ratio stands with its 95 % interval over the seeds."""
+    shown = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for title in ("arrivals", "batching"):
+        shown.add_column(title)
+    for title in ("seeds", "goodput/s", "x greedy", "simulated/s", "x greedy", "late\nsends", "cores\nbusy"):
+        shown.add_column(title, justify="right")
+    for one in found:
+        measured = "" if one.measured_per_s is None else f"{one.measured_per_s:.1f}"
+        shown.add_row(
+            one.arrivals,
+            titles.get(one.contender, one.contender),
+            str(one.seeds or ""),
+            measured,
+            str(one.ratio or ""),
+            f"{one.simulated_per_s:.1f}",
+            str(one.simulated_ratio or ""),
+            f"{one.late_sends:.1%}" if measured else "",
+            f"{one.cores_busy:.0%}" if measured else "",
+        )
+    return shown
