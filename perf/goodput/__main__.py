@@ -98,8 +98,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--slo-times", type=float, default=2.5, help="target, in executions of one row (default 2.5)")
     parser.add_argument("--max-batch-size", type=int, default=64, help="most rows in one execution (default 64)")
     parser.add_argument("--seeds", type=int, default=5, help="arrivals are drawn so many times (default 5)")
-    parser.add_argument("--requests", type=int, default=1500, help="that count, of each point (default 1500)")
-    parser.add_argument("--longest", type=float, default=8.0, metavar="S", help="of a point; fewer count (default 8)")
+    parser.add_argument("--requests", type=int, default=2000, help="of a point, x the root of cv2 (default 2000)")
+    parser.add_argument("--longest", type=float, default=30.0, metavar="S", help="of a point; fewer count (default 30)")
     parser.add_argument("--live", action="store_true", help="measure on real servers too")
     parser.add_argument("--seconds", type=float, default=200.0, help="begin no live point after so many (default 200)")
     parser.add_argument(

@@ -73,6 +73,7 @@ class Contest:
             row_ms=round(self.device.row_s * 1e3, 6),
             cap=way.candidate.max_batch_size,
             requests=stream.requests,
+            longest_s=stream.most_s,
             simulated_per_s=0.0,
             points=(),
             done=False,

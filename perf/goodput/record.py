@@ -42,6 +42,7 @@ class Search:
     """The points measured for one `contender` under one seed's `arrivals`, and what the simulation has for the same.
 
     `fixed_ms` and `row_ms` are the stand-in's, `cap` the most rows that Triton may put into one batch.
+    `requests` count in a point, or those of `longest_s` seconds.
     """
 
     model: str
@@ -53,6 +54,7 @@ class Search:
     row_ms: float
     cap: int
     requests: int
+    longest_s: float
     simulated_per_s: float
     points: tuple[Measured, ...]
     done: bool

@@ -1,4 +1,4 @@
-"""The share of requests that a simulated server answers in time, and the highest rate at which that is enough."""
+"""How many requests a simulated server answers in time, and the highest rate at which they are enough."""
 
 import math
 
@@ -8,7 +8,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from perf.goodput.contender import Contender
 from perf.goodput.instance import ends, settle
-from perf.goodput.search import GOOD, bisected
+from perf.goodput.search import Point, swept
 from perf.goodput.stand_in import StandIn
 from perf.goodput.stream import Stream
 from serve.batcher.load import Arrivals
@@ -17,26 +17,26 @@ from serve.batcher.simulation import simulate
 
 NS = 1e9
 EPSILON_S = 1e-9
-STEPS = 10
 
 
-def met(contender: Contender, config: ModelConfig, device: StandIn, stream: Stream, slo_s: float, rate: float) -> float:
-    """Share of the stream's requests that are answered within `slo_s`; a request that is refused is not."""
+def point(
+    contender: Contender, config: ModelConfig, device: StandIn, stream: Stream, slo_s: float, rate: float
+) -> Point:
+    """What becomes of the stream's requests at a rate (requests per second) with answers due after `slo_s`."""
     times, counts = stream.times(rate)
     if contender.policy is None:
         ended = _batched(contender, config, device, times)
     else:
         policy = settle(contender.policy(), device.seconds, contender.candidate.max_batch_size)
         ended = ends(policy, device.seconds, times, slo_s)
-    return float(np.mean((ended - times <= slo_s + EPSILON_S)[counts])) if counts.any() else 0.0
+    late = ended - times > slo_s + EPSILON_S
+    return Point(rate_per_s=rate, requests=int(np.sum(counts)), late=int(np.sum(late & counts)))
 
 
 def goodput(contender: Contender, config: ModelConfig, device: StandIn, stream: Stream, slo_s: float) -> float:
-    """The highest rate (requests per second) at which 99 % are answered in time, within a thousandth of the device's
-    highest: that of its largest batches without a break.
-    """
+    """The highest rate (requests per second) at which 99 % are answered in time; 0 where none is found."""
     most = max(rows / device.seconds(rows) for rows in (1, max(1, contender.candidate.max_batch_size)))
-    return bisected(lambda rate: met(contender, config, device, stream, slo_s, rate) >= GOOD, 0.0, most, STEPS)
+    return swept(lambda rate: point(contender, config, device, stream, slo_s, rate), 0.0, most)
 
 
 def _batched(

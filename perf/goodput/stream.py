@@ -1,6 +1,6 @@
 """The arrivals of one point: of one seed the same at every rate, only faster or slower."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,11 +30,12 @@ class Stream:
 
     @classmethod
     def parse(cls, text: str, *, seed: int, requests: int, most_s: float = float("inf")) -> "Stream":
-        """The arrivals that `poisson` or `gamma:4` names."""
+        """The arrivals that `poisson` or `gamma:4` names, `requests` times the root of their cv2."""
         kind, _, cv2 = text.partition(":")
         try:
             if kind in KINDS and (kind == "gamma" or not cv2) and (burst := float(cv2 or KINDS[kind])) > 0:
-                return cls(kind=kind, cv2=burst, seed=seed, requests=requests, most_s=most_s)
+                # The more they come in bursts, the more are needed to see as much.
+                return cls(kind=kind, cv2=burst, seed=seed, requests=round(requests * burst**0.5), most_s=most_s)
         except ValueError:
             pass
         raise Mistake(f"--arrivals {text}: not a kind of arrivals. Write poisson, or gamma:4 (with their cv2).")
@@ -60,7 +61,3 @@ class Stream:
         load = self.at(rate_per_s).fleet(warm_up_s=before, duration_s=seconds, seed=self.seed)
         found = arrivals(load)
         return found, (found >= before) & (found < before + seconds)
-
-    def longer(self, requests: int) -> "Stream":
-        """The same with another number of requests."""
-        return replace(self, requests=requests)
