@@ -179,9 +179,7 @@ def student(probability: float, freedom: float) -> float:
 
 def _student(value: float, spread: float, freedom: float, count: int, level: float) -> Interval:
     if not math.isfinite(spread):
-        return Interval(
-            value=math.exp(value), low=0.0, high=math.inf, level=level, count=count, method="none of one run"
-        )
+        return Interval(value=math.exp(value), low=0.0, high=math.inf, level=level, count=count, method="no interval")
     half = student((1 + level) / 2, freedom) * spread
     return Interval(
         value=math.exp(value),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clients.fleet.arrivals import COOL_DOWN_S, arrivals, drawn, read_trace
+from clients.fleet.arrivals import COOL_DOWN_S, arrivals, climbing, drawn, read_trace
 from clients.fleet.load import Load
 from export.terminal import Mistake
 
@@ -39,6 +39,24 @@ def test_a_load_is_rising_and_dealt_out_without_loss(pattern: str, rate: float, 
     np.testing.assert_array_equal(arrivals(load), times)
 
 
+def test_a_ramp_has_as_many_arrivals_as_the_area_under_its_rate() -> None:
+    """100/s before the window, from there to 500/s in 4 s, then 500/s: by adding up the rate in steps of 1 ms."""
+    steps = np.arange(0.0, 6.0, 0.001)
+    area = np.cumsum(np.minimum(100 + 100 * steps, 500)) * 0.001
+    np.testing.assert_allclose(climbing(area, 100.0, 500.0, 4.0), steps + 0.001, atol=0.001)
+    # Falling, and level, are as well.
+    np.testing.assert_allclose(
+        climbing(np.array([225.0, 300.0, 400.0]), 100.0, 50.0, 4.0), [2.5 + 2 / 7, 4.0, 6.0], rtol=0.1
+    )
+    np.testing.assert_allclose(climbing(np.array([50.0, 500.0]), 100.0, 100.0, 4.0), [0.5, 5.0])
+    load = Load(pattern="ramp", rate_per_s=100.0, rate_to_per_s=500.0, warm_up_s=2.0, duration_s=4.0, seed=3)
+    times = arrivals(load)
+    assert np.all(np.diff(times) >= 0)
+    counts, _ = np.histogram(times, [0.0, 2.0, 4.0, 6.0, 7.0])
+    expected = np.array([200, 400, 800, 500])
+    assert np.all(np.abs(counts - expected) < 4 * np.sqrt(expected))
+
+
 def test_a_trace_is_replayed_in_the_window(tmp_path: Path) -> None:
     trace = tmp_path / "arrivals.txt"
     trace.write_text("# seconds\n100.0\n100.5\n100.5\n103.0\n")
@@ -64,7 +82,11 @@ def test_what_is_not_a_trace_is_refused(text: str, tmp_path: Path) -> None:
         ({"trace": Path("arrivals.txt")}, "go together"),
         ({"rate_per_s": 100.0}, "--rate 100: --pattern closed has none"),
         ({"pattern": "constant", "rate_per_s": 1.0, "requests": 10}, "--requests counts a closed loop"),
-        ({"workers": 8, "requests": 7}, "less than one for each of the 8 processes"),
+        ({"workers": 8, "requests": 7}, "less than one for each of the 8 clients"),
+        ({"in_flight": 4, "workers": 2, "requests": 7}, "less than one for each of the 8 clients"),
+        ({"in_flight": 2, "pattern": "poisson", "rate_per_s": 9.0}, "--in-flight is of a closed loop"),
+        ({"pattern": "ramp", "rate_per_s": 9.0}, "--rate-to, the requests per second at its end, go together"),
+        ({"pattern": "poisson", "rate_per_s": 9.0, "rate_to_per_s": 9.0}, "--rate-to"),
         ({"workers": 0}, "--workers 0: must be from 1"),
     ],
 )

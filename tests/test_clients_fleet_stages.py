@@ -7,7 +7,7 @@ import pytest
 
 from clients.counters import Counters
 from clients.fleet.load import Load
-from clients.fleet.result import LITTLE, Busy, Result, in_window, outcome
+from clients.fleet.result import LITTLE, Busy, Result, Sample, in_window, outcome
 from clients.fleet.scaling import Fit, fit
 from clients.fleet.stages import COUNTERS, REMAINDER, TRACES, Stages, stages
 from clients.fleet.table import remarks
@@ -125,6 +125,8 @@ def result(measured: Timings, load: Load, window_ms: int) -> Result:
         busy=Busy(clients_s=1.0, server_s=0.5, machine_s=1.0, wall_s=1.0, cores=2),
         errors={},
         memory_bytes=0,
+        sample=Sample.of(measured, 0),
+        judgement=None,
         checked=True,
         partial=False,
         lost=0,

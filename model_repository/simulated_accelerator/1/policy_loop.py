@@ -76,6 +76,7 @@ class PolicyLoop:
         triton: Any,
     ) -> None:
         config = json.loads(args["model_config"])
+        self._name = args["model_instance_name"]
         self._settings, self._policy, self._run_batch, self._triton = settings, policy, run, triton
         # Shapes of inputs that are not ragged decide who can run together; those that cannot differ need no look.
         self._shaped = frozenset(
@@ -217,7 +218,7 @@ class PolicyLoop:
             self._metrics.ran(rows, batch.seconds, late, self._policy.cap)
         if self._settings.log:
             self._triton.Logger.log_info(
-                f"batch_policy: {rows} rows in {batch.seconds * 1e3:.3f} ms, cap {batch.cap:.2f}, "
+                f"batch_policy {self._name}: {rows} rows in {batch.seconds * 1e3:.3f} ms, cap {batch.cap:.2f}, "
                 f"{batch.waiting} requests waiting, {late} late"
             )
 

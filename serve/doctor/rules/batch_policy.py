@@ -15,7 +15,7 @@ DEADLINE = parameter_text("batch_policy", "deadline") + "\n" + parameter_text("s
 STAND_IN = 'backend: "python"\n' + parameter_text("fixed_ms", "20") + "\n" + parameter_text("row_ms", "0.5") + "\n"
 CARRIED = "policy_loop.py"
 CARRIES = {
-    "1/model.py": "class TritonPythonModel:\n    def execute(self, requests):\n        return self.loop.take(requests)\n",
+    "1/model.py": "class TritonPythonModel:\n    def execute(self, requests):\n        return take(requests)\n",
     f"1/{CARRIED}": "",
 }
 
