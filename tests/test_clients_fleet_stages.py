@@ -156,7 +156,7 @@ def test_a_window_of_few_requests_is_not_held_to_what_it_cannot_show() -> None:
     assert not any("Little" in fault for fault in some.faults)
     (said,) = (line for line in remarks(some) if "Little" in line)
     assert said.startswith(
-        f"{len(edges)} requests, 6 of each process, are too few to judge Little's law to 3%: it was held"
+        f"{len(edges)} requests, 6 of each client, are too few to judge Little's law to 3%: it was held"
     )
     # The same edges are 3 % of a window six times as long, and then idle processes show.
     many = replace(some.outcome, window_s=1.8, requests_per_s=some.outcome.requests_per_s * 0.9)

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from clients.fleet.result import LITTLE, Result
+from clients.fleet.sla import Judgement, least
 from clients.fleet.stages import REMAINDER, Stages
 
 BAR = 40
@@ -17,10 +18,27 @@ def show(result: Result, console: Console) -> None:
     console.print(figures(result), batches(result), stage_table(result.stages))
     for line in remarks(result):
         console.print(line, markup=False)
+    if result.judgement is not None:
+        style = {True: "green", False: "red", None: "yellow"}[result.judgement.passed]
+        console.print(verdict(result.judgement), style=style, markup=False)
     for text, count in result.errors.items():
         console.print(f"{count} x {text}", style="red", markup=False)
     for fault in result.faults:
         console.print(f"NOT SOUND: {fault}", style="red", markup=False)
+
+
+def verdict(judged: Judgement) -> str:
+    """Whether the target was met, on what grounds, and what it would take where they are not enough."""
+    said = f"target {judged.sla}: {judged.word}. {judged.late} of {judged.requests} requests were late or not answered"
+    if judged.early:
+        return f"{said}, which is sure at {judged.confidence:.1%} after any number of looks: the run ended early."
+    if judged.passed is not None:
+        return f"{said}, which is sure at {judged.confidence:.1%}."
+    needed = least(judged.late, judged.sla.share, judged.confidence)
+    return (
+        f"{said}; with so many late ones {needed} requests are needed to be sure of a pass at {judged.confidence:.1%}. "
+        "Give it a longer --duration."
+    )
 
 
 def figures(result: Result) -> Table:
@@ -87,9 +105,9 @@ def remarks(result: Result) -> Iterator[str]:
     if any(part.source == REMAINDER for part in result.stages.parts):
         yield "the stages' sum was not checked: nothing was traced, so the network is what the other parts leave over."
     if result.little is not None and result.little_limit > LITTLE:
-        each = outcome.answered / result.load.workers
+        each = outcome.answered / result.load.clients
         yield (
-            f"{outcome.answered} requests, {each:.0f} of each process, are too few to judge Little's law to "
+            f"{outcome.answered} requests, {each:.0f} of each client, are too few to judge Little's law to "
             f"{LITTLE:.0%}: it was held to {result.little_limit:.0%}. Give it a longer --duration."
         )
     for seconds in result.reloads_s:

@@ -5,12 +5,8 @@ arrived, and what it hands over it hands over once. So `execute` takes requests 
 the time and returns None; one thread runs the batches that the policy chooses, and another one sends the answers of a
 batch, 0.1 to 0.3 ms each, while the next one runs. A model with one answer per request may do that (Triton 24.10).
 
-    def initialize(self, args):
-        ...
-        self._loop = PolicyLoop(settings, policy, self.answers, args, pb_utils)
-
-    def execute(self, requests):
-        return self._loop.take(requests)
+    self._loop = PolicyLoop(settings, policy, self.answers, args, pb_utils)  # in initialize
+    return self._loop.take(requests)  # in execute
 """
 
 import json
@@ -30,7 +26,10 @@ MOST_ELEMENTS = 4 << 20
 SEND_S = 0.2e-3
 """What sending one answer takes, until it has been measured."""
 SEND_MEMORY = 0.1
+BATCHES_AHEAD = 2
+"""Batches that may run before the answers of the first are sent: of a quick model sending takes longer than running."""
 END_S = 5.0
+LABELS = {"model": "name", "version": "version", "instance": "instance_name"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,6 +88,7 @@ class PolicyLoop:
         self._rows = self._elements = 0
         self._send_s = SEND_S
         self._ended = False
+        self._ahead = threading.Semaphore(BATCHES_AHEAD)
         # A request stands for its refusal.
         self._answers: SimpleQueue[Batch | Entry | None] = SimpleQueue()
         self._metrics = _metrics(triton, args, settings)
@@ -138,28 +138,32 @@ class PolicyLoop:
         return few or (self._settings.mode == "deadline" and self._elements < MOST_ELEMENTS)
 
     def _run_all(self) -> None:
-        taken: Sequence[Entry] = ()
         while True:
+            self._ahead.acquire()
+            batch, taken = None, list[Entry]()
             try:
                 if (chosen := self._choose()) is None:
                     break
                 taken, dropped = chosen
                 for entry in dropped:
                     self._answers.put(entry)
-                if taken:
-                    self._answers.put(self._run(taken))
+                batch = self._run(taken) if taken else None
             except Exception as error:  # of the policy: without this its requests would wait for ever
                 self._fail(taken, f"batch_policy {self._settings.mode}: {type(error).__name__}: {error}")
+            if batch:
+                self._answers.put(batch)
+            else:
+                self._ahead.release()
         self._answers.put(None)
 
-    def _fail(self, taken: Sequence[Entry], text: str) -> None:
+    def _fail(self, taken: list[Entry], text: str) -> None:
         with self._changed:
             waiting, self._waiting, self._rows, self._elements = self._waiting, [], 0, 0
             self._changed.notify_all()
         for entry in (*taken, *waiting):
             self._send(entry, self._error(text, "INTERNAL"))
 
-    def _choose(self) -> tuple[Sequence[Entry], Sequence[Entry]] | None:
+    def _choose(self) -> tuple[list[Entry], list[Entry]] | None:
         """Requests to run and requests to refuse; waits for some, None at the end."""
         with self._changed:
             while not (self._waiting or self._ended):
@@ -179,6 +183,8 @@ class PolicyLoop:
         cap, waiting, started = self._policy.cap, len(self._waiting), time.monotonic()
         try:
             responses = self._run_batch([entry.request for entry in entries])
+            if len(responses) != len(entries):
+                raise ValueError(f"{len(responses)} responses for {len(entries)} requests")
         except Exception as error:
             responses = [self._error(f"{type(error).__name__}: {error}", "INTERNAL") for _ in entries]
         seconds = time.monotonic() - started
@@ -190,20 +196,23 @@ class PolicyLoop:
     def _send_all(self) -> None:
         """Answers first: a refusal takes as long to send, and nobody's deadline depends on it."""
         refused: deque[Entry] = deque()
-        while True:
+        open_ = True
+        while open_ or refused:
             try:
-                found = self._answers.get(block=not refused)
+                found = self._answers.get(block=open_ and not refused)
             except Empty:
                 self._refuse(refused.popleft())
                 continue
             if isinstance(found, Entry):
                 refused.append(found)
-            elif found is not None:
-                self._send_batch(found)
+            elif found is None:
+                open_ = False
             else:
-                for entry in refused:
-                    self._refuse(entry)
-                return
+                try:
+                    self._send_batch(found)
+                except Exception as error:  # of a metric: without this the next batches would wait for ever
+                    self._triton.Logger.log_error(f"batch_policy {self._name}: {type(error).__name__}: {error}")
+                self._ahead.release()
 
     def _send_batch(self, batch: Batch) -> None:
         began = time.monotonic()
@@ -282,11 +291,7 @@ class Metrics:
 
 def _metrics(triton: Any, args: Mapping[str, str], settings: Any) -> Metrics | None:
     """None on a server without metrics."""
-    labels = {
-        "model": args["model_name"],
-        "version": args["model_version"],
-        "instance": args["model_instance_name"],
-    }
+    labels = {label: args[f"model_{key}"] for label, key in LABELS.items()}
     try:
         return Metrics(triton.MetricFamily, labels, settings)
     except triton.TritonModelException as error:
