@@ -48,6 +48,7 @@ def compare(arguments: argparse.Namespace, command: tuple[str, ...], console: Co
             complete = contest.measure(
                 pairs,
                 seconds=arguments.seconds,
+                first=arguments.first,
                 told=lambda text, share: bar.update(task, description=text, completed=share),
             )
         pairs = list(contest.searches())

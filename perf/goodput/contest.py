@@ -47,8 +47,11 @@ class Contest:
                 found = replace(question, simulated_per_s=round(rate, 3))
             yield found, stream
 
-    def measure(self, pairs: Sequence[tuple[Search, Stream]], *, seconds: float, told: Told) -> bool:
-        """Measure what is not done, for so many seconds; whether all is. Each point is on disk before the next."""
+    def measure(self, pairs: Sequence[tuple[Search, Stream]], *, seconds: float, first: float, told: Told) -> bool:
+        """Measure what is not done, for so many seconds; whether all is. Each point is on disk before the next.
+
+        The first searches begin at `first` x the simulated goodput, the others at what was found.
+        """
         arena = Arena(
             model=self.model,
             config=self.config,
@@ -58,6 +61,7 @@ class Contest:
             command=self.command,
             answers=Answers(),
             told=told,
+            first=first,
         )
         rounds = [list(group) for _, group in itertools.groupby(pairs, key=lambda pair: pair[1])]
         return search(arena, self.ways, rounds, lambda one: one.write(self.folder), seconds=seconds)

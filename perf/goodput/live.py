@@ -13,7 +13,7 @@ from clients.fleet.run import Told
 from clients.fleet.sla import Sla
 from clients.fleet.target import Running
 from perf.goodput.contender import GREEDY, Contender
-from perf.goodput.record import Measured, Search
+from perf.goodput.record import ATTEMPTS, Measured, Search
 from perf.goodput.search import following
 from perf.goodput.stand_in import StandIn
 from perf.goodput.stream import Stream
@@ -27,7 +27,10 @@ SETTLE_LOAD, SETTLE_S = 0.9, 4.0
 
 @dataclass(frozen=True, kw_only=True)
 class Arena:
-    """What all points have in common: the model's configuration, the device, the target in seconds, the client."""
+    """What all points have in common: the model's configuration, the device, the target in seconds, the client.
+
+    The first search of its kind begins at `first` x the simulated goodput.
+    """
 
     model: str
     config: ModelConfig
@@ -37,6 +40,7 @@ class Arena:
     command: tuple[str, ...]
     answers: Answers
     told: Told
+    first: float = 1.0
 
     def measure(self, server: Running, contender: Contender, stream: Stream, rate: float) -> Measured:
         """One point; raises `KeyboardInterrupt` when it was stopped half way."""
@@ -113,12 +117,11 @@ def search(
                 for name, (one, stream) in list(open_ones.items()):
                     if time.monotonic() - started > seconds:
                         return False
-                    known = factors.get((one.contender, one.arrivals), [1.0])
-                    rate = following(one.points, one.simulated_per_s * float(np.median(known)))
+                    rate = _next(one, factors.get((one.contender, one.arrivals), [arena.first]))
                     if rate is not None:
                         point = arena.measure(servers[one.contender], contenders[one.contender], stream, rate)
                         one = replace(one, points=(*one.points, point))
-                        rate = following(one.points, 0.0)
+                        rate = _next(one, [0.0])
                     one = replace(one, done=rate is None, command=arena.command)
                     keep(one)
                     open_ones[name] = (one, stream)
@@ -126,6 +129,13 @@ def search(
                         _learn(factors, one)
                         del open_ones[name]
     return True
+
+
+def _next(one: Search, factors: Sequence[float]) -> float | None:
+    """The rate of a search's next point, None when it is over; its first is where such servers were found to be."""
+    if len(one.points) >= ATTEMPTS:
+        return None
+    return following(one.sound, one.simulated_per_s * float(np.median(factors)))
 
 
 def _learn(factors: dict[tuple[str, str], list[float]], one: Search) -> None:

@@ -12,6 +12,9 @@ from perf.goodput.search import Point, edge
 
 FORMAT = 1
 KIND = "goodput"
+BUSY = 0.4
+# Points of one search, with those that were disturbed and measured again.
+ATTEMPTS = 20
 
 
 class GoodputRecordError(Mistake):
@@ -35,6 +38,11 @@ class Measured(Point):
     cores_busy: float
     load_average: float
     started_at: str
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether others took cores meanwhile: client and server take a fifth, and a point says nothing of them then."""
+        return self.cores_busy > BUSY
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,9 +71,14 @@ class Search:
     command: tuple[str, ...]
 
     @property
+    def sound(self) -> tuple[Measured, ...]:
+        """The points that count: those that nobody disturbed."""
+        return tuple(one for one in self.points if not one.disturbed)
+
+    @property
     def goodput_per_s(self) -> float | None:
         """The rate at which 1 % were missed; None when no two points have it between them."""
-        return edge(self.points)
+        return edge(self.sound)
 
     @property
     def file_name(self) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 GOOD = 0.99
-STEP, CLOSE, MOST = 1.04, 1.05, 9
+STEP, CLOSE, MOST = 1.08, 1.085, 9
 HALVINGS, AROUND = 9, tuple(np.linspace(0.8, 1.25, 19).tolist())
 
 
@@ -33,7 +33,7 @@ class Point:
 def following(points: Sequence[Point], guess: float) -> float | None:
     """The rate to measure next: from `guess` up or down in growing steps until the edge is between two, then halfway.
 
-    None when the two are within 5 % of each other, since between them a line is good enough, or after nine points.
+    None when the two are within 8 % of each other, since between them a line is good enough, or after nine points.
     """
     if not points:
         return guess
