@@ -1,6 +1,7 @@
 """Goodput: the simulated instance, the search for the edge, and the order of the ways to batch over several seeds."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -194,12 +195,21 @@ def _search(**changed: object) -> Search:
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     for one in (_search(), _search(points=(), done=False)):
         assert load(one.write(tmp_path)) == one
-    assert [path.name for path in tmp_path.iterdir()] == ["m.greedy.gamma4.s0.json"]
+    assert [path.name.rpartition(".s0.")[0] for path in tmp_path.iterdir()] == ["m.greedy.gamma4"]
 
 
-def test_another_question_is_measured_anew() -> None:
-    assert _search().same_question(_search(points=(), done=False, command=("other",)))
-    assert not _search().same_question(_search(slo_ms=51.0))
+def test_another_question_has_another_file() -> None:
+    assert _search().file_name == _search(points=(), done=False, command=("other",)).file_name
+    assert _search().file_name != _search(slo_ms=51.0).file_name
+
+
+def test_a_disturbed_point_does_not_count() -> None:
+    quiet = _search().points[0]
+    points = [
+        replace(quiet, rate_per_s=rate, late=late, cores_busy=busy, requests=1000)
+        for rate, late, busy in ((100.0, 0, 0.2), (110.0, 500, 0.9), (110.0, 20, 0.2))
+    ]
+    assert _search(points=tuple(points)).goodput_per_s == pytest.approx(105)
 
 
 def test_a_file_that_is_no_record_is_named(tmp_path: Path) -> None:

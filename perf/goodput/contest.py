@@ -38,13 +38,14 @@ class Contest:
     command: tuple[str, ...]
 
     def searches(self) -> Iterator[tuple[Search, Stream]]:
-        """As far as they are measured, each simulated with the arrivals that it is measured with."""
+        """As far as they are measured, each simulated with the arrivals that it is measured with, and on disk."""
         for stream, way in itertools.product(self.streams, (self.ways[name] for name in self.asked)):
             question = self._question(stream, way)
             found = self._known(question)
             if found is None:
                 rate = simulated.goodput(way, self.config, self.device, stream, self.slo_s)
                 found = replace(question, simulated_per_s=round(rate, 3))
+                found.write(self.folder)
             yield found, stream
 
     def measure(self, pairs: Sequence[tuple[Search, Stream]], *, seconds: float, first: float, told: Told) -> bool:
@@ -91,4 +92,4 @@ class Contest:
             found = load(self.folder / question.file_name)
         except GoodputRecordError:
             return None
-        return found if found.same_question(question) else None
+        return found if found.question == question.question else None

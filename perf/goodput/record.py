@@ -1,5 +1,6 @@
 """The record of one search on a real server: one JSON file for each way to batch, kind of arrivals and seed."""
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -12,6 +13,7 @@ from perf.goodput.search import Point, edge
 
 FORMAT = 1
 KIND = "goodput"
+ANSWER = ("points", "done", "command", "simulated_per_s")
 BUSY = 0.4
 # Points of one search, with those that were disturbed and measured again.
 ATTEMPTS = 20
@@ -41,7 +43,7 @@ class Measured(Point):
 
     @property
     def disturbed(self) -> bool:
-        """Whether others took cores meanwhile: client and server take a fifth, and a point says nothing of them then."""
+        """Whether others took cores meanwhile: client and server take a fifth, so a point says nothing of them then."""
         return self.cores_busy > BUSY
 
 
@@ -81,14 +83,15 @@ class Search:
         return edge(self.sound)
 
     @property
-    def file_name(self) -> str:
-        """A name that a person can read."""
-        return f"{self.model}.{self.contender}.{self.arrivals.replace(':', '')}.s{self.seed}.json"
+    def question(self) -> dict[str, Any]:
+        """What is asked, on which machine and versions."""
+        return {name: value for name, value in asdict(self).items() if name not in ANSWER}
 
-    def same_question(self, other: "Search") -> bool:
-        """Whether both ask the same, on the same machine and versions."""
-        answer: dict[str, Any] = {"points": (), "done": False, "command": (), "simulated_per_s": 0.0}
-        return asdict(self) | answer == asdict(other) | answer
+    @property
+    def file_name(self) -> str:
+        """A name that a person can read, with a digest of the question; another question has another name."""
+        digest = hashlib.sha256(repr(sorted(self.question.items())).encode()).hexdigest()[:6]
+        return f"{self.model}.{self.contender}.{self.arrivals.replace(':', '')}.s{self.seed}.{digest}.json"
 
     def write(self, folder: Path) -> Path:
         """Write one file, whole or not at all; one line a point."""

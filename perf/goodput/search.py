@@ -41,7 +41,7 @@ def following(points: Sequence[Point], guess: float) -> float | None:
     bad = min((one.rate_per_s for one in points if not one.good), default=math.inf)
     if len(points) >= MOST or (good and bad < math.inf and max(good, bad) / min(good, bad) <= CLOSE):
         return None
-    step = STEP**2 ** (len(points) - 1)
+    step = float(np.power(STEP, 2 ** (len(points) - 1)))
     if bad == math.inf:
         return good * step
     if not good:
