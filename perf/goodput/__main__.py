@@ -103,6 +103,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--longest", type=float, default=30.0, metavar="S", help="of a point; fewer count (default 30)")
     parser.add_argument("--live", action="store_true", help="measure on real servers too")
     parser.add_argument("--seconds", type=float, default=200.0, help="begin no live point after so many (default 200)")
+    parser.add_argument("--first", type=float, default=1.0, help="first rate over the simulated one (default 1)")
     parser.add_argument(
         "--time-scale", type=float, default=1.0, help="factor on all times, for slow clients (default 1)"
     )

@@ -16,15 +16,23 @@ Times = NDArray[np.float64]
 SETTLING = 300
 
 
-def ends(policy: Policy, seconds: Callable[[int], float], arrivals: Times, slo_s: float = math.inf) -> Times:
+def ends(
+    policy: Policy,
+    seconds: Callable[[int], float],
+    arrivals: Times,
+    slo_s: float = math.inf,
+    *,
+    hopeless: float = 1.0,
+) -> Times:
     """When each request of one row is answered, `inf` where it is refused; (requests,), seconds.
 
     `arrivals` must be rising; each is due `slo_s` after its arrival. `seconds` is what a batch of so many rows takes.
+    Once a share of more than `hopeless` is refused or late, nothing more is answered: the queue of an overload is long.
     """
     due = [Waiting(rows=1, arrived=at, deadline=at + slo_s) for at in arrivals.tolist()]
     ended = np.full(len(due), math.inf)
     waiting: list[int] = []
-    now, coming = 0.0, 0
+    now, coming, missed = 0.0, 0, 0
     while coming < len(due) or waiting:
         if not waiting:
             now = max(now, due[coming].arrived)
@@ -37,6 +45,9 @@ def ends(policy: Policy, seconds: Callable[[int], float], arrivals: Times, slo_s
             now += took
             ended[[waiting[index] for index in choice.take]] = now
             policy.observe(len(choice.take), took)
+        missed += len(choice.drop) + sum(due[waiting[index]].deadline < now for index in choice.take)
+        if missed > hopeless * len(due):
+            break
         gone = {*choice.take, *choice.drop}
         waiting = [number for index, number in enumerate(waiting) if index not in gone]
     return ended
