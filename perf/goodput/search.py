@@ -8,7 +8,7 @@ import numpy as np
 
 GOOD = 0.99
 STEP, CLOSE, MOST = 1.08, 1.085, 9
-HALVINGS, AROUND = 9, tuple(np.linspace(0.8, 1.25, 19).tolist())
+HALVINGS, AROUND = 8, tuple(np.linspace(0.8, 1.25, 13).tolist())
 
 
 @dataclass(frozen=True, kw_only=True)
