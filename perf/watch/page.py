@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jinja2
 from markupsafe import Markup
 
 from export.terminal import Mistake
+from perf.page import render
 from perf.watch.chart import Line, chart
 from perf.watch.history import COARSE_S, History, Track
 from perf.watch.sample import Sample
@@ -34,10 +34,9 @@ def write(history: History, url: str, file: Path, *, refresh_s: int | None) -> N
 
 def page(history: History, url: str, *, refresh_s: int | None) -> str:
     """The page's text; with `refresh_s` the browser reads it again after so many seconds."""
-    loader = jinja2.PackageLoader("perf.watch", "")
-    template = jinja2.Environment(loader=loader, autoescape=True).get_template("page.html.j2")
     down = history.down_since_s
-    return template.render(
+    return render(
+        "watch.html.j2",
         url=url,
         refresh_s=refresh_s,
         clock=time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(history.now_s)),
