@@ -11,7 +11,7 @@ from clients.fleet.run import Told
 from clients.machine import Machine, versions
 from perf.goodput import simulated
 from perf.goodput.contender import Contender
-from perf.goodput.live import Arena, search
+from perf.goodput.live import Arena
 from perf.goodput.record import GoodputRecordError, Search, load
 from perf.goodput.stand_in import StandIn
 from perf.goodput.stream import Stream
@@ -62,10 +62,10 @@ class Contest:
             command=self.command,
             answers=Answers(),
             told=told,
+            ways=self.ways,
             first=first,
         )
-        rounds = [list(group) for _, group in itertools.groupby(pairs, key=lambda pair: pair[1])]
-        return search(arena, self.ways, rounds, lambda one: one.write(self.folder), seconds=seconds)
+        return arena.search(pairs, lambda one: one.write(self.folder), seconds=seconds)
 
     def _question(self, stream: Stream, way: Contender) -> Search:
         return Search(

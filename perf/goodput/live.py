@@ -1,8 +1,10 @@
-"""Searches on real servers, one for each way to batch, whose points take turns, so that all see the same noise."""
+"""Searches on real servers, one for each way to batch and kind of arrivals, measured at the same time."""
 
+import concurrent.futures
 import contextlib
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,8 +23,12 @@ from perf.study import Trial
 from perf.traffic import Traffic
 from perf.trial import WORKERS, Answers, Meter, serving
 
-# Of what the largest batches could do without a break.
-SETTLE_LOAD, SETTLE_S = 0.9, 4.0
+# Of what the largest batches could do without a break, and how many of them.
+SETTLE_LOAD, SETTLE_BATCHES = 0.9, 80
+
+Pair = tuple[Search, Stream]
+Lane = tuple[str, str]
+"""A way to batch and a kind of arrivals."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +46,7 @@ class Arena:
     command: tuple[str, ...]
     answers: Answers
     told: Told
+    ways: Mapping[str, Contender]
     first: float = 1.0
 
     def measure(self, server: Running, contender: Contender, stream: Stream, rate: float) -> Measured:
@@ -53,8 +60,10 @@ class Arena:
         """Bring more than the device can do for a while, so that what a policy learns at first is over."""
         if contender.policy is not None:
             rows = contender.candidate.max_batch_size
-            traffic = Traffic(pattern="poisson", rate_per_s=SETTLE_LOAD * rows / self.device.seconds(rows))
-            self._meter(0.0).measure(server, contender.candidate, traffic, stage="settle", seconds=SETTLE_S)
+            each_s = self.device.seconds(rows)
+            traffic = Traffic(pattern="poisson", rate_per_s=SETTLE_LOAD * rows / each_s)
+            seconds = SETTLE_BATCHES * each_s
+            self._meter(0.0).measure(server, contender.candidate, traffic, stage="settle", seconds=seconds)
 
     def _meter(self, warm_up_s: float) -> Meter:
         return Meter(
@@ -65,70 +74,75 @@ class Arena:
             told=self.told,
         )
 
-    def _prime(self, server: Running, contenders: Sequence[Contender]) -> None:
+    def _prime(self, server: Running) -> None:
         """Ask one server for the right answers of all: a stand-in's do not hang on the batch, and a policy with
         deadlines would refuse the requests of full batches that ask for them.
         """
         load = Traffic(pattern="poisson", rate_per_s=1.0).fleet(warm_up_s=0.0, duration_s=1.0, workers=WORKERS)
         pool = self.answers.of(server, load, self.told)
-        for one in contenders:
+        for one in self.ways.values():
             self.answers.pools[self.model, one.candidate.max_batch_size, load.rows, load.workers, load.in_flight] = pool
 
     @contextlib.contextmanager
-    def servers(self, contenders: Sequence[Contender]) -> Iterator[dict[str, Running]]:
-        """One ready and settled server for each."""
+    def servers(self, lanes: Iterable[Lane]) -> Iterator[dict[Lane, Running]]:
+        """One ready server for each."""
         with contextlib.ExitStack() as stack:
-            found: dict[str, Running] = {}
-            for one in contenders:
-                config = one.config(self.config, self.device)
-                self.told(f"starting the server for {one.title}", 0.0)
-                found[one.name] = stack.enter_context(serving(self.model, config, repository=self.repository))
-                if one.policy is None:
-                    self._prime(found[one.name], contenders)
-            for one in contenders:
-                self.settle(found[one.name], one)
+            found: dict[Lane, Running] = {}
+            for name, arrivals in lanes:
+                way = self.ways[name]
+                self.told(f"starting the server for {way.title}, {arrivals}", 0.0)
+                server = serving(self.model, way.config(self.config, self.device), repository=self.repository)
+                found[name, arrivals] = stack.enter_context(server)
+                if way.policy is None:
+                    self._prime(found[name, arrivals])
             yield found
 
+    def search(self, pairs: Sequence[Pair], keep: Callable[[Search], object], *, seconds: float) -> bool:
+        """Measure what is not `done` and `keep` each search after each of its points; whether all are done.
 
-def search(
-    arena: Arena,
-    contenders: Mapping[str, Contender],
-    rounds: Sequence[Sequence[tuple[Search, Stream]]],
-    keep: Callable[[Search], object],
-    *,
-    seconds: float,
-) -> bool:
-    """Measure what is not `done` and `keep` each search after each of its points; whether all are done.
+        Each way to batch has a server and a client of its own under each kind of arrivals, and all are measured at the
+        same time, so that all meet the same noise. No point is begun after `seconds`, nor after Ctrl-C.
+        """
+        ends, stop = time.monotonic() + seconds, threading.Event()
+        lanes: dict[Lane, list[Pair]] = {}
+        for one, stream in pairs:
+            lanes.setdefault((one.contender, one.arrivals), []).append((one, stream))
+        lanes = {lane: found for lane, found in lanes.items() if not all(one.done for one, _ in found)}
+        if not lanes:
+            return True
+        # One of Triton's own batching comes first, to be asked for the right answers.
+        order = sorted(lanes, key=lambda lane: self.ways[lane[0]].policy is not None)
+        if self.ways[order[0][0]].policy is not None:
+            order = [(GREEDY, ""), *order]
+        with self.servers(order) as servers, concurrent.futures.ThreadPoolExecutor(len(lanes)) as threads:
+            running = [
+                threads.submit(self._lane, servers[lane], found, keep, lambda: stop.is_set() or time.monotonic() > ends)
+                for lane, found in lanes.items()
+            ]
+            try:
+                return all(one.result() for one in running)
+            finally:
+                stop.set()
 
-    The searches of one round take turns, a point each. No point is begun after `seconds`.
-    """
-    started = time.monotonic()
-    factors: dict[tuple[str, str], list[float]] = {}
-    for one, _ in (pair for pairs in rounds for pair in pairs):
-        _learn(factors, one)
-    left = {one.contender for pairs in rounds for one, _ in pairs if not one.done}
-    if not left:
+    def _lane(
+        self, server: Running, pairs: Sequence[Pair], keep: Callable[[Search], object], over: Callable[[], bool]
+    ) -> bool:
+        """One seed after the other; each begins where this server was found to be under the ones before."""
+        factors: list[float] = []
+        self.settle(server, self.ways[pairs[0][0].contender])
+        for one, stream in pairs:
+            while not one.done:
+                if over():
+                    return False
+                rate = _next(one, factors or [self.first])
+                if rate is not None:
+                    point = self.measure(server, self.ways[one.contender], stream, rate)
+                    one = replace(one, points=(*one.points, point))
+                one = replace(one, done=_next(one, [0.0]) is None, command=self.command)
+                keep(one)
+            if one.goodput_per_s is not None and one.simulated_per_s:
+                factors.append(one.goodput_per_s / one.simulated_per_s)
         return True
-    # One of Triton's own batching is always there, to be asked for the right answers.
-    with arena.servers([one for one in contenders.values() if one.name in left or one.name == GREEDY]) as servers:
-        for pairs in rounds:
-            open_ones = {one.file_name: (one, stream) for one, stream in pairs if not one.done}
-            while open_ones:
-                for name, (one, stream) in list(open_ones.items()):
-                    if time.monotonic() - started > seconds:
-                        return False
-                    rate = _next(one, factors.get((one.contender, one.arrivals), [arena.first]))
-                    if rate is not None:
-                        point = arena.measure(servers[one.contender], contenders[one.contender], stream, rate)
-                        one = replace(one, points=(*one.points, point))
-                        rate = _next(one, [0.0])
-                    one = replace(one, done=rate is None, command=arena.command)
-                    keep(one)
-                    open_ones[name] = (one, stream)
-                    if one.done:
-                        _learn(factors, one)
-                        del open_ones[name]
-    return True
 
 
 def _next(one: Search, factors: Sequence[float]) -> float | None:
@@ -136,13 +150,6 @@ def _next(one: Search, factors: Sequence[float]) -> float | None:
     if len(one.points) >= ATTEMPTS:
         return None
     return following(one.sound, one.simulated_per_s * float(np.median(factors)))
-
-
-def _learn(factors: dict[tuple[str, str], list[float]], one: Search) -> None:
-    """How far this server is from the simulation, as a first guess for the next seed."""
-    found = one.goodput_per_s
-    if one.done and found is not None and one.simulated_per_s:
-        factors.setdefault((one.contender, one.arrivals), []).append(found / one.simulated_per_s)
 
 
 def _measured(trial: Trial, rate: float) -> Measured:

@@ -14,7 +14,8 @@ from perf.goodput.search import Point, edge
 FORMAT = 1
 KIND = "goodput"
 ANSWER = ("points", "done", "command", "simulated_per_s")
-BUSY = 0.4
+# From here on clients and server wait for a core too often to say anything.
+BUSY = 0.9
 # Points of one search, with those that were disturbed and measured again.
 ATTEMPTS = 20
 
@@ -43,7 +44,7 @@ class Measured(Point):
 
     @property
     def disturbed(self) -> bool:
-        """Whether others took cores meanwhile: client and server take a fifth, so a point says nothing of them then."""
+        """Whether the cores were taken, by others or by the load itself."""
         return self.cores_busy > BUSY
 
 
