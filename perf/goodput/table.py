@@ -63,24 +63,35 @@ def _ratio(own: Mapping[int, float], base: Mapping[int, float]) -> Interval | No
     return paired([own[seed] for seed in seeds], [base[seed] for seed in seeds]) if seeds else None
 
 
+TITLES = ("arrivals", "batching", "seeds", "goodput/s", "x greedy", "simulated/s", "x greedy")
+
+
+def cells(one: Line, titles: Mapping[str, str]) -> tuple[str, ...]:
+    """What a row says; a ratio stands with its 95 % interval over the seeds."""
+    return (
+        one.arrivals,
+        titles.get(one.contender, one.contender),
+        str(one.seeds or ""),
+        "" if one.measured_per_s is None else f"{one.measured_per_s:.1f}",
+        str(one.ratio or ""),
+        f"{one.simulated_per_s:.1f}",
+        str(one.simulated_ratio or ""),
+    )
+
+
 def table(found: Sequence[Line], titles: Mapping[str, str]) -> Table:
-    """For a terminal; a ratio stands with its 95 % interval over the seeds."""
+    """For a terminal, with the share of requests that left late and the busiest point's cores."""
     shown = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for title in ("arrivals", "batching"):
-        shown.add_column(title)
-    for title in ("seeds", "goodput/s", "x greedy", "simulated/s", "x greedy", "late\nsends", "cores\nbusy"):
-        shown.add_column(title, justify="right")
+    for number, title in enumerate((*TITLES, "late\nsends", "cores\nbusy")):
+        shown.add_column(title, justify="left" if number < 2 else "right")
     for one in found:
-        measured = "" if one.measured_per_s is None else f"{one.measured_per_s:.1f}"
-        shown.add_row(
-            one.arrivals,
-            titles.get(one.contender, one.contender),
-            str(one.seeds or ""),
-            measured,
-            str(one.ratio or ""),
-            f"{one.simulated_per_s:.1f}",
-            str(one.simulated_ratio or ""),
-            f"{one.late_sends:.1%}" if measured else "",
-            f"{one.cores_busy:.0%}" if measured else "",
-        )
+        seen = one.measured_per_s is not None
+        more = (f"{one.late_sends:.1%}", f"{one.cores_busy:.0%}") if seen else ("", "")
+        shown.add_row(*cells(one, titles), *more)
     return shown
+
+
+def markdown(found: Sequence[Line], titles: Mapping[str, str]) -> str:
+    """For a document."""
+    rows = [TITLES, ("---",) * len(TITLES), *(cells(one, titles) for one in found)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
