@@ -1,10 +1,10 @@
-"""Searches on real servers, one for each way to batch and kind of arrivals, measured at the same time."""
+"""Searches on real servers, a lane for each way to batch and kind of arrivals, all at the same time."""
 
 import concurrent.futures
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -27,8 +27,10 @@ from perf.trial import WORKERS, Answers, Meter, serving
 SETTLE_LOAD, SETTLE_BATCHES = 0.9, 80
 
 Pair = tuple[Search, Stream]
-Lane = tuple[str, str]
-"""A way to batch and a kind of arrivals."""
+Lane = tuple[str, str, int]
+"""A way to batch, a kind of arrivals, and which of its servers: the seeds are dealt out to them."""
+# Bursty arrivals take longer, so their seeds are measured beside each other.
+COPIES = {"gamma": 3}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,75 +76,64 @@ class Arena:
             told=self.told,
         )
 
-    def _prime(self, server: Running) -> None:
+    def _prime(self) -> None:
         """Ask one server for the right answers of all: a stand-in's do not hang on the batch, and a policy with
         deadlines would refuse the requests of full batches that ask for them.
         """
         load = Traffic(pattern="poisson", rate_per_s=1.0).fleet(warm_up_s=0.0, duration_s=1.0, workers=WORKERS)
-        pool = self.answers.of(server, load, self.told)
+        with self._serving(self.ways[GREEDY]) as server:
+            pool = self.answers.of(server, load, self.told)
         for one in self.ways.values():
             self.answers.pools[self.model, one.candidate.max_batch_size, load.rows, load.workers, load.in_flight] = pool
-
-    @contextlib.contextmanager
-    def servers(self, lanes: Iterable[Lane]) -> Iterator[dict[Lane, Running]]:
-        """One ready server for each."""
-        with contextlib.ExitStack() as stack:
-            found: dict[Lane, Running] = {}
-            for name, arrivals in lanes:
-                way = self.ways[name]
-                self.told(f"starting the server for {way.title}, {arrivals}", 0.0)
-                server = serving(self.model, way.config(self.config, self.device), repository=self.repository)
-                found[name, arrivals] = stack.enter_context(server)
-                if way.policy is None:
-                    self._prime(found[name, arrivals])
-            yield found
 
     def search(self, pairs: Sequence[Pair], keep: Callable[[Search], object], *, seconds: float) -> bool:
         """Measure what is not `done` and `keep` each search after each of its points; whether all are done.
 
-        Each way to batch has a server and a client of its own under each kind of arrivals, and all are measured at the
-        same time, so that all meet the same noise. No point is begun after `seconds`, nor after Ctrl-C.
+        All lanes are measured at the same time, so that all ways to batch meet the same noise. No point is begun after
+        `seconds`, nor after Ctrl-C.
         """
         ends, stop = time.monotonic() + seconds, threading.Event()
         lanes: dict[Lane, list[Pair]] = {}
         for one, stream in pairs:
-            lanes.setdefault((one.contender, one.arrivals), []).append((one, stream))
-        lanes = {lane: found for lane, found in lanes.items() if not all(one.done for one, _ in found)}
+            if not one.done:
+                copy = one.seed % COPIES.get(stream.kind, 1)
+                lanes.setdefault((one.contender, one.arrivals, copy), []).append((one, stream))
         if not lanes:
             return True
-        # One of Triton's own batching comes first, to be asked for the right answers.
-        order = sorted(lanes, key=lambda lane: self.ways[lane[0]].policy is not None)
-        if self.ways[order[0][0]].policy is not None:
-            order = [(GREEDY, ""), *order]
-        with self.servers(order) as servers, concurrent.futures.ThreadPoolExecutor(len(lanes)) as threads:
+        self._prime()
+        with concurrent.futures.ThreadPoolExecutor(len(lanes)) as threads:
             running = [
-                threads.submit(self._lane, servers[lane], found, keep, lambda: stop.is_set() or time.monotonic() > ends)
-                for lane, found in lanes.items()
+                threads.submit(self._lane, found, keep, lambda: stop.is_set() or time.monotonic() > ends)
+                for found in lanes.values()
             ]
             try:
-                return all(one.result() for one in running)
+                return all([one.result() for one in running])  # noqa: C419 - the error of any of them is to be seen
             finally:
                 stop.set()
 
-    def _lane(
-        self, server: Running, pairs: Sequence[Pair], keep: Callable[[Search], object], over: Callable[[], bool]
-    ) -> bool:
+    def _lane(self, pairs: Sequence[Pair], keep: Callable[[Search], object], over: Callable[[], bool]) -> bool:
         """One seed after the other; each begins where this server was found to be under the ones before."""
         factors: list[float] = []
-        self.settle(server, self.ways[pairs[0][0].contender])
-        for one, stream in pairs:
-            while not one.done:
-                if over():
-                    return False
-                rate = _next(one, factors or [self.first])
-                if rate is not None:
-                    point = self.measure(server, self.ways[one.contender], stream, rate)
-                    one = replace(one, points=(*one.points, point))
-                one = replace(one, done=_next(one, [0.0]) is None, command=self.command)
-                keep(one)
-            if one.goodput_per_s is not None and one.simulated_per_s:
-                factors.append(one.goodput_per_s / one.simulated_per_s)
+        way = self.ways[pairs[0][0].contender]
+        with self._serving(way) as server:
+            self.settle(server, way)
+            for one, stream in pairs:
+                while not one.done:
+                    if over():
+                        return False
+                    rate = _next(one, factors or [self.first])
+                    if rate is not None:
+                        point = self.measure(server, way, stream, rate)
+                        one = replace(one, points=(*one.points, point))
+                    one = replace(one, done=_next(one, [0.0]) is None, command=self.command)
+                    keep(one)
+                if one.goodput_per_s is not None and one.simulated_per_s:
+                    factors.append(one.goodput_per_s / one.simulated_per_s)
         return True
+
+    def _serving(self, way: Contender) -> contextlib.AbstractContextManager[Running]:
+        self.told(f"starting the server for {way.title}", 0.0)
+        return serving(self.model, way.config(self.config, self.device), repository=self.repository)
 
 
 def _next(one: Search, factors: Sequence[float]) -> float | None:

@@ -11,7 +11,7 @@ from perf.traffic import Traffic
 
 KINDS = {"poisson": 1.0, "gamma": 4.0}
 # Requests before those that count, for the queue and the policies to be what they will be.
-WARM_UP = 300
+WARM_UP = 200
 
 
 @dataclass(frozen=True, kw_only=True)
