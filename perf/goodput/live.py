@@ -4,7 +4,7 @@ import concurrent.futures
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -31,6 +31,7 @@ Lane = tuple[str, str, int]
 """A way to batch, a kind of arrivals, and which of its servers: the seeds are dealt out to them."""
 # Bursty arrivals take longer, so their seeds are measured beside each other.
 COPIES = {"gamma": 3}
+_STARTING = threading.Lock()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,9 +132,15 @@ class Arena:
                     factors.append(one.goodput_per_s / one.simulated_per_s)
         return True
 
-    def _serving(self, way: Contender) -> contextlib.AbstractContextManager[Running]:
-        self.told(f"starting the server for {way.title}", 0.0)
-        return serving(self.model, way.config(self.config, self.device), repository=self.repository)
+    @contextlib.contextmanager
+    def _serving(self, way: Contender) -> Iterator[Running]:
+        """A ready server; one starts at a time, as two that look for free ports at once may find the same."""
+        with contextlib.ExitStack() as stack:
+            with _STARTING:
+                self.told(f"starting the server for {way.title}", 0.0)
+                config = way.config(self.config, self.device)
+                server = stack.enter_context(serving(self.model, config, repository=self.repository))
+            yield server
 
 
 def _next(one: Search, factors: Sequence[float]) -> float | None:
