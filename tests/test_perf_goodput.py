@@ -183,7 +183,6 @@ def _search(**changed: object) -> Search:
         "longest_s": 8.0,
         "simulated_per_s": 99.0,
         "points": (point, point),
-        "done": True,
         "machine": Machine.this(),
         "versions": {"python": "3"},
         "command": ("python",),
@@ -192,13 +191,13 @@ def _search(**changed: object) -> Search:
 
 
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
-    for one in (_search(), _search(points=(), done=False)):
+    for one in (_search(), _search(points=())):
         assert load(one.write(tmp_path)) == one
     assert [path.name.rpartition(".s0.")[0] for path in tmp_path.iterdir()] == ["m.greedy.gamma4"]
 
 
 def test_another_question_has_another_file() -> None:
-    assert _search().file_name == _search(points=(), done=False, command=("other",)).file_name
+    assert _search().file_name == _search(points=(), command=("other",)).file_name
     assert _search().file_name != _search(slo_ms=51.0).file_name
 
 

@@ -81,7 +81,6 @@ class Contest:
             longest_s=stream.most_s,
             simulated_per_s=0.0,
             points=(),
-            done=False,
             machine=Machine.this(),
             versions=versions(),
             command=self.command,

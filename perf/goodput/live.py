@@ -15,8 +15,7 @@ from clients.fleet.run import Told
 from clients.fleet.sla import Sla
 from clients.fleet.target import Running
 from perf.goodput.contender import GREEDY, Contender
-from perf.goodput.record import ATTEMPTS, Measured, Search
-from perf.goodput.search import following
+from perf.goodput.record import Measured, Search
 from perf.goodput.stand_in import StandIn
 from perf.goodput.stream import Stream
 from perf.study import Trial
@@ -119,14 +118,11 @@ class Arena:
         with self._serving(way) as server:
             self.settle(server, way)
             for one, stream in pairs:
-                while not one.done:
+                while (rate := one.next_rate(float(np.median(factors or [self.first])))) is not None:
                     if over():
                         return False
-                    rate = _next(one, factors or [self.first])
-                    if rate is not None:
-                        point = self.measure(server, way, stream, rate)
-                        one = replace(one, points=(*one.points, point))
-                    one = replace(one, done=_next(one, [0.0]) is None, command=self.command)
+                    point = self.measure(server, way, stream, rate)
+                    one = replace(one, points=(*one.points, point), command=self.command)
                     keep(one)
                 if one.goodput_per_s is not None and one.simulated_per_s:
                     factors.append(one.goodput_per_s / one.simulated_per_s)
@@ -141,13 +137,6 @@ class Arena:
                 config = way.config(self.config, self.device)
                 server = stack.enter_context(serving(self.model, config, repository=self.repository))
             yield server
-
-
-def _next(one: Search, factors: Sequence[float]) -> float | None:
-    """The rate of a search's next point, None when it is over; its first is where such servers were found to be."""
-    if len(one.points) >= ATTEMPTS:
-        return None
-    return following(one.sound, one.simulated_per_s * float(np.median(factors)))
 
 
 def _measured(trial: Trial, rate: float) -> Measured:

@@ -7,15 +7,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from clients.fleet.scaling import LIMIT
 from clients.machine import Machine
 from export.terminal import Mistake
-from perf.goodput.search import Point, edge
+from perf.goodput.search import Point, edge, following
 
 FORMAT = 1
 KIND = "goodput"
-ANSWER = ("points", "done", "command", "simulated_per_s")
-# From here on clients and server wait for a core too often to say anything.
-BUSY = 0.9
+ANSWER = ("points", "command", "simulated_per_s")
 # Points of one search, with those that were disturbed and measured again.
 ATTEMPTS = 20
 
@@ -44,8 +43,8 @@ class Measured(Point):
 
     @property
     def disturbed(self) -> bool:
-        """Whether the cores were taken, by others or by the load itself."""
-        return self.cores_busy > BUSY
+        """Whether cores had no room, taken by others or by the load itself, so that the point says little."""
+        return self.cores_busy >= LIMIT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +67,6 @@ class Search:
     longest_s: float
     simulated_per_s: float
     points: tuple[Measured, ...]
-    done: bool
     machine: Machine
     versions: Mapping[str, str]
     command: tuple[str, ...]
@@ -77,6 +75,17 @@ class Search:
     def sound(self) -> tuple[Measured, ...]:
         """The points that count: those that nobody disturbed."""
         return tuple(one for one in self.points if not one.disturbed)
+
+    def next_rate(self, first: float = 1.0) -> float | None:
+        """The rate to measure next, the first at `first` x the simulated goodput; None when the search is over."""
+        if len(self.points) >= ATTEMPTS:
+            return None
+        return following(self.sound, first * self.simulated_per_s)
+
+    @property
+    def done(self) -> bool:
+        """Whether the search is over."""
+        return self.next_rate() is None
 
     @property
     def goodput_per_s(self) -> float | None:
