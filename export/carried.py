@@ -21,6 +21,7 @@ SOURCES = tuple(
         "batch_policy.py",
         "policy_settings.py",
         "policy_loop.py",
+        "policy_metrics.py",
     )
 )
 BACKENDS = Path(__file__).resolve().parents[1] / "serve" / "backends"

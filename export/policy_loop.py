@@ -5,7 +5,7 @@ arrived, and what it hands over it hands over once. So `execute` takes requests 
 the time and returns None; one thread runs the batches that the policy chooses, and another one sends the answers of a
 batch, 0.1 to 0.3 ms each, while the next one runs. A model with one answer per request may do that (Triton 24.10).
 
-    self._loop = PolicyLoop(settings, policy, self.answers, args, pb_utils)  # in initialize
+    self._loop = PolicyLoop(settings, policy, self.answers, args, pb_utils, metrics)  # in initialize
     return self._loop.take(requests)  # in execute
 """
 
@@ -29,7 +29,6 @@ SEND_MEMORY = 0.1
 BATCHES_AHEAD = 2
 """Batches that may run before the answers of the first are sent: of a quick model sending takes longer than running."""
 END_S = 5.0
-LABELS = {"model": "name", "version": "version", "instance": "instance_name"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,8 +61,8 @@ class Batch:
 class PolicyLoop:
     """Runs what `policy` chooses with `run`, which gives one response for each request, in order.
 
-    `settings` is a `policy_settings.PolicySettings`, `policy` a `batch_policy.Policy`, `triton` Triton's own module and
-    `args` what it gives to `initialize`.
+    `settings` is a `policy_settings.PolicySettings`, `policy` a `batch_policy.Policy`, `triton` Triton's own module,
+    `args` what it gives to `initialize`, `metrics` a `policy_metrics.PolicyMetrics` where the server has metrics.
     """
 
     def __init__(
@@ -73,6 +72,7 @@ class PolicyLoop:
         run: Callable[[Sequence[Any]], Sequence[Any]],
         args: Mapping[str, str],
         triton: Any,
+        metrics: Any = None,
     ) -> None:
         config = json.loads(args["model_config"])
         self._name = args["model_instance_name"]
@@ -91,7 +91,7 @@ class PolicyLoop:
         self._ahead = threading.Semaphore(BATCHES_AHEAD)
         # A request stands for its refusal.
         self._answers: SimpleQueue[Batch | Entry | None] = SimpleQueue()
-        self._metrics = _metrics(triton, args, settings)
+        self._metrics = metrics
         self._threads = [threading.Thread(target=one, daemon=True) for one in (self._run_all, self._send_all)]
         for thread in self._threads:
             thread.start()
@@ -164,13 +164,17 @@ class PolicyLoop:
             self._send(entry, self._error(text, "INTERNAL"))
 
     def _choose(self) -> tuple[list[Entry], list[Entry]] | None:
-        """Requests to run and requests to refuse; waits for some, None at the end."""
+        """Requests to run and requests to refuse, if any; waits for some, None at the end."""
         with self._changed:
             while not (self._waiting or self._ended):
                 self._changed.wait()
             if not self._waiting:
                 return None
-            choice = self._policy.choose(self._waiting, time.monotonic())
+            now = time.monotonic()
+            choice = self._policy.choose(self._waiting, now)
+            if not (choice.take or choice.drop):
+                self._changed.wait(max(0.0, choice.until - now))
+                return [], []
             taken, dropped = ([self._waiting[index] for index in part] for part in (choice.take, choice.drop))
             gone = {*choice.take, *choice.drop}
             self._waiting = [entry for index, entry in enumerate(self._waiting) if index not in gone]
@@ -245,55 +249,8 @@ class PolicyLoop:
         )
         self._send(entry, self._error(text, "UNAVAILABLE"))
         if self._metrics:
-            self._metrics.refused(1)
+            self._metrics.refused()
 
     def _error(self, text: str, code: str) -> Any:
         error = self._triton.TritonError
         return self._triton.InferenceResponse(error=error(text, getattr(error, code)))
-
-
-class Metrics:
-    """What a policy did, on the server's /metrics; `batch_policy_rows` counts batches and rows as Triton cannot.
-
-    Its own statistics see the requests being taken over: batches of its batcher's sizes, in next to no time.
-    """
-
-    def __init__(self, family: Any, labels: Mapping[str, str], settings: Any) -> None:
-        self._slo_s = settings.slo_s
-        self._families: list[Any] = []  # a family that is collected takes its metrics with it
-
-        def metric(name: str, kind: str, description: str, **extra: Any) -> Any:
-            self._families.append(family(name=name, description=description, kind=getattr(family, kind)))
-            return self._families[-1].Metric(labels=dict(labels), **extra)
-
-        sizes = [2**power for power in range(settings.max_rows.bit_length())]
-        self._cap = metric("batch_policy_cap_rows", "GAUGE", "Rows that a batch may have now")
-        self._rows = metric("batch_policy_rows", "HISTOGRAM", "Rows of each batch", buckets=sizes)
-        self._slow = metric("batch_policy_slow_batches_total", "COUNTER", "Batches that took longer than slo_ms")
-        self._late = metric("batch_policy_late_requests_total", "COUNTER", "Requests answered after they were due")
-        self._dropped = metric(
-            "batch_policy_dropped_requests_total", "COUNTER", "Requests refused as too late to answer"
-        )
-
-    def ran(self, rows: int, seconds: float, late: int, cap: float) -> None:
-        """Count a batch; 25 us for each metric."""
-        self._cap.set(cap)
-        self._rows.observe(rows)
-        if seconds > self._slo_s:
-            self._slow.increment(1)
-        if late:
-            self._late.increment(late)
-
-    def refused(self, requests: int) -> None:
-        """Count requests that were not run."""
-        self._dropped.increment(requests)
-
-
-def _metrics(triton: Any, args: Mapping[str, str], settings: Any) -> Metrics | None:
-    """None on a server without metrics."""
-    labels = {label: args[f"model_{key}"] for label, key in LABELS.items()}
-    try:
-        return Metrics(triton.MetricFamily, labels, settings)
-    except triton.TritonModelException as error:
-        triton.Logger.log_warn(f"the batches of '{args['model_name']}' are not counted: {error}")
-        return None

@@ -186,3 +186,21 @@ def test_what_no_policy_may_do(waiting: Sequence[Waiting], mode: str, seed: int)
             policy.observe(sum(rows), curve(sum(rows)))
             now += curve(sum(rows)) * draw.choice([1, 1, 3])
         left = [one for index, one in enumerate(left) if index not in named]
+
+
+def test_a_batch_that_could_be_larger_waits_a_moment() -> None:
+    """A tenth of one row's 20.5 ms, unless the batch is full, its deadline near or its oldest request that old."""
+    policy = Deadline(max_rows=4, pause=0.1)
+    for rows in (1, 4, 2):
+        policy.observe(rows, curve(rows))
+    fresh = Waiting(rows=1, arrived=1.0, deadline=1.05)
+    waits = policy.choose([fresh], 1.0)
+    assert waits == Choice(take=(), drop=[], until=waits.until)
+    assert waits.until == pytest.approx(1.00205, abs=1e-5)
+    assert policy.choose([fresh], 1.0021).take == [0]
+    assert policy.choose([fresh] * 4, 1.0).take == [0, 1, 2, 3]
+    assert policy.choose([fresh, Waiting(rows=4, arrived=1.0, deadline=1.05)], 1.0).take == [0]
+    assert policy.choose([Waiting(rows=1, arrived=1.0, deadline=1.0225)], 1.0).take == [0]
+    late = Waiting(rows=1, arrived=0.9, deadline=0.95)
+    assert policy.choose([late, fresh], 1.0).drop == [0]
+    assert policy.choose([late, fresh], 1.0).until > 1.0

@@ -8,7 +8,7 @@ from export.batch_policy import Aimd, All, Deadline, create
 from export.policy_settings import KEYS, MODES, PolicyError, PolicySettings
 
 
-def config(max_batch_size: int = 8, **values: str) -> dict[str, Any]:
+def config(max_batch_size: int = 8, /, **values: str) -> dict[str, Any]:
     parameters = {key: {"string_value": value} for key, value in values.items()}
     return {"name": "m", "max_batch_size": max_batch_size, "parameters": parameters}
 

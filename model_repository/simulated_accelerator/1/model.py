@@ -12,6 +12,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 from batch_policy import create
 from policy_loop import PolicyLoop
+from policy_metrics import PolicyMetrics
 from policy_settings import PolicyError, PolicySettings
 
 
@@ -31,7 +32,10 @@ class TritonPythonModel:
             settings = PolicySettings.of(config)
         except PolicyError as error:
             raise pb_utils.TritonModelException(str(error)) from error
-        self._loop = settings and PolicyLoop(settings, create(settings), self._answers, args, pb_utils)
+        self._loop: PolicyLoop | None = None
+        if settings:
+            metrics = PolicyMetrics.of(settings, args, pb_utils)
+            self._loop = PolicyLoop(settings, create(settings), self._answers, args, pb_utils, metrics)
 
     def execute(self, requests: Sequence[Any]) -> list[Any] | None:
         """Answer every request of the batch, now or in batches of the policy's."""

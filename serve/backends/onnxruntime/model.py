@@ -19,6 +19,7 @@ from executor import Answer, Executor, isolate
 from gather import Tensors
 from padding import Padding, Run
 from policy_loop import PolicyLoop
+from policy_metrics import PolicyMetrics
 from policy_settings import PolicySettings
 from server_options import backend_options, default_max_batch_size
 from text import to_text
@@ -70,7 +71,10 @@ class TritonPythonModel:
         self._read = _reader(config["input"], [tensor.name for tensor in opened.get_inputs()])
         self._maker = _maker(config["output"])
         self._kept: Any = None
-        self._loop = policy and PolicyLoop(policy, create(policy), self._answers, args, pb_utils)
+        self._loop: PolicyLoop | None = None
+        if policy:
+            metrics = PolicyMetrics.of(policy, args, pb_utils)
+            self._loop = PolicyLoop(policy, create(policy), self._answers, args, pb_utils, metrics)
         gc.collect()
         gc.freeze()  # a full collection would walk all of onnxruntime's and numpy's objects in the middle of a batch
 

@@ -135,15 +135,15 @@ def a_target_has_a_policy(config: Configuration) -> Iterator[Found]:
 
 @rule(
     "P545",
-    Severity.WARNING,
+    Severity.INFO,
     bad=Example(f"{DEADLINE}\ninstance_group [ {{ count: 2 kind: KIND_CPU }} ]"),
     good=Example(f"{DEADLINE}\ninstance_group [ {{ count: 1 kind: KIND_CPU }} ]"),
 )
 def a_policy_has_one_instance(config: Configuration) -> Iterator[Found]:
-    """A batch policy on several instances of one device.
+    """A batch policy on several instances.
 
-    Each instance takes requests over at once, so each has a queue of its own: a request may wait for one instance while
-    another is idle, and batches are smaller than from one queue.
+    Each instance takes requests over at once, so each has a queue of its own, and a request may wait for one instance
+    while another is idle. Measured: where Triton hands requests out in turn, in a closed loop, nothing is lost.
 
     Source: serve/backends/onnxruntime/README.md.
     Fix: count: 1, and let the policy make larger batches.
