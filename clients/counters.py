@@ -4,9 +4,10 @@ Triton counts per request for durations (each request is charged the whole execu
 inferences, and per execution for batch sizes.
 """
 
+import contextlib
 import itertools
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
 import tritonclient.grpc as triton
@@ -21,7 +22,8 @@ class Counters:
     """Totals since the model was loaded, or a difference of two such totals.
 
     `*_ns` are sums over successful requests; `batches` maps rows of an execution to the number of such executions,
-    `batches_ns` to the time they spent in compute.
+    `batches_ns` to the time they spent in compute, `batches_input_ns` and `batches_output_ns` to what went before and
+    after it (empty in records of before these were read).
     """
 
     requests: int
@@ -34,16 +36,29 @@ class Counters:
     compute_output_ns: int
     batches: Mapping[int, int]
     batches_ns: Mapping[int, int]
+    batches_input_ns: Mapping[int, int] = field(default_factory=dict)
+    batches_output_ns: Mapping[int, int] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, url: str, model: str) -> Self:
+    def read(cls, url: str, model: str) -> "Counters":
         """Ask the server at `host:port` (gRPC); raises `RequestFailedError`."""
-        try:
-            with triton.InferenceServerClient(url, channel_args=channel_arguments(url)) as client:
-                found = client.get_inference_statistics(model).model_stats
-        except InferenceServerException as error:
-            raise RequestFailedError(f"{url}: no statistics for '{model}': {error}") from error
-        return sum((cls.of(one) for one in found[1:]), cls.of(found[0]))
+        with cls.reader(url, model) as read:
+            return read()
+
+    @classmethod
+    @contextlib.contextmanager
+    def reader(cls, url: str, model: str) -> "Iterator[Callable[[], Counters]]":
+        """Ask again and again over one connection, for those who poll; each call raises `RequestFailedError`."""
+        with triton.InferenceServerClient(url, channel_args=channel_arguments(url)) as client:
+
+            def read() -> "Counters":
+                try:
+                    found = client.get_inference_statistics(model).model_stats
+                except InferenceServerException as error:
+                    raise RequestFailedError(f"{url}: no statistics for '{model}': {error}") from error
+                return sum((cls.of(one) for one in found[1:]), cls.of(found[0]))
+
+            yield read
 
     @classmethod
     def of(cls, model: "triton.service_pb2.ModelStatistics") -> Self:
@@ -60,12 +75,14 @@ class Counters:
             compute_output_ns=stats.compute_output.ns,
             batches={batch.batch_size: batch.compute_infer.count for batch in model.batch_stats},
             batches_ns={batch.batch_size: batch.compute_infer.ns for batch in model.batch_stats},
+            batches_input_ns={batch.batch_size: batch.compute_input.ns for batch in model.batch_stats},
+            batches_output_ns={batch.batch_size: batch.compute_output.ns for batch in model.batch_stats},
         )
 
     @classmethod
     def none(cls) -> Self:
         """Nothing counted."""
-        values: dict[str, Any] = {field.name: 0 if field.type is int else {} for field in fields(cls)}
+        values: dict[str, Any] = {one.name: 0 if one.type is int else {} for one in fields(cls)}
         return cls(**values)
 
     def since(self, earlier: Self | None) -> Self:
@@ -86,19 +103,26 @@ class Counters:
         return self._combine(other, -1)
 
     def _combine(self, other: Self, sign: int) -> Self:
-        numbers = {
-            name: value + sign * getattr(other, name) for name, value in vars(self).items() if isinstance(value, int)
-        }
-        return type(self)(
-            **numbers,
-            batches=_merge(self.batches, other.batches, sign),
-            batches_ns=_merge(self.batches_ns, other.batches_ns, sign),
-        )
+        combined: dict[str, Any] = {}
+        for name, value in vars(self).items():
+            others = getattr(other, name)
+            combined[name] = value + sign * others if isinstance(value, int) else _merge(value, others, sign)
+        return type(self)(**combined)
 
     @property
     def rows_per_execution(self) -> float:
         """Mean rows that ran together; 0 when nothing ran."""
         return self.rows / self.executions if self.executions else 0.0
+
+    def execution_ns(self, rows: int) -> int:
+        """Time of all executions of so many rows together, from their start to their last answer."""
+        parts = (self.batches_input_ns, self.batches_ns, self.batches_output_ns)
+        return sum(part.get(rows, 0) for part in parts)
+
+    @property
+    def busy_ns(self) -> int:
+        """Time of all executions together, over all instances."""
+        return sum(map(self.execution_ns, self.batches))
 
     def per_request_us(self, total_ns: int) -> float:
         """A sum over requests as microseconds per request; 0 when there was none."""

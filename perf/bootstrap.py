@@ -103,9 +103,10 @@ def series(
     with np.errstate(divide="ignore", invalid="ignore"):
         values = [np.log(statistic(side)) for side in sides]
         found = [np.log(_blocks(side, statistic, rng)) for side in sides]
-    outer = (1 - level) / 2
+        # Infinite over infinite is no number, and no interval has an end then.
+        value, ratios = float(values[0] - values[1]), found[0] - found[1]
     count = min(map(len, sides))
-    return _interval(float(values[0] - values[1]), found[0] - found[1], outer, level, count, "percentile, blocks")
+    return _interval(value, ratios, (1 - level) / 2, level, count, "percentile, blocks")
 
 
 def percentile(percent: float) -> Statistic:
@@ -171,7 +172,7 @@ def _expanded(level: float, freedom: float, factor: float) -> float:
 
 def student(probability: float, freedom: float) -> float:
     """Quantile of Student's t: with t = sqrt(freedom) tan(angle), the density is that of cos^(freedom - 1) angles."""
-    angles = np.linspace(-np.pi / 2, np.pi / 2, 200_001)
+    angles = np.linspace(-np.pi / 2, np.pi / 2, 20_001)
     density = np.cos(angles) ** (freedom - 1)
     area = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2)])
     return math.sqrt(freedom) * math.tan(float(np.interp(probability, area / area[-1], angles)))

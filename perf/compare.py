@@ -78,11 +78,10 @@ def _text(ratio: Interval) -> str:
 
 
 def _remark(line: Line) -> str:
-    ratio = line.ratio
-    said = f"{ratio.count} {'run' if ratio.count == 1 else 'runs'} of each; {ratio.method}"
-    if 1 < ratio.count < LEAST:
+    said = f"{line.runs} {'run' if line.runs == 1 else 'runs'} of each; {line.ratio.method}"
+    if 1 < line.runs < LEAST:
         said += f"; {LEAST} of each, measured in turn, would tell more"
-    if line.noise is None and ratio.count == 1:
+    if line.noise is None and line.runs == 1:
         said += f"; what changes from run to run is not in it, so nothing under {line.floor:.0%} counts"
     if line.noise is not None and line.noise.tells:
         said += f"; A differs from itself ({line.quantity} {line.noise}): something else than A and B was at work"

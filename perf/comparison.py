@@ -33,7 +33,8 @@ class Quantity:
 class Line:
     """One quantity under one load: medians of both sides, B / A, and the same of A's second runs / A.
 
-    `floor` is the difference that two runs of one thing show here, so nothing below it counts.
+    `floor` is the difference that two runs of one thing show here, so nothing below it counts. `runs` is how many the
+    side has that has fewer.
     """
 
     model: str
@@ -47,6 +48,7 @@ class Line:
     ratio: Interval
     noise: Interval | None
     floor: float
+    runs: int
 
     @property
     def gained(self) -> float:
@@ -113,6 +115,7 @@ def _line(quantity: Quantity, old: Sequence[Run], new: Sequence[Run], again: Seq
         ratio=ratio,
         noise=noise,
         floor=floor,
+        runs=min(len(old), len(new)),
     )
 
 

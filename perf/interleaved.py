@@ -1,7 +1,7 @@
 """Several candidates in turn, A B A B, and the first once more as A' in every round: what two of the same differ by."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,60 +17,59 @@ from perf.trial import serving
 
 # A server that is started for each of its trials, or one that stays.
 Opened = Callable[[], contextlib.AbstractContextManager[Running]]
-Measure = Callable[[Running, Candidate, str, int], Trial]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lane:
-    """A candidate, the stage that its trials are of, and how to come by a server that runs with it."""
+    """A configuration by its name, the stage that its trials are of, and how to come by a server that runs with it."""
 
+    name: str
     candidate: Candidate
     stage: str
     opened: Opened
 
 
+Measure = Callable[[Running, Lane, int], Trial]
+
+
 @contextlib.contextmanager
 def lanes(
     model: str,
-    config: ModelConfig,
-    candidates: Sequence[Candidate],
+    configs: Mapping[str, ModelConfig],
     *,
     stage: str,
-    config_name: str | None = None,
     repository: Path = REPOSITORY,
     together: bool = True,
-    noise: bool = True,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Sequence[Lane]]:
-    """A lane for each candidate, and with `noise` one more for the first, of that stage, with a server of its own.
+    """A lane for each configuration, and one more for the first, of the stage `noise`, with a server of its own.
 
     All servers run side by side and one is loaded at a time: one that has nothing to do takes no core, while one that
-    starts takes a core for seconds and comes up differently. Where the models do not fit into the memory together,
-    `together` false starts a server for each trial.
+    starts takes some and comes up differently. Where the models do not fit into the memory together, `together` false
+    starts a server for each trial. The models that this one calls are as their own configuration has them.
     """
-    wanted = [(candidate, stage) for candidate in candidates] + [(candidates[0], NOISE)] * noise
+    first = next(iter(configs))
     with contextlib.ExitStack() as held:
 
-        def lane(candidate: Candidate, stage: str) -> Lane:
-            changed = candidate.apply(config)
-
+        def lane(name: str, stage: str) -> Lane:
             def fresh() -> contextlib.AbstractContextManager[Running]:
-                return serving(model, changed, config_name=config_name, repository=repository, progress=progress)
+                return serving(model, configs[name], repository=repository, progress=progress)
 
+            candidate = Candidate.of(configs[name])
             if not together:
-                return Lane(candidate=candidate, stage=stage, opened=fresh)
+                return Lane(name=name, candidate=candidate, stage=stage, opened=fresh)
             server = held.enter_context(fresh())
-            return Lane(candidate=candidate, stage=stage, opened=lambda: contextlib.nullcontext(server))
+            return Lane(name=name, candidate=candidate, stage=stage, opened=lambda: contextlib.nullcontext(server))
 
-        yield [lane(*one) for one in wanted]
+        yield [*(lane(name, stage) for name in configs), lane(first, NOISE)]
 
 
-def interleaved(lanes: Sequence[Lane], rounds: int, measure: Measure) -> Iterator[Trial]:
-    """One trial of each lane in their order, `rounds` times; the last argument of `measure` is the round, from 1."""
-    for number in range(1, rounds + 1):
+def interleaved(lanes: Sequence[Lane], rounds: Iterable[int], measure: Measure) -> Iterator[Trial]:
+    """One trial of each lane in their order, in each of the `rounds`, whose number `measure` gets last."""
+    for number in rounds:
         for lane in lanes:
             with lane.opened() as server:
-                yield measure(server, lane.candidate, lane.stage, number)
+                yield measure(server, lane, number)
 
 
 def gain(new: Sequence[Trial], old: Sequence[Trial], quantity: Callable[[Trial], float]) -> Interval:

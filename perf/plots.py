@@ -10,9 +10,11 @@ from pathlib import Path
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator, MultipleLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from perf.batch_bars import batch_bars
 from perf.drawing import COLOURS, GREY, INK, NARROW, PAPER, SHAPES, STYLE, WIDE, plain, png, svg
+from perf.stacked import stacked
 from perf.summary import BASELINE, Comparison, Ratio, Row, Stages
 
 STAGES = {
@@ -94,21 +96,8 @@ def batches(comparison: Comparison) -> Figure | None:
     rows = [row for row in found if row is not None and row.batches]
     if not rows:
         return None
-    figure = Figure(figsize=NARROW, layout="constrained")
-    panels = figure.subplots(len(rows), 1, sharex=True, squeeze=False)[:, 0]
-    largest = max(size for row in rows for size in row.batches)
-    for axes, row in zip(panels, rows, strict=True):
-        total = sum(size * count for size, count in row.batches.items())
-        shares = [100 * size * count / total for size, count in row.batches.items()]
-        axes.bar(list(row.batches), shares, width=max(0.8, largest / 90), color=_colour(comparison, row.config_name))
-        axes.set_title(row.config_name, loc="left", fontsize=11, pad=3)
-        plain(axes)
-        axes.set(xlim=(0.25, largest + 0.75), ylim=(0, min(105, 1.2 * max(shares))))
-        axes.yaxis.set_major_locator(MultipleLocator(50) if max(shares) > 50 else MaxNLocator(3, integer=True))
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    panels[-1].set_xlabel(f"rows in one execution, at concurrency {rows[0].load.concurrency}")
-    figure.supylabel("% of rows", fontsize=11)
-    return figure
+    panels = [(row.config_name, row.batches, _colour(comparison, row.config_name)) for row in rows]
+    return batch_bars(panels, f"rows in one execution, at concurrency {rows[0].load.concurrency}")
 
 
 def stages(comparison: Comparison) -> Figure | None:
@@ -191,15 +180,9 @@ def _over_baseline(row: Row) -> Ratio | None:
 
 
 def _stack(axes: Axes, rows: list[Row]) -> None:
-    names = [row.config_name for row in rows]
-    left = [0.0] * len(rows)
-    for label, (field, colour) in STAGES.items():
-        values = [_stage_ms(row.stages, field) for row in rows]
-        axes.barh(names, values, left=left, height=0.62, color=colour, label=label)
-        left = [start + value for start, value in zip(left, values, strict=True)]
-    plain(axes, "x")
-    axes.set(xlabel="ms per request (mean)", xlim=(0, max(left) * 1.04 or 1))
-    axes.invert_yaxis()
+    parts = {label: [_stage_ms(row.stages, field) for row in rows] for label, (field, _) in STAGES.items()}
+    stacked(axes, [row.config_name for row in rows], parts, {label: colour for label, (_, colour) in STAGES.items()})
+    axes.set_xlabel("ms per request (mean)")
 
 
 def _stage_ms(of: Stages, field: str) -> float:

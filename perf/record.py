@@ -142,6 +142,11 @@ def write(entry: Record | Ceiling, folder: Path) -> Path:
     """Write one file, whole or not at all."""
     name = entry.point.file_name if isinstance(entry, Record) else entry.file_name
     content = {"format": FORMAT, "kind": type(entry).__name__.lower(), **dataclasses.asdict(entry)}
+    return write_json(name, content, folder)
+
+
+def write_json(name: str, content: Mapping[str, object], folder: Path) -> Path:
+    """Write one file, whole or not at all; raises `RecordError` for a folder that cannot be written to."""
     draft = folder / f".{name}.draft"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -179,23 +184,32 @@ def _build(kind: type[Any], content: dict[str, Any]) -> Any:
                 "rows_per_s": {int(rows): tuple(values) for rows, values in content["rows_per_s"].items()},
             }
         )
-    point, measured = content["point"], content["measured"]
+    point = content["point"]
     load = point["load"]
     shapes = tuple((name, tuple(dims)) for name, dims in load["shapes"])
     return Record(
         point=Point(**point | {"load": Load(**load | {"shapes": shapes}), "machine": Machine(**point["machine"])}),
         started_at=content["started_at"],
         command=tuple(content["command"]),
-        measured=Measured(**measured | {"windows": tuple(Window(**window) for window in measured["windows"])}),
-        before=_counters(content["before"]),
-        after=_counters(content["after"]),
+        measured=measured(content["measured"]),
+        before=counters(content["before"]),
+        after=counters(content["after"]),
         wasted=content.get("wasted"),
     )
 
 
-def _counters(content: dict[str, Any]) -> Counters:
-    maps = {name: {int(size): value for size, value in content[name].items()} for name in ("batches", "batches_ns")}
-    return Counters(**content | maps)
+def measured(content: dict[str, Any]) -> Measured:
+    """What the client saw, as JSON holds it."""
+    return Measured(**content | {"windows": tuple(Window(**window) for window in content["windows"])})
+
+
+def counters(content: dict[str, Any]) -> Counters:
+    """Counters as JSON holds them, whose keys are texts."""
+    totals: dict[str, Any] = {
+        name: {int(size): count for size, count in value.items()} if isinstance(value, dict) else value
+        for name, value in content.items()
+    }
+    return Counters(**totals)
 
 
 class Store:

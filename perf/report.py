@@ -1,6 +1,7 @@
 """Tables, figures and one page from a folder of records; nothing is measured and nothing else is read.
 
 `python -m perf.report perf/results/demo` prints the tables and writes summary.csv and report.html beside the records.
+A folder with the record of a study (`perf.tune`) gets the study's page, its figures as PNG and their values as JSON.
 """
 
 import csv
@@ -20,11 +21,13 @@ from perf.marks import LITTLE_LIMIT, SPREAD_LIMIT, percent
 from perf.page import render, write
 from perf.plots import plots, save_png
 from perf.record import Ceiling, Load, Point, Record, read
+from perf.study import is_study
+from perf.study_report.program import STUDY_FORMATS, report_studies
 from perf.summary import Comparison, Row, compare
 from perf.table import filled, markdown, table
 from perf.verdict import sentences
 
-FORMATS = ("table", "csv", "html", "png", "markdown")
+FORMATS = ("table", "csv", "html", "png", "markdown", "json")
 DEFAULT = ("table", "csv", "html")
 
 
@@ -189,14 +192,21 @@ def main(argv: list[str] | None = None) -> int:
     parser = program_parser("python -m perf.report", __doc__, example="perf/results/demo --format table")
     parser.add_argument("folder", type=Path, help="folder of records")
     parser.add_argument("--out", type=Path, help="where to write (default: the folder of the records)")
-    parser.add_argument("--format", choices=(*FORMATS, "all"), default="all", help="default: table, csv and html")
+    parser.add_argument(
+        "--format", choices=(*FORMATS, "all"), default="all", help="default: table, csv, html; a study: all"
+    )
     arguments = parser.parse_args(argv)
-    wanted = DEFAULT if arguments.format == "all" else (arguments.format,)
-    return guarded(lambda: report(arguments.folder, arguments.out or arguments.folder, wanted))
+    out, wanted = arguments.out or arguments.folder, () if arguments.format == "all" else (arguments.format,)
+    studies = [path for path in sorted(arguments.folder.glob("*.json")) if is_study(path)]
+    if studies:
+        return guarded(lambda: report_studies(studies, out, wanted or STUDY_FORMATS, terminal()))
+    return guarded(lambda: report(arguments.folder, out, wanted or DEFAULT))
 
 
 def report(folder: Path, out: Path, wanted: Sequence[str]) -> None:
     """Print what is for the terminal and write what is for files."""
+    if "json" in wanted:
+        raise ReportError(f"{folder}: holds no study, and only its figures are written as JSON. Take --format csv.")
     console, summary = terminal(), summarise(folder)
     if "table" in wanted:
         print_tables(console, summary)

@@ -13,7 +13,7 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from clients.fleet.load import Load
-from perf import bootstrap, record
+from perf import bootstrap, record, round_record
 from perf.candidate import Candidate
 from perf.record import Record, RecordError
 from perf.study import AGAINST, FINAL, NOISE, Study, Trial, is_study
@@ -58,7 +58,7 @@ def read(text: str) -> Runs:
     if not path.exists():
         before, _, name = text.rpartition(":")
         path = Path(before)
-    if not path.exists() or not text:
+    if not path.exists() or path == Path():
         raise RecordError(f"{text}: no such file or folder. Name records, for example perf/results/demo:dynamic.")
     if path.is_file() and is_study(path):
         return of_study(path)[1]
@@ -88,20 +88,22 @@ def of_study(path: Path) -> tuple[Runs, Runs]:
 
 
 def _trials(study: Study, trials: Sequence[Trial]) -> tuple[Run, ...]:
-    return tuple(
-        Run(
-            model=study.model,
-            config=str(trial.candidate),
-            name=study.config_name,
-            load=trial.load,
-            started_at=datetime.fromisoformat(trial.started_at),
-            seconds=trial.seconds,
-            throughput_rows_per_s=trial.throughput_rows_per_s,
-            **_percentiles(trial.latencies_us),
-            latencies_us=trial.latencies_us,
-            due_s=trial.due_s,
-        )
-        for trial in trials
+    return tuple(of_trial(trial, study.model, study.config_name) for trial in trials)
+
+
+def of_trial(trial: Trial, model: str, name: str, rows: int = 1) -> Run:
+    """One trial of a model with the configuration of that name, of requests of `rows` rows."""
+    return Run(
+        model=model,
+        config=str(trial.candidate),
+        name=name,
+        load=trial.load if rows == 1 else f"{trial.load} x {rows} rows",
+        started_at=datetime.fromisoformat(trial.started_at),
+        seconds=trial.seconds,
+        throughput_rows_per_s=trial.throughput_rows_per_s,
+        **_percentiles(trial.latencies_us),
+        latencies_us=trial.latencies_us,
+        due_s=trial.due_s,
     )
 
 
@@ -113,6 +115,9 @@ def _of_file(path: Path) -> Iterator[Run]:
         raise RecordError(f"{path}: not a record ({error}). Remove it or name others.") from error
     if kind == "fleet":
         yield _of_fleet(path, content)
+    elif kind == round_record.KIND:
+        slot, trial = round_record.read(path)
+        yield of_trial(trial, slot.model, slot.side, slot.rows)
     elif kind == "study":
         yield from of_study(path)[1].runs
     elif isinstance(found := record.load(path), Record):

@@ -16,6 +16,7 @@ from clients.fleet.sla import Sla as Sla
 from clients.machine import Machine
 from export.terminal import Mistake
 from perf.candidate import Candidate
+from perf.record import counters
 
 FORMAT = 1
 KIND = "study"
@@ -32,7 +33,8 @@ class Prediction:
     """What the simulation says of one candidate under the study's load. Latencies are the client's, of requests.
 
     `percentiles_ms` holds 50, 90, 95 and 99; `late` is the share of requests over the SLA; `sizes` maps rows of an
-    execution to how many there were; `queue_share` is queue time over latency; `busy` the instances' mean utilisation.
+    execution to how many there were; `queue_share` is queue time over latency; `busy` the instances' mean utilisation;
+    `queue_ms` the mean queue time of the requests within one percentile of each of `percentiles_ms`.
     """
 
     candidate: Candidate
@@ -44,6 +46,7 @@ class Prediction:
     queue_share: float
     busy: float
     sizes: Mapping[int, int]
+    queue_ms: Mapping[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,10 +134,9 @@ class Study:
     def write(self, path: Path) -> Path:
         """Write one file, whole or not at all; raises `StudyError` where the folder cannot be written to."""
         content = {"format": FORMAT, "kind": KIND, **asdict(self)}
-        content["trials"] = [
-            one | {"latencies_us": [us if math.isfinite(us) else None for us in one["latencies_us"]]}
-            for one in content["trials"]
-        ]
+        content["trials"] = [trial_content(one) for one in self.trials]
+        for one in content["predictions"]:
+            one["percentiles_ms"] = {percent: _finite(ms) for percent, ms in one["percentiles_ms"].items()}
         draft = path.with_name(f".{path.name}.draft")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -176,6 +178,15 @@ def _lines(content: Mapping[str, object]) -> Iterator[str]:
         yield f" {json.dumps(name)}: {text}"
 
 
+def _finite(value: float) -> float | None:
+    """JSON has no infinity: what was never answered is null."""
+    return value if math.isfinite(value) else None
+
+
+def _read(value: float | None) -> float:
+    return math.inf if value is None else value
+
+
 def _study(content: dict[str, Any]) -> dict[str, Any]:
     return content | {
         "sla": Sla(**content["sla"]),
@@ -186,7 +197,7 @@ def _study(content: dict[str, Any]) -> dict[str, Any]:
         "space": {name: tuple(values) for name, values in content["space"].items()},
         "profiles": tuple(content["profiles"]),
         "predictions": tuple(_prediction(one) for one in content["predictions"]),
-        "trials": tuple(_trial(one) for one in content["trials"]),
+        "trials": tuple(trial_of(one) for one in content["trials"]),
         "steps": tuple(Step(**one) for one in content["steps"]),
     }
 
@@ -196,20 +207,31 @@ def _candidate(content: dict[str, Any]) -> Candidate:
 
 
 def _prediction(content: dict[str, Any]) -> Prediction:
-    maps = {name: {int(key): value for key, value in content[name].items()} for name in ("percentiles_ms", "sizes")}
-    return Prediction(**content | maps | {"candidate": _candidate(content["candidate"])})
+    return Prediction(
+        **content
+        | {
+            "candidate": _candidate(content["candidate"]),
+            "percentiles_ms": {int(percent): _read(ms) for percent, ms in content["percentiles_ms"].items()},
+            "sizes": {int(size): count for size, count in content["sizes"].items()},
+            "queue_ms": {int(percent): ms for percent, ms in content.get("queue_ms", {}).items()},
+        }
+    )
 
 
-def _trial(content: dict[str, Any]) -> Trial:
-    counted = content["counted"]
-    maps = {name: {int(size): value for size, value in counted[name].items()} for name in ("batches", "batches_ns")}
+def trial_content(trial: Trial) -> dict[str, Any]:
+    """A trial as JSON has it; what was not answered is null."""
+    return asdict(trial) | {"latencies_us": [_finite(us) for us in trial.latencies_us]}
+
+
+def trial_of(content: dict[str, Any]) -> Trial:
+    """The trial that JSON has; raises `KeyError`, `TypeError` or `ValueError` for one of another version."""
     return Trial(
         **content
         | {
             "candidate": _candidate(content["candidate"]),
-            "latencies_us": tuple(math.inf if us is None else us for us in content["latencies_us"]),
+            "latencies_us": tuple(map(_read, content["latencies_us"])),
             "due_s": tuple(content["due_s"]),
-            "counted": Counters(**counted | maps),
+            "counted": counters(content["counted"]),
             "command": tuple(content["command"]),
             "faults": tuple(content.get("faults", ())),
             "parts_us": {name: tuple(values) for name, values in content.get("parts_us", {}).items()},

@@ -37,6 +37,7 @@ class Traffic:
     cv2: float = 1.0
     trace: Path | None = None
     rows: int = 1
+    due_s: tuple[float, ...] = ()
 
     @classmethod
     def parse(cls, text: str, *, rows: int = 1) -> "Traffic":
@@ -78,8 +79,8 @@ class Traffic:
     def simulated(self, requests: int, *, turnaround: Time, seed: int = 0) -> Load:
         """So many requests for `serve.batcher`; a closed loop's clients send again `turnaround` ns after an answer."""
         if not self.open:
-            return ClosedLoop(self.clients, requests, self._request, turnaround=turnaround)
-        return Arrivals(list(self._arrivals(requests, seed)))
+            return ClosedLoop(self.clients, requests, self.request, turnaround=turnaround)
+        return Arrivals(list(self.arrivals(requests, seed)))
 
     def fleet(self, *, warm_up_s: float, duration_s: float, workers: int = 1, seed: int = 0) -> fleet.Load:
         """The same for `clients.fleet`; a closed loop's clients are spread evenly over at most `workers` processes."""
@@ -100,8 +101,11 @@ class Traffic:
             seed=seed,
         )
 
-    def _arrivals(self, requests: int, seed: int) -> Iterator[Request]:
-        if self.trace is not None:
+    def arrivals(self, requests: int, seed: int) -> Iterator[Request]:
+        """So many requests of an open loop, in order of time."""
+        if self.due_s:
+            times = np.array(self.due_s[:requests])
+        elif self.trace is not None:
             times = read_trace(self.trace)[:requests]
         elif self.pattern == "ramp":
             counts = np.cumsum(np.random.default_rng(seed).exponential(size=requests))
@@ -111,7 +115,8 @@ class Traffic:
             end = 1.2 * requests / self.rate_per_s + 10 * self.cv2 / self.rate_per_s
             times = drawn(self.pattern, self.rate_per_s, end, self.cv2, np.random.default_rng(seed))[:requests]
         for number, at in enumerate((times * NS).astype(np.int64).tolist(), 1):
-            yield self._request(number, 0, at)
+            yield self.request(number, 0, at)
 
-    def _request(self, number: int, client: int, at: Time) -> Request:
+    def request(self, number: int, client: int, at: Time) -> Request:
+        """One request of this load, due at `at` nanoseconds."""
         return Request(number=number, client=client, at=at, rows=self.rows)

@@ -21,7 +21,9 @@ from perf.study import Trial
 from perf.traffic import Traffic
 
 WARM_UP_S = 1.0
-# One process sends about 1,500 requests a second; two leave room, and more would take the server's cores.
+# A twentieth of the requests shows what the parts of the slow ones are, and costs the server a line each.
+TRACE_RATE = 20
+# One alone could itself be late at a high rate; more take cores that the server needs.
 WORKERS = 2
 
 
@@ -32,13 +34,14 @@ def serving(
     *,
     config_name: str | None = None,
     repository: Path = REPOSITORY,
+    trace_rate: int = TRACE_RATE,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Running]:
     """A server with `config` in place of the model's own, and the models that it calls as `config_name` has them.
 
-    Nothing is traced, so that it may be measured any number of times. Raises the launcher's errors.
+    It traces every `trace_rate`-th request, 0 none. Raises the launcher's errors.
     """
-    asked = Target(model=model, config_name=config_name, repository=repository, trace_rate=0)
+    asked = Target(model=model, config_name=config_name, repository=repository, trace_rate=trace_rate)
     with target.started(asked, config, progress) as server:
         yield server
 
@@ -127,4 +130,5 @@ class Meter:
             load_average=load_average,
             faults=tuple(result.faults),
             command=self.command,
+            parts_us=result.traced_us,
         )

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from clients.fleet.goal import Goal
 from clients.fleet.result import Sample
 from clients.fleet.sla import Sla, glance, judge, least
+from clients.fleet.table import verdict
 from clients.fleet.timings import FAILED, NOT_SENT, REQUEST, RIGHT, WRONG, Timings
 
 MS = 1_000_000
@@ -148,3 +149,18 @@ def test_the_confidence_left_for_the_end_is_said() -> None:
     looked = Goal(sla=SLA).judgement(sample, early=False)
     assert (looked.passed, looked.word) == (None, "cannot tell")
     assert looked.confidence == pytest.approx(0.992)
+    # 0.99^481 is the first power below 0.8 %.
+    assert 0.99**481 < 0.008 < 0.99**480
+    assert "with so many late ones 481 requests are needed to be sure of a pass at 99.2%" in verdict(
+        looked, late_sends=9
+    )
+    assert verdict(whole, late_sends=9) == (
+        "target p99 <= 50 ms: pass. 0 of 470 requests were late or not answered, which is sure at 99.0%."
+    )
+
+
+def test_a_miss_that_may_be_the_clients_own_is_said_to_be() -> None:
+    judged = Goal(sla=SLA).judgement(Sample(due_s=(0.0,) * 200, latencies_us=(60_000.0,) * 200), early=True)
+    assert "(3 were sent more than 1 ms late: it may be the clients, not the server)" in verdict(judged, late_sends=3)
+    assert "it may be the clients" not in verdict(judged, late_sends=2)
+    assert verdict(judged, late_sends=0).endswith("99.8% after any number of looks: the run ended early.")

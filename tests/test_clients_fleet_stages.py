@@ -9,7 +9,7 @@ from clients.counters import Counters
 from clients.fleet.load import Load
 from clients.fleet.result import LITTLE, Busy, Result, Sample, in_window, outcome
 from clients.fleet.scaling import Fit, fit
-from clients.fleet.stages import COUNTERS, REMAINDER, TRACES, Stages, stages
+from clients.fleet.stages import COUNTERS, REMAINDER, TRACES, Stages, stages, traced
 from clients.fleet.table import remarks
 from clients.fleet.timings import FAILED, NOT_SENT, REQUEST, RIGHT, WRONG, Timings
 from clients.fleet.traces import Trace
@@ -48,6 +48,8 @@ def trace(number: int, *, inside_ms: int = 43) -> Trace:
     start = 7_000_000 * MS  # another clock than the client's
     moments = {
         "QUEUE_START": start,
+        "COMPUTE_START": start + 10 * MS,
+        "COMPUTE_INPUT_END": start + 11 * MS,
         "COMPUTE_OUTPUT_START": start + (inside_ms - 2) * MS,
         "INFER_RESPONSE_COMPLETE": start + inside_ms * MS,
         "COMPUTE_END": start + (inside_ms + 1) * MS,
@@ -68,6 +70,26 @@ def test_each_stage_is_what_its_source_says() -> None:
     assert parts.holds is True
     assert {part.name: part.source for part in parts.parts}["network"] == TRACES
     assert [part.sample for part in parts.parts] == [10, 2, 10, 10, 10, 2, 10]
+
+
+def test_the_parts_of_a_traced_request_add_up_to_its_latency() -> None:
+    late = timings()
+    late["due"] -= 20 * MS
+    parts = traced(late, [trace(2), trace(7, inside_ms=20), trace(77)])
+    assert parts == {
+        "late send": (20_000, 20_000),
+        "client write": (1_000, 1_000),
+        "network": (7_000, 30_000),
+        "queue": (10_000, 10_000),
+        "batch gather": (1_000, 1_000),
+        "run": (30_000, 7_000),
+        "split": (2_000, 2_000),
+        "copy back": (2_000, 2_000),
+    }
+    assert [sum(values) for values in zip(*parts.values(), strict=True)] == [73_000, 73_000]
+    # A trace that was cut off tells nothing.
+    cut = Trace(model="m", request_id="0.2", moments={"QUEUE_START": 0, "INFER_RESPONSE_COMPLETE": 1})
+    assert traced(late, [cut]) == {}
 
 
 def test_the_sum_fails_when_counters_and_clients_disagree() -> None:
@@ -121,6 +143,7 @@ def result(measured: Timings, load: Load, window_ms: int) -> Result:
         load=load,
         outcome=outcome(measured, load, 0, window_ms * MS),
         stages=stages(measured, counters(), [trace(2)]),
+        traced_us={},
         counted=counters(),
         busy=Busy(clients_s=1.0, server_s=0.5, machine_s=1.0, wall_s=1.0, cores=2),
         errors={},

@@ -32,7 +32,7 @@ def stalled(repository: Path, load: Load) -> Result:
     trigger = repository / "trigger"
     body = STALLS.format(trigger=str(trigger), stall=STALL_S)
     python_model(repository, "staller", body)
-    fired = []
+    fired: list[float] = []
 
     def told(text: str, share: float) -> None:
         if text.startswith("measuring") and share > 0.3 and not fired:

@@ -18,6 +18,15 @@ def test_a_study_reads_back_equal_with_what_was_never_answered(tmp_path: Path) -
     assert [file.name for file in path.parent.iterdir()] == ["study.json"]
 
 
+def test_sizes_and_percentiles_read_back_as_numbers_also_where_nothing_was_answered(tmp_path: Path) -> None:
+    written = study()
+    never = replace(written.predictions[0], percentiles_ms={50: 1.5, 99: math.inf})
+    written = replace(written, predictions=(never, *written.predictions[1:]))
+    found = Study.read(written.write(tmp_path / "study.json"))
+    assert found.predictions[0].percentiles_ms == {50: 1.5, 99: math.inf}
+    assert found.trials[0].counted == written.trials[0].counted
+
+
 def test_infeasible_studies_read_back(tmp_path: Path) -> None:
     written = replace(study(), chosen=None, trials=(), predictions=(), steps=())
     assert Study.read(written.write(tmp_path / "s.json")) == written

@@ -38,7 +38,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def fleet(arguments: argparse.Namespace, command: tuple[str, ...], console: Console) -> int:
     """Measure, print, and write the record."""
-    target, load = _target(arguments), _load(arguments)
+    target, load, goal = _target(arguments), _load(arguments), _goal(arguments)
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as bar:
@@ -48,12 +48,13 @@ def fleet(arguments: argparse.Namespace, command: tuple[str, ...], console: Cons
             bar.update(task, description=text, completed=share)
 
         prepared: Pool | None = None
-        if _is_scaled(arguments.time_scale, target):
+        # A target is for the times as they are.
+        if arguments.p99_ms is None and _is_scaled(arguments.time_scale, target):
             prepared, factor = _scale(target, load, told, console)
             target = target.scaled(factor)
         with running(target, lambda text: told(text, 0.0)) as server:
             prepared = prepared or run.prepare(target, load, server, told)
-            result = run.run(target, load, server, prepared, told, _goal(arguments))
+            result = run.run(target, load, server, prepared, told, goal)
             config = server.config
     setting = Setting(
         model=target.model,

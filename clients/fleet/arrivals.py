@@ -55,7 +55,7 @@ def drawn(pattern: str, rate: float, end: float, cv2: float, rng: np.random.Gene
     if pattern == "constant":
         return np.arange(1, int(end * rate) + 1) / rate
     shape = 1.0 if pattern == "poisson" else 1.0 / cv2
-    parts: list[Times] = []
+    parts: list[Times] = [np.empty(0)]
     reached = 0.0
     while reached < end:
         gaps = rng.gamma(shape, 1.0 / (shape * rate), max(64, int(end * rate)))

@@ -12,7 +12,7 @@ from typing import Any
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from clients.fleet.result import Result, Sample
+from clients.fleet.result import Result
 from clients.machine import Machine, versions
 from export.terminal import Mistake
 
@@ -55,6 +55,7 @@ def write(result: Result, setting: Setting, folder: Path) -> Path:
         **asdict(result),
         "load": load,
         "sample": None,
+        "traced_us": None,
         "little": result.little,
         "stages_error": result.stages.error,
         "faults": result.faults,
@@ -67,15 +68,20 @@ def write(result: Result, setting: Setting, folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         files = (folder / f"{name}.r{repeat}.json" for repeat in itertools.count(1))
         draft = folder / f".{name}.draft"
-        draft.write_text(_text(content, result.sample))
+        draft.write_text(_text(content, result))
         return draft.rename(next(file for file in files if not file.exists()))
     except OSError as error:
         raise Mistake(f"{folder}: cannot be written to ({error.strerror}). Name another folder.") from error
 
 
-def _text(content: dict[str, Any], sample: Sample) -> str:
-    """JSON with the sample on two lines, however many requests it has; what was not answered is null."""
-    latencies = [latency if math.isfinite(latency) else None for latency in sample.latencies_us]
-    parts = {"due_s": sample.due_s, "latencies_us": latencies}
-    lines = ",\n".join(f'  "{name}": {json.dumps(values, separators=(",", ":"))}' for name, values in parts.items())
-    return json.dumps(content, indent=1).replace('"sample": null', f'"sample": {{\n{lines}\n }}', 1) + "\n"
+def _text(content: dict[str, Any], result: Result) -> str:
+    """JSON with one line for all values of a kind, however many requests; what was not answered is null."""
+    latencies = [latency if math.isfinite(latency) else None for latency in result.sample.latencies_us]
+    text = json.dumps(content, indent=1)
+    for name, parts in {
+        "sample": {"due_s": result.sample.due_s, "latencies_us": latencies},
+        "traced_us": result.traced_us,
+    }.items():
+        lines = ",\n".join(f'  "{part}": {json.dumps(values, separators=(",", ":"))}' for part, values in parts.items())
+        text = text.replace(f'"{name}": null', f'"{name}": {{\n{lines}\n }}', 1)
+    return text + "\n"

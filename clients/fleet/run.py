@@ -16,7 +16,7 @@ from clients.fleet.goal import Goal
 from clients.fleet.load import Load
 from clients.fleet.pool import Pool
 from clients.fleet.result import Busy, Result, Sample, in_window, outcome
-from clients.fleet.stages import stages
+from clients.fleet.stages import stages, traced
 from clients.fleet.target import Running, Target
 from clients.fleet.timings import NOT_SENT, RIGHT, WRONG, Timings
 from clients.fleet.worker import Job
@@ -52,8 +52,10 @@ def run(target: Target, load: Load, server: Running, prepared: Pool, told: Told,
     """Measure; Ctrl-C ends the window early and keeps what was measured until then, and so does a goal that is sure.
 
     A running server may be measured any number of times, with one pool for loads of as many processes, clients and
-    rows, but its trace holds the first run only.
+    rows.
     """
+    if server.trace_file is not None:
+        traces.start(server.url)
     jobs = _jobs(target, load, server, prepared)
     with crew(jobs) as members:
         members.await_ready(lambda text: told(text, 0.0))
@@ -70,6 +72,7 @@ def run(target: Target, load: Load, server: Running, prepared: Pool, told: Told,
         load=load,
         outcome=outcome(timings, load, window.first_ns, window.last_ns),
         stages=stages(answered, window.counted, seen),
+        traced_us=traced(answered, seen),
         counted=window.counted,
         busy=window.busy,
         errors=errors,
@@ -106,7 +109,7 @@ def prepare(target: Target, load: Load, server: Running, told: Told) -> Pool:
 
 
 def _jobs(target: Target, load: Load, server: Running, prepared: Pool) -> list[Job]:
-    due = arrivals(load) if load.open else None
+    due, number = arrivals(load) if load.open else None, time.monotonic_ns() // 1000
     return [
         Job(
             worker=worker,
@@ -118,6 +121,8 @@ def _jobs(target: Target, load: Load, server: Running, prepared: Pool) -> list[J
             tolerance=prepared.tolerance,
             count=load.share(worker),
             in_flight=load.in_flight,
+            # No two runs of a server have the same number, so that its traces tell them apart.
+            first=number,
             due_s=None if due is None else due[worker :: load.workers],
             in_flight_limit=-(-load.in_flight_limit // load.workers),
             niceness=0 if server.server is None else NICENESS,
@@ -142,14 +147,14 @@ def _measure(target: Target, load: Load, server: Running, members: Crew, told: T
     def over(all_of: Crew) -> bool:
         done = all_of.reported / (load.requests or 1) if counting else (time.monotonic_ns() - first) / (last - first)
         told(f"measuring: {all_of.reported} requests", max(0.0, min(1.0, done)))
-        return goal is not None and goal.is_sure(all_of, first, last)
+        return goal is not None and not counting and goal.is_sure(all_of, first, last)
 
     try:
         if not counting:
             members.listen(first, warming)
             before, busy = Counters.read(server.url, target.model), _busy(server, members)
         members.listen(last, over)
-        early = goal is not None and goal.is_sure(members, first, last)
+        early = over(members)
     except KeyboardInterrupt:
         partial = True
     if partial or counting:

@@ -17,6 +17,20 @@ from clients.fleet.timings import Timings, request_id
 from clients.fleet.traces import Trace
 
 TOLERANCE = 0.05
+NAMES = ("late send", "client write", "network", "queue", "batch gather", "run", "split", "copy back")
+# Of a request: moments on the client's clock, and on the server's.
+_OUTSIDE = {
+    "late send": ("due", "called"),
+    "client write": ("called", "written"),
+    "network": ("written", "received"),
+    "copy back": ("received", "done"),
+}
+_INSIDE = {
+    "queue": ("QUEUE_START", "COMPUTE_START"),
+    "batch gather": ("COMPUTE_START", "COMPUTE_INPUT_END"),
+    "run": ("COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START"),
+    "split": ("COMPUTE_OUTPUT_START", "INFER_RESPONSE_COMPLETE"),
+}
 CLIENT, COUNTERS, TRACES, REMAINDER = "client clock", "server counters", "server traces", "remainder"
 
 
@@ -83,31 +97,37 @@ def stages(timings: Timings, counted: Counters, traces: Sequence[Trace]) -> Stag
     return Stages(parts=(*before, write, network, *measured, split, copy_back), latency_us=latency_us)
 
 
-def _traced(timings: Timings, traces: Sequence[Trace]) -> tuple[Stage | None, Stage | None]:
-    """Split: from the end of the run until this request's own response is complete; others of its batch may follow.
+def traced(timings: Timings, traces: Sequence[Trace]) -> dict[str, tuple[float, ...]]:
+    """Microseconds of each part of each request that the server traced, in one order; empty when it traced none.
 
-    Network: what the client waited for the answer, less the time from the queue's start to that response: both ways
-    through the socket and the server's endpoint.
+    They add up to its latency. Split: from the end of the run until this request's own response is complete; others of
+    its batch may follow. Network: what the client waited for the answer, less the time from the queue's start to that
+    response: both ways through the socket and the server's endpoint.
     """
-    waits = {
-        request_id(int(worker), int(number)): int(received - written)
-        for worker, number, written, received in zip(
-            timings["worker"], timings["number"], timings["written"], timings["received"], strict=True
-        )
-    }
-    splits, networks = [], []
+    rows = {request_id(int(row["worker"]), int(row["number"])): row for row in timings}
+    found: list[dict[str, float]] = []
     for trace in traces:
-        inside = trace.between_ns("QUEUE_START", "INFER_RESPONSE_COMPLETE")
-        split = trace.between_ns("COMPUTE_OUTPUT_START", "INFER_RESPONSE_COMPLETE")
-        if trace.request_id in waits and inside is not None and split is not None:
-            networks.append(waits[trace.request_id] - inside)
-            splits.append(split)
-    if not networks:
+        row = rows.get(trace.request_id)
+        inside = {name: trace.between_ns(first, last) for name, (first, last) in _INSIDE.items()}
+        if row is None or None in inside.values():
+            continue
+        ns = {name: value for name, value in inside.items() if value is not None}
+        outside = {name: int(row[last]) - int(row[first]) for name, (first, last) in _OUTSIDE.items()}
+        outside["network"] -= sum(ns.values())
+        found.append({name: value / 1e3 for name, value in {**outside, **ns}.items()})
+    return {name: tuple(one[name] for one in found) for name in NAMES} if found else {}
+
+
+def _traced(timings: Timings, traces: Sequence[Trace]) -> tuple[Stage | None, Stage | None]:
+    """Split and network, which only the traced requests tell."""
+    found = traced(timings, traces)
+    if not found:
         return None, None
-    return tuple(  # type: ignore[return-value]
-        Stage(name=name, mean_us=float(np.mean(values)) / 1e3, source=TRACES, sample=len(values))
-        for name, values in (("split", splits), ("network", networks))
+    split, network = (
+        Stage(name=name, mean_us=float(np.mean(found[name])), source=TRACES, sample=len(found[name]))
+        for name in ("split", "network")
     )
+    return split, network
 
 
 def _mean_us(ns: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> float:

@@ -20,16 +20,18 @@ def show(result: Result, console: Console) -> None:
         console.print(line, markup=False)
     if result.judgement is not None:
         style = {True: "green", False: "red", None: "yellow"}[result.judgement.passed]
-        console.print(verdict(result.judgement), style=style, markup=False)
+        console.print(verdict(result.judgement, late_sends=result.outcome.late), style=style, markup=False)
     for text, count in result.errors.items():
         console.print(f"{count} x {text}", style="red", markup=False)
     for fault in result.faults:
         console.print(f"NOT SOUND: {fault}", style="red", markup=False)
 
 
-def verdict(judged: Judgement) -> str:
+def verdict(judged: Judgement, *, late_sends: int) -> str:
     """Whether the target was met, on what grounds, and what it would take where they are not enough."""
     said = f"target {judged.sla}: {judged.word}. {judged.late} of {judged.requests} requests were late or not answered"
+    if judged.passed is False and late_sends > judged.sla.share * judged.requests:
+        said += f" ({late_sends} were sent more than 1 ms late: it may be the clients, not the server)"
     if judged.early:
         return f"{said}, which is sure at {judged.confidence:.1%} after any number of looks: the run ended early."
     if judged.passed is not None:

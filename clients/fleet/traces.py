@@ -10,6 +10,7 @@ import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
 from clients.connection import channel_arguments
+from clients.errors import RequestFailedError
 
 # The file is a list that is closed only when the server ends, so what is complete in it is looked for.
 _REQUEST = re.compile(r'"id":(\d+),"model_name":"([^"]*)","model_version":-?\d+,"request_id":"([^"]*)"')
@@ -37,6 +38,15 @@ def arguments(path: Path, rate: int) -> tuple[str, ...]:
     settings = ("triton,file=" + str(path), f"rate={rate}", "level=TIMESTAMPS", "count=-1")
     # Written a few at a time into numbered files: one file would be complete only when the server has ended well.
     return tuple(f"--trace-config={one}" for one in (*settings, f"triton,log-frequency={FLUSHED_EVERY}"))
+
+
+def start(url: str) -> None:
+    """Trace again on the server at `host:port` (gRPC) after a `stop`; raises `RequestFailedError`."""
+    try:
+        with triton.InferenceServerClient(url, channel_args=channel_arguments(url)) as client:
+            client.update_trace_settings(settings={"trace_level": ["TIMESTAMPS"]})
+    except InferenceServerException as error:
+        raise RequestFailedError(f"{url}: the server does not trace: {error}") from error
 
 
 def stop(url: str) -> None:

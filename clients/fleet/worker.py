@@ -10,7 +10,7 @@ import selectors
 import signal
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
@@ -41,8 +41,8 @@ class Job:
     """What one process does. `requests` are pairs of inputs and the right outputs, sent in turn.
 
     `due_s` are the times of an open loop after the start; None is a closed loop with `in_flight` requests on their
-    way, of `count` requests or until the parent says stop. `in_flight_limit` is this process's share. `niceness` is
-    added to its priority.
+    way, of `count` requests or until the parent says stop. `in_flight_limit` is this process's share. `first` numbers
+    the first request. `niceness` is added to its priority.
     """
 
     worker: int
@@ -56,7 +56,13 @@ class Job:
     in_flight: int = 1
     due_s: NDArray[np.float64] | None = None
     in_flight_limit: int = 1
+    first: int = 0
     niceness: int = 0
+
+    @property
+    def numbers(self) -> Iterator[int]:
+        """Of the requests of a closed loop."""
+        return itertools.count(self.first) if self.count is None else iter(range(self.first, self.first + self.count))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,8 +149,9 @@ def _closed(job: Job, parent: Connection) -> None:
         model.predict(*job.requests[0][0])
         _start(parent)
         notes = Notes(worker=job.worker, parent=parent)
-        number = 0
-        while number != job.count and not notes.stopped():
+        for number in job.numbers:
+            if notes.stopped():
+                break
             inputs, outputs = job.requests[number % len(job.requests)]
             moments = stopwatch.Moments()
             stopwatch.MOMENTS.set(moments)
@@ -159,7 +166,6 @@ def _closed(job: Job, parent: Connection) -> None:
                 notes.add(number, called, called, moments, RIGHT)
                 if not _right(found, outputs, job.tolerance):
                     notes.rows[-1] = (*notes.rows[-1][:-1], WRONG)
-            number += 1
         notes.send(last=True)
 
 
@@ -183,7 +189,7 @@ async def _many(job: Job, parent: Connection) -> None:
 
 async def _crowd(job: Job, model: AsyncModel, notes: Notes) -> None:
     """A closed loop of `in_flight` clients, no two with the same request on its way."""
-    numbers = itertools.count() if job.count is None else iter(range(job.count))
+    numbers = job.numbers
 
     async def client(place: int) -> None:
         asked = job.requests[place :: job.in_flight]
@@ -203,7 +209,7 @@ async def _crowd(job: Job, model: AsyncModel, notes: Notes) -> None:
 
 async def _open(job: Job, model: AsyncModel, notes: Notes, due_ns: NDArray[np.int64]) -> None:
     going: set[asyncio.Task[None]] = set()
-    for number, due in enumerate(due_ns.tolist()):
+    for number, due in enumerate(due_ns.tolist(), job.first):
         notes.next_ns = due
         if await _stopped_before(due, notes):
             break

@@ -1,9 +1,9 @@
 """The instances of a model: payloads that wait for one, executions that run, and what is merged on the way."""
 
-import heapq
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 
 from serve.batcher.payload import Closing, Payload
 from serve.batcher.request import Request, Time
@@ -11,6 +11,9 @@ from serve.batcher.rules import Rules
 
 ServiceTime = Callable[[int], Time]
 """Time that one execution of so many rows takes."""
+
+Slowdown = Callable[[int, int], float | Fraction]
+"""How many times longer an execution of so many rows takes while so many executions run, itself among them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,14 +28,29 @@ class Execution:
     closing: Closing
 
 
-class Instances:
-    """A model's instances and their common queue of payloads."""
+@dataclass(slots=True, eq=False)
+class _Running:
+    """An execution and when it ends, if as many as now go on running; `slowdown` is what it runs under."""
 
-    def __init__(self, rules: Rules, service: ServiceTime) -> None:
-        self._rules, self._service = rules, service
+    execution: Execution
+    end: Time
+    slowdown: float | Fraction = 1
+
+
+class Instances:
+    """A model's instances and their common queue of payloads.
+
+    Instances that share a device slow each other down: with `slowdown`, whenever an execution starts or ends, what is
+    left of the others is stretched to the new number (processor sharing).
+    """
+
+    def __init__(self, rules: Rules, service: ServiceTime, slowdown: Slowdown | None = None) -> None:
+        self._rules, self._service, self._slowdown = rules, service, slowdown
         self._payloads: deque[Payload] = deque()
         self._idle = deque(range(rules.instances))
-        self._running: list[tuple[Time, int, Execution]] = []
+        self._running: list[_Running] = []
+        self.next_end: Time | None = None
+        """When the next execution ends."""
         # Triton's own count of idle instances without a payload; merged payloads are never given back to it.
         self._consumers = rules.instances
 
@@ -47,14 +65,12 @@ class Instances:
             return len(self._payloads) < 2 * self._rules.instances
         return self._consumers > 0
 
-    @property
-    def next_end(self) -> Time | None:
-        """When the next execution ends."""
-        return self._running[0][0] if self._running else None
-
     def finish(self) -> Execution:
         """End the execution that ends first; its instance is not yet idle."""
-        return heapq.heappop(self._running)[2]
+        first = min(self._running, key=lambda one: (one.end, one.execution.instance))
+        self._running.remove(first)
+        self._share(first.end)
+        return replace(first.execution, end=first.end) if self._slowdown else first.execution
 
     def release(self, execution: Execution) -> None:
         """Its instance is idle again."""
@@ -76,8 +92,20 @@ class Instances:
             requests=tuple(one.request for one in payload.requests),
             closing=payload.closing,
         )
-        heapq.heappush(self._running, (execution.end, execution.instance, execution))
+        self._running.append(_Running(execution, execution.end))
+        self._share(now)
         return execution
+
+    def _share(self, now: Time) -> None:
+        """Let the executions go on at the speed that they have with as many as run now."""
+        if self._slowdown is not None:
+            for one in self._running:
+                slowdown = self._slowdown(one.execution.rows, len(self._running))
+                if slowdown != one.slowdown:
+                    left = (one.end - now) * slowdown / one.slowdown
+                    one.end = now + (left if isinstance(left, Fraction) else round(left))
+                    one.slowdown = slowdown
+        self.next_end = min([one.end for one in self._running], default=None)
 
     def _merge(self, payload: Payload, now: Time) -> None:
         """With a delay, an instance also takes the next payloads that are older than it, as far as they fit."""

@@ -14,6 +14,10 @@ TWO_ON_CPU = ("onnxruntime", "tensorflow")
 STRATEGY_FILE = "batchstrategy.so"
 
 
+# What requests have in common where nothing must be equal: three empty parts, as `Rules.likeness` gives them.
+ANY: tuple[object, ...] = ((), (), None)
+
+
 class RulesError(Mistake):
     """The configuration has a scheduler that is not the batcher, so its rules cannot be replayed."""
 
@@ -113,6 +117,8 @@ class Rules:
 
     def likeness(self, request: Request) -> tuple[object, ...]:
         """What must be equal in two requests of one batch."""
+        if not (self.equal_shape or self.equal_contents or self.optional):
+            return ANY
         shapes = tuple((name, request.shapes.get(name)) for name in sorted(self.equal_shape))
         contents = tuple((name, request.contents.get(name)) for name in sorted(self.equal_contents))
         return shapes, contents, frozenset(request.shapes) if self.optional else None

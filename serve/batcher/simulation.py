@@ -6,17 +6,20 @@ At one instant, executions that end come first, then arrivals, then the batcher;
 import heapq
 import itertools
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
-from serve.batcher.instances import Execution, Instances, ServiceTime
+from serve.batcher.instances import Execution, Instances, ServiceTime, Slowdown
 from serve.batcher.load import Answer, Load
 from serve.batcher.payload import Closing, Payload, Rule
 from serve.batcher.request import Request, Time
 from serve.batcher.rules import Rules
 from serve.batcher.scheduler import Batcher
 from serve.batcher.waiting import Waiting
+
+Gap = Callable[[], Time]
+"""Time that the next execution to end keeps its instance after its answers have left; above 0."""
 
 LATE = "Request timeout expired"
 TOO_MANY = "Exceeds maximum queue size"
@@ -72,19 +75,29 @@ class Outcome:
         return found[min(len(found) - 1, int(q * len(found)))] if found else 0
 
 
-def simulate(rules: Rules, service: ServiceTime, load: Load) -> Outcome:
-    """Run `load` to its end under `rules`, with executions that take `service(rows)`."""
-    return _Simulation(rules, service, load).run()
+def simulate(
+    rules: Rules, service: ServiceTime, load: Load, *, slowdown: Slowdown | None = None, gap: Gap | None = None
+) -> Outcome:
+    """Run `load` to its end under `rules`, with executions that take `service(rows)` when they run alone.
+
+    `slowdown` says how much longer they take while others run; without it instances do not disturb each other. `gap`
+    says how long an instance is not yet idle after its answers have left: who comes in it may be in its next batch.
+    """
+    return _Simulation(rules, service, load, slowdown, gap).run()
 
 
 class _Simulation:
-    def __init__(self, rules: Rules, service: ServiceTime, load: Load) -> None:
-        self._rules, self._load = rules, load
-        self._instances = Instances(rules, service)
+    def __init__(
+        self, rules: Rules, service: ServiceTime, load: Load, slowdown: Slowdown | None, gap: Gap | None
+    ) -> None:
+        self._rules, self._load, self._gap = rules, load, gap
+        self._recovering: list[tuple[Time, int, Execution]] = []
+        self._instances = Instances(rules, service, slowdown)
         self._batcher = Batcher(rules, send=self._send, slot_free=self._instances.slot_free)
         self._order: deque[Request] = deque()
         self._done: dict[int, Answer] = {}
         self._executions: list[Execution] = []
+        self._latest: dict[int, int] = {}
         self._answers: list[Answer] = []
         self._serial = itertools.count()
         self._source = iter(load.arrivals())
@@ -97,6 +110,8 @@ class _Simulation:
             self._now = now
             while self._instances.next_end == now:
                 self._finish(self._instances.finish())
+            while self._recovering and self._recovering[0][0] == now:
+                self._release(heapq.heappop(self._recovering)[2])
             notified = False
             while self._arrivals and self._arrivals[0][0] <= now:
                 request = heapq.heappop(self._arrivals)[2]
@@ -108,12 +123,17 @@ class _Simulation:
         return Outcome(executions=tuple(self._executions), answers=tuple(self._answers), stuck=len(self._batcher.queue))
 
     def _next_time(self) -> Time | None:
-        times = [self._arrivals[0][0]] if self._arrivals else []
-        if self._instances.next_end is not None:
-            times.append(self._instances.next_end)
-        if self._batcher.queue and (times or not self._is_stuck()):
-            times.append(self._batcher.deadline)
-        return min(times, default=None)
+        found = self._arrivals[0][0] if self._arrivals else None
+        end = self._instances.next_end
+        if end is not None and (found is None or end < found):
+            found = end
+        if self._recovering and (found is None or self._recovering[0][0] < found):
+            found = self._recovering[0][0]
+        if self._batcher.queue and (found is not None or not self._is_stuck()):
+            deadline = self._batcher.deadline
+            if found is None or deadline < found:
+                found = deadline
+        return found
 
     def _is_stuck(self) -> bool:
         """With nothing more to come: does the batcher wait for what will never be?"""
@@ -150,6 +170,7 @@ class _Simulation:
     def _start(self) -> None:
         """Idle instances take payloads; each time the batcher is told, and may form another."""
         while (execution := self._instances.start(self._now)) is not None:
+            self._latest[execution.instance] = len(self._executions)
             self._executions.append(execution)
             if self._rules.preserve_ordering:
                 self._order.extend(execution.requests)
@@ -157,10 +178,9 @@ class _Simulation:
                 self._wake()
 
     def _finish(self, execution: Execution) -> None:
-        if self._rules.dynamic:
-            # Told before the instance counts as idle: without prefetch the batcher sees none and misses it.
-            self._wake()
-        self._instances.release(execution)
+        self._executions[self._latest[execution.instance]] = execution  # it may have taken longer than foreseen
+        if not self._gap:
+            self._release(execution, start=False)
         for request in execution.requests:
             self._done[request.number] = Answer(request=request, at=self._now)
         if not self._rules.preserve_ordering:
@@ -170,7 +190,18 @@ class _Simulation:
             while self._order and self._order[0].number in self._done:
                 done = self._done.pop(self._order.popleft().number)
                 self._answer(Answer(request=done.request, at=self._now))
-        self._start()
+        if self._gap:
+            heapq.heappush(self._recovering, (self._now + self._gap(), execution.instance, execution))
+        else:
+            self._start()
+
+    def _release(self, execution: Execution, *, start: bool = True) -> None:
+        if self._rules.dynamic:
+            # Told before the instance counts as idle: without prefetch the batcher sees none and misses it.
+            self._wake()
+        self._instances.release(execution)
+        if start:
+            self._start()
 
     def _answer(self, answer: Answer) -> None:
         self._answers.append(answer)

@@ -1,0 +1,73 @@
+"""The record of one trial in one round: what was asked for, which is its name, and what was measured; one JSON file."""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from clients.fleet.sla import Sla
+from clients.machine import Machine
+from perf.record import RecordError
+from perf.study import NOISE, Trial, trial_content, trial_of
+
+FORMAT = 1
+KIND = "round"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slot:
+    """A place for a trial: everything that must be equal for a record to stand for it.
+
+    `name` is the configuration's and `config` its text; `seconds` is how long the trial is to last. `machine` and
+    `versions` are those of the measurement.
+    """
+
+    model: str
+    name: str
+    config: str
+    load: str
+    rows: int
+    sla: Sla
+    seconds: float
+    stage: str
+    round: int
+    machine: Machine
+    versions: dict[str, str]
+
+    @property
+    def side(self) -> str:
+        """What the trial is compared as: its configuration, or the noise floor."""
+        return NOISE if self.stage == NOISE else self.name
+
+    def path(self, folder: Path) -> Path:
+        """A name that a person can read, with a digest of the rest; another question has another name."""
+        digest = hashlib.sha256(repr(self).encode()).hexdigest()[:8]
+        return folder / f"{self.model}.{self.side}.{digest}.r{self.round}.json"
+
+
+def write(slot: Slot, trial: Trial, folder: Path) -> Path:
+    """Write one file, whole or not at all; raises `RecordError`."""
+    path = slot.path(folder)
+    text = json.dumps({"format": FORMAT, "kind": KIND, "slot": asdict(slot), "trial": None}, indent=1)
+    # The trial on one line: it has a value for every request.
+    text = text.replace('"trial": null', f'"trial": {json.dumps(trial_content(trial), allow_nan=False)}')
+    draft = path.with_name(f".{path.name}.draft")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        draft.write_text(text + "\n", encoding="utf-8")
+        return draft.rename(path)
+    except OSError as error:
+        raise RecordError(f"{folder}: cannot be written to ({error.strerror}). Name another folder.") from error
+
+
+def read(path: Path) -> tuple[Slot, Trial]:
+    """The record of a file; raises `RecordError`."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if (content["kind"], content["format"]) != (KIND, FORMAT):
+            raise ValueError(f"it is not a {KIND} of format {FORMAT}")
+        slot = content["slot"]
+        built = Slot(**slot | {"sla": Sla(**slot["sla"]), "machine": Machine(**slot["machine"])})
+        return built, trial_of(content["trial"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RecordError(f"{path}: not a trial of this version ({error}). Remove it and measure again.") from error

@@ -1,0 +1,272 @@
+"""The service time of every batch size of a model on this machine, from one short ramp of concurrency, as a record.
+
+`python -m perf.service_time ranker --instances 1,2 --threads 1,2` ramps a server of its own for each count of instances
+and threads, some 16 s each, and prints the table; what is measured already is read from the records.
+"""
+
+import contextlib
+import dataclasses
+import datetime
+import hashlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from google.protobuf import text_format
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from clients.fleet.target import Running
+from clients.fleet.variant import read
+from clients.machine import Machine, versions
+from export.recipe import digest
+from export.repository import REPOSITORY, model_file, model_folder
+from export.terminal import Mistake, guarded, program_parser, terminal
+from perf import gpu_use
+from perf.analyzer import Target
+from perf.candidate import Candidate
+from perf.ramp import Glimpse, Level, climb, levels
+from perf.record import RecordError
+from perf.service_curve import Size
+from perf.service_profile import SHARES, Profile, ServiceTimes, load, write
+from perf.trial import serving
+
+RESULTS = Path("perf/results/service_time")
+
+Told = Callable[[str, bool], None]
+"""Told what is going on now, and whether one more level is done."""
+
+
+def profile(
+    config: ModelConfig,
+    counts: Sequence[tuple[int, int | None]],
+    folder: Path,
+    *,
+    config_name: str = "default",
+    command: Sequence[str] = (),
+    repository: Path = REPOSITORY,
+    progress: Told = lambda text, done: None,
+) -> Profile:
+    """The service times of `config` at each of these (instances, threads), measured where `folder` has no record yet.
+
+    The ramp runs with dynamic batching and no delay whatever `config` says, so that every size comes up to its
+    `max_batch_size`; each record is on disk when it is measured. Raises the launcher's and perf_analyzer's errors.
+    """
+    found = []
+    for instances, threads in counts:
+        planned = plan(
+            config,
+            config_name=config_name,
+            instances=instances,
+            threads=threads,
+            command=command,
+            repository=repository,
+        )
+        known = _known(planned, folder)
+        if known is None:
+            known = measure(planned, config, repository=repository, progress=progress)
+            write(known, folder)
+        found.append(known)
+    return Profile(ramps=tuple(found))
+
+
+def plan(
+    config: ModelConfig,
+    *,
+    config_name: str = "default",
+    instances: int,
+    threads: int | None = None,
+    command: Sequence[str] = (),
+    repository: Path = REPOSITORY,
+) -> ServiceTimes:
+    """A record of `config` without measurements, to be measured or to be looked up."""
+    served = model_file(model_folder(config.name, repository), config)
+    largest = max(1, config.max_batch_size)
+    ramped = Candidate(max_batch_size=largest, instances=instances, threads=threads).apply(config)
+    return ServiceTimes(
+        model=config.name,
+        config_name=config_name,
+        config_sha256=hashlib.sha256(text_format.MessageToString(ramped).encode()).hexdigest(),
+        model_sha256=digest(served) if served.is_file() else "",
+        machine=Machine.this(),
+        versions=versions(),
+        started_at="",
+        command=tuple(command),
+        instances=instances,
+        threads=threads,
+        max_batch_size=largest,
+        sizes=(),
+        alone_us=0.0,
+        noise=(),
+        noise_count=0,
+        levels=(),
+    )
+
+
+def _known(planned: ServiceTimes, folder: Path) -> ServiceTimes | None:
+    try:
+        found = load(folder / planned.file_name)
+    except RecordError:
+        return None
+    return found if found.same(planned) else None
+
+
+def measure(
+    planned: ServiceTimes,
+    config: ModelConfig,
+    *,
+    repository: Path = REPOSITORY,
+    progress: Told = lambda text, done: None,
+) -> ServiceTimes:
+    """Start a server for one ramp, climb it, and put the record together."""
+    candidate = Candidate(max_batch_size=planned.max_batch_size, instances=planned.instances, threads=planned.threads)
+    started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    with (
+        serving(
+            config.name, candidate.apply(config), repository=repository, progress=lambda text: progress(text, False)
+        ) as server,
+        gpu_use.sampled() as gpu,
+    ):
+        climb(target(server), [2 * planned.max_batch_size], lambda text, done: None)  # warms up
+        ramp, glimpses = climb(target(server), levels(planned.max_batch_size, planned.instances), progress)
+    return _concluded(dataclasses.replace(planned, started_at=started, levels=tuple(ramp)), glimpses, gpu.mean())
+
+
+def target(server: Running) -> Target:
+    """A server that was started here, for perf_analyzer."""
+    assert server.server is not None
+    return Target(model=server.config.name, config=server.config, http_url=server.server.http_url, grpc_url=server.url)
+
+
+def _concluded(planned: ServiceTimes, glimpses: Sequence[Glimpse], gpu: tuple[float, float] | None) -> ServiceTimes:
+    sizes = _sizes([level for level in planned.levels if level.concurrency >= planned.instances], glimpses)
+    noise = _noise(sizes, glimpses)
+    lowest = planned.levels[0].counted
+    return dataclasses.replace(
+        planned,
+        sizes=sizes,
+        alone_us=lowest.execution_ns(1) / lowest.batches[1] / 1e3,
+        noise=tuple(float(value) for value in np.quantile(noise, SHARES)) if len(noise) else (1.0,) * len(SHARES),
+        noise_count=len(noise),
+        gpu_busy_percent=gpu[0] if gpu else None,
+        gpu_memory_mib=gpu[1] if gpu else None,
+    )
+
+
+def _sizes(ramp: Sequence[Level], glimpses: Sequence[Glimpse]) -> tuple[Size, ...]:
+    """Counts and means over all levels; the standard error is from the scatter between readings of the counters."""
+    counted = sum((level.counted for level in ramp[1:]), ramp[0].counted)
+    found = []
+    for rows, executions in counted.batches.items():
+        mean = counted.execution_ns(rows) / executions / 1e3
+        seen = [one for one in glimpses if one.rows == rows]
+        # A reading of n executions has a mean with the n-th part of an execution's variance.
+        spread = [one.executions * (one.total_us / one.executions - mean) ** 2 for one in seen]
+        error = float(np.sqrt(sum(spread) / (len(spread) - 1) / executions)) if len(spread) > 1 else mean
+        found.append(Size(rows=rows, executions=executions, mean_us=mean, error_us=error))
+    return tuple(found)
+
+
+def _noise(sizes: Sequence[Size], glimpses: Sequence[Glimpse]) -> NDArray[np.float64]:
+    """Single executions over the mean of their size; where readings hold several, their scatter scaled up to one's."""
+    means = {one.rows: one.mean_us for one in sizes if one.executions >= 5}
+    known = [one for one in glimpses if one.rows in means]
+    single = [one for one in known if one.executions == 1]
+    kept = single if len(single) >= 100 else known
+    ratios = [
+        1 + (one.total_us / one.executions / means[one.rows] - 1) * float(np.sqrt(one.executions)) for one in kept
+    ]
+    return np.maximum(np.array(ratios), 0.05)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Measure and print; exit code 2 for a user's mistake, 1 for a failed server or measurement."""
+    parser = program_parser("python -m perf.service_time", __doc__, example="ranker --instances 1,2 --threads 1,2")
+    parser.add_argument("model")
+    parser.add_argument("--config-name", help="a file of configs/ (default: config.pbtxt)")
+    parser.add_argument("--instances", default="1", metavar="1,2", help="instances that run at a time (default 1)")
+    parser.add_argument("--threads", metavar="1,2", help="intra-op threads of onnxruntime (default: as configured)")
+    parser.add_argument("--results", type=Path, default=RESULTS, help=f"folder of the records (default {RESULTS})")
+    arguments = parser.parse_args(argv)
+    command = ("python", "-m", "perf.service_time", *(sys.argv[1:] if argv is None else argv))
+
+    def run() -> None:
+        config = read(arguments.model, arguments.config_name)
+        threads = numbers("--threads", arguments.threads) if arguments.threads else [Candidate.of(config).threads]
+        counts = [(k, one) for k in numbers("--instances", arguments.instances) for one in threads]
+        console = terminal()
+        with bar(console, sum(len(levels(max(1, config.max_batch_size), k)) for k, _ in counts)) as told:
+            found = profile(
+                config,
+                counts,
+                arguments.results,
+                config_name=arguments.config_name or "default",
+                command=command,
+                progress=told,
+            )
+        for ramp in found.ramps:
+            show(ramp, console)
+
+    return guarded(run, on_interrupt=f"stopped; what was measured is in {arguments.results}.")
+
+
+def numbers(flag: str, text: str) -> list[int]:
+    """`1,2` as numbers above 0; raises `Mistake`."""
+    parts = text.split(",")
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise Mistake(f"{flag} {text}: not a list of numbers. Write 1,2.")
+    return [int(part) for part in parts]
+
+
+@contextlib.contextmanager
+def bar(console: Console, steps: int) -> Iterator[Told]:
+    """A progress bar of so many steps on the terminal."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=console, transient=True) as shown:
+        task = shown.add_task("starting", total=steps)
+        yield lambda text, done: shown.update(task, description=text, advance=int(done))
+
+
+def show(ramp: ServiceTimes, console: Console) -> None:
+    """Print the table and what goes with it."""
+    threads = "" if ramp.threads is None else f", {ramp.threads} threads"
+    table = Table(
+        "rows",
+        "executions",
+        "mean ms",
+        "+- ms",
+        "table ms",
+        "rows/s",
+        title=f"{ramp.model}: {ramp.instances} instance(s){threads}",
+    )
+    for size in ramp.sizes:
+        at = ramp.table_us[size.rows]
+        table.add_row(
+            str(size.rows),
+            str(size.executions),
+            f"{size.mean_us / 1e3:.3f}",
+            f"{size.error_us / 1e3:.3f}",
+            f"{at / 1e3:.3f}",
+            f"{ramp.instances * size.rows / at * 1e6:,.0f}",
+        )
+    console.print(table)
+    line = ramp.line
+    console.print(
+        f"s(b) = ({line.fixed_us / 1e3:.3f} +- {line.fixed_error_us / 1e3:.3f}) ms + "
+        f"({line.row_us / 1e3:.4f} +- {line.row_error_us / 1e3:.4f}) ms x b, R2 {line.r2:.3f}",
+        markup=False,
+    )
+    console.print(
+        f"between executions {ramp.gap_us / 1e3:.3f} ms, dispatch {ramp.dispatch_us / 1e3:.3f} ms; a request outside "
+        f"the server {ramp.outside_us(1) / 1e3:.3f} ms; noise 5-95 %: {ramp.noise[2]:.2f} to {ramp.noise[-3]:.2f} "
+        f"({ramp.noise_count} readings)",
+        markup=False,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

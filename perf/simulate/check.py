@@ -1,0 +1,300 @@
+"""The simulation against the real server: six configurations of each model, in a closed loop and with Poisson arrivals.
+
+`python -m perf.simulate.check simulated_accelerator` measures what is not measured yet, three configurations after each
+ramp of service times, so that a slow minute hits both, and prints predicted and measured side by side.
+
+The closed loop is perf_analyzer's. The Poisson arrivals are those of clients.fleet, whose latency counts from when a
+request was due; perf_analyzer's request-rate mode counts from when it was sent, which leaves out what a late client
+makes the requests wait (coordinated omission).
+"""
+
+import dataclasses
+import datetime
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from clients.counters import Counters
+from clients.fleet.target import Running
+from clients.fleet.variant import read
+from clients.machine import Machine, versions
+from export.terminal import guarded, program_parser, terminal
+from perf import analyzer, service_time
+from perf.candidate import Candidate
+from perf.ramp import before
+from perf.record import Load
+from perf.service_profile import Profile, Way
+from perf.service_profile import load as load_ramp
+from perf.service_time import Told, bar, profile
+from perf.simulate.points import CLOSED, LIMITS, OPEN, Point, file_name, holds, measured, write
+from perf.simulate.points import load as load_point
+from perf.study import Prediction, Sla
+from perf.sweep import window_ms
+from perf.traffic import Traffic
+from perf.trial import Meter, serving
+
+RESULTS = Path("perf/results/prediction")
+MODELS = ("simulated_accelerator", "ranker", "text_recognition")
+WINDOW_MS = 1000
+OPEN_S = 6.0
+WARM_UP_S = 1.0
+# Requests of more clients than this keep two cores busy with themselves.
+MOST_CLIENTS = 16
+# Of the arrivals that the model could just carry: how many show a request's way to the server and back.
+LONE_SHARE = 0.25
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """A configuration in terms of the model's largest batch B, and its two loads.
+
+    `cap` is the share of B that is max_batch_size, `clients` the closed loop's in shares of B (of `MOST_CLIENTS` if B
+    is larger), `rate` the Poisson arrivals' in shares of what the instances could just carry.
+    """
+
+    cap: float
+    delay_us: int
+    instances: int
+    clients: float
+    rate: float
+
+
+KINDS = (
+    Kind(cap=1, delay_us=0, instances=1, clients=1, rate=0.5),
+    Kind(cap=1, delay_us=5000, instances=1, clients=1.5, rate=0.7),
+    Kind(cap=0.5, delay_us=0, instances=1, clients=2, rate=0.6),
+    Kind(cap=1, delay_us=0, instances=2, clients=2, rate=0.6),
+    Kind(cap=1, delay_us=2000, instances=2, clients=3, rate=0.4),
+    Kind(cap=0.5, delay_us=2000, instances=2, clients=1, rate=0.5),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One model's part of the check, and where its records are."""
+
+    config: ModelConfig
+    folder: Path
+    command: tuple[str, ...]
+
+    def run(self, progress: Told) -> None:
+        """Measure what is missing; each record is on disk as soon as it is measured."""
+        for instances in sorted({kind.instances for kind in KINDS}):
+            ramps = self.profile(instances, progress)
+            if instances == 1:
+                self._lone(ramps, progress)
+            for kind in KINDS:
+                if kind.instances == instances:
+                    self._configuration(kind, ramps, progress)
+
+    def profile(self, instances: int, progress: Told = lambda text, done: None) -> Profile:
+        """The service times with so many instances, and with fewer."""
+        threads = Candidate.of(self.config).threads
+        counts = [(count, threads) for count in range(1, instances + 1)]
+        return profile(
+            self.config, counts, self.folder, command=self.command, progress=lambda text, _: progress(text, False)
+        )
+
+    def candidate(self, kind: Kind) -> Candidate:
+        """The values that a kind of configuration has for this model."""
+        return Candidate(
+            max_batch_size=round(kind.cap * self.config.max_batch_size),
+            delay_us=kind.delay_us,
+            instances=kind.instances,
+            threads=Candidate.of(self.config).threads,
+        )
+
+    def _configuration(self, kind: Kind, ramps: Profile, progress: Told) -> None:
+        candidate = self.candidate(kind)
+        clients = round(kind.clients * min(self.config.max_batch_size, MOST_CLIENTS))
+        loads = [f"closed:{clients}", f"poisson:{self._rate(candidate, ramps, kind.rate):g}"]
+        missing = [load for load in loads if not self._path(candidate, load).is_file()]
+        if missing:
+            with self._serving(candidate, progress) as server:
+                for load in missing:
+                    progress(f"{self.config.name}: {candidate}, {load}", False)
+                    one = self._closed if load.startswith("closed") else self._open
+                    write(one(server, candidate, load, ramps), self.folder)
+        progress(f"{self.config.name}: {candidate}", True)
+
+    def _lone(self, ramps: Profile, progress: Told) -> None:
+        """Few arrivals, to see what the open loop's client adds to each."""
+        path, candidate = self.folder / f"{self.config.name}.lone.json", self.candidate(KINDS[0])
+        if not path.is_file():
+            with self._serving(candidate, progress) as server:
+                load = f"poisson:{self._rate(candidate, ramps, LONE_SHARE):g}"
+                point = self._open(server, candidate, load, ramps)
+            write(point, self.folder).rename(path)
+        progress(f"{self.config.name}: a lone request's way", True)
+
+    def _serving(self, candidate: Candidate, progress: Told) -> AbstractContextManager[Running]:
+        return serving(self.config.name, candidate.apply(self.config), progress=lambda text: progress(text, False))
+
+    def _path(self, candidate: Candidate, load: str) -> Path:
+        return self.folder / file_name(self.config.name, candidate, load)
+
+    def _rate(self, candidate: Candidate, ramps: Profile, share: float) -> float:
+        table = ramps.nearest(candidate.instances, candidate.threads).table_us
+        most = max(rows / table[rows] for rows in range(1, candidate.max_batch_size + 1))
+        return float(f"{share * candidate.instances * most * 1e6:.2g}")
+
+    def _closed(self, server: Running, candidate: Candidate, load: str, ramps: Profile) -> Point:
+        clients = Traffic.parse(load).clients
+        target = service_time.target(server)
+        warm, _ = analyzer.measure(target, Load(concurrency=clients), window_ms=300)
+        asked = Load(concurrency=clients, window_ms=WINDOW_MS)
+        started, before = _now(), Counters.read(server.url, self.config.name)
+        found, _ = analyzer.measure(target, asked, window_ms=window_ms(asked, warm.throughput_rows_per_s))
+        counted = Counters.read(server.url, self.config.name) - before
+        percentiles = {50: found.p50_us, 90: found.p90_us, 95: found.p95_us, 99: found.p99_us}
+        if found.mean_us is None or found.requests is None or None in percentiles.values():
+            raise analyzer.AnalyzerError(f"perf_analyzer printed no summary of '{self.config.name}' under {load}.")
+        return self._point(
+            candidate,
+            load,
+            ramps,
+            client=CLOSED,
+            started_at=started,
+            seconds=len(found.windows) * found.window_ms / 1e3,
+            warm_up_s=0.0,
+            seed=0,
+            requests=found.requests,
+            throughput_rows_per_s=found.throughput_rows_per_s,
+            mean_ms=found.mean_us / 1e3,
+            percentiles_ms={one: (value or 0.0) / 1e3 for one, value in percentiles.items()},
+            counted=counted,
+        )
+
+    def _open(self, server: Running, candidate: Candidate, load: str, ramps: Profile) -> Point:
+        meter = Meter(sla=Sla(latency_ms=1e4), warm_up_s=WARM_UP_S, workers=1)
+        trial = meter.measure(server, candidate, Traffic.parse(load), stage="check", seconds=OPEN_S)
+        latencies = np.array(trial.latencies_us) / 1e3
+        return self._point(
+            candidate,
+            load,
+            ramps,
+            client=OPEN,
+            started_at=trial.started_at,
+            seconds=OPEN_S,
+            warm_up_s=WARM_UP_S,
+            seed=0,
+            requests=trial.requests,
+            throughput_rows_per_s=trial.throughput_rows_per_s,
+            mean_ms=float(np.mean(latencies)),
+            percentiles_ms={one: float(np.percentile(latencies, one)) for one in (50, 90, 95, 99)},
+            counted=trial.counted,
+            cores_busy=trial.cores_busy,
+        )
+
+    def _point(self, candidate: Candidate, load: str, ramps: Profile, **found: Any) -> Point:
+        return Point(
+            model=self.config.name,
+            config_name="default",
+            candidate=candidate,
+            load=load,
+            ramps=tuple(ramp.file_name for ramp in ramps.ramps),
+            machine=Machine.this(),
+            versions=versions(),
+            command=self.command,
+            **found,
+        )
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """A measured point, what was predicted, and by how much that is off."""
+
+    point: Point
+    prediction: Prediction
+    errors: Mapping[str, float]
+
+
+def compare(folder: Path, models: Sequence[str] = MODELS) -> Iterator[Compared]:
+    """Predict every measured point of a folder, from the ramps beside it."""
+    for model in models:
+        config, lone = read(model, None), folder / f"{model}.lone.json"
+        for point in measured(folder, [model]):
+            ramps = Profile(ramps=tuple(load_ramp(folder / name) for name in point.ramps))
+            way = fleet_way(load_point(lone), ramps) if point.client == OPEN else None
+            prediction = point.predicted(config, ramps, way)
+            yield Compared(point=point, prediction=prediction, errors=point.errors(prediction))
+
+
+def fleet_way(lone: Point, ramps: Profile) -> Way:
+    """The ramp's way with a lone request's part as the open loop's client showed it."""
+    way = ramps.nearest(1, lone.candidate.threads).way
+    return dataclasses.replace(way, latency_us=max(0.0, lone.outside_us - way.each_us * before(lone.counted)))
+
+
+def show(compared: Sequence[Compared], console: Console) -> None:
+    """Print predicted and measured side by side, and how many are within the limits."""
+    limits = ", ".join(f"{name} {limit:.0%}" for name, limit in LIMITS.items())
+    table = Table(
+        "model",
+        "configuration",
+        "load",
+        "rows/s",
+        "p50 ms",
+        "p95 ms",
+        "rows/execution",
+        "",
+        title=f"predicted / measured, limits {limits}",
+    )
+    for one in compared:
+        point, predicted = one.point, one.prediction
+        table.add_row(
+            point.model,
+            str(point.candidate),
+            point.load,
+            _pair(predicted.throughput_rows_per_s, point.throughput_rows_per_s),
+            _pair(predicted.percentiles_ms[50], point.percentiles_ms[50]),
+            _pair(predicted.percentiles_ms[95], point.percentiles_ms[95]),
+            f"{predicted.rows_per_execution:.2f} / {point.counted.rows_per_execution:.2f}",
+            "" if holds(one.errors) else "miss",
+        )
+    console.print(table)
+    for client in (CLOSED, OPEN):
+        some = [one for one in compared if one.point.client == client]
+        console.print(
+            f"{client}: {sum(holds(one.errors) for one in some)} of {len(some)} within the limits", markup=False
+        )
+
+
+def _pair(predicted: float, measured: float) -> str:
+    return f"{predicted:.1f} / {measured:.1f} ({predicted / measured - 1:+.1%})"
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Measure what is missing, predict, print; exit code 2 for a user's mistake, 1 for a failed measurement."""
+    parser = program_parser("python -m perf.simulate.check", __doc__, example="simulated_accelerator ranker")
+    parser.add_argument("models", nargs="*", default=MODELS, help=f"default: {' '.join(MODELS)}")
+    parser.add_argument("--only-compare", action="store_true", help="measure nothing, compare what there is")
+    parser.add_argument("--results", type=Path, default=RESULTS, help=f"folder of the records (default {RESULTS})")
+    arguments = parser.parse_args(argv)
+    command = ("python", "-m", "perf.simulate.check", *(sys.argv[1:] if argv is None else argv))
+
+    def run() -> None:
+        console = terminal()
+        if not arguments.only_compare:
+            with bar(console, len(arguments.models) * (len(KINDS) + 1)) as told:
+                for model in arguments.models:
+                    Check(config=read(model, None), folder=arguments.results, command=command).run(told)
+        show(list(compare(arguments.results, arguments.models)), console)
+
+    return guarded(run, on_interrupt=f"stopped; what was measured is in {arguments.results}.")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

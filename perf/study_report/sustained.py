@@ -1,0 +1,46 @@
+"""What a configuration sustains: the highest rate within the target (open loop), or the throughput (closed)."""
+
+import math
+from collections.abc import Sequence
+
+from perf.bootstrap import paired
+from perf.study import Trial
+from perf.study_report.evidence import Evidence
+from perf.study_report.units import count, number, rate
+
+
+def sustained(evidence: Evidence) -> str:
+    """Open loop: the highest rate that passes, below the lowest that fails."""
+    rates: dict[float, list[Trial]] = {}
+    for trial in evidence.trials:
+        if trial.candidate == evidence.shown and trial.offered_per_s:
+            rates.setdefault(_asked(trial), []).append(trial)
+    failed = [one for one, trials in rates.items() if any(trial.passed is False for trial in trials)]
+    limit = min(failed, default=math.inf)
+    held = [one for one, trials in rates.items() if one < limit and any(trial.passed for trial in trials)]
+    if not held:
+        return "No measured rate is sure to be sustained within the target." if rates else ""
+    top = max(held)
+    n = sum(trial.requests for trial in rates[top])
+    end = f"and fails at {number(limit)}" if failed else "and no higher rate was seen to fail"
+    return f"Sustains {number(top)} requests/s within the target (n = {n:,} requests), {end}."
+
+
+def _asked(trial: Trial) -> float:
+    """The rate in the load's name, which is the same in all windows of it; else what was offered."""
+    try:
+        return float(trial.load.split(":")[1])
+    except (IndexError, ValueError):
+        return trial.offered_per_s or 0.0
+
+
+def throughput(trials: Sequence[Trial]) -> str:
+    """The mean over windows with Student's interval on its logarithm."""
+    if not trials:
+        return ""
+    found = paired([one.throughput_rows_per_s for one in trials], [1.0] * len(trials))
+    windows = count(len(trials), "window")
+    if len(trials) < 2:
+        return f"Throughput at the target's load: {rate(found.value)} (n = {windows}, so without an interval)."
+    low, high = number(found.low), number(found.high)
+    return f"Throughput: {rate(found.value)}, 95 % interval {low} to {high} ({found.method}, n = {windows})."

@@ -1,0 +1,52 @@
+"""How values are written on the page: with their unit, with as many digits as they can bear, and counts with a noun."""
+
+import math
+
+
+def ms(milliseconds: float) -> str:
+    """`0.42 ms`, `12.3 ms`, `1,204 ms`; what was never answered has no latency."""
+    return f"{number(milliseconds)} ms" if math.isfinite(milliseconds) else "never"
+
+
+def number(value: float) -> str:
+    """Three digits, or all that stand before the point."""
+    if not math.isfinite(value):
+        return "never" if value > 0 else "none"
+    size = abs(value)
+    return f"{value:,.0f}" if size >= 100 else f"{value:.1f}" if size >= 10 else f"{value:.2f}"
+
+
+def rate(per_s: float, of: str = "rows") -> str:
+    """`1,204 rows/s`."""
+    return f"{number(per_s)} {of}/s"
+
+
+def plain_ms(milliseconds: float) -> str:
+    """What somebody asked for, as it was written: `40 ms`, `12.5 ms`."""
+    return f"{milliseconds:g} ms"
+
+
+def percent(share: float) -> str:
+    """`0.0123` as `1.2 %`."""
+    return f"{100 * share:.1f} %"
+
+
+def whole_percent(share: float) -> str:
+    """A limit, which is a round number: `0.05` as `5 %`."""
+    return f"{100 * share:.0f} %"
+
+
+def change(ratio: float) -> str:
+    """`1.13` as `+13.0 %`."""
+    return f"{100 * (ratio - 1):+.1f} %"
+
+
+def count(of: int, noun: str) -> str:
+    """`1 request`, `2,000 requests`."""
+    return f"{of:,} {noun}{'' if of == 1 else 's'}"
+
+
+def duration(seconds: float) -> str:
+    """`48 s`, `3 min 12 s`."""
+    whole = round(seconds)
+    return f"{whole} s" if whole < 120 else f"{whole // 60} min {whole % 60} s"

@@ -1,0 +1,113 @@
+"""Find the configuration of MODEL that meets a latency target at the highest throughput, and write configs/tuned.pbtxt.
+
+The model is profiled (one short ramp for each count of instances), every configuration is simulated, and the best few
+are measured on the real server beside the current one. Stopped with Ctrl-C it goes on with the same command.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from clients.fleet.sla import Sla
+from export.terminal import Mistake, guarded, program_parser, terminal
+from perf.traffic import Traffic
+from perf.tune.answer import show
+from perf.tune.goal import OBJECTIVES
+from perf.tune.tuning import Question, tune
+
+STOPPED = "stopped; what was measured is kept, the same command goes on from there."
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Exit code 0 with a configuration, 1 when none meets the target, 2 for a mistake in the call, 130 after Ctrl-C."""
+    arguments = _parser().parse_args(argv)
+    command = ("python", "-m", "perf.tune", *(sys.argv[1:] if argv is None else argv))
+    return guarded(lambda: run(arguments, command, terminal()), on_interrupt=STOPPED)
+
+
+def run(arguments: argparse.Namespace, command: tuple[str, ...], console: Console) -> int:
+    """Tune and print."""
+    question = _question(arguments, command)
+    with Console(stderr=True, emoji=False).status("starting") as status:
+        tuning = tune(question, lambda text: status.update(text))
+    show(tuning, console, explain_recipe=arguments.explain_recipe)
+    return 0 if tuning.outcome.chosen is not None else 1
+
+
+def _question(arguments: argparse.Namespace, command: tuple[str, ...]) -> Question:
+    limits = (
+        ("p99_ms", 0.001, 600_000),
+        ("rows", 1, 1 << 20),
+        ("points", 5, 1000),
+        ("seconds", 10, 3600),
+        ("instances", 1, 512),
+        ("max_batch_size", 1, 1 << 16),
+        ("margin", 0, 0.5),
+    )
+    for name, least, most in limits:
+        value = getattr(arguments, name)
+        if value is not None and not least <= value <= most:
+            raise Mistake(f"--{name.replace('_', '-')} {value:g}: must be from {least} to {most}.")
+    traffic = Traffic.parse(_load(arguments), rows=arguments.rows)
+    if arguments.objective == "goodput" and traffic.pattern != "poisson":
+        raise Mistake(f"--load {traffic}: goodput is the highest Poisson rate; leave --load out.")
+    if arguments.objective == "cost" and not traffic.open:
+        raise Mistake(
+            f"--load {traffic}: cost asks for the fewest instances that carry a load, and a closed loop waits for as "
+            "few as there are. Say at which rate requests come, for example --load poisson:300."
+        )
+    return Question(
+        model=arguments.model,
+        sla=Sla(latency_ms=arguments.p99_ms),
+        traffic=traffic,
+        objective=arguments.objective,
+        config_name=arguments.config_name,
+        largest=arguments.max_batch_size,
+        instances=arguments.instances,
+        preferred=arguments.preferred,
+        points=arguments.points,
+        seconds=arguments.seconds,
+        margin=arguments.margin,
+        results=arguments.results,
+        repository=arguments.repository,
+        force=arguments.force,
+        command=command,
+    )
+
+
+def _load(arguments: argparse.Namespace) -> str:
+    if arguments.load is not None:
+        return str(arguments.load)
+    # The rate is what is searched; this one only says of which kind it is.
+    return "poisson:1" if arguments.objective == "goodput" else "closed:16"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = program_parser("python -m perf.tune", __doc__, example="ranker --p99-ms 50 --load closed:16")
+    parser.add_argument("model")
+    parser.add_argument("--p99-ms", type=float, required=True, metavar="MS", help="latency of 99 requests in a hundred")
+    parser.add_argument(
+        "--load", help="closed:16 (default), poisson:300, constant:300, gamma:300:4 or trace:FILE, in requests"
+    )
+    parser.add_argument("--objective", choices=OBJECTIVES, default="throughput")
+    parser.add_argument("--config-name", help="the configuration to beat, a file of configs/ (default: config.pbtxt)")
+    parser.add_argument("-b", "--rows", type=int, default=1, help="rows per request (default 1)")
+    space = parser.add_argument_group("the space")
+    space.add_argument("--max-batch-size", type=int, metavar="N", help="allow more rows than the model's variants do")
+    space.add_argument("--instances", type=int, metavar="N", help="up to so many (default: one for each core)")
+    space.add_argument("--preferred", action="store_true", help="also try preferred_batch_size")
+    cost = parser.add_argument_group("the cost")
+    cost.add_argument("--points", type=int, default=13, help="measurements at most, ramps included (default 13)")
+    cost.add_argument("--seconds", type=float, default=90.0, help="of live load at most, ramps included (default 90)")
+    cost.add_argument("--margin", type=float, default=0.05, help="share of the target that is kept free (default 0.05)")
+    parser.add_argument("--explain-recipe", action="store_true", help="also print the classic recipe's path")
+    parser.add_argument("--force", action="store_true", help="overwrite a tuned.pbtxt that was changed by hand")
+    parser.add_argument("--results", type=Path, default=Path("perf/results/local/tune"), help="folder of the records")
+    parser.add_argument("--repository", type=Path, default=Question.repository)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,48 @@
+"""What holds a measured configuration back now: cores, compute, transfer or the queue, with the numbers that say so."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from perf.study import Trial
+from perf.traffic import Traffic
+
+# Above these shares something is full: what is left over is the granularity of batches and of measuring.
+CORES_FULL, INSTANCES_FULL, MOSTLY = 0.9, 0.85, 0.5
+
+
+def limit(trials: Sequence[Trial]) -> str:
+    """A sentence about the trials of one configuration, the narrowest place first; raises `ValueError` for none."""
+    if not trials:
+        raise ValueError("nothing was measured")
+    counted = sum((one.counted for one in trials[1:]), trials[0].counted)
+    seconds = sum(one.seconds for one in trials)
+    cores = float(np.mean([one.cores_busy for one in trials]))
+    busy = counted.busy_ns / 1e9 / seconds / trials[0].candidate.instances
+    queue = counted.per_request_us(counted.queue_ns) / 1e3
+    compute = (
+        counted.per_request_us(counted.compute_input_ns + counted.compute_infer_ns + counted.compute_output_ns) / 1e3
+    )
+    answered = [us for one in trials for us in one.latencies_us if math.isfinite(us)]
+    latency = float(np.mean(answered)) / 1e3 if answered else math.inf
+    outside = max(0.0, latency - queue - compute)
+    parts = (
+        f"of {latency:.3g} ms a request waits {queue:.3g} ms, is computed for {compute:.3g} ms and is on its way for "
+        f"{outside:.3g} ms; instances are busy {min(busy, 1):.0%} of the time, cores {cores:.0%}, "
+        f"{counted.rows_per_execution:.3g} rows run together"
+    )
+    return f"{_narrowest(trials[0], cores, busy, queue, outside, latency)} ({parts})"
+
+
+def _narrowest(trial: Trial, cores: float, busy: float, queue: float, outside: float, latency: float) -> str:
+    if cores >= CORES_FULL:
+        return "cores: they are full, so more instances or clients only share them out"
+    if busy >= INSTANCES_FULL:
+        return "compute: the instances are full, so only a faster execution, larger batches or more devices help"
+    if outside >= MOSTLY * latency:
+        return "transfer: most of the time is between client and server, not in it"
+    if queue >= MOSTLY * latency:
+        return "queue: most of the time is spent waiting for a batch to begin"
+    more = "requests" if Traffic.parse(trial.load).open else "clients"
+    return f"load: neither cores nor instances are full, more {more} would be served"

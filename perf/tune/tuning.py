@@ -1,0 +1,250 @@
+"""One tuning from the question to the file: profile, space, search, configs/tuned.pbtxt and the record of the study."""
+
+import datetime
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from clients.machine import Machine, cores, versions
+from export.recipe import digest
+from export.repository import REPOSITORY, config_file, model_file, model_folder, read_config, variants
+from export.terminal import Failure, Mistake
+from perf import service_time
+from perf.candidate import Candidate
+from perf.service_profile import Profile
+from perf.study import Sla, Study
+from perf.traffic import Traffic
+from perf.tune import tuned_file
+from perf.tune.budget import Budget
+from perf.tune.goal import Goal
+from perf.tune.journal import Journal
+from perf.tune.limits import limit
+from perf.tune.live import LiveBench
+from perf.tune.profiled import Profiled
+from perf.tune.reasons import reasons
+from perf.tune.screen import Screen
+from perf.tune.search import Outcome, Search
+from perf.tune.space import Pair, Space, space
+from perf.tune.tuned_file import NAME, Why
+from serve.batcher.rules import Rules
+from serve.doctor.document import Document
+
+Told = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What is asked for. `largest` and `instances` widen the space; `results` is where records go and come from."""
+
+    model: str
+    sla: Sla
+    traffic: Traffic
+    objective: str = "throughput"
+    config_name: str | None = None
+    largest: int | None = None
+    instances: int | None = None
+    preferred: bool = False
+    points: int = 13
+    seconds: float = 90.0
+    margin: float = 0.05
+    results: Path = Path("perf/results/local/tune")
+    repository: Path = REPOSITORY
+    force: bool = False
+    command: tuple[str, ...] = ()
+
+    @property
+    def folder(self) -> Path:
+        """The model's."""
+        return model_folder(self.model, self.repository)
+
+    @property
+    def record(self) -> Path:
+        """Where the study is written: one file for each question."""
+        load = re.sub(r"[^\w.]+", "-", str(self.traffic)).strip("-")
+        rows = f".b{self.traffic.rows}" if self.traffic.rows > 1 else ""
+        variant = f".{self.config_name}" if self.config_name else ""
+        name = f"{self.model}{variant}.{load}{rows}.{self.objective}.p99-{self.sla.latency_ms:g}ms.json"
+        return self.results / name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuning:
+    """What came of it: the study, the search's outcome and how it can be gone on with; `written` is tuned.pbtxt."""
+
+    question: Question
+    study: Study
+    outcome: Outcome
+    screen: Screen
+    space: Space
+    budget: Budget
+    measured_now: int
+    points: int
+    live_s: float
+    wall_s: float
+    written: Path | None
+
+
+def tune(question: Question, told: Told) -> Tuning:
+    """Answer it; raises `Mistake` for what cannot be asked, and the errors of servers and measurements."""
+    began = time.monotonic()
+    before, config = _current(question)
+    tuned_file.refuse_foreign(question.folder / "configs" / f"{NAME}.pbtxt", force=question.force)
+    searched = _space(question, config)
+    profile = _profile(question, config, searched, told)
+    simulator = Profiled(config=config, profile=profile, sla=question.sla)
+    candidates = searched.candidates(lambda pair, rows: _service_us(simulator, pair, rows))
+    goal = Goal(objective=question.objective, sla=question.sla, open=question.traffic.open, margin=question.margin)
+    screen = Screen(simulator=simulator, traffic=question.traffic, goal=goal)
+    planned = _planned(question, before, config, searched, candidates, profile)
+    with LiveBench(
+        config=config,
+        sla=question.sla,
+        rows=question.traffic.rows,
+        config_name=question.config_name,
+        repository=question.repository,
+        command=question.command,
+        told=told,
+    ) as bench:
+        journal = Journal(planned, question.record, bench, told)
+        budget = Budget(
+            points=question.points,
+            seconds=question.seconds,
+            profile_points=len(profile.ramps),
+            profile_s=round(sum(level.seconds for ramp in profile.ramps for level in ramp.levels), 1),
+        )
+        search = Search(candidates=candidates, screen=screen, journal=journal, budget=budget, told=told)
+        outcome = search.run()
+    written = _conclude(question, before, config, screen, outcome, journal, told)
+    return Tuning(
+        question=question,
+        study=journal.finish(),
+        outcome=outcome,
+        screen=screen,
+        space=searched,
+        budget=budget,
+        measured_now=journal.measured_now,
+        points=journal.points,
+        live_s=journal.live_s,
+        wall_s=time.monotonic() - began,
+        written=written,
+    )
+
+
+def _current(question: Question) -> tuple[Document, ModelConfig]:
+    path = config_file(question.folder, question.config_name)
+    config = read_config(path)
+    Rules.of(config)  # refuses what has another scheduler
+    if question.config_name == NAME:
+        raise Mistake(f"{path}: is what is written. Name another configuration to begin with, or leave it out.")
+    return Document.read(path), config
+
+
+def _space(question: Question, config: ModelConfig) -> Space:
+    names = [name for name in variants(question.folder) if name != NAME]
+    sizes = [read_config(config_file(question.folder, name)).max_batch_size for name in names]
+    largest = max([config.max_batch_size, *sizes, question.largest or 0])
+    if question.traffic.rows > largest:
+        raise Mistake(
+            f"--rows {question.traffic.rows}: '{question.model}' takes at most {largest} rows in one request. "
+            "Send fewer, or allow more with --max-batch-size."
+        )
+    machine = Machine.this()
+    return space(
+        config,
+        largest=largest,
+        smallest=question.traffic.rows,
+        cores=cores(),
+        gpu=machine.gpu is not None,
+        instances=question.instances,
+        preferred=question.preferred,
+    )
+
+
+def _profile(question: Question, config: ModelConfig, searched: Space, told: Told) -> Profile:
+    widest = ModelConfig()
+    widest.CopyFrom(config)
+    widest.max_batch_size = max(searched.sizes)
+    return service_time.profile(
+        widest,
+        [(pair.instances, pair.threads) for pair in searched.profiled],
+        question.results,
+        config_name=question.config_name or "default",
+        command=question.command,
+        repository=question.repository,
+        progress=lambda text, done: told(f"profile: {text}"),
+    )
+
+
+def _service_us(simulator: Profiled, pair: Pair, rows: int) -> float:
+    asked = Candidate(max_batch_size=max(1, rows), instances=pair.instances, threads=pair.threads)
+    return simulator.service_us(asked, rows)
+
+
+def _planned(
+    question: Question,
+    before: Document,
+    config: ModelConfig,
+    searched: Space,
+    candidates: tuple[Candidate, ...],
+    profile: Profile,
+) -> Study:
+    served = model_file(question.folder, config)
+    return Study(
+        model=question.model,
+        config_name=question.config_name or "default",
+        load=str(question.traffic),
+        sla=question.sla,
+        objective=question.objective,
+        machine=Machine.this(),
+        versions=versions(),
+        started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        command=question.command,
+        default=searched.default,
+        chosen=None,
+        space=searched.tried(candidates),
+        profiles=tuple(ramp.file_name for ramp in profile.ramps),
+        predictions=(),
+        trials=(),
+        steps=(),
+        limit="",
+        before_pbtxt=before.text,
+        after_pbtxt="",
+        model_sha256=digest(served) if served.is_file() else "",
+    )
+
+
+def _conclude(
+    question: Question,
+    before: Document,
+    config: ModelConfig,
+    screen: Screen,
+    outcome: Outcome,
+    journal: Journal,
+    told: Told,
+) -> Path | None:
+    """Write and check configs/tuned.pbtxt, and put the end into the study."""
+    if outcome.chosen is None:
+        closest = outcome.closest
+        journal.change(chosen=None, limit=limit(closest.trials) if closest else "", after_pbtxt="")
+        return None
+    chosen = outcome.chosen
+    held_back = limit(chosen.trials)
+    now = f"p99 {chosen.p99_ms:.4g} ms at {chosen.throughput_rows_per_s:.4g} rows/s under {chosen.trials[0].load}"
+    why = Why(
+        headline=f"Measured: {now}. Now it is limited by {held_back.split(' (')[0]}.",
+        reasons=reasons(screen, outcome.belief, chosen.candidate, journal.study.default),
+    )
+    text = tuned_file.tuned(before, chosen.candidate, why, " ".join(question.command))
+    tuned_file.check(text, config, chosen.candidate)
+    news = tuned_file.findings(question.folder, text, latency_ms=question.sla.latency_ms)
+    if news:
+        listed = "; ".join(f"{one.code} {one.message}" for one in news)
+        raise Failure(f"the doctor finds in the tuned configuration, which was therefore not written: {listed}")
+    written = tuned_file.write(question.folder, text, force=question.force)
+    tuned_file.load(question.model, question.repository, told)
+    journal.change(chosen=chosen.candidate, limit=held_back, after_pbtxt=text)
+    return written

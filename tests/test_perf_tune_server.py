@@ -1,0 +1,92 @@
+"""The whole command on a real server, on a small budget: profile, simulate, measure, write, go on from a record."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from export.repository import REPOSITORY, config_file, read_config
+from perf.candidate import Candidate
+from perf.study import FINAL, Study
+from perf.tune.__main__ import main
+from perf.tune.tuned_file import is_ours
+from serve.doctor.__main__ import main as doctor
+from serve.launcher import Settings, launch
+
+MODEL = "simulated_accelerator"
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository of its own with the one model, in which nothing was tuned before."""
+    made = tmp_path_factory.mktemp("tuned") / "model_repository"
+    shutil.copytree(REPOSITORY / MODEL, made / MODEL, ignore=shutil.ignore_patterns("tuned.pbtxt", "__pycache__"))
+    # Two rows at most: a ramp that ends soon.
+    for path in (made / MODEL).rglob("*.pbtxt"):
+        path.write_text(path.read_text().replace("max_batch_size: 8", "max_batch_size: 2"))
+    return made
+
+
+@pytest.mark.server
+def test_a_model_is_tuned_from_the_command_line(
+    repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [
+        *(MODEL, "--p99-ms", "400", "--load", "closed:4", "--instances", "1", "--max-batch-size", "4"),
+        *("--repository", str(repository), "--results", str(tmp_path), "--seconds", "25", "--explain-recipe"),
+    ]
+    assert main(command) == 0
+    said = capsys.readouterr().out
+    # Four rows in 22 ms against two in 21 ms: whoever waits for an answer gets it in half the time.
+    assert "use max 4" in said
+    assert "in place of max 2, 0 ms, 1 instance" in said
+    assert "the classic recipe" in said
+
+    path = config_file(repository / MODEL, "tuned")
+    tuned = Candidate.of(read_config(path))
+    assert tuned.max_batch_size == 4
+    assert is_ours(path.read_text())
+    assert doctor([str(repository), "--fail-on", "info"]) == 0
+    with launch(Settings(models=(MODEL,), config_name="tuned", repository=repository)) as server:
+        assert server.configs[MODEL].max_batch_size == 4
+
+    study = Study.read(next(tmp_path.glob(f"{MODEL}.closed-4.*.json")))
+    assert study.chosen == tuned
+    assert study.after_pbtxt == path.read_text()
+    final = [trial for trial in study.trials if trial.stage == FINAL]
+    # Four clients fill a batch of four, whoever starts first.
+    assert all(trial.counted.batches.get(4, 0) > trial.counted.executions / 2 for trial in final)
+    assert all(trial.failed == trial.wrong == trial.not_sent == 0 for trial in study.trials)
+
+    # The same command again measures nothing: the record has it all.
+    assert main(command) == 0
+    assert ", 0 of them now" in capsys.readouterr().out
+    assert len(Study.read(next(tmp_path.glob(f"{MODEL}.closed-4.*.json"))).trials) == len(study.trials)
+
+
+def test_mistakes_are_said_in_one_line(repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    known = ["--repository", str(repository), "--results", str(tmp_path)]
+    for command, said in (
+        (["nobody", "--p99-ms", "50"], "no model 'nobody'"),
+        ([MODEL, "--p99-ms", "0"], "--p99-ms 0: must be from"),
+        ([MODEL, "--p99-ms", "50", "--load", "16"], "--load 16: not a load"),
+        ([MODEL, "--p99-ms", "50", "--rows", "64"], "takes at most 2 rows"),
+        ([MODEL, "--p99-ms", "50", "--objective", "cost"], "at which rate requests come"),
+        ([MODEL, "--p99-ms", "50", "--objective", "goodput", "--load", "closed:4"], "leave --load out"),
+    ):
+        assert main([*command, *known]) == 2
+        error = capsys.readouterr().err
+        assert said in error
+        assert len(error.strip().splitlines()) == 1
+
+
+def test_a_file_of_somebody_else_is_seen_before_anything_is_measured(
+    repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copied = tmp_path / "model_repository"
+    shutil.copytree(repository, copied)
+    foreign = copied / MODEL / "configs" / "tuned.pbtxt"
+    foreign.write_text("# by hand\n")
+    assert main([MODEL, "--p99-ms", "50", "--repository", str(copied), "--results", str(tmp_path)]) == 2
+    assert "tuned.pbtxt: was written or changed by hand" in capsys.readouterr().err
+    assert foreign.read_text() == "# by hand\n"
