@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from export.batch_policy import Aimd, Deadline, Policy
+from export.batch_policy import Policy, create
+from export.policy_settings import PolicySettings
 from export.terminal import Mistake
 from perf.candidate import Candidate
 from perf.goodput.stand_in import StandIn
@@ -62,14 +63,14 @@ def contenders(device: StandIn, slo_s: float, max_rows: int) -> dict[str, Conten
             title="aimd",
             candidate=Candidate(max_batch_size=max_rows),
             parameters={"batch_policy": AIMD, "slo_ms": slo},
-            policy=lambda: Aimd(max_rows=max_rows, slo_s=slo_s),
+            policy=lambda: create(PolicySettings(mode=AIMD, max_rows=max_rows, slo_s=slo_s)),
         ),
         Contender(
             name=DEADLINE,
             title="deadline",
             candidate=Candidate(max_batch_size=max_rows),
             parameters={"batch_policy": DEADLINE, "slo_ms": slo},
-            policy=lambda: Deadline(max_rows=max_rows),
+            policy=lambda: create(PolicySettings(mode=DEADLINE, max_rows=max_rows, slo_s=slo_s)),
         ),
     )
     return {one.name: one for one in found}

@@ -40,6 +40,10 @@ def ends(
             waiting.append(coming)
             coming += 1
         choice = policy.choose([due[number] for number in waiting], now)
+        if not choice.take and not choice.drop:
+            # It waits for more, until then or until one more is there.
+            now = min(choice.until, due[coming].arrived) if coming < len(due) else choice.until
+            continue
         if choice.take:
             took = seconds(len(choice.take))
             now += took
@@ -61,7 +65,8 @@ def settle(policy: Policy, seconds: Callable[[int], float], rows: int) -> Policy
     now = 0.0
     for number in range(SETTLING):
         queue = [Waiting(rows=1, arrived=now) for _ in range(1 + number % rows)]
-        taken = len(policy.choose(queue, now).take)
+        choice = policy.choose(queue, now)
+        taken = len(choice.take or policy.choose(queue, choice.until).take)
         policy.observe(taken, seconds(taken))
         now += seconds(taken)
     return policy
