@@ -14,8 +14,9 @@ from perf.goodput.record import Search
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """One way to batch under one kind of arrivals, over its seeds: means in requests per second, None of nothing.
+    """One way to batch under one kind of arrivals: means in requests per second, None of nothing.
 
+    `seeds` are those that are measured for it and for the reference; `measured_per_s` and `ratio` are over these.
     `ratio` is the measured goodput over that of the reference, seed by seed; `simulated_ratio` the same of the
     simulation with the same arrivals.
     """
@@ -40,15 +41,17 @@ def lines(searches: Sequence[Search], reference: str = GREEDY) -> list[Line]:
 def _line(searches: Sequence[Search], arrivals: str, contender: str, reference: str) -> Line:
     own = {one.seed: one for one in searches if (one.arrivals, one.contender) == (arrivals, contender)}
     base = {one.seed: one for one in searches if (one.arrivals, one.contender) == (arrivals, reference)}
-    measured = {seed: found for seed, one in own.items() if one.done and (found := one.goodput_per_s) is not None}
-    points = [point for one in own.values() for point in one.points]
+    measured, measured_base = _measured(own), _measured(base)
+    # Seeds differ more than ways to batch, so a mean is over those that the reference has too.
+    both = {seed: found for seed, found in measured.items() if seed in measured_base or not base}
+    points = [point for one in own.values() for point in one.sound]
     return Line(
         contender=contender,
         arrivals=arrivals,
-        seeds=len(measured),
-        measured_per_s=float(np.mean(list(measured.values()))) if measured else None,
+        seeds=len(both),
+        measured_per_s=float(np.mean(list(both.values()))) if both else None,
         simulated_per_s=float(np.mean([one.simulated_per_s for one in own.values()])),
-        ratio=_ratio(measured, {s: f for s, one in base.items() if one.done and (f := one.goodput_per_s) is not None}),
+        ratio=_ratio(measured, measured_base),
         simulated_ratio=_ratio(
             {seed: one.simulated_per_s for seed, one in own.items()},
             {seed: one.simulated_per_s for seed, one in base.items()},
@@ -56,6 +59,11 @@ def _line(searches: Sequence[Search], arrivals: str, contender: str, reference: 
         late_sends=sum(one.late_sends for one in points) / max(1, sum(one.requests for one in points)),
         cores_busy=max((one.cores_busy for one in points), default=0.0),
     )
+
+
+def _measured(searches: Mapping[int, Search]) -> dict[int, float]:
+    """The goodput by seed of the searches that came to their end."""
+    return {seed: found for seed, one in searches.items() if one.done and (found := one.goodput_per_s) is not None}
 
 
 def _ratio(own: Mapping[int, float], base: Mapping[int, float]) -> Interval | None:
