@@ -5,8 +5,9 @@ inferences, and per execution for batch sizes.
 """
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
 import tritonclient.grpc as triton
@@ -55,12 +56,13 @@ class Counters:
                     found = client.get_inference_statistics(model).model_stats
                 except InferenceServerException as error:
                     raise RequestFailedError(f"{url}: no statistics for '{model}': {error}") from error
-                return sum((cls._of(one) for one in found[1:]), cls._of(found[0]))
+                return sum((cls.of(one) for one in found[1:]), cls.of(found[0]))
 
             yield read
 
     @classmethod
-    def _of(cls, model: "triton.service_pb2.ModelStatistics") -> Self:
+    def of(cls, model: "triton.service_pb2.ModelStatistics") -> Self:
+        """What one version of a model has counted, from the server's answer."""
         stats = model.inference_stats
         return cls(
             requests=stats.success.count,
@@ -76,6 +78,23 @@ class Counters:
             batches_input_ns={batch.batch_size: batch.compute_input.ns for batch in model.batch_stats},
             batches_output_ns={batch.batch_size: batch.compute_output.ns for batch in model.batch_stats},
         )
+
+    @classmethod
+    def none(cls) -> Self:
+        """Nothing counted."""
+        values: dict[str, Any] = {one.name: 0 if one.type is int else {} for one in fields(cls)}
+        return cls(**values)
+
+    def since(self, earlier: Self | None) -> Self:
+        """What was counted after `earlier`; all of it where any total is lower now, so that counting began anew.
+
+        A server or a model that was started again counts from 0.
+        """
+        if earlier is None:
+            return self
+        counted = self - earlier
+        parts = [[value] if isinstance(value, int) else value.values() for value in vars(counted).values()]
+        return self if min(itertools.chain(*parts)) < 0 else counted
 
     def __add__(self, other: Self) -> Self:
         return self._combine(other, 1)

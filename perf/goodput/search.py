@@ -1,0 +1,83 @@
+"""Looking for the highest rate at which 99 % are in time, where a point is simulated and where it is measured."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+GOOD = 0.99
+STEP, CLOSE, MOST = 1.08, 1.085, 9
+HALVINGS, AROUND = 8, tuple(np.linspace(0.8, 1.25, 13).tolist())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """One measured rate (requests per second): `late` of `requests` were not answered in time, or not at all."""
+
+    rate_per_s: float
+    requests: int
+    late: int
+
+    @property
+    def missed(self) -> float:
+        """Share of late ones."""
+        return self.late / self.requests if self.requests else 1.0
+
+    @property
+    def good(self) -> bool:
+        """Whether 99 % were in time."""
+        return self.missed <= 1 - GOOD + 1e-12
+
+
+def following(points: Sequence[Point], guess: float) -> float | None:
+    """The rate to measure next: from `guess` up or down in growing steps until the edge is between two, then halfway.
+
+    None when the two are within 8 % of each other, since between them a line is good enough, or after nine points.
+    """
+    if not points:
+        return guess
+    good = max((one.rate_per_s for one in points if one.good), default=0.0)
+    bad = min((one.rate_per_s for one in points if not one.good), default=math.inf)
+    if len(points) >= MOST or (good and bad < math.inf and max(good, bad) / min(good, bad) <= CLOSE):
+        return None
+    step = float(np.power(STEP, 2 ** (len(points) - 1)))
+    if bad == math.inf:
+        return good * step
+    if not good:
+        return bad / step
+    # Noise can make a rate good above one that is not: the edge is between them all the same.
+    return math.sqrt(good * bad)
+
+
+def swept(measure: Callable[[float], Point], low: float, high: float) -> float:
+    """The edge where points cost little: by halving in [`low`, `high`], then from all points around what that found.
+
+    What is missed of a finite number of requests does not rise evenly with the rate, so halving alone finds one of
+    several crossings.
+    """
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if measure(middle).good else (low, middle)
+    points = [measure(low * factor) for factor in AROUND] if low else []
+    return edge(points) or low
+
+
+def edge(points: Sequence[Point]) -> float | None:
+    """The rate at which 1 % are missed, on straight lines between the measured points; None when all are on one side.
+
+    What is missed cannot fall with the rate: where noise has it so, neighbours are pooled (isotonic regression by
+    pooling adjacent violators, weighted by the requests).
+    """
+    if not points or all(one.good for one in points) or not any(one.good for one in points):
+        return None
+    pools: list[tuple[float, float, float]] = []  # mean rate, share missed, weight
+    for one in sorted(points, key=lambda one: one.rate_per_s):
+        pools.append((one.rate_per_s, one.missed, float(one.requests)))
+        while len(pools) > 1 and pools[-2][1] >= pools[-1][1]:
+            (rate, missed, weight), (other_rate, other_missed, other) = pools[-2:]
+            both = weight + other
+            pools[-2:] = [
+                ((rate * weight + other_rate * other) / both, (missed * weight + other_missed * other) / both, both)
+            ]
+    return float(np.interp(1 - GOOD, [one[1] for one in pools], [one[0] for one in pools]))

@@ -1,0 +1,1 @@
+"""A running server as a live page: what its counters and metrics say, second by second, for the last hour."""

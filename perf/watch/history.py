@@ -1,0 +1,129 @@
+"""The last hour of a server: differences of its counters, by the second for a minute and by ten seconds for the hour.
+
+Its size is bounded: 60 + 360 samples of each model that was loaded within the hour, about half a megabyte for a busy
+one.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from perf.watch.reading import Reading
+from perf.watch.sample import Sample, merged
+
+SPAN_S = 3600.0
+FINE, COARSE_S = 60, 10.0
+COARSE = int(SPAN_S / COARSE_S)
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """The machine at `at_s`: busy shares from 0 to 1 and bytes of memory; None is not known."""
+
+    at_s: float
+    cpu: float | None
+    memory_bytes: float | None
+    memory_total_bytes: float | None
+    gpu: float | None
+    gpu_memory_bytes: float | None
+
+    @classmethod
+    def of(cls, reading: Reading) -> "State":
+        """Mean busy share of the GPUs, sum of their memory."""
+        gpus, metrics = reading.gpus, reading.metrics
+        return cls(
+            at_s=reading.at_s,
+            cpu=metrics.cpu if metrics else None,
+            memory_bytes=metrics.memory_bytes if metrics else None,
+            memory_total_bytes=metrics.memory_total_bytes if metrics else None,
+            gpu=sum(one.busy for one in gpus) / len(gpus) if gpus else None,
+            gpu_memory_bytes=sum(one.memory_bytes for one in gpus) if gpus else None,
+        )
+
+
+@dataclass(kw_only=True)
+class Track:
+    """One model: `fine` samples, one a reading, `coarse` ones, and the sum of all since the watch began.
+
+    `loaded` says whether the last reading had it; `total` is None before the first sample.
+    """
+
+    loaded: bool = True
+    fine: deque[Sample] = field(default_factory=lambda: deque(maxlen=FINE))
+    coarse: deque[Sample] = field(default_factory=lambda: deque(maxlen=COARSE))
+    total: Sample | None = None
+
+    def add(self, sample: Sample) -> None:
+        """One more; those that end in the same ten seconds become one."""
+        self.fine.append(sample)
+        if self.coarse and self.coarse[-1].at_s // COARSE_S == sample.at_s // COARSE_S:
+            self.coarse[-1] = self.coarse[-1].then(sample)
+        else:
+            self.coarse.append(sample)
+        self.total = self.total.then(sample) if self.total else sample
+
+    def recent(self, seconds: float, now_s: float) -> Sample | None:
+        """The samples that ended in the last so many seconds as one; None when there is none."""
+        return merged(one for one in self.fine if one.at_s > now_s - seconds)
+
+    def hour(self) -> Sample | None:
+        """All samples of the hour as one; None when there is none."""
+        return merged(self.coarse)
+
+    def forget(self, before_s: float) -> None:
+        """Drop what ended before this moment."""
+        for samples in (self.fine, self.coarse):
+            while samples and samples[0].at_s < before_s:
+                samples.popleft()
+
+
+@dataclass(kw_only=True)
+class History:
+    """Readings of one server, as they come.
+
+    `down_since_s` is when it was first found not to answer, None while it does; `silence` is why there are no metrics.
+    """
+
+    tracks: dict[str, Track] = field(default_factory=dict)
+    states: deque[State] = field(default_factory=lambda: deque(maxlen=COARSE))
+    began_s: float | None = None
+    now_s: float = 0.0
+    down_since_s: float | None = None
+    silence: str = ""
+    _last: Reading | None = None
+
+    def add(self, reading: Reading) -> None:
+        """One more look at the server. The first one only sets the start: when its totals came about is not known."""
+        self.began_s = reading.at_s if self.began_s is None else self.began_s
+        self.now_s, self.down_since_s, self.silence = reading.at_s, None, reading.silence
+        if self.states and self.states[-1].at_s // COARSE_S == reading.at_s // COARSE_S:
+            self.states.pop()
+        self.states.append(State.of(reading))
+        loaded = {model for model, _ in reading.counters}
+        for model in sorted(loaded):
+            track = self.tracks.setdefault(model, Track())
+            if self._last is not None:
+                track.add(Sample.between(self._last, reading, model))
+        self._forget(loaded)
+        self._last = reading
+
+    def miss(self, at_s: float) -> None:
+        """The server did not answer. What it counts meanwhile it says when it is back, if it was not started anew."""
+        self.now_s = at_s
+        self.down_since_s = self.down_since_s or at_s
+        self._forget(set())
+
+    @property
+    def state(self) -> State | None:
+        """The machine as it last was."""
+        return self.states[-1] if self.states else None
+
+    def _forget(self, loaded: set[str]) -> None:
+        """Drop what is older than the hour, and models that are not loaded and were not in it."""
+        oldest = self.now_s - SPAN_S
+        while self.states and self.states[0].at_s < oldest:
+            self.states.popleft()
+        for model, track in list(self.tracks.items()):
+            track.loaded = model in loaded
+            track.forget(oldest)
+            if not track.loaded and not track.coarse:
+                del self.tracks[model]

@@ -1,0 +1,130 @@
+"""The history of a server as one page without script or network, written whole or not at all."""
+
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from export.terminal import Mistake
+from perf.page import render
+from perf.watch.chart import Line, chart
+from perf.watch.history import COARSE_S, History, Track
+from perf.watch.sample import Sample
+from perf.watch.screen import GIB, RECENT_S, machine, notes, own, sizes
+
+GAP_S = 2.5 * COARSE_S
+BARS = 32
+Value = Callable[[Sample], float | None]
+
+
+def write(history: History, url: str, file: Path, *, refresh_s: int | None) -> None:
+    """Put the page in the place of `file`; a browser reads the old one or the new one, never a part."""
+    try:
+        with tempfile.NamedTemporaryFile("w", dir=file.parent, prefix=f".{file.name}.", delete=False) as made:
+            made.write(page(history, url, refresh_s=refresh_s))
+        written = Path(made.name)
+        written.chmod(0o644)
+        written.replace(file)
+    except OSError as error:
+        raise Mistake(f"{file}: the page cannot be written there ({error.strerror}). Name another file.") from error
+
+
+def page(history: History, url: str, *, refresh_s: int | None) -> str:
+    """The page's text; with `refresh_s` the browser reads it again after so many seconds."""
+    down = history.down_since_s
+    return render(
+        "watch.html.j2",
+        url=url,
+        refresh_s=refresh_s,
+        clock=time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(history.now_s)),
+        down="" if down is None else f"No answer for {history.now_s - down:.0f} s.",
+        machine=machine(history.state),
+        notes=notes(history),
+        charts=_machine_charts(history),
+        models=[_model(name, track, history) for name, track in sorted(history.tracks.items())],
+    )
+
+
+def _machine_charts(history: History) -> list[Markup]:
+    def line(name: str, css: str, value: Callable[[Any], float | None], factor: float) -> Line:
+        points = [(one.at_s, found * factor) for one in history.states if (found := value(one)) is not None]
+        return Line(name=name, css=css, points=points)
+
+    busy = [line("CPU", "a", lambda one: one.cpu, 100), line("GPU", "b", lambda one: one.gpu, 100)]
+    memory = [
+        line("machine", "a", lambda one: one.memory_bytes, 1 / GIB),
+        line("GPU", "b", lambda one: one.gpu_memory_bytes, 1 / GIB),
+    ]
+    return [
+        _chart(title, found, history)
+        for title, lines in (("busy, %", busy), ("memory, GiB", memory))
+        if (found := [one for one in lines if one.points])
+    ]
+
+
+def _model(name: str, track: Track, history: History) -> dict[str, Any]:
+    hour = track.hour()
+    counted = sizes(hour.counted.batches, BARS) if hour else []
+    most = max((count for _, count in counted), default=0)
+    recent = track.recent(RECENT_S, history.now_s)
+    rows = ((f"last {RECENT_S:.0f} s", recent), ("last hour", hour), ("since the watch began", track.total))
+    return {
+        "name": name,
+        "loaded": track.loaded,
+        "rows": [_row(title, sample) for title, sample in rows if sample is not None],
+        "own": own(recent),
+        "charts": _charts(track, history),
+        "sizes": [(label, count, count / most if most else 0.0) for label, count in counted],
+    }
+
+
+def _row(title: str, sample: Sample) -> tuple[str, ...]:
+    counted = sample.counted
+    reasons = ", ".join(f"{count:.0f} {reason}" for reason, count in sample.failures.items())
+    return (
+        title,
+        f"{counted.requests:,}",
+        f"{counted.rows:,}",
+        f"{counted.executions:,}",
+        f"{counted.rows_per_execution:.2f}",
+        f"{sample.queue_ms:.2f}",
+        f"{sample.compute_ms:.2f}",
+        f"{counted.failed_requests:,}" + (f" ({reasons})" if reasons else ""),
+        *(f"{sample.quantiles_us[one] / 1e3:.1f}" if one in sample.quantiles_us else "" for one in (0.5, 0.99)),
+    )
+
+
+def _charts(track: Track, history: History) -> list[Markup]:
+    def line(name: str, css: str, value: Value) -> Line:
+        points = [(one.at_s, found) for one in track.coarse if (found := value(one)) is not None]
+        return Line(name=name, css=css, points=points)
+
+    def quantile(of: float) -> Value:
+        return lambda one: one.quantiles_us[of] / 1e3 if of in one.quantiles_us else None
+
+    charts = {
+        "per second": [
+            line("requests", "a", lambda one: one.per_s(one.counted.requests)),
+            line("rows", "b", lambda one: one.per_s(one.counted.rows)),
+            line("failed", "c", lambda one: one.per_s(one.counted.failed_requests)),
+        ],
+        "rows per execution": [line("", "a", lambda one: one.counted.rows_per_execution or None)],
+        "ms of a request, mean": [
+            line("queue", "b", lambda one: one.queue_ms if one.counted.requests else None),
+            line("compute", "a", lambda one: one.compute_ms if one.counted.requests else None),
+        ],
+        "ms of a request, the server's percentiles": [
+            line("p99", "b", quantile(0.99)),
+            line("p50", "a", quantile(0.5)),
+        ],
+    }
+    return [_chart(title, lines, history) for title, lines in charts.items() if any(line.points for line in lines)]
+
+
+def _chart(title: str, lines: list[Line], history: History) -> Markup:
+    first = min(line.points[0][0] for line in lines if line.points)
+    start = min(first, history.now_s - COARSE_S)
+    return chart(title, lines, start, history.now_s, GAP_S)

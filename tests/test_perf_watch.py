@@ -1,0 +1,208 @@
+"""The history of a server from its counters: differences that survive restarts, in bounded memory, and their page."""
+
+import html.parser
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from clients.counters import Counters
+from perf.watch.__main__ import main
+from perf.watch.chart import nice, runs
+from perf.watch.history import COARSE, FINE, History
+from perf.watch.page import page, write
+from perf.watch.reading import Reading
+from perf.watch.screen import screen, sizes
+
+
+def counted(batches: Sequence[int]) -> Counters:
+    """What a server counts of executions with so many rows, each row a request of 1 ms in the queue."""
+    rows = sum(batches)
+    return Counters(
+        requests=rows,
+        failed_requests=0,
+        rows=rows,
+        executions=len(batches),
+        queue_ns=1_000_000 * rows,
+        compute_input_ns=0,
+        compute_infer_ns=2_000_000 * rows,
+        compute_output_ns=0,
+        batches={size: list(batches).count(size) for size in set(batches)},
+        batches_ns={size: 2_000_000 * list(batches).count(size) for size in set(batches)},
+    )
+
+
+def reading(at_s: float, *batches: int, **others: Counters) -> Reading:
+    counters = {("m", "1"): counted(batches)} | {("m", version[1:]): one for version, one in others.items()}
+    return Reading(at_s=at_s, counters=counters, metrics=None)
+
+
+BATCHES = st.lists(st.integers(1, 8), max_size=12)
+
+
+@given(BATCHES, BATCHES)
+def test_a_difference_is_what_came_after(before: list[int], after: list[int]) -> None:
+    assert counted(before + after).since(counted(before)) == counted(after)
+
+
+@given(BATCHES, BATCHES)
+def test_a_server_that_began_anew_has_counted_all_that_it_says(before: list[int], after: list[int]) -> None:
+    found = counted(after).since(counted(before))
+    fewer = any(after.count(size) < before.count(size) for size in set(before))
+    assert found == (counted(after) if fewer else counted(after) - counted(before))
+    assert min(found.requests, found.executions, *found.batches.values(), 0) == 0
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(BATCHES, st.sampled_from(["counts", "restarts", "is away"])), min_size=1, max_size=30))
+def test_totals_are_the_sum_of_what_was_executed(seconds: list[tuple[list[int], str]]) -> None:
+    """Every life of the server begins with fewer executions of 9 rows than the one before, so each restart shows."""
+    history, sent, nines = History(), [], 40
+    life = [9] * nines
+    history.add(reading(0, *life))
+    for at_s, (batches, what) in enumerate(seconds, 1):
+        if what == "is away":
+            history.miss(at_s)
+            continue
+        if what == "restarts":
+            nines -= 1
+            life = [9] * nines
+            sent += life
+        life, sent = life + batches, sent + batches
+        history.add(reading(at_s, *life))
+    total = history.tracks["m"].total if "m" in history.tracks else None
+    assert (total.counted if total else Counters.none()) == counted(sent)
+
+
+def test_another_version_that_goes_is_no_restart() -> None:
+    history = History()
+    history.add(reading(0, *[4] * 50, v2=counted([2] * 10)))
+    history.add(reading(1, *[4] * 51))
+    assert history.tracks["m"].fine[-1].counted == counted([4])
+
+
+def test_a_version_that_comes_counts_from_its_load() -> None:
+    history = History()
+    history.add(reading(0, 4))
+    history.add(reading(1, 4, v2=counted([2, 2])))
+    assert history.tracks["m"].fine[-1].counted == counted([2, 2])
+
+
+def test_hours_of_readings_take_the_memory_of_one() -> None:
+    history, life, total = History(), [1], 5000
+    for at_s in range(total):
+        history.add(reading(at_s, *[3] * min(at_s, 40), *life))
+    track = history.tracks["m"]
+    assert (len(track.fine), len(track.coarse), len(history.states)) == (FINE, COARSE, COARSE)
+    hour = track.hour()
+    assert hour is not None
+    assert 3590 <= hour.seconds <= 3610
+    assert track.total is not None
+    assert track.total.seconds == total - 1
+
+
+def test_a_model_is_forgotten_an_hour_after_it_was_unloaded() -> None:
+    history = History()
+    history.add(reading(0, 1))
+    history.add(reading(1, 1, 1))
+    gone = {at_s: Reading(at_s=at_s, counters={}, metrics=None) for at_s in (2.0, 3000.0, 3602.0)}
+    history.add(gone[2.0])
+    history.add(gone[3000.0])
+    assert not history.tracks["m"].loaded
+    history.add(gone[3602.0])
+    assert not history.tracks
+
+
+def test_rates_are_over_the_time_between_the_readings() -> None:
+    history = History()
+    history.add(reading(0))
+    history.add(reading(4, 2, 2, 4))
+    recent = history.tracks["m"].recent(5, 4)
+    assert recent is not None
+    assert recent.per_s(recent.counted.rows) == 2
+    assert (recent.queue_ms, recent.compute_ms) == (1, 2)
+
+
+class Well(html.parser.HTMLParser):
+    """Checks that every tag of the page is closed by its own, and keeps the cells of its tables."""
+
+    VOID = ("meta", "br", "link")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.cells: list[str] = []
+        self.links: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.links += [value or "" for name, value in attrs if name in ("src", "href")]
+        if tag not in self.VOID:
+            self.open.append(tag)
+        if tag == "td":
+            self.cells.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] == "td":
+            self.cells[-1] += data
+
+
+def read_page(text: str) -> Well:
+    found = Well()
+    found.feed(text)
+    assert not found.open
+    return found
+
+
+def test_the_page_is_whole_and_needs_no_network(tmp_path: Path) -> None:
+    history = History()
+    for at_s in range(0, 40):
+        history.add(reading(at_s, *[1] * at_s, *[4] * (2 * at_s)))
+    file = tmp_path / "page.html"
+    write(history, "here:8001", file, refresh_s=1)
+    found = read_page(file.read_text())
+    assert not found.links
+    assert found.cells[1:5] == ["45", "45", "15", "3.00"]  # of 5 s, with 1 x 1 and 2 x 4 rows in each
+    assert [one.name for one in tmp_path.iterdir()] == ["page.html"]
+    assert 'http-equiv="refresh"' in file.read_text()
+    assert 'http-equiv="refresh"' not in page(history, "here:8001", refresh_s=None)
+
+
+def test_a_name_cannot_break_the_page_or_the_view() -> None:
+    history = History()
+    name = "<b>[red]&"
+    history.add(Reading(at_s=0, counters={(name, "1"): counted([])}, metrics=None))
+    history.add(Reading(at_s=1, counters={(name, "1"): counted([1])}, metrics=None))
+    assert "&lt;b&gt;[red]&amp;" in page(history, "here:8001", refresh_s=None)
+    console = Console(width=120)
+    with console.capture() as shown:
+        console.print(screen(history, "here:8001"))
+    assert name in shown.get()
+
+
+@given(st.dictionaries(st.integers(1, 128), st.integers(1, 1000), min_size=1), st.integers(1, 32))
+def test_ranges_of_sizes_leave_nothing_out(batches: dict[int, int], bars: int) -> None:
+    found = sizes(batches, bars)
+    assert sum(count for _, count in found) == sum(batches.values())
+    assert len(found) <= max(bars, 1)
+
+
+@given(st.floats(1e-6, 1e9))
+def test_an_axis_ends_a_little_above_its_values(value: float) -> None:
+    assert value <= nice(value) * (1 + 1e-9)
+    assert nice(value) <= 10 * value
+
+
+def test_a_line_breaks_where_nothing_was_read() -> None:
+    assert runs([(0, 1), (10, 2), (60, 3), (70, 4)], 25) == [[(0, 1), (10, 2)], [(60, 3), (70, 4)]]
+
+
+@pytest.mark.parametrize("arguments", [["--url", "localhost:1"], ["--every", "0"], ["--url", "http://localhost:1"]])
+def test_a_mistake_is_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    assert capsys.readouterr().err.count("\n") == 1
