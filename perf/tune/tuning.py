@@ -245,7 +245,7 @@ def _conclude(
     )
     text = tuned_file.tuned(before, chosen.candidate, why, " ".join(question.command))
     tuned_file.check(text, config, chosen.candidate)
-    news = tuned_file.findings(question.folder, text, latency_ms=question.sla.latency_ms)
+    news = tuned_file.news(question.folder, before.text, text, latency_ms=question.sla.latency_ms)
     if news:
         listed = "; ".join(f"{one.code} {one.message}" for one in news)
         raise Failure(f"the doctor finds in the tuned configuration, which was therefore not written: {listed}")
