@@ -137,3 +137,19 @@ def test_the_doctor_is_really_asked() -> None:
     path = config_file(folder, None)
     text = tuned_file.tuned(Document.read(path), Candidate(max_batch_size=8, delay_us=60_000), WHY, COMMAND)
     assert [one.code for one in tuned_file.findings(folder, text, latency_ms=50)] == ["B206"]
+
+
+def test_what_the_current_configuration_has_is_no_news(tmp_path: Path) -> None:
+    """A file without a limit to its queue is finding B215, before and after."""
+    folder = tmp_path / "m"
+    (folder / "1").mkdir(parents=True)
+    (folder / "1" / "model.py").write_text(
+        "class TritonPythonModel:\n    def execute(self, requests):\n        return []\n"
+    )
+    before = TEXT.replace("  default_queue_policy { max_queue_size: 100 }\n", "")
+    (folder / "config.pbtxt").write_text(before)
+    text = written(before, Candidate(max_batch_size=16, delay_us=1000))
+    assert "B215" in {one.code for one in tuned_file.findings(folder, text, latency_ms=50)}
+    assert tuned_file.news(folder, before, text, latency_ms=50) == []
+    late = written(before, Candidate(max_batch_size=16, delay_us=60_000))
+    assert [one.code for one in tuned_file.news(folder, before, late, latency_ms=50)] == ["B206"]

@@ -11,7 +11,6 @@ from perf.study import FINAL, Study
 from perf.tune.__main__ import main
 from perf.tune.tuned_file import is_ours
 from serve.doctor.__main__ import main as doctor
-from serve.launcher import Settings, launch
 
 MODEL = "simulated_accelerator"
 
@@ -33,17 +32,8 @@ def test_a_model_is_tuned_from_the_command_line(
 ) -> None:
     command = [
         *(MODEL, "--p99-ms", "400", "--load", "closed:4", "--instances", "1", "--max-batch-size", "4"),
-        *(
-            "--repository",
-            str(repository),
-            "--results",
-            str(tmp_path),
-            "--seconds",
-            "22",
-            "--points",
-            "7",
-            "--explain-recipe",
-        ),
+        *("--repository", str(repository), "--results", str(tmp_path)),
+        *("--seconds", "32", "--points", "7", "--explain-recipe"),
     ]
     assert main(command) == 0
     said = capsys.readouterr().out
@@ -57,8 +47,6 @@ def test_a_model_is_tuned_from_the_command_line(
     assert tuned.max_batch_size == 4
     assert is_ours(path.read_text())
     assert doctor([str(repository), "--fail-on", "info"]) == 0
-    with launch(Settings(models=(MODEL,), config_name="tuned", repository=repository)) as server:
-        assert server.configs[MODEL].max_batch_size == 4
 
     study = Study.read(next(tmp_path.glob(f"{MODEL}.closed-4.*.json")))
     assert study.chosen == tuned
@@ -67,6 +55,9 @@ def test_a_model_is_tuned_from_the_command_line(
     # Four clients fill a batch of four, whoever starts first.
     assert all(trial.counted.batches.get(4, 0) > trial.counted.executions / 2 for trial in final)
     assert all(trial.failed == trial.wrong == trial.not_sent == 0 for trial in study.trials)
+
+    assert main([*command, "--points", "6"]) == 2
+    assert "--points 6 and --seconds 32: too little for a comparison" in capsys.readouterr().err
 
     # The same command again measures nothing: the record has it all.
     assert main(command) == 0

@@ -58,7 +58,7 @@ def verdict(tuning: Tuning) -> Iterator[str]:
     if busiest > BUSY * study.machine.cores:
         yield f"  beware: the machine had other work, a load average up to {busiest:.1f} on {study.machine.cores} cores"
     if tuning.written is not None:
-        yield f"  written: {_near(tuning.written)}, loaded by the server as it is, without a finding of the doctor's"
+        yield f"  written: {_near(tuning.written)}; a server loads it as it is, and the doctor finds nothing new"
 
 
 def _refusal(tuning: Tuning, asked: str) -> Iterator[str]:

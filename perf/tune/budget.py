@@ -39,6 +39,13 @@ class Budget:
         """Seconds of a trial that decides."""
         return LONGER * self.short_s
 
+    @property
+    def enough(self) -> bool:
+        """Whether the current configuration and one other can be looked at and compared."""
+        trials = FINAL_POINTS + 2
+        load = 2 * self.short_s + FINAL_POINTS * self.long_s + trials * WARM_UP_S
+        return trials <= self.points - self.profile_points and load <= self.seconds - self.profile_s
+
     def affords(self, journal: Journal, points: int, seconds: float, *, kept: int = FINAL_POINTS) -> bool:
         """Whether so many more trials of so many seconds can be paid, with so many long ones kept back."""
         left_points = self.points - self.profile_points - journal.points - kept

@@ -116,6 +116,12 @@ def findings(folder: Path, text: str, *, latency_ms: float) -> list[Finding]:
     return [one for one in found if one.at.path.name == f"{NAME}.pbtxt"]
 
 
+def news(folder: Path, before: str, text: str, *, latency_ms: float) -> list[Finding]:
+    """Those of its findings that the text it was made from does not have itself."""
+    known = {one.code for one in findings(folder, before, latency_ms=latency_ms)}
+    return [one for one in findings(folder, text, latency_ms=latency_ms) if one.code not in known]
+
+
 def load(model: str, repository: Path, progress: Callable[[str], None]) -> None:
     """Start a server with it once: the launcher compares what is loaded with the file, and raises where it differs."""
     with launch(Settings(models=(model,), config_name=NAME, repository=repository), progress=progress):

@@ -95,6 +95,17 @@ def tune(question: Question, told: Told) -> Tuning:
     tuned_file.refuse_foreign(question.folder / "configs" / f"{NAME}.pbtxt", force=question.force)
     searched = _space(question, config)
     profile = _profile(question, config, searched, told)
+    budget = Budget(
+        points=question.points,
+        seconds=question.seconds,
+        profile_points=len(profile.ramps),
+        profile_s=round(sum(level.seconds for ramp in profile.ramps for level in ramp.levels), 1),
+    )
+    if not budget.enough:
+        raise Mistake(
+            f"--points {question.points} and --seconds {question.seconds:g}: too little for a comparison, after a "
+            f"profile of {budget.profile_points} ramps and {budget.profile_s:.0f} s. Allow more; the profile is kept."
+        )
     simulator = Profiled(config=config, profile=profile, sla=question.sla)
     candidates = searched.candidates(lambda pair, rows: _service_us(simulator, pair, rows))
     goal = Goal(objective=question.objective, sla=question.sla, open=question.traffic.open, margin=question.margin)
@@ -110,12 +121,6 @@ def tune(question: Question, told: Told) -> Tuning:
         told=told,
     ) as bench:
         journal = Journal(planned, question.record, bench, told)
-        budget = Budget(
-            points=question.points,
-            seconds=question.seconds,
-            profile_points=len(profile.ramps),
-            profile_s=round(sum(level.seconds for ramp in profile.ramps for level in ramp.levels), 1),
-        )
         search = Search(candidates=candidates, screen=screen, journal=journal, budget=budget, told=told)
         outcome = search.run()
     written = _conclude(question, before, config, screen, outcome, journal, told)
@@ -240,7 +245,7 @@ def _conclude(
     )
     text = tuned_file.tuned(before, chosen.candidate, why, " ".join(question.command))
     tuned_file.check(text, config, chosen.candidate)
-    news = tuned_file.findings(question.folder, text, latency_ms=question.sla.latency_ms)
+    news = tuned_file.news(question.folder, before.text, text, latency_ms=question.sla.latency_ms)
     if news:
         listed = "; ".join(f"{one.code} {one.message}" for one in news)
         raise Failure(f"the doctor finds in the tuned configuration, which was therefore not written: {listed}")
