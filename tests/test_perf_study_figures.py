@@ -147,6 +147,7 @@ def test_without_traced_requests_the_percentiles_are_the_simulation_s() -> None:
     run = Run(
         latencies_us=latencies,
         queues_us=np.maximum(latencies - 100, 0),
+        answered=1000,
         refused=0,
         seconds=1.0,
         busy_s=0.5,
