@@ -94,9 +94,9 @@ def ramp(
 
 
 def predicted(
-    load: str, *ramps: ServiceTimes, requests: int = 4000, way: Way | None = AT_ONCE, **values: int
+    load: str, *ramps: ServiceTimes, requests: int = 4000, way: Way | None = AT_ONCE, instances: int = 1
 ) -> Prediction:
-    candidate = Candidate(max_batch_size=8, **values)
+    candidate = replace(Candidate(max_batch_size=8), instances=instances)
     return predict(
         candidate, CONFIG, Traffic.parse(load), Profile(ramps=ramps or (ramp(),)), SLA, requests=requests, way=way
     )
@@ -106,7 +106,7 @@ def test_one_client_waits_for_one_execution_at_a_time() -> None:
     found = predicted("closed:1")
     assert found.throughput_rows_per_s == pytest.approx(1 / 20.5e-3)
     assert set(found.percentiles_ms.values()) == {20.5}
-    assert (found.late, found.rows_per_execution, found.sizes.keys()) == (0.0, 1.0, {1})
+    assert (found.late, found.rows_per_execution, set(found.sizes)) == (0.0, 1.0, {1})
     assert found.busy == pytest.approx(1.0, rel=0.01)
 
 

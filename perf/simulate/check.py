@@ -75,11 +75,13 @@ def compare(folder: Path, models: Sequence[str] = MODELS) -> Iterator[Compared]:
 class OpenClient:
     """What the open loop's client is otherwise than perf_analyzer: its way, and what it takes from the executions.
 
-    An arrival a second makes executions longer by the share `each`, since its cores are the model's.
+    An arrival a second makes executions longer by the share `each`, since its cores are the model's; together they
+    make them at most `most` times as long, when the client, one process, has a core to itself.
     """
 
     way: Way | None = None
     each: float = 0.0
+    most: float = 1.0
 
     @classmethod
     def of(cls, lone: Point, ramps: Profile) -> "OpenClient":
@@ -89,11 +91,13 @@ class OpenClient:
         longer = (
             lone.counted.busy_ns / 1e3 / Costs.of(lone.candidate, ramps).expected_us(lone.counted, lone.seconds) - 1
         )
-        return cls(way=way, each=max(0.0, longer) / Traffic.parse(lone.load).rate_per_s)
+        cores = lone.machine.cores
+        most = cores / (cores - 1) if cores > 1 else 2.0
+        return cls(way=way, each=max(0.0, longer) / Traffic.parse(lone.load).rate_per_s, most=most)
 
     def stretch(self, per_second: float) -> float:
         """How much longer executions take with so many arrivals."""
-        return 1 + self.each * per_second
+        return min(self.most, 1 + self.each * per_second)
 
 
 def show(compared: Sequence[Compared], console: Console) -> None:
