@@ -50,6 +50,7 @@ def profile(
     folder: Path,
     *,
     config_name: str = "default",
+    in_flight: int | None = None,
     command: Sequence[str] = (),
     repository: Path = REPOSITORY,
     progress: Told = lambda text, done: None,
@@ -57,7 +58,8 @@ def profile(
     """The service times of `config` at each of these (instances, threads), measured where `folder` has no record yet.
 
     The ramp runs with dynamic batching and no delay whatever `config` says, so that every size comes up to its
-    `max_batch_size`; each record is on disk when it is measured. Raises the launcher's and perf_analyzer's errors.
+    `max_batch_size`; each record is on disk when it is measured. With `in_flight` it climbs no higher than about so many
+    requests, for a load that brings no more. Raises the launcher's and perf_analyzer's errors.
     """
     found = []
     for instances, threads in counts:
@@ -69,9 +71,10 @@ def profile(
             command=command,
             repository=repository,
         )
+        steps = climbed(planned, in_flight)
         known = _known(planned, folder)
-        if known is None:
-            known = measure(planned, config, repository=repository, progress=progress)
+        if known is None or known.levels[-1].concurrency < steps[-1]:
+            known = measure(planned, config, steps, repository=repository, progress=progress)
             write(known, folder)
         found.append(known)
     return Profile(ramps=tuple(found))
@@ -110,6 +113,12 @@ def plan(
     )
 
 
+def climbed(planned: ServiceTimes, in_flight: int | None) -> list[int]:
+    """The levels of its ramp, up to the first that has `in_flight` requests."""
+    steps = levels(planned.max_batch_size, planned.instances)
+    return steps if in_flight is None else [*(one for one in steps if one < in_flight), min(in_flight, steps[-1])]
+
+
 def _known(planned: ServiceTimes, folder: Path) -> ServiceTimes | None:
     try:
         found = load(folder / planned.file_name)
@@ -121,6 +130,7 @@ def _known(planned: ServiceTimes, folder: Path) -> ServiceTimes | None:
 def measure(
     planned: ServiceTimes,
     config: ModelConfig,
+    steps: Sequence[int],
     *,
     repository: Path = REPOSITORY,
     progress: Told = lambda text, done: None,
@@ -134,8 +144,8 @@ def measure(
         ) as server,
         gpu_use.sampled() as gpu,
     ):
-        climb(target(server), [2 * planned.max_batch_size], lambda text, done: None)  # warms up
-        ramp, glimpses = climb(target(server), levels(planned.max_batch_size, planned.instances), progress)
+        climb(target(server), [min(2 * planned.max_batch_size, steps[-1])], lambda text, done: None)  # warms up
+        ramp, glimpses = climb(target(server), steps, progress)
     return _concluded(dataclasses.replace(planned, started_at=started, levels=tuple(ramp)), glimpses, gpu.mean())
 
 

@@ -34,6 +34,7 @@ from serve.batcher.rules import Rules
 from serve.doctor.document import Document
 
 Told = Callable[[str], None]
+PROFILED_CLIENTS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,14 +171,18 @@ def _space(question: Question, config: ModelConfig) -> Space:
 
 
 def _profile(question: Question, config: ModelConfig, searched: Space, told: Told) -> Profile:
+    # A closed loop never has more rows on their way than its clients send.
+    reached = None if question.traffic.open else question.traffic.clients * question.traffic.rows
     widest = ModelConfig()
     widest.CopyFrom(config)
-    widest.max_batch_size = max(searched.sizes)
+    widest.max_batch_size = min(max(searched.sizes), reached or max(searched.sizes))
     return service_time.profile(
         widest,
         [(pair.instances, pair.threads) for pair in searched.profiled],
         question.results,
         config_name=question.config_name or "default",
+        # Twice as many as there are clients tell how long the batches take that these seldom form.
+        in_flight=None if reached is None else PROFILED_CLIENTS * reached,
         command=question.command,
         repository=question.repository,
         progress=lambda text, done: told(f"profile: {text}"),
