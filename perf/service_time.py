@@ -58,7 +58,7 @@ def profile(
     """The service times of `config` at each of these (instances, threads), measured where `folder` has no record yet.
 
     The ramp runs with dynamic batching and no delay whatever `config` says, so that every size comes up to its
-    `max_batch_size`; each record is on disk when it is measured. With `in_flight` it climbs no higher than about so many
+    `max_batch_size`; each record is on disk when it is measured. With `in_flight` it climbs no higher than so many
     requests, for a load that brings no more. Raises the launcher's and perf_analyzer's errors.
     """
     found = []
@@ -116,7 +116,9 @@ def plan(
 def climbed(planned: ServiceTimes, in_flight: int | None) -> list[int]:
     """The levels of its ramp, up to the first that has `in_flight` requests."""
     steps = levels(planned.max_batch_size, planned.instances)
-    return steps if in_flight is None else [*(one for one in steps if one < in_flight), min(in_flight, steps[-1])]
+    if in_flight is None or in_flight >= steps[-1]:
+        return steps
+    return [*(one for one in steps if one < in_flight), in_flight]
 
 
 def _known(planned: ServiceTimes, folder: Path) -> ServiceTimes | None:

@@ -2,7 +2,9 @@ import pytest
 from simulated_bench import CONFIG, Modelled, accelerator
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
+from clients.fleet.variant import read
 from export.terminal import Mistake
+from perf import service_time
 from perf.candidate import THREADS, Candidate
 from perf.study import Sla
 from perf.traffic import Traffic
@@ -98,3 +100,12 @@ def test_candidates_that_differ_beyond_the_load_are_one() -> None:
     waiting = [Candidate(max_batch_size=size, delay_us=5000) for size in (4, 8, 16)]
     found = distinct([screen.look(one, Belief(), requests=300) for one in waiting], default=made[0])
     assert {one.candidate.max_batch_size for one in found} == {4, 8}
+
+
+def test_a_ramp_climbs_no_further_than_the_load_reaches() -> None:
+    planned = service_time.plan(read("ranker", None), instances=2, threads=1)
+    whole = service_time.climbed(planned, None)
+    assert whole[-1] == 2 * 64 * 2 + 2
+    assert service_time.climbed(planned, 50) == [*(level for level in whole if level < 50), 50]
+    assert service_time.climbed(planned, 1) == [1]
+    assert service_time.climbed(planned, 10_000) == whole
