@@ -1,5 +1,6 @@
 """Whether runs of two things differ: a ratio, its interval and a verdict for every quantity of each load of both."""
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ import numpy as np
 
 from perf import bootstrap
 from perf.bootstrap import Interval
+from perf.percentile import percentile
 from perf.record import RecordError
 from perf.runs import Run, Runs
 from perf.verdict import LEAST_NOISE
@@ -166,7 +168,7 @@ QUANTITIES = (
             more_is_better=False,
             value=value,
             series=lambda run: run.latencies_us,
-            statistic=bootstrap.percentile(percent),
+            statistic=functools.partial(percentile, percent=percent),
         )
         for percent, value in (
             (50, lambda run: run.p50_us / 1e3 if run.p50_us else None),

@@ -8,13 +8,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from clients.fleet.load import Load
-from perf import bootstrap, record, round_record
+from perf import record, round_record
 from perf.candidate import Candidate
+from perf.percentile import percentile
 from perf.record import Record, RecordError
 from perf.study import AGAINST, FINAL, NOISE, Study, Trial, is_study
 
@@ -164,8 +164,5 @@ def _of_fleet(path: Path, content: dict[str, Any]) -> Run:
 
 
 def _percentiles(latencies_us: Sequence[float]) -> dict[str, Any]:
-    values = np.asarray(latencies_us, dtype=np.float64)
     names = {"p50_us": 50, "p99_us": 99}
-    return {
-        name: float(bootstrap.percentile(percent)(values)) if len(values) else None for name, percent in names.items()
-    }
+    return {name: float(percentile(latencies_us, percent)) if latencies_us else None for name, percent in names.items()}
