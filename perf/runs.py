@@ -145,7 +145,8 @@ def _of_fleet(path: Path, content: dict[str, Any]) -> Run:
         load = Load(**content["load"] | {"trace": Path(content["load"]["trace"]) if content["load"]["trace"] else None})
         scale = f", times x {content['time_scale']:g}" if content["time_scale"] != 1 else ""
         sample = content.get("sample") or {"due_s": [], "latencies_us": []}
-        outcome = content["outcome"]
+        outcome, latencies_us = content["outcome"], [math.inf if us is None else us for us in sample["latencies_us"]]
+        p50_us, p99_us = (outcome["percentiles_us"][percent] for percent in ("50", "99"))
         return Run(
             model=content["model"],
             config=str(Candidate.of(text_format.Parse(content["config"], ModelConfig()))),
@@ -154,9 +155,9 @@ def _of_fleet(path: Path, content: dict[str, Any]) -> Run:
             started_at=datetime.fromisoformat(content["started_at"]),
             seconds=outcome["window_s"],
             throughput_rows_per_s=outcome["rows_per_s"],
-            p50_us=outcome["percentiles_us"]["50"],
-            p99_us=outcome["percentiles_us"]["99"],
-            latencies_us=tuple(math.inf if us is None else us for us in sample["latencies_us"]),
+            # Those that were written down are of answered requests only.
+            **_percentiles(latencies_us) if latencies_us else {"p50_us": p50_us, "p99_us": p99_us},
+            latencies_us=tuple(latencies_us),
             due_s=tuple(sample["due_s"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError, text_format.ParseError) as error:
