@@ -26,6 +26,8 @@ MOST_ELEMENTS = 4 << 20
 
 Those of refused requests count until the refusal is sent: answers go first, and of a quick model there is always one.
 """
+REQUEST_ELEMENTS = 64
+"""What a request takes of that memory beside its tensors: 0.5 KB (measured: 4,000 of 4 elements take 2 MB)."""
 SEND_S = 0.2e-3
 """What sending one answer takes, until it has been measured."""
 SEND_MEMORY = 0.1
@@ -130,7 +132,7 @@ class PolicyLoop:
             sender=request.get_response_sender(),
             rows=rows,
             kind=tuple((name, shape[1:]) for name, shape in sorted(shapes.items()) if name in self._shaped),
-            elements=sum(map(math.prod, shapes.values())),
+            elements=REQUEST_ELEMENTS + sum(map(math.prod, shapes.values())),
             arrived=now,
             deadline=now + (own if own > 0 else slo_s),
         )
