@@ -77,6 +77,7 @@ def test_configurations_are_measured_in_turn_on_servers_of_their_own(
     match = Match(
         model=MODEL,
         configs={"one": ONE.apply(fast()), "two": TWO.apply(fast())},
+        model_sha256={"one": "1", "two": "2"},
         traffic=Traffic.parse("closed:8"),
         meter=Meter(sla=Sla(latency_ms=5000.0), warm_up_s=0.3, command=("python", "-m", "perf.versus", MODEL)),
         seconds=1.0,
@@ -87,6 +88,7 @@ def test_configurations_are_measured_in_turn_on_servers_of_their_own(
     assert replace(match, rounds=2).missing == [1, 2]
     assert versus(match, terminal()) in (0, 1)
     assert replace(match, rounds=2).missing == [2]
+    assert replace(match, model_sha256={"one": "1", "two": "another"}).missing == [1]
     kept = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     # What is there is not measured again.
     assert versus(match, terminal()) in (0, 1)
