@@ -77,6 +77,9 @@ def compare(a: Runs, b: Runs, noise: Sequence[Run] = ()) -> list[Line]:
     for old, new in matched:
         second = [run for run in again if _of(run) == _of(old[0])]
         found += [line for one in QUANTITIES if (line := _line(one, old, new, second)) is not None]
+    if noise and all(line.noise is None for line in found):
+        said = f"{old[0].model}, {old[0].load}, {old[0].config}"
+        raise RecordError(f"--noise names no run of what A is ({said}). Name runs of A once more, or leave it out.")
     return found
 
 

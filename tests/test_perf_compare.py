@@ -120,6 +120,8 @@ def test_the_noise_of_each_configuration_is_its_own() -> None:
     found = lines_of(Runs(title="a", runs=tuple(old)), Runs(title="b", runs=tuple(new)), again)
     floors = {line.configs[0]: line.floor for line in found if line.quantity == "throughput"}
     assert floors["a"] < 0.01 < 0.4 < floors["b"]
+    with pytest.raises(RecordError, match="--noise names no run of what A is"):
+        verdicts(old, new, measured([1000.0], config="c"))
 
 
 def fleet(folder: Path, seed: int, mean_ms: float, repeat: int = 0) -> Path:

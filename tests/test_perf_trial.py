@@ -62,6 +62,9 @@ def test_a_trace_is_replayed_by_the_fleet(tmp_path: Path) -> None:
     np.testing.assert_array_equal(arrivals(load), [0.0, 0.5, 1.0])
     with pytest.raises(Mistake, match="ramp:100:400"):
         Traffic.parse("ramp:100")
+    for words in ("gamma:300:nan", "poisson:inf", "constant:nan"):
+        with pytest.raises(Mistake, match="not a load"):
+            Traffic.parse(words)
 
 
 def fast() -> ModelConfig:
