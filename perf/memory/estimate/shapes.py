@@ -29,8 +29,8 @@ def inputs_at(graph: Graph, batch: int, dims: Mapping[str, int]) -> dict[str, Sh
     batched = batch_dim(graph, dims)
     if batched is None and batch > 1:
         raise Mistake(
-            f"{graph.name}: the first dimension of every input is fixed, so there is no batch of {batch}. Say --batch 1, "
-            "or export the model with a dynamic batch."
+            f"{graph.name}: the first dimension of every input is fixed, so there is no batch of {batch}. "
+            "Say --batch 1, or export the model with a dynamic batch."
         )
     return {
         value.name: tuple(
