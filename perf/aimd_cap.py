@@ -25,7 +25,7 @@ from rich.table import Table
 from clients.connection import Connection, connect
 from clients.machine import Machine, versions
 from export.repository import config_file, model_folder, read_config
-from export.terminal import guarded, program_parser, terminal
+from export.terminal import Mistake, guarded, program_parser, terminal
 from serve.launcher import Server, Settings, launch
 
 MODEL = "simulated_accelerator"
@@ -33,7 +33,7 @@ FIXED_MS, ROW_MS, SLA_MS = 20.0, 0.5, 30.0
 IN_FLIGHT = 64
 SETTLED = 60
 """Batches after which the cap must have settled."""
-LINE = re.compile(r"batch_policy \S+: (\d+) rows in ([\d.]+) ms, cap ([\d.]+), (\d+) requests waiting")
+LINE = re.compile(r"batch_policy \S+: (\d+) rows in ([\d.]+) ms, cap ([\d.]+), \d+ requests waiting")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +98,7 @@ def measure(case: Case, progress: Callable[[str], None] = lambda _: None) -> lis
 def read_steps(log: Path) -> list[Step]:
     """The batches in a server's log."""
     found = LINE.findall(log.read_text(errors="replace"))
-    return [Step(rows=int(rows), ms=float(ms), cap=float(cap)) for rows, ms, cap, _ in found]
+    return [Step(rows=int(rows), ms=float(ms), cap=float(cap)) for rows, ms, cap in found]
 
 
 def _write(case: Case, repository: Path) -> None:
@@ -131,18 +131,18 @@ async def _load(server: Server, case: Case, progress: Callable[[str], None]) -> 
         while not enough.is_set():
             await connection.infer(MODEL, inputs)
 
-    async with connect(server.grpc_url) as connection, asyncio.TaskGroup() as clients:
-        for _ in range(IN_FLIGHT):
-            clients.create_task(client(connection))
+    async def watch() -> None:
         while (seen := len(read_steps(server.log))) < case.batches:
             progress(f"{case.name}: {seen} of {case.batches} batches")
             await asyncio.sleep(0.5)
         enough.set()
 
+    async with connect(server.grpc_url) as connection:
+        await asyncio.gather(watch(), *(client(connection) for _ in range(IN_FLIGHT)))
+
 
 def write(folder: Path, found: Sequence[tuple[Case, Sequence[Step]]], started_at: str, command: list[str]) -> Path:
     """One record of all cases; a step is [rows, ms, cap]."""
-    folder.mkdir(parents=True, exist_ok=True)
     content = {
         "format": 1,
         "kind": "aimd_cap",
@@ -157,8 +157,12 @@ def write(folder: Path, found: Sequence[tuple[Case, Sequence[Step]]], started_at
         ],
     }
     draft = folder / ".aimd_cap.draft"
-    draft.write_text(json.dumps(content, indent=None) + "\n")
-    return draft.rename(folder / "aimd_cap.json")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        draft.write_text(json.dumps(content, indent=None) + "\n")
+        return draft.rename(folder / "aimd_cap.json")
+    except OSError as error:
+        raise Mistake(f"{folder}: cannot be written to ({error.strerror}). Name another folder: --results.") from error
 
 
 def read(path: Path) -> list[tuple[Case, list[Step]]]:

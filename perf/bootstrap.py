@@ -18,7 +18,7 @@ Values = NDArray[np.float64]
 Statistic = Callable[[Values], Values]
 LEVEL = 0.95
 RESAMPLES = 4000
-# Fewer have less than 2 * 3^5 distinct resamples: their extremes, which a 95 % interval needs, are the data's own.
+# Fewer have at most 35 different resamples: their extremes, which a 95 % interval needs, are the data's own.
 LEAST = 5
 # Elements of one matrix of resamples.
 CHUNK = 1 << 22
@@ -107,11 +107,6 @@ def series(
         value, ratios = float(values[0] - values[1]), found[0] - found[1]
     count = min(map(len, sides))
     return _interval(value, ratios, (1 - level) / 2, level, count, "percentile, blocks")
-
-
-def percentile(percent: float) -> Statistic:
-    """The statistic that `series` takes for a latency percentile."""
-    return lambda values: np.asarray(np.percentile(values, percent, axis=-1, method="inverted_cdf"), dtype=np.float64)
 
 
 def mean(values: Values) -> Values:

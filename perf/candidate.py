@@ -49,10 +49,8 @@ class Candidate:
             changed.dynamic_batching.preferred_batch_size[:] = self.preferred
         else:
             changed.ClearField("dynamic_batching")
-        kind = config.instance_group[0].kind if config.instance_group else ModelInstanceGroup.KIND_AUTO
-        gpus = list(config.instance_group[0].gpus) if config.instance_group else []
-        del changed.instance_group[:]
-        changed.instance_group.add(count=self.instances, kind=kind, gpus=gpus)
+        if not config.instance_group or instance_count(config) != self.instances:
+            _one_group(changed, self.instances)
         if self.threads is not None:
             changed.parameters[THREADS].string_value = str(self.threads)
         return changed
@@ -72,3 +70,12 @@ class Candidate:
         if self.preferred:
             parts.append(f"preferred {list(self.preferred)}")
         return ", ".join(parts)
+
+
+def _one_group(config: ModelConfig, instances: int) -> None:
+    """Leave the first group alone, with so many instances in all; a count is of each GPU that a group names."""
+    group = config.instance_group[0] if config.instance_group else config.instance_group.add()
+    del config.instance_group[1:]
+    group.ClearField("passive")
+    devices = len(group.gpus) if group.kind == ModelInstanceGroup.KIND_GPU else 0
+    group.count = -(-instances // max(1, devices))

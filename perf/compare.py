@@ -8,6 +8,7 @@ many, or studies, which stand for what they chose; one study alone is its defaul
 import argparse
 import dataclasses
 import json
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -74,7 +75,7 @@ def show(lines: Sequence[Line], console: Console, *, titles: tuple[str, str]) ->
 
 
 def _text(ratio: Interval) -> str:
-    return f"{ratio.value:.3f} (no interval)" if ratio.low == 0 else str(ratio)
+    return f"{ratio.value:.3f} (no interval)" if ratio.low == 0 < ratio.high else str(ratio)
 
 
 def _remark(line: Line) -> str:
@@ -110,7 +111,7 @@ def _write(lines: Sequence[Line], titles: tuple[str, str], threshold: float, pat
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_name(f".{path.name}.draft")
-        # An interval without an end has null there, since JSON knows no infinity.
+        # An interval without an end has null there, since JSON knows no infinity; so has the ratio of two such values.
         draft.write_text(json.dumps(_finite(content), indent=1, allow_nan=False) + "\n")
         return draft.rename(path)
     except OSError as error:
@@ -122,7 +123,7 @@ def _finite(value: object) -> object:
         return {name: _finite(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
         return [_finite(one) for one in value]
-    return None if isinstance(value, float) and value in (float("inf"), float("-inf")) else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """Whether runs of two things differ: a ratio, its interval and a verdict for every quantity of each load of both."""
 
+import functools
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -8,6 +10,7 @@ import numpy as np
 
 from perf import bootstrap
 from perf.bootstrap import Interval
+from perf.percentile import percentile
 from perf.record import RecordError
 from perf.runs import Run, Runs
 from perf.verdict import LEAST_NOISE
@@ -72,9 +75,16 @@ def compare(a: Runs, b: Runs, noise: Sequence[Run] = ()) -> list[Line]:
         raise RecordError(f"no load was measured for both. {a.title}: {loads[0]}. {b.title}: {loads[1]}.")
     found = []
     for old, new in matched:
-        second = [run for run in again if (run.model, run.load) == (old[0].model, old[0].load)]
+        second = [run for run in again if _of(run) == _of(old[0])]
         found += [line for one in QUANTITIES if (line := _line(one, old, new, second)) is not None]
+    if noise and all(line.noise is None for line in found):
+        said = f"{old[0].model}, {old[0].load}, {old[0].config}"
+        raise RecordError(f"--noise names no run of what A is ({said}). Name runs of A once more, or leave it out.")
     return found
+
+
+def _of(run: Run) -> tuple[str, str, str]:
+    return run.model, run.load, run.config
 
 
 def _matched(a: Runs, b: Runs) -> Iterator[tuple[list[Run], list[Run]]]:
@@ -121,14 +131,29 @@ def _line(quantity: Quantity, old: Sequence[Run], new: Sequence[Run], again: Seq
 
 def _ratio(quantity: Quantity, new: Sequence[Run], old: Sequence[Run]) -> Interval | None:
     values = [[quantity.value(run) for run in sorted(side, key=_when)] for side in (new, old)]
-    usable = [[value for value in side if value is not None and 0 < value < np.inf] for side in values]
+    usable = [[value for value in side if value is not None and value > 0] for side in values]
     if not all(usable) or any(len(one) != len(other) for one, other in zip(usable, values, strict=True)):
         return None
+    if any(math.isinf(value) for side in usable for value in side):
+        return _unanswered(*usable)
     if in_rounds(new, old):
         return bootstrap.paired(*usable)
     if len(new) == len(old) == 1 and all(len(quantity.series(run)) > 1 for run in (*new, *old)):
         return bootstrap.series(quantity.series(new[0]), quantity.series(old[0]), quantity.statistic)
     return bootstrap.unpaired(*usable)
+
+
+def _unanswered(new: Sequence[float], old: Sequence[float]) -> Interval:
+    """Where a percentile is infinite, as so many requests had no answer: sure only if one side has all such runs."""
+    lost, count = [all(map(math.isinf, side)) for side in (new, old)], min(len(new), len(old))
+    found = any(map(math.isinf, new)), any(map(math.isinf, old))
+    method = "requests without an answer"
+    if count < bootstrap.LEAST or lost != list(found) or all(lost):
+        return Interval(
+            value=math.nan, low=0.0, high=math.inf, level=bootstrap.LEVEL, count=count, method=f"no interval: {method}"
+        )
+    ratio = math.inf if lost[0] else 0.0
+    return Interval(value=ratio, low=ratio, high=ratio, level=bootstrap.LEVEL, count=count, method=method)
 
 
 def in_rounds(new: Sequence[Run], old: Sequence[Run]) -> bool:
@@ -166,7 +191,7 @@ QUANTITIES = (
             more_is_better=False,
             value=value,
             series=lambda run: run.latencies_us,
-            statistic=bootstrap.percentile(percent),
+            statistic=functools.partial(percentile, percent=percent),
         )
         for percent, value in (
             (50, lambda run: run.p50_us / 1e3 if run.p50_us else None),

@@ -14,6 +14,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from perf.batch_bars import batch_bars
 from perf.drawing import COLOURS, GREY, INK, NARROW, PAPER, SHAPES, STYLE, WIDE, plain, png, svg
+from perf.page import make_folder
 from perf.stacked import stacked
 from perf.summary import BASELINE, Comparison, Ratio, Row, Stages
 
@@ -52,7 +53,7 @@ def plots(comparison: Comparison, prefix: str = "") -> tuple[Plot, ...]:
 
 def save_png(comparison: Comparison, folder: Path, prefix: str = "") -> tuple[Path, ...]:
     """Write the same figures as PNG files."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     written = []
     with mpl.rc_context(STYLE):
         for name, (caption, draw, _) in FIGURES.items():

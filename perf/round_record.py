@@ -18,13 +18,14 @@ KIND = "round"
 class Slot:
     """A place for a trial: everything that must be equal for a record to stand for it.
 
-    `name` is the configuration's and `config` its text; `seconds` is how long the trial is to last. `machine` and
-    `versions` are those of the measurement.
+    `name` is the configuration's and `config` its text; `model_sha256` is the digest of the model file, empty where
+    there is none; `seconds` is how long the trial is to last. `machine` and `versions` are those of the measurement.
     """
 
     model: str
     name: str
     config: str
+    model_sha256: str
     load: str
     rows: int
     sla: Sla

@@ -8,13 +8,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from clients.fleet.load import Load
-from perf import bootstrap, record, round_record
+from perf import record, round_record
 from perf.candidate import Candidate
+from perf.percentile import percentile
 from perf.record import Record, RecordError
 from perf.study import AGAINST, FINAL, NOISE, Study, Trial, is_study
 
@@ -145,7 +145,8 @@ def _of_fleet(path: Path, content: dict[str, Any]) -> Run:
         load = Load(**content["load"] | {"trace": Path(content["load"]["trace"]) if content["load"]["trace"] else None})
         scale = f", times x {content['time_scale']:g}" if content["time_scale"] != 1 else ""
         sample = content.get("sample") or {"due_s": [], "latencies_us": []}
-        outcome = content["outcome"]
+        outcome, latencies_us = content["outcome"], [math.inf if us is None else us for us in sample["latencies_us"]]
+        p50_us, p99_us = (outcome["percentiles_us"][percent] for percent in ("50", "99"))
         return Run(
             model=content["model"],
             config=str(Candidate.of(text_format.Parse(content["config"], ModelConfig()))),
@@ -154,9 +155,9 @@ def _of_fleet(path: Path, content: dict[str, Any]) -> Run:
             started_at=datetime.fromisoformat(content["started_at"]),
             seconds=outcome["window_s"],
             throughput_rows_per_s=outcome["rows_per_s"],
-            p50_us=outcome["percentiles_us"]["50"],
-            p99_us=outcome["percentiles_us"]["99"],
-            latencies_us=tuple(math.inf if us is None else us for us in sample["latencies_us"]),
+            # Those that were written down are of answered requests only.
+            **_percentiles(latencies_us) if latencies_us else {"p50_us": p50_us, "p99_us": p99_us},
+            latencies_us=tuple(latencies_us),
             due_s=tuple(sample["due_s"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError, text_format.ParseError) as error:
@@ -164,8 +165,5 @@ def _of_fleet(path: Path, content: dict[str, Any]) -> Run:
 
 
 def _percentiles(latencies_us: Sequence[float]) -> dict[str, Any]:
-    values = np.asarray(latencies_us, dtype=np.float64)
     names = {"p50_us": 50, "p99_us": 99}
-    return {
-        name: float(bootstrap.percentile(percent)(values)) if len(values) else None for name, percent in names.items()
-    }
+    return {name: float(percentile(latencies_us, percent)) if latencies_us else None for name, percent in names.items()}

@@ -7,7 +7,7 @@ derived that the report could derive.
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +133,7 @@ class Study:
 
     def write(self, path: Path) -> Path:
         """Write one file, whole or not at all; raises `StudyError` where the folder cannot be written to."""
-        content = {"format": FORMAT, "kind": KIND, **asdict(self)}
+        content = {"format": FORMAT, "kind": KIND, **asdict(replace(self, trials=()))}
         content["trials"] = [trial_content(one) for one in self.trials]
         for one in content["predictions"]:
             one["percentiles_ms"] = {percent: _finite(ms) for percent, ms in one["percentiles_ms"].items()}
@@ -220,7 +220,7 @@ def _prediction(content: dict[str, Any]) -> Prediction:
 
 def trial_content(trial: Trial) -> dict[str, Any]:
     """A trial as JSON has it; what was not answered is null."""
-    return asdict(trial) | {"latencies_us": [_finite(us) for us in trial.latencies_us]}
+    return asdict(replace(trial, latencies_us=())) | {"latencies_us": [_finite(us) for us in trial.latencies_us]}
 
 
 def trial_of(content: dict[str, Any]) -> Trial:

@@ -6,6 +6,7 @@
 `trace:FILE` is an open loop at the times of a file, seconds, one a line.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +44,7 @@ class Traffic:
 
     @classmethod
     def parse(cls, text: str, *, rows: int = 1) -> "Traffic":
-        """The load that `closed:16`, `poisson:300`, `constant:300`, `gamma:300:4` or `trace:FILE` names."""
+        """The load that these words name (`closed:16`, `poisson:300`, ...); raises `Mistake` for others."""
         pattern, _, rest = text.partition(":")
         values = rest.split(":")
         try:
@@ -51,12 +52,15 @@ class Traffic:
                 return cls(pattern=pattern, trace=Path(rest), rows=rows)
             if pattern == "closed" and len(values) == 1 and int(rest) > 0:
                 return cls(pattern=pattern, clients=int(rest), rows=rows)
-            if pattern in ("poisson", "constant") and len(values) == 1 and float(rest) > 0:
-                return cls(pattern=pattern, rate_per_s=float(rest), rows=rows)
-            if pattern == "gamma" and len(values) == 2 and min(map(float, values)) > 0:
-                return cls(pattern=pattern, rate_per_s=float(values[0]), cv2=float(values[1]), rows=rows)
-            if pattern == "ramp" and len(values) == 2 and min(map(float, values)) > 0:
-                return cls(pattern=pattern, rate_per_s=float(values[0]), rate_to_per_s=float(values[1]), rows=rows)
+            numbers = [float(value) for value in values]
+            if not all(0 < number < math.inf for number in numbers):
+                raise ValueError
+            if pattern in ("poisson", "constant") and len(numbers) == 1:
+                return cls(pattern=pattern, rate_per_s=numbers[0], rows=rows)
+            if pattern == "gamma" and len(numbers) == 2:
+                return cls(pattern=pattern, rate_per_s=numbers[0], cv2=numbers[1], rows=rows)
+            if pattern == "ramp" and len(numbers) == 2:
+                return cls(pattern=pattern, rate_per_s=numbers[0], rate_to_per_s=numbers[1], rows=rows)
         except ValueError:
             pass
         raise Mistake(

@@ -6,6 +6,7 @@ round that has all of its records is not measured again.
 """
 
 import argparse
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,8 @@ from clients.fleet.sla import Sla
 from clients.fleet.target import Running
 from clients.fleet.variant import read
 from clients.machine import Machine, versions
-from export.repository import REPOSITORY
+from export.recipe import digest
+from export.repository import REPOSITORY, model_file, model_folder
 from export.terminal import Mistake, guarded, program_parser, terminal
 from perf import compare, comparison, round_record
 from perf.comparison import SLOWER
@@ -40,6 +42,7 @@ class Match:
 
     model: str
     configs: Mapping[str, ModelConfig]
+    model_sha256: Mapping[str, str]
     traffic: Traffic
     meter: Meter
     seconds: float
@@ -53,6 +56,7 @@ class Match:
             model=self.model,
             name=name,
             config=text_format.MessageToString(self.configs[name]),
+            model_sha256=self.model_sha256[name],
             load=str(self.traffic),
             rows=self.traffic.rows,
             sla=self.meter.sla,
@@ -144,8 +148,8 @@ def measure_missing(match: Match, console: Console, *, together: bool) -> None:
 def _match(arguments: argparse.Namespace, command: Sequence[str]) -> Match:
     if arguments.a == arguments.b:
         raise Mistake(f"{arguments.a} against itself: A is measured twice as it is. Name two configurations.")
-    if arguments.rounds < 1 or arguments.seconds <= 0 or arguments.p99_ms <= 0:
-        raise Mistake("--rounds must be at least 1, --seconds and --p99-ms above 0.")
+    if arguments.rounds < 1 or not 0 < arguments.seconds < math.inf:
+        raise Mistake("--rounds must be at least 1, --seconds above 0.")
     named = {
         name: read(arguments.model, None if name == DEFAULT else name, arguments.repository)
         for name in (arguments.a, arguments.b)
@@ -153,6 +157,7 @@ def _match(arguments: argparse.Namespace, command: Sequence[str]) -> Match:
     return Match(
         model=arguments.model,
         configs=named,
+        model_sha256={name: _model_sha256(arguments, config) for name, config in named.items()},
         traffic=Traffic.parse(arguments.load, rows=arguments.rows),
         meter=Meter(sla=Sla(latency_ms=arguments.p99_ms), command=tuple(command)),
         seconds=arguments.seconds,
@@ -160,6 +165,11 @@ def _match(arguments: argparse.Namespace, command: Sequence[str]) -> Match:
         repository=arguments.repository,
         folder=arguments.results,
     )
+
+
+def _model_sha256(arguments: argparse.Namespace, config: ModelConfig) -> str:
+    served = model_file(model_folder(arguments.model, arguments.repository), config)
+    return digest(served) if served.is_file() else ""
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from clients.fleet.goal import Goal
+from clients.fleet.load import Load
 from clients.fleet.result import Sample
 from clients.fleet.sla import Sla, glance, judge, least
 from clients.fleet.table import verdict
 from clients.fleet.timings import FAILED, NOT_SENT, REQUEST, RIGHT, WRONG, Timings
+from export.terminal import Mistake
 
 MS = 1_000_000
 PERCENT = Fraction(1, 100)
@@ -164,3 +166,20 @@ def test_a_miss_that_may_be_the_clients_own_is_said_to_be() -> None:
     assert "(3 were sent more than 1 ms late: it may be the clients, not the server)" in verdict(judged, late_sends=3)
     assert "it may be the clients" not in verdict(judged, late_sends=2)
     assert verdict(judged, late_sends=0).endswith("99.8% after any number of looks: the run ended early.")
+
+
+@pytest.mark.parametrize(("latency_ms", "percent"), [(0.0, 99.0), (math.nan, 99.0), (10.0, 100.0)])
+def test_what_is_no_target_is_a_mistake(latency_ms: float, percent: float) -> None:
+    with pytest.raises(Mistake, match="the latency must be a number above 0, the percentile between 0 and 100"):
+        Sla(latency_ms=latency_ms, percent=percent)
+
+
+def test_a_run_is_judged_by_a_finite_target() -> None:
+    with pytest.raises(Mistake, match="every run meets it"):
+        Goal(sla=Sla(latency_ms=math.inf))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_load_is_finite(value: float) -> None:
+    with pytest.raises(Mistake, match=f"--rate {value}: must be a finite number"):
+        Load(pattern="poisson", rate_per_s=value)

@@ -1,6 +1,7 @@
 """Intervals on ratios: they hold the true ratio as often as they say, and use what belongs together."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from numpy.typing import NDArray
 
 from perf import bootstrap
 from perf.bootstrap import Interval
+from perf.percentile import percentile
 
 TRUE = 1.1
 REPEATS = 300
@@ -43,7 +45,7 @@ def latencies(rng: np.random.Generator, runs: int, likeness: float, requests: in
 @pytest.mark.parametrize("percent", [50.0, 99.0])
 def test_blocks_hold_the_truth_where_single_requests_would_not(percent: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """One run of 2,000 requests a side, each like the one before it."""
-    statistic, runs = bootstrap.percentile(percent), 60
+    statistic, runs = partial(percentile, percent=percent), 60
     monkeypatch.setattr(bootstrap, "RESAMPLES", 200)
     rng = np.random.default_rng(9)
     new, old = TRUE * latencies(rng, runs, 0.8), latencies(rng, runs, 0.8)
@@ -94,6 +96,6 @@ def test_a_ratio_turned_round_has_its_interval_turned_round() -> None:
 
 def test_a_percentile_among_requests_that_were_not_answered_has_no_end() -> None:
     answered = [*np.linspace(1, 2, 95).tolist(), *[math.inf] * 5]
-    assert bootstrap.series(answered, answered, bootstrap.percentile(99)).tells is False
-    median = bootstrap.series(answered, answered, bootstrap.percentile(50))
+    assert bootstrap.series(answered, answered, partial(percentile, percent=99)).tells is False
+    median = bootstrap.series(answered, answered, partial(percentile, percent=50))
     assert 0.5 < median.low <= 1.0 <= median.high < 2.0

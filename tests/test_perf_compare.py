@@ -1,6 +1,7 @@
 """Two sets of records: different, the same, or not enough to tell; with the exit code that a pipeline needs."""
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
@@ -98,6 +99,31 @@ def test_nothing_below_what_the_same_differs_by_counts() -> None:
     assert verdicts(old, new, again)["throughput"] == CANNOT_TELL
 
 
+def test_requests_without_an_answer_are_not_left_out() -> None:
+    """Whose p99 is infinite in every round is slower; in one round it may be chance."""
+    old = measured(noisy(1, 0.01))
+    new = measured(noisy(2, 0.01), first_s=10)
+    never = [replace(run, p99_us=math.inf) for run in new]
+    assert verdicts(old, never)["p99 latency"] == SLOWER
+    assert verdicts(never, measured(noisy(1, 0.01), first_s=20))["p99 latency"] == FASTER
+    assert verdicts(old, [never[0], *new[1:]])["p99 latency"] == CANNOT_TELL
+    assert verdicts(old[:4], never[:4])["p99 latency"] == CANNOT_TELL
+    assert verdicts(old, never)["p50 latency"] == verdicts(old, new)["p50 latency"]
+
+
+def test_the_noise_of_each_configuration_is_its_own() -> None:
+    """The second one differs from itself by half."""
+    old, new = (
+        [*measured(noisy(seed, 0.002), config="a"), *measured(noisy(seed + 1, 0.002), config="b")] for seed in (1, 5)
+    )
+    again = [*measured(noisy(1, 0.002), config="a"), *measured(noisy(2, 0.002, 1.5), config="b")]
+    found = lines_of(Runs(title="a", runs=tuple(old)), Runs(title="b", runs=tuple(new)), again)
+    floors = {line.configs[0]: line.floor for line in found if line.quantity == "throughput"}
+    assert floors["a"] < 0.01 < 0.4 < floors["b"]
+    with pytest.raises(RecordError, match="--noise names no run of what A is"):
+        verdicts(old, new, measured([1000.0], config="c"))
+
+
 def fleet(folder: Path, seed: int, mean_ms: float, repeat: int = 0) -> Path:
     """A record of 2,000 requests at 200 a second with exponential latencies."""
     rng = np.random.default_rng(seed)
@@ -154,6 +180,19 @@ def test_single_runs_are_compared_by_their_requests(tmp_path: Path, capsys: pyte
     assert found["p50 latency"]["ratio"]["low"] < 1.3 < found["p50 latency"]["ratio"]["high"]
     assert compare.main([str(one), str(slow), "--threshold", "60%", "--out", out]) == 0
     assert compare.main([str(slow), str(one), "--out", out]) == 0
+
+
+def test_a_run_that_left_requests_out_is_shown(tmp_path: Path) -> None:
+    """Its p99 is over all requests, not over those that were answered, and the record can be written."""
+    one, other = fleet(tmp_path / "a", 1, 20.0), fleet(tmp_path / "b", 2, 20.0)
+    content = json.loads(other.read_text())
+    content["sample"]["latencies_us"][:100] = [None] * 100
+    other.write_text(json.dumps(content))
+    assert runs.read(str(other)).runs[0].p99_us == math.inf
+    out = tmp_path / "compared.json"
+    assert compare.main([str(one), str(other), "--out", str(out)]) in (0, 1)
+    found = {line["quantity"]: line for line in json.loads(out.read_text())["lines"]}
+    assert (found["p99 latency"]["verdict"], found["p99 latency"]["b"]) == (CANNOT_TELL, None)
 
 
 def test_fleet_records_of_a_folder_are_paired_by_their_times(tmp_path: Path) -> None:

@@ -95,7 +95,12 @@ def test_the_peak_and_what_is_held_are_those_of_the_record(capsys: pytest.Captur
         (["no_such.onnx"], "no such file"),
         (["simulated_accelerator"], "not an ONNX model"),
         (["text_recognition", "--batch", "0"], "not batch sizes"),
+        (["text_recognition", "--batch", "4..1"], "not batch sizes"),
+        (["text_recognition", "--threads", "0"], "at least 1 thread"),
         (["text_recognition", "--dims", "width"], "not names with sizes"),
+        (["text_recognition", "--dims", "batch=0"], "not names with sizes"),
+        (["text_recognition", "--dims", "widht=100"], "no dynamic dimension of the inputs. There is batch."),
+        (["text_recognition", "--dims", "batch=4", "--batch", "1,2"], "no batch of 2"),
     ],
 )
 def test_a_mistake_is_one_line(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

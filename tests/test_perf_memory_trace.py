@@ -11,7 +11,14 @@ from tiny_models import onnx_model
 
 from export.terminal import Mistake
 from perf.memory import record
-from perf.memory.trace import onnxruntime_profile, reading, tensorflow_log, torch_profile, trace_file
+from perf.memory.trace import (
+    onnxruntime_events,
+    onnxruntime_profile,
+    reading,
+    tensorflow_log,
+    torch_profile,
+    trace_file,
+)
 from perf.memory.trace.ledger import Ledger
 from perf.memory.trace.trace import Allocation
 
@@ -201,6 +208,23 @@ def test_a_node_of_many_outputs_and_a_release_of_many_buffers_end_soon_with_a_re
     assert any("kept as one" in text for text in texts)
     assert any("no 4 live buffers add up to" in text for text in texts)
     assert trace.unmatched == ()
+
+
+def test_a_node_is_of_the_latest_run_that_began_before_it() -> None:
+    def node(name: str, ts: int) -> dict[str, object]:
+        return {"name": f"{name}_kernel_time", "ts": ts, "args": {"mem_bytes_requested_in_use": "8"}}
+
+    # Start and duration are both cut to whole microseconds, so a run's last node may seem to begin after its end.
+    events = [
+        node("load", 1),
+        node("a", 11),
+        node("b", 16),
+        {"name": "model_run", "ts": 10, "dur": 5},
+        node("c", 20),
+        {"name": "model_run", "ts": 20, "dur": 3},
+    ]
+    runs = onnxruntime_events.runs(json.dumps(events).encode(), "profile")
+    assert [[one.name for one in run] for run in runs] == [["a", "b"], ["c"]]
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,7 @@ def test_an_empty_study_says_what_is_missing_in_every_part(tmp_path: Path) -> No
     # what it was made with is known even of an empty study
     assert silent == ["provenance"]
     assert found[0].title.startswith("No verdict: the study was not brought to its end")
+    assert found[1].missing[0].startswith("The study was not brought to its end")
     text = page(empty(), tmp_path)
     assert text.count('<p class="missing">') >= 9
     for number in range(2, 11):
@@ -220,6 +221,17 @@ def test_a_study_of_another_version_ends_with_2_and_names_the_file(
     path.write_text(path.read_text().replace('"format": 1', '"format": 9', 1))
     assert main([str(tmp_path)]) == 2
     assert str(path) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("form", ["html", "png", "json"])
+def test_a_folder_that_cannot_be_made_ends_with_2(
+    tmp_path: Path, form: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    empty().write(tmp_path / "study.json")
+    (tmp_path / "file").touch()
+    assert main([str(tmp_path), "--out", str(tmp_path / "file" / "new"), "--format", form]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "no folder can be made there" in line
 
 
 def test_every_figure_becomes_a_file(tmp_path: Path) -> None:

@@ -160,6 +160,18 @@ def test_the_sustained_rate_lies_below_the_lowest_that_fails() -> None:
     assert "No measured rate is sure" in sustained(evidence(replace(study(), trials=none)))
 
 
+def test_a_load_of_rising_rate_sustains_what_it_offered_on_the_mean() -> None:
+    rising = replace(study().trials[2], load="ramp:100:400", offered_per_s=250.0, passed=True)
+    found = sustained(evidence(replace(study(), load="ramp:100:400", trials=(rising,))))
+    assert found.startswith("Sustains 250 requests/s")
+
+
+def test_a_study_that_was_interrupted_says_nothing_of_other_targets() -> None:
+    found = verdict(evidence(replace(study(), chosen=None, limit="")))
+    assert found.title.startswith("No verdict")
+    assert not any("What would have to change" in sentence for sentence in found.sentences)
+
+
 def test_the_difference_shows_delay_sizes_and_instances_and_the_whole_file() -> None:
     found = difference(evidence(study()))
     assert found.sentences == ("2 of 6 values change.",)

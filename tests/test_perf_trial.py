@@ -62,6 +62,9 @@ def test_a_trace_is_replayed_by_the_fleet(tmp_path: Path) -> None:
     np.testing.assert_array_equal(arrivals(load), [0.0, 0.5, 1.0])
     with pytest.raises(Mistake, match="ramp:100:400"):
         Traffic.parse("ramp:100")
+    for words in ("gamma:300:nan", "poisson:inf", "constant:nan"):
+        with pytest.raises(Mistake, match="not a load"):
+            Traffic.parse(words)
 
 
 def fast() -> ModelConfig:
@@ -77,6 +80,7 @@ def test_configurations_are_measured_in_turn_on_servers_of_their_own(
     match = Match(
         model=MODEL,
         configs={"one": ONE.apply(fast()), "two": TWO.apply(fast())},
+        model_sha256={"one": "1", "two": "2"},
         traffic=Traffic.parse("closed:8"),
         meter=Meter(sla=Sla(latency_ms=5000.0), warm_up_s=0.3, command=("python", "-m", "perf.versus", MODEL)),
         seconds=1.0,
@@ -87,6 +91,7 @@ def test_configurations_are_measured_in_turn_on_servers_of_their_own(
     assert replace(match, rounds=2).missing == [1, 2]
     assert versus(match, terminal()) in (0, 1)
     assert replace(match, rounds=2).missing == [2]
+    assert replace(match, model_sha256={"one": "1", "two": "another"}).missing == [1]
     kept = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     # What is there is not measured again.
     assert versus(match, terminal()) in (0, 1)

@@ -48,6 +48,38 @@ class TritonPythonModel:
     def finalize(self):
         self.loop.end()
 """
+UNCOUNTED = """
+import json
+
+import triton_python_backend_utils as pb_utils
+from batch_policy import Choice
+from policy_loop import PolicyLoop
+from policy_settings import PolicySettings
+
+
+class Refusing:
+    cap = 1.0
+
+    def choose(self, waiting, now):
+        return Choice(take=(), drop=range(len(waiting)))
+
+
+class Metrics:
+    def refused(self):
+        raise ValueError("cannot count")
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        settings = PolicySettings.of(json.loads(args["model_config"]))
+        self.loop = PolicyLoop(settings, Refusing(), list, args, pb_utils, Metrics())
+
+    def execute(self, requests):
+        return self.loop.take(requests)
+
+    def finalize(self):
+        self.loop.end()
+"""
 REFUSED = r"\[StatusCode.UNAVAILABLE\] batch_policy deadline: refused after [\d.]+ of 60.0 ms: .*slo_ms\)."
 
 
@@ -77,6 +109,7 @@ def policy_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         stand_in(repository, "slow", fixed_ms="200", batch_policy="deadline", slo_ms="10000"),
         stand_in(repository, "leaving", **aimd),
         stand_in(repository, "broken", **aimd),
+        stand_in(repository, "uncounted", **deadline),
         lookup(repository, "lookup").name,
         ragged_padded(
             repository,
@@ -87,6 +120,7 @@ def policy_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         ).name,
     ]
     (repository / "broken" / "1" / "model.py").write_text(BROKEN)
+    (repository / "uncounted" / "1" / "model.py").write_text(UNCOUNTED)
     with (repository / "lookup" / "config.pbtxt").open("a") as config:
         config.write(parameters(**aimd))
     with launch(Settings(models=tuple(names), repository=repository)) as running:
@@ -222,6 +256,12 @@ def test_unloading_answers_what_waits(policy_server: Server) -> None:
 def test_a_broken_policy_leaves_nobody_waiting(policy_server: Server) -> None:
     answers = burst(policy_server, "broken", 20)
     assert answers == ["[StatusCode.INTERNAL] batch_policy aimd: ValueError: cannot choose"] * 20
+
+
+def test_a_broken_metric_leaves_nobody_waiting(policy_server: Server) -> None:
+    answers = burst(policy_server, "uncounted", 20)
+    assert all(re.fullmatch(REFUSED, one) for one in answers), answers[0]
+    assert "uncounted_0_0: ValueError: cannot count" in policy_server.log.read_text()
 
 
 def test_errors_stay_with_their_request(policy_server: Server) -> None:

@@ -159,8 +159,6 @@ def _factor(text: str) -> float:
 def _goal(arguments: argparse.Namespace) -> Goal | None:
     if arguments.p99_ms is None:
         return None
-    if arguments.p99_ms <= 0 or not 0 < arguments.percent < 100:
-        raise Mistake("--p99-ms must be above 0, and --percent between 0 and 100.")
     return Goal(sla=Sla(latency_ms=arguments.p99_ms, percent=arguments.percent), stops=not arguments.whole)
 
 

@@ -1,5 +1,6 @@
 """A latency target that a run is judged by, at its end or as soon as the requests that are decided leave no doubt."""
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -8,6 +9,7 @@ import numpy as np
 from clients.fleet.result import Sample, in_window
 from clients.fleet.sla import CONFIDENCE, LOOKS, Judgement, Sla, glance, judge
 from clients.fleet.timings import RIGHT, Timings
+from export.terminal import Mistake
 
 LEAST, LEAST_S = 100, 1.0
 
@@ -42,6 +44,10 @@ class Goal:
     sla: Sla
     stops: bool = True
     confidence: float = CONFIDENCE
+
+    def __post_init__(self) -> None:
+        if math.isinf(self.sla.latency_ms):
+            raise Mistake(f"target {self.sla}: every run meets it. Name a finite latency, or no target.")
 
     @property
     def at_looks(self) -> float:

@@ -1,5 +1,6 @@
 """What a fleet sends: how many processes, how many rows, and when."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,6 +51,17 @@ class Load:
         for name, least, most in limits:
             if not least <= getattr(self, name) <= most:
                 raise Mistake(f"--{name.replace('_', '-')} {getattr(self, name)}: must be from {least} to {most}.")
+        numbers = {
+            "rate": self.rate_per_s,
+            "rate-to": self.rate_to_per_s,
+            "cv2": self.cv2,
+            "warm-up": self.warm_up_s,
+            "duration": self.duration_s,
+            "timeout": self.timeout_s,
+        }
+        for name, value in numbers.items():
+            if not math.isfinite(value):
+                raise Mistake(f"--{name} {value}: must be a finite number.")
         if self.open and self.requests is not None:
             raise Mistake("--requests counts a closed loop; an open one lasts --duration seconds.")
         if self.open and self.in_flight != 1:

@@ -33,6 +33,9 @@ SETTLE_S = 5.0
 # What did not get an answer before its timeout is handed in after it.
 HANDED_IN_NS = 1_000_000_000
 
+# A look goes over all requests so far, and processes report one after the other: 128 of them 256 times a second.
+LOOK_NS = 250_000_000
+
 Told = Callable[[str, float], None]
 
 
@@ -134,7 +137,7 @@ def _jobs(target: Target, load: Load, server: Running, prepared: Pool) -> list[J
 def _measure(target: Target, load: Load, server: Running, members: Crew, told: Told, goal: Goal | None) -> Window:
     """Let the processes go, and read counters and CPU time at both ends of the window."""
     partial = early = False
-    start = members.start()
+    looked_ns, start = 0, members.start()
     counting = load.requests is not None
     first = start if counting else start + int(load.warm_up_s * 1e9)
     last = start + int(1e18) if counting else first + int(load.duration_s * 1e9)
@@ -144,17 +147,24 @@ def _measure(target: Target, load: Load, server: Running, members: Crew, told: T
         told("warming up", 0.0)
         return False
 
+    def sure() -> bool:
+        return goal is not None and not counting and goal.is_sure(members, first, last)
+
     def over(all_of: Crew) -> bool:
+        nonlocal looked_ns
         done = all_of.reported / (load.requests or 1) if counting else (time.monotonic_ns() - first) / (last - first)
         told(f"measuring: {all_of.reported} requests", max(0.0, min(1.0, done)))
-        return goal is not None and not counting and goal.is_sure(all_of, first, last)
+        if (now := time.monotonic_ns()) - looked_ns < LOOK_NS:
+            return False
+        looked_ns = now
+        return sure()
 
     try:
         if not counting:
             members.listen(first, warming)
             before, busy = Counters.read(server.url, target.model), _busy(server, members)
         members.listen(last, over)
-        early = over(members)
+        early = sure()
     except KeyboardInterrupt:
         partial = True
     if partial or counting:
@@ -165,7 +175,10 @@ def _measure(target: Target, load: Load, server: Running, members: Crew, told: T
     after = Counters.read(server.url, target.model)
     if not (partial or early or counting or members.ended):
         # Its last requests are to meet the same company as the others, so nobody stops with the window.
-        members.listen(time.monotonic_ns() + int(_cool_down_s(members.timings) * 1e9), lambda _: False)
+        try:
+            members.listen(time.monotonic_ns() + int(_cool_down_s(members.timings) * 1e9), lambda _: False)
+        except KeyboardInterrupt:
+            partial = True
     members.stop()
     members.listen(time.monotonic_ns() + int(load.timeout_s * 1e9) + HANDED_IN_NS, lambda _: False)
     if counting:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from export.terminal import Mistake
+
 CONFIDENCE = 0.99
 # Of the error that the confidence leaves, what the looks on the way may use up; the verdict at the end has the rest.
 LOOKS = 0.2
@@ -14,10 +16,17 @@ LOOKS = 0.2
 
 @dataclass(frozen=True, kw_only=True)
 class Sla:
-    """At least `percent` of all requests answered within `latency_ms`; those not answered at all count as late."""
+    """At least `percent` of all requests answered within `latency_ms`; those not answered at all count as late.
+
+    Raises `Mistake` for what is no target.
+    """
 
     latency_ms: float
     percent: float = 99.0
+
+    def __post_init__(self) -> None:
+        if not (self.latency_ms > 0 and 0 < self.percent < 100):
+            raise Mistake(f"target {self}: the latency must be a number above 0, the percentile between 0 and 100.")
 
     @property
     def share(self) -> float:

@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             Model.of(
                 _file(arguments.model),
                 level=arguments.level,
-                threads=arguments.threads,
+                threads=_threads(arguments.threads),
                 pattern=arguments.pattern,
                 rules=STRATEGIES[arguments.strategy],
             ),
@@ -66,10 +66,16 @@ def _batches(text: str) -> Sequence[int]:
         raise Mistake(f"--batch {text}: not batch sizes of at least 1. Say 1..32 or 1,3,24.") from None
 
 
+def _threads(count: int) -> int:
+    if count < 1:
+        raise Mistake(f"--threads {count}: a pool has at least 1 thread. Say how many the session has.")
+    return count
+
+
 def _dims(text: str) -> dict[str, int]:
     pairs = [pair.partition("=") for pair in text.split(",") if pair]
-    if any(not size.isdecimal() for _, _, size in pairs):
-        raise Mistake(f"--dims {text}: not names with sizes. Say for example --dims length=128,width=100.")
+    if not all(name and size.isdecimal() and int(size) for name, _, size in pairs):
+        raise Mistake(f"--dims {text}: not names with sizes above 0. Say for example --dims length=128,width=100.")
     return {name: int(size) for name, _, size in pairs}
 
 

@@ -14,7 +14,8 @@ def difference(evidence: Evidence) -> Section:
     """The values that decide batching, then the file."""
     study = evidence.study
     if study.chosen is None:
-        missing = "Nothing met the target, so no configuration was written; the current one stays."
+        why = "The study was not brought to its end" if evidence.unfinished else "Nothing met the target"
+        missing = f"{why}, so no configuration was written; the current one stays."
         return Section(name="difference", title=TITLE, missing=(missing,))
     changed = [row for row in values(study.default, study.chosen) if row[1] != row[2]]
     lines = difflib.unified_diff(

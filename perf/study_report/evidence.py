@@ -1,5 +1,6 @@
 """What a study holds for and against a configuration: its trials by candidate and load, paired round by round."""
 
+import datetime
 import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -43,6 +44,11 @@ class Evidence:
     def open(self) -> bool:
         """Whether requests were due at times of their own, so that latency is a function of the offered rate."""
         return Traffic.parse(self.study.load).open
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether the search did not come to an answer: nothing was chosen, and nothing says what was in the way."""
+        return self.study.chosen is None and not self.study.limit
 
     @cached_property
     def trials(self) -> tuple[Trial, ...]:
@@ -107,6 +113,14 @@ class Evidence:
         """A candidate by its values, and by its role where it has one."""
         role = self.role(candidate)
         return f"{candidate} ({role})" if role else str(candidate)
+
+    def began_s(self, trial: Trial) -> float | None:
+        """Seconds from the start of the study to that of a trial; None where one of the two is no time."""
+        try:
+            study, window = map(datetime.datetime.fromisoformat, (self.study.started_at, trial.started_at))
+            return (window - study).total_seconds()
+        except (ValueError, TypeError):
+            return None
 
     def _compared(self, candidate: Candidate) -> tuple[Trial, ...]:
         return tuple(one for one in self.of(candidate) if one.stage in COMPARISON)

@@ -1,6 +1,5 @@
 """Part 9: how much of what was seen may be noise: repetitions of one configuration, the machine's load, one window."""
 
-import datetime
 from collections.abc import Sequence
 
 import numpy as np
@@ -114,10 +113,9 @@ def _same(evidence: Evidence) -> Drawn | None:
 
 
 def _machine(evidence: Evidence) -> Drawn | None:
-    times = [_minutes(evidence, one) for one in evidence.trials]
-    if None in times:
+    minutes = [s / 60 for one in evidence.trials if (s := evidence.began_s(one)) is not None]
+    if len(minutes) < len(evidence.trials):
         return None
-    minutes = [one for one in times if one is not None]
     figure = Figure(figsize=NARROW, layout="constrained")
     axes = figure.subplots()
     plain(axes)
@@ -135,14 +133,6 @@ def _machine(evidence: Evidence) -> Drawn | None:
         f"included (n = {count(len(loads), 'measurement')})"
     )
     return Drawn(name="machine", caption=caption, figure=figure)
-
-
-def _minutes(evidence: Evidence, trial: Trial) -> float | None:
-    try:
-        began, now = map(datetime.datetime.fromisoformat, (evidence.study.started_at, trial.started_at))
-        return (now - began).total_seconds() / 60
-    except (ValueError, TypeError):
-        return None
 
 
 def _window(evidence: Evidence, trial: Trial | None) -> Drawn | None:
@@ -168,8 +158,9 @@ def _window(evidence: Evidence, trial: Trial | None) -> Drawn | None:
     figure.legend(loc="outside upper left", ncols=2)
     half = len(parts) // 2
     first, second = float(np.median(middles[:half])), float(np.median(middles[half:]))
+    changes = f"changes by {change(second / first)}" if np.isfinite([first, second]).all() else "has no end"
     caption = (
-        f"From the first half of the window to the second the median latency changes by {change(second / first)} "
+        f"From the first half of the window to the second the median latency {changes} "
         f"({evidence.label(trial.candidate)}, {trial.load}, n = {len(due):,} requests in {SLICES} slices)"
     )
     return Drawn(name="window", caption=caption, figure=figure, wide=True)

@@ -21,8 +21,9 @@ def report_studies(paths: Sequence[Path], out: Path, wanted: Sequence[str], cons
             f"--format {' '.join(wanted)}: {paths[0]} is a study, which has {known}. Take one of these, or all."
         )
     for path in paths:
-        evidence = Evidence.read(path)
-        found = sections(evidence)
+        with console.status(f"drawing {path.name}"):
+            evidence = Evidence.read(path)
+            found = sections(evidence)
         if "table" in wanted:
             _print(found, console)
         written: list[Path] = []

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from clients.fleet.sla import judge
+from perf.percentile import percentile
 
 CONFIDENCE = 0.95
 
@@ -27,8 +28,7 @@ class Quantile:
 
 def percentile_ms(latencies_us: Sequence[float], percent: float) -> float:
     """The order statistic of rank ceil(n p), milliseconds; infinite for none, and where it was not answered."""
-    n = len(latencies_us)
-    return float(np.sort(np.asarray(latencies_us))[_rank(n, percent) - 1]) / 1e3 if n else math.inf
+    return float(percentile(latencies_us, percent)) / 1e3
 
 
 def quantile(latencies_us: Sequence[float], percent: float, confidence: float = CONFIDENCE) -> Quantile:
@@ -48,14 +48,10 @@ def quantile(latencies_us: Sequence[float], percent: float, confidence: float = 
     return Quantile(
         percent=percent,
         n=n,
-        value_ms=float(ordered[_rank(n, percent) - 1]),
+        value_ms=float(percentile(ordered, percent)),
         low_ms=float(ordered[n - many]) if many <= n else 0.0,
         high_ms=float(ordered[n - few - 1]) if few >= 0 else math.inf,
     )
-
-
-def _rank(n: int, percent: float) -> int:
-    return max(1, math.ceil(n * percent / 100 - 1e-9))
 
 
 def _first(end: int, holds: Callable[[int], bool]) -> int:

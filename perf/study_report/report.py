@@ -10,7 +10,7 @@ import matplotlib as mpl
 from markupsafe import Markup
 
 from perf.drawing import STYLE, png, svg
-from perf.page import render, write
+from perf.page import make_folder, render, write
 from perf.study_report.difference import difference
 from perf.study_report.evidence import Evidence
 from perf.study_report.heat import heat
@@ -52,7 +52,7 @@ def write_html(evidence: Evidence, found: Sequence[Section], folder: Path) -> Pa
 
 def write_png(evidence: Evidence, found: Sequence[Section], folder: Path) -> tuple[Path, ...]:
     """The same figures as files, named by study and figure."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     with mpl.rc_context(STYLE):
         return tuple(
             png(drawn.figure, folder / f"{evidence.name}-{drawn.name}.png", _title(evidence, drawn))

@@ -1,6 +1,5 @@
 """Part 8: the search in order of time: each measurement and its seconds, why candidates went, what was not tested."""
 
-import datetime
 import math
 
 from perf.study import PROFILE, Trial
@@ -104,9 +103,5 @@ def _measured(evidence: Evidence, trial: Trial) -> tuple[str, str, str]:
 
 
 def _at(evidence: Evidence, trial: Trial) -> float:
-    """Seconds from the start of the study; 0 where one of the two has no time that can be read."""
-    try:
-        began, now = map(datetime.datetime.fromisoformat, (evidence.study.started_at, trial.started_at))
-        return max(0.0, (now - began).total_seconds())
-    except (ValueError, TypeError):
-        return 0.0
+    """Seconds from the start of the study; 0 where that is not known."""
+    return max(0.0, evidence.began_s(trial) or 0.0)

@@ -7,6 +7,7 @@ from perf.bootstrap import paired
 from perf.study import Trial
 from perf.study_report.evidence import Evidence
 from perf.study_report.units import count, number, rate
+from perf.traffic import Traffic
 
 
 def sustained(evidence: Evidence) -> str:
@@ -27,11 +28,10 @@ def sustained(evidence: Evidence) -> str:
 
 
 def _asked(trial: Trial) -> float:
-    """The rate in the load's name, which is the same in all windows of it; else what was offered."""
-    try:
-        return float(trial.load.split(":")[1])
-    except (IndexError, ValueError):
-        return trial.offered_per_s or 0.0
+    """The rate in the load's name, which is the same in all windows of it; where it has none, what was offered."""
+    asked = Traffic.parse(trial.load)
+    one_rate = asked.rate_per_s and not asked.rate_to_per_s
+    return asked.rate_per_s if one_rate else trial.offered_per_s or 0.0
 
 
 def throughput(trials: Sequence[Trial]) -> str:

@@ -30,7 +30,7 @@ def verdict(evidence: Evidence) -> Section:
         sustained(evidence) if evidence.open else throughput(trials),
         *(f"Over the current configuration: {one}." for one in found),
         f"What limits it now: {_sentence(evidence.study.limit)}" if evidence.study.limit else "",
-        _needed(evidence) if evidence.study.chosen is None else "",
+        _needed(evidence) if evidence.study.chosen is None and not evidence.unfinished else "",
     ]
     return Section(
         name="verdict",
@@ -53,7 +53,7 @@ def headline(evidence: Evidence, found: Sequence[Gain]) -> str:
     """One sentence."""
     study = evidence.study
     goal = f"{study.sla.percent:g} % of requests within {plain_ms(study.sla.latency_ms)}"
-    if study.chosen is None and not study.limit:
+    if evidence.unfinished:
         return "No verdict: the study was not brought to its end; the same command goes on with it"
     if study.chosen is None:
         return f"Nothing that was measured meets {goal} under {study.load}" + _closest(evidence)
@@ -118,7 +118,7 @@ def _needed(evidence: Evidence) -> str:
     for found, how in ((measured, f"measured p{asked.percent:g}"), (simulated, "simulated p99")):
         finite = [one for one in found if math.isfinite(one[0])]
         if finite:
-            lowest, candidate = min(finite)
+            lowest, candidate = min(finite, key=lambda one: one[0])
             said.append(f"the lowest {how} is {ms(lowest)} ({candidate})")
     end = "; a target below that needs a lighter load, or another model or machine."
     return f"What would have to change: {' and '.join(said)}{end}" if said else ""

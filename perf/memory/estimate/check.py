@@ -1,12 +1,12 @@
 """Compare the estimate with onnxruntime's own profile, at the boundary of every node, to the byte.
 
 `python -m perf.memory.estimate.check` checks the networks of the zoo and the models of the repository that are there,
-and writes each to perf/results/memory/estimate; what did not change is not run again. Two settings: `basic`, one run in
-a fresh session per batch size, without memory pattern; and `served`, as onnxruntime is by default and in Triton, with
-all optimisations and memory pattern: two runs per batch size, and all sizes in one session, twice.
+and writes each to perf/results/memory/estimate; what was checked of the same file, versions and machine is not run
+again, so remove its record after a change of the estimate. Two settings: `basic`, one run in a fresh session per batch
+size, without memory pattern; and `served`, as onnxruntime is by default and in Triton, with all optimisations and
+memory pattern: two runs per batch size, and all sizes in one session, twice.
 """
 
-import json
 import sys
 import tempfile
 from collections import Counter
@@ -28,6 +28,8 @@ from perf.memory.estimate.feeds import Feeds, feeds_of
 from perf.memory.estimate.measured import FIELDS, measure
 from perf.memory.estimate.timeline import Boundary
 from perf.memory.estimate.zoo import ZOO
+from perf.memory.trace.json_text import parsed
+from perf.record import write_json
 
 FOLDER = Path("perf/results/memory/estimate")
 BATCHES = (1, 2, 4, 8, 16, 32)
@@ -112,7 +114,7 @@ def _session(model: Model, path: Path, setting: str, feeds: Feeds, sizes: tuple[
 def main(argv: Sequence[str] | None = None) -> int:
     """Check, write a record per model, print; exit code 1 where anything differs."""
     program = "python -m perf.memory.estimate.check"
-    parser = program_parser(program, __doc__, example="resnet50 unet wide=exports/wide.onnx")
+    parser = program_parser(program, __doc__, example="text_recognition unet")
     said = "of the zoo or the repository, or NAME=FILE.onnx (default: all that are there)"
     parser.add_argument("models", nargs="*", metavar="MODEL", help=said)
     arguments = parser.parse_args(argv)
@@ -164,28 +166,32 @@ def _file(name: str, folder: Path) -> Path:
 
 
 def _recorded(name: str, path: Path, command: Sequence[str]) -> Mapping[str, Any]:
-    """The model's record, from disk where it is of this file and these versions."""
-    record, made_of = FOLDER / f"{name}.json", {"model_sha256": digest(path), "versions": versions()}
+    """The model's record, from disk where it is of this file, these versions and this machine."""
+    record = FOLDER / f"{name}.json"
+    made_of = {
+        "format": FORMAT,
+        "kind": "estimate",
+        "model": name,
+        "model_sha256": digest(path),
+        "versions": versions(),
+        "machine": asdict(Machine.this()),
+    }
     if record.is_file():
-        content: dict[str, Any] = json.loads(record.read_text())
+        content: dict[str, Any] = parsed(record.read_bytes(), str(record))
         if all(content.get(key) == value for key, value in made_of.items()):
             return content
     feeds = feeds_of(name, path)
     content = {
-        "format": FORMAT,
-        "kind": "estimate",
-        "model": name,
         **made_of,
-        "machine": asdict(Machine.this()),
         "command": list(command),
         "unchecked": {setting: Model.of(path, level=one.level).unchecked for setting, one in SETTINGS.items()},
     }
     try:
         content["sessions"] = [asdict(one) for setting in SETTINGS for one in check(path, setting, feeds)]
     except Failure as failure:
-        content |= {"sessions": [], "not_estimated": str(failure)}
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    record.write_text(json.dumps(content, indent=1) + "\n")
+        # The text begins with the file, which is somewhere on this machine.
+        content |= {"sessions": [], "not_estimated": f"{name}: {str(failure).partition(': ')[2]}"}
+    write_json(record.name, content, FOLDER)
     return content
 
 

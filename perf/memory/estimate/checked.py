@@ -21,7 +21,9 @@ NAMES = """
     TfIdfVectorizer ThresholdedRelu Tile TopK Transpose Trilu Unsqueeze Upsample Where Xor
 """
 CHECKED = frozenset(NAMES.split())
-"""Exact on every node test that onnx has of them and onnxruntime runs; `perf.memory.estimate.operators` checks it."""
+"""Exact on every node test that onnx has of them, as far as onnxruntime runs it and its shapes follow from its inputs'.
+
+`perf.memory.estimate.operators` checks it."""
 
 FUSED = frozenset(
     {

@@ -1,6 +1,5 @@
 """onnxruntime's own account of its arena: the profile of one real run, node by node."""
 
-import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from numpy.typing import NDArray
 
 from perf.memory.estimate import session
 from perf.memory.estimate.timeline import Boundary
+from perf.memory.trace.onnxruntime_events import NodeEvent, runs
 
 FIELDS = {
     "in_use": "mem_bytes_in_use",
@@ -17,12 +17,11 @@ FIELDS = {
     "peak": "mem_in_use_peak",
     "held": "mem_arena_held",
 }
-SUFFIX = "_kernel_time"
 
 
 def measure(
     model: Path,
-    runs: Sequence[Mapping[str, NDArray[np.generic]]],
+    inputs: Sequence[Mapping[str, NDArray[np.generic]]],
     *,
     level: str = "basic",
     threads: int = 1,
@@ -41,22 +40,15 @@ def measure(
             options.add_session_config_entry("session.use_env_allocators", "1")
         options.profile_file_prefix = str(Path(folder) / "profile")
         running = session.opened(model, options)
-        for feeds in runs:
+        for feeds in inputs:
             running.run(None, dict(feeds))
-        events = json.loads(Path(running.end_profiling()).read_text())
-    found: list[list[Boundary]] = [[]]
-    for event in events:
-        if event["cat"] == "Node" and event["name"].endswith(SUFFIX):
-            found[-1].append(_boundary(event))
-        elif event["name"] == "model_run":  # written when a run ends
-            found.append([])
-    return found[:-1]
+        profile = Path(running.end_profiling()).read_bytes()
+    return [[_boundary(event) for event in run] for run in runs(profile, f"the profile of {model}")]
 
 
-def _boundary(event: Mapping[str, object]) -> Boundary:
-    arguments: Mapping[str, str] = event["args"]  # type: ignore[assignment]
+def _boundary(event: NodeEvent) -> Boundary:
     return Boundary(
-        node=str(event["name"]).removesuffix(SUFFIX),
-        operator=arguments["op_name"],
-        **{name: int(arguments[field]) for name, field in FIELDS.items()},
+        node=event.name,
+        operator=str(event.values["op_name"]),
+        **{name: event.number(field) for name, field in FIELDS.items()},
     )

@@ -22,9 +22,16 @@ class Shapes:
 def inputs_at(graph: Graph, batch: int, dims: Mapping[str, int]) -> dict[str, Shape]:
     """The shape of every input at one batch size: `dims` has the other dynamic dimensions, by name or `input:axis`.
 
-    Raises `Mistake` for one that it does not have.
+    Raises `Mistake` for one that it does not have, for a name that no input has, and for a batch of more than one where
+    no dimension can be the batch.
     """
+    _check(graph, dims)
     batched = batch_dim(graph, dims)
+    if batched is None and batch > 1:
+        raise Mistake(
+            f"{graph.name}: the first dimension of every input is fixed, so there is no batch of {batch}. "
+            "Say --batch 1, or export the model with a dynamic batch."
+        )
     return {
         value.name: tuple(
             _size(value, axis, batch, batched, dims) for axis in range(len(value.type.tensor_type.shape.dim))
@@ -70,6 +77,18 @@ def batch_dim(graph: Graph, fixed: Collection[str] = ()) -> str | None:
             "clear which is the batch. Fix all but that one: --dims NAME=SIZE,..."
         )
     return next(iter(found), None)
+
+
+def _check(graph: Graph, dims: Mapping[str, int]) -> None:
+    known = {
+        _name(value, axis): None
+        for value in _inputs(graph)
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim)
+        if not dim.HasField("dim_value")
+    }
+    for name in dims:
+        if name not in known:
+            raise Mistake(f"--dims {name}: no dynamic dimension of the inputs. There is {', '.join(known) or 'none'}.")
 
 
 def _fixed(graph: Graph, inputs: Mapping[str, Shape]) -> onnx.ModelProto:

@@ -15,14 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from export.terminal import Mistake
-from perf.memory.trace.fields import content, field
-from perf.memory.trace.json_text import parsed
+from perf.memory.trace.fields import content
 from perf.memory.trace.ledger import Key, Ledger
+from perf.memory.trace.onnxruntime_events import ADVICE, NodeEvent, runs
 from perf.memory.trace.trace import Trace
 
 SOURCE = "onnxruntime profile"
-ADVICE = "Set SessionOptions.enable_profiling, and enable_mem_pattern off, and give the file of end_profiling()."
-SUFFIX = "_kernel_time"
 ITEM_BYTES = {
     **dict.fromkeys(("bool", "int8", "uint8", "float8e4m3fn", "float8e5m2"), 1),
     **dict.fromkeys(("float16", "bfloat16", "int16", "uint16"), 2),
@@ -59,44 +57,23 @@ def read(path: Path) -> tuple[Trace, ...]:
 
 def parse(data: bytes, origin: str = "profile") -> tuple[Trace, ...]:
     """Traces of the runs in the order of their time, without the weights, which are in use before the first node."""
-    events = parsed(data, origin)
-    if not isinstance(events, list):
-        raise Mistake(f"{origin}: an onnxruntime profile is a list of events, found {type(events).__name__}. {ADVICE}")
-    traces = [_trace(nodes) for run in _runs(events, origin) for nodes in _by_provider(run)]
+    found = [[_node(event) for event in run] for run in runs(data, origin)]
+    traces = [_trace(nodes) for run in found for nodes in _by_provider(run)]
     if not traces:
         raise Mistake(f"{origin}: no node says mem_bytes_requested_in_use, so there is no memory to read. {ADVICE}")
     return tuple(traces)
 
 
-def _runs(events: list[Any], origin: str) -> Iterator[list[Node]]:
-    """Nodes of every `model_run`: those that began within it."""
-    nodes = sorted(_nodes(events, origin), key=lambda pair: pair[0])
-    runs = [one for one in events if isinstance(one, dict) and one.get("name") == "model_run"]
-    for run in sorted(runs, key=lambda one: field(one, "ts", int, origin)):
-        start = run["ts"]
-        stop = start + field(run, "dur", int, origin)
-        inside = [node for time, node in nodes if start <= time <= stop]
-        if inside:
-            yield inside
-
-
-def _nodes(events: list[Any], origin: str) -> Iterator[tuple[int, Node]]:
-    for place, event in enumerate(events):
-        if not isinstance(event, dict) or not str(event.get("name", "")).endswith(SUFFIX):
-            continue
-        values, where = event.get("args"), f"{origin}: event {place}"
-        if not isinstance(values, dict) or "mem_bytes_requested_in_use" not in values:
-            continue
-        node = Node(
-            name=str(event["name"]).removesuffix(SUFFIX),
-            place=place,
-            in_use=_number(values, "mem_bytes_requested_in_use", where),
-            added=_number(values, "mem_requested_in_use_delta", where),
-            held=_number(values, "mem_in_use_delta", where),
-            outputs=tuple(_sizes(values.get("output_type_shape") or (), where)),
-            provider=str(values.get("provider", "")),
-        )
-        yield field(event, "ts", int, where), node
+def _node(event: NodeEvent) -> Node:
+    return Node(
+        name=event.name,
+        place=event.place,
+        in_use=event.requested,
+        added=event.number("mem_requested_in_use_delta"),
+        held=event.number("mem_in_use_delta"),
+        outputs=tuple(_sizes(event.values.get("output_type_shape") or ())),
+        provider=str(event.values.get("provider", "")),
+    )
 
 
 def _by_provider(nodes: list[Node]) -> list[list[Node]]:
@@ -181,17 +158,8 @@ def _adding_up(outputs: tuple[int, ...], added: int) -> tuple[int, ...] | None:
     return None
 
 
-def _sizes(outputs: Any, where: str) -> Iterator[int]:
+def _sizes(outputs: Any) -> Iterator[int]:
     for output in outputs:
         for kind, dims in output.items() if isinstance(output, dict) else ():
             if kind in ITEM_BYTES and isinstance(dims, list):
                 yield ITEM_BYTES[kind] * math.prod(dims)
-
-
-def _number(values: dict[str, Any], name: str, where: str) -> int:
-    """onnxruntime writes its numbers as strings."""
-    text = field(values, name, str, where)
-    try:
-        return int(text)
-    except ValueError as error:
-        raise Mistake(f"{where}: '{name}' should be a number, found {text[:40]!r}.") from error
