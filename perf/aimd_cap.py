@@ -24,8 +24,9 @@ from rich.table import Table
 
 from clients.connection import Connection, connect
 from clients.machine import Machine, versions
+from export import whole_file
 from export.repository import config_file, model_folder, read_config
-from export.terminal import Mistake, guarded, program_parser, terminal
+from export.terminal import guarded, program_parser, terminal
 from serve.launcher import Server, Settings, launch
 
 MODEL = "simulated_accelerator"
@@ -156,13 +157,8 @@ def write(folder: Path, found: Sequence[tuple[Case, Sequence[Step]]], started_at
             {**asdict(case), "steps": [[step.rows, step.ms, step.cap] for step in steps]} for case, steps in found
         ],
     }
-    draft = folder / ".aimd_cap.draft"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        draft.write_text(json.dumps(content, indent=None) + "\n")
-        return draft.rename(folder / "aimd_cap.json")
-    except OSError as error:
-        raise Mistake(f"{folder}: cannot be written to ({error.strerror}). Name another folder: --results.") from error
+    text = json.dumps(content, indent=None) + "\n"
+    return whole_file.write(folder / "aimd_cap.json", text, remedy="Name another folder: --results.")
 
 
 def read(path: Path) -> list[tuple[Case, list[Step]]]:

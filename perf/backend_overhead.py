@@ -26,6 +26,7 @@ from rich.table import Table
 
 from clients.counters import Counters
 from clients.machine import Machine, versions
+from export import whole_file
 from export.terminal import guarded, program_parser, terminal
 from perf.backend_stages import Stages, read, write_model
 from perf.backend_stages import table as stages_table
@@ -229,7 +230,6 @@ def table(cells: Sequence[Cell]) -> Table:
 
 def write(cells: Sequence[Cell], folder: Path, started_at: str, command: Sequence[str]) -> Path:
     """One record of the whole table."""
-    folder.mkdir(parents=True, exist_ok=True)
     content: dict[str, Any] = {
         "format": 1,
         "kind": "backend_overhead",
@@ -239,9 +239,7 @@ def write(cells: Sequence[Cell], folder: Path, started_at: str, command: Sequenc
         "command": list(command),
         "cells": [asdict(cell) | {"ratio": cell.ratio} for cell in cells],
     }
-    draft = folder / ".backend_overhead.draft"
-    draft.write_text(json.dumps(content, indent=1) + "\n")
-    return draft.rename(folder / "backend_overhead.json")
+    return whole_file.write(folder / "backend_overhead.json", json.dumps(content, indent=1) + "\n")
 
 
 def main(argv: list[str] | None = None) -> int:

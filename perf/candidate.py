@@ -1,6 +1,8 @@
 """One configuration that might be the best: the values that decide how a model batches, and nothing else."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
@@ -37,6 +39,11 @@ class Candidate:
             preferred=tuple(batching.preferred_batch_size),
             dynamic=config.HasField("dynamic_batching"),
         )
+
+    @classmethod
+    def read(cls, content: Mapping[str, Any]) -> "Candidate":
+        """The values that JSON has, as `dataclasses.asdict` gives them; raises `KeyError` or `TypeError` for others."""
+        return cls(**{**content, "preferred": tuple(content["preferred"])})
 
     def apply(self, config: ModelConfig) -> ModelConfig:
         """A copy of `config` with these values; what they do not name stays."""

@@ -17,6 +17,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from export import whole_file
 from export.terminal import Mistake, guarded, program_parser, terminal
 from perf import runs
 from perf.bootstrap import LEAST, Interval
@@ -108,14 +109,9 @@ def _write(lines: Sequence[Line], titles: tuple[str, str], threshold: float, pat
         "threshold": threshold,
         "lines": [dataclasses.asdict(line) | {"verdict": line.verdict, "gained": line.gained} for line in lines],
     }
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f".{path.name}.draft")
-        # An interval without an end has null there, since JSON knows no infinity; so has the ratio of two such values.
-        draft.write_text(json.dumps(_finite(content), indent=1, allow_nan=False) + "\n")
-        return draft.rename(path)
-    except OSError as error:
-        raise Mistake(f"{path.parent}: cannot be written to ({error.strerror}). Name another file: --out.") from error
+    # An interval without an end has null there, since JSON knows no infinity; so has the ratio of two such values.
+    text = json.dumps(_finite(content), indent=1, allow_nan=False) + "\n"
+    return whole_file.write(path, text, remedy="Name another file: --out.")
 
 
 def _finite(value: object) -> object:

@@ -23,6 +23,7 @@ from clients.async_model import AsyncModel
 from clients.counters import Counters
 from clients.machine import Machine, versions
 from clients.process_tree import Usage
+from export import whole_file
 from export.terminal import guarded, program_parser, terminal
 from perf import gpu_use
 from perf.picture_models import CLASSIFIERS, SLOT, build, pictures
@@ -135,7 +136,7 @@ def measure(
 
 
 def write(path: Path, points: Sequence[Point], about: dict[str, object]) -> None:
-    """One record of one repeat."""
+    """One record of one repeat; raises `NotWrittenError`."""
     content = {
         "format": 1,
         "kind": "pictures",
@@ -144,9 +145,7 @@ def write(path: Path, points: Sequence[Point], about: dict[str, object]) -> None
         "versions": versions(),
         "points": [asdict(one) for one in points],
     }
-    draft = path.with_suffix(".draft")
-    draft.write_text(json.dumps(content, indent=1) + "\n")
-    draft.rename(path)
+    whole_file.write(path, json.dumps(content, indent=1) + "\n")
 
 
 def repeat(arguments: argparse.Namespace, progress: Callable[[str], None]) -> list[Point]:

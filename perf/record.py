@@ -14,6 +14,7 @@ from typing import Any
 
 from clients.counters import Counters
 from clients.machine import Machine
+from export import whole_file
 from export.terminal import Mistake
 
 FORMAT = 1
@@ -147,13 +148,10 @@ def write(entry: Record | Ceiling, folder: Path) -> Path:
 
 def write_json(name: str, content: Mapping[str, object], folder: Path) -> Path:
     """Write one file, whole or not at all; raises `RecordError` for a folder that cannot be written to."""
-    draft = folder / f".{name}.draft"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        draft.write_text(json.dumps(content, indent=1) + "\n")
-    except OSError as error:
-        raise RecordError(f"{folder}: cannot be written to ({error.strerror}). Name another folder.") from error
-    return draft.rename(folder / name)
+        return whole_file.write(folder / name, json.dumps(content, indent=1) + "\n")
+    except whole_file.NotWrittenError as error:
+        raise RecordError(str(error)) from error
 
 
 def read(folder: Path) -> Iterator[Record | Ceiling]:

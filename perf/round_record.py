@@ -7,6 +7,7 @@ from pathlib import Path
 
 from clients.fleet.sla import Sla
 from clients.machine import Machine
+from export import whole_file
 from perf.record import RecordError
 from perf.study import NOISE, Trial, trial_content, trial_of
 
@@ -47,18 +48,11 @@ class Slot:
 
 
 def write(slot: Slot, trial: Trial, folder: Path) -> Path:
-    """Write one file, whole or not at all; raises `RecordError`."""
-    path = slot.path(folder)
+    """Write one file, whole or not at all; raises `NotWrittenError`."""
     text = json.dumps({"format": FORMAT, "kind": KIND, "slot": asdict(slot), "trial": None}, indent=1)
     # The trial on one line: it has a value for every request.
     text = text.replace('"trial": null', f'"trial": {json.dumps(trial_content(trial), allow_nan=False)}')
-    draft = path.with_name(f".{path.name}.draft")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        draft.write_text(text + "\n", encoding="utf-8")
-        return draft.rename(path)
-    except OSError as error:
-        raise RecordError(f"{folder}: cannot be written to ({error.strerror}). Name another folder.") from error
+    return whole_file.write(slot.path(folder), text + "\n")
 
 
 def read(path: Path) -> tuple[Slot, Trial]:

@@ -25,6 +25,7 @@ from rich.progress import Progress
 from clients.connection import channel_arguments
 from clients.counters import Counters
 from clients.machine import Machine, cores, versions
+from export import whole_file
 from export.recipe import digest
 from export.repository import config_file, model_file, model_folder, read_config
 from export.samples import sample
@@ -125,7 +126,6 @@ def _alone_s(session: onnxruntime.InferenceSession, name: str, row: NDArray[Any]
 
 def write(model: str, rounds: list[Round], folder: Path, started_at: str, command: list[str]) -> Path:
     """One record of all rounds."""
-    folder.mkdir(parents=True, exist_ok=True)
     served = model_folder(model)
     config = config_file(served, "dynamic")
     content = {
@@ -140,9 +140,7 @@ def write(model: str, rounds: list[Round], folder: Path, started_at: str, comman
         "command": command,
         "rounds": [asdict(one) for one in rounds],
     }
-    draft = folder / ".served_share.draft"
-    draft.write_text(json.dumps(content, indent=1) + "\n")
-    return draft.rename(folder / f"{model}.served_share.json")
+    return whole_file.write(folder / f"{model}.served_share.json", json.dumps(content, indent=1) + "\n")
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -14,6 +14,7 @@ from typing import Any
 from clients.counters import Counters
 from clients.fleet.sla import Sla as Sla
 from clients.machine import Machine
+from export import whole_file
 from export.terminal import Mistake
 from perf.candidate import Candidate
 from perf.record import counters
@@ -137,13 +138,10 @@ class Study:
         content["trials"] = [trial_content(one) for one in self.trials]
         for one in content["predictions"]:
             one["percentiles_ms"] = {percent: _finite(ms) for percent, ms in one["percentiles_ms"].items()}
-        draft = path.with_name(f".{path.name}.draft")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            draft.write_text("{\n" + ",\n".join(_lines(content)) + "\n}\n", encoding="utf-8")
-            return draft.rename(path)
-        except OSError as error:
-            raise StudyError(f"{path.parent}: cannot be written to ({error.strerror}). Name another folder.") from error
+            return whole_file.write(path, "{\n" + ",\n".join(_lines(content)) + "\n}\n")
+        except whole_file.NotWrittenError as error:
+            raise StudyError(str(error)) from error
 
     @classmethod
     def read(cls, path: Path) -> "Study":
@@ -192,8 +190,8 @@ def _study(content: dict[str, Any]) -> dict[str, Any]:
         "sla": Sla(**content["sla"]),
         "machine": Machine(**content["machine"]),
         "command": tuple(content["command"]),
-        "default": _candidate(content["default"]),
-        "chosen": _candidate(content["chosen"]) if content["chosen"] else None,
+        "default": Candidate.read(content["default"]),
+        "chosen": Candidate.read(content["chosen"]) if content["chosen"] else None,
         "space": {name: tuple(values) for name, values in content["space"].items()},
         "profiles": tuple(content["profiles"]),
         "predictions": tuple(_prediction(one) for one in content["predictions"]),
@@ -202,15 +200,11 @@ def _study(content: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _candidate(content: dict[str, Any]) -> Candidate:
-    return Candidate(**content | {"preferred": tuple(content["preferred"])})
-
-
 def _prediction(content: dict[str, Any]) -> Prediction:
     return Prediction(
         **content
         | {
-            "candidate": _candidate(content["candidate"]),
+            "candidate": Candidate.read(content["candidate"]),
             "percentiles_ms": {int(percent): _read(ms) for percent, ms in content["percentiles_ms"].items()},
             "sizes": {int(size): count for size, count in content["sizes"].items()},
             "queue_ms": {int(percent): ms for percent, ms in content.get("queue_ms", {}).items()},
@@ -228,7 +222,7 @@ def trial_of(content: dict[str, Any]) -> Trial:
     return Trial(
         **content
         | {
-            "candidate": _candidate(content["candidate"]),
+            "candidate": Candidate.read(content["candidate"]),
             "latencies_us": tuple(map(_read, content["latencies_us"])),
             "due_s": tuple(content["due_s"]),
             "counted": counters(content["counted"]),

@@ -26,6 +26,7 @@ from rich.table import Table
 from clients import Model
 from clients.exchange import Transport
 from clients.machine import Machine, versions
+from export import whole_file
 from export.terminal import Failure, guarded, program_parser, terminal
 from perf.transport_models import SHAPES, build
 from serve.launcher import Server, Settings, launch
@@ -225,7 +226,6 @@ def write(
     cells: Sequence[Cell], folder: Path, started_at: str, command: Sequence[str], *, partial: bool = False
 ) -> Path:
     """One record of all cells and the ratios; one of fewer rounds is marked, and does not replace a whole one."""
-    folder.mkdir(parents=True, exist_ok=True)
     content = {
         "format": 1,
         "kind": "transports",
@@ -238,9 +238,8 @@ def write(
     }
     if partial:
         content["partial"] = True
-    draft = folder / ".transports.draft"
-    draft.write_text(json.dumps(content, indent=1) + "\n")
-    return draft.rename(folder / ("transports.partial.json" if partial else "transports.json"))
+    path = folder / ("transports.partial.json" if partial else "transports.json")
+    return whole_file.write(path, json.dumps(content, indent=1) + "\n")
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -50,18 +50,27 @@ def serving(
 class Answers:
     """The right answers that replies are checked against, asked for once for each largest batch and kind of load.
 
-    Rounding differs with the largest batch, so what one server may answer another may not.
+    Rounding differs with the largest batch, so what one server may answer another may not. An open loop has more
+    requests on their way than a closed one of as many clients, so it is checked with more that differ.
     """
 
-    pools: dict[tuple[str, int, int, int, int], Pool] = field(default_factory=dict)
+    pools: dict[tuple[object, ...], Pool] = field(default_factory=dict)
 
     def of(self, server: Running, load: Load, told: run.Told) -> Pool:
         """The pool for this server and load, from the server where it is not there yet."""
-        model, largest = server.config.name, server.config.max_batch_size
-        key = (model, largest, load.rows, load.workers, load.in_flight)
+        model = server.config.name
+        key = _key(model, server.config.max_batch_size, load)
         if key not in self.pools:
             self.pools[key] = run.prepare(Target(model=model), load, server, told)
         return self.pools[key]
+
+    def keep(self, pool: Pool, model: str, largest: int, load: Load) -> None:
+        """Have this pool for the model with this largest batch under such a load, without asking for it."""
+        self.pools[_key(model, largest, load)] = pool
+
+
+def _key(model: str, largest: int, load: Load) -> tuple[object, ...]:
+    return model, largest, load.rows, load.workers, load.in_flight, load.open
 
 
 @dataclass(frozen=True, kw_only=True)

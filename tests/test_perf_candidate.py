@@ -1,5 +1,8 @@
 """A candidate changes its own values of a configuration and nothing else."""
 
+import dataclasses
+import json
+
 import pytest
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
@@ -31,3 +34,10 @@ def test_instances_are_those_of_all_gpus_together() -> None:
 def test_a_passive_group_does_not_stay_alone() -> None:
     applied = Candidate(max_batch_size=8, instances=2).apply(config("instance_group { passive: true }"))
     assert Candidate.of(applied).instances == 2
+
+
+def test_json_gives_it_back() -> None:
+    made = Candidate(max_batch_size=8, delay_us=2000, instances=2, threads=1, preferred=(4, 8))
+    assert Candidate.read(json.loads(json.dumps(dataclasses.asdict(made)))) == made
+    with pytest.raises(TypeError):
+        Candidate.read({"max_batch_size": 8, "preferred": [], "another": 1})

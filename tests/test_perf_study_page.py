@@ -183,6 +183,10 @@ def test_a_service_time_record_is_drawn_beside_what_the_measurements_counted(tmp
     assert "from 24 rows on (40.0 ms, 600 rows/s)" in found.sentences[0]
     assert found.sentences[1].startswith("Counted in the measurements: s(b) = 8.0")
     assert found.missing == ()
+    # Ramps of other configurations with as many instances and threads are drawn too, each in a colour of its own.
+    more = Evidence(study=study(), name="study", ramps=(ramp, replace(ramp, config_name="b"), replace(ramp, threads=1)))
+    (times,) = (one.figure for one in service(more).drawn if one.name == "service-time")
+    assert len({line.get_color() for line in times.axes[0].lines}) == len(times.axes[0].lines) == 3
 
 
 def test_the_program_writes_page_figures_and_values_and_can_be_run_again(

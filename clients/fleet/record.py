@@ -4,6 +4,7 @@ import hashlib
 import itertools
 import json
 import math
+import os
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -14,7 +15,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from clients.fleet.result import Result
 from clients.machine import Machine, versions
-from export.terminal import Mistake
+from export import whole_file
 
 FORMAT = 1
 
@@ -36,7 +37,10 @@ class Setting:
 
 
 def write(result: Result, setting: Setting, folder: Path) -> Path:
-    """Write one new file, whole or not at all; an earlier run of the same kind keeps its own."""
+    """Write one new file, whole or not at all; an earlier run of the same kind keeps its own.
+
+    Raises `whole_file.NotWrittenError`.
+    """
     load = {name: str(value) if isinstance(value, Path) else value for name, value in asdict(result.load).items()}
     config = text_format.MessageToString(setting.config)
     content: dict[str, Any] = {
@@ -64,14 +68,10 @@ def write(result: Result, setting: Setting, folder: Path) -> Path:
         repr((content["config_sha256"], setting.transport, sorted(load.items()))).encode()
     ).hexdigest()[:6]
     name = f"{setting.model}.{result.load.pattern}.w{result.load.workers:03d}.b{result.load.rows}.{kind}"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        files = (folder / f"{name}.r{repeat}.json" for repeat in itertools.count(1))
-        draft = folder / f".{name}.draft"
-        draft.write_text(_text(content, result))
-        return draft.rename(next(file for file in files if not file.exists()))
-    except OSError as error:
-        raise Mistake(f"{folder}: cannot be written to ({error.strerror}). Name another folder.") from error
+    files = (folder / f"{name}.r{repeat}.json" for repeat in itertools.count(1))
+    # Unlike `Path.exists`, this is no error in a folder that cannot be looked into: to write there says it better.
+    free = next(file for file in files if not os.path.exists(file))  # noqa: PTH110
+    return whole_file.write(free, _text(content, result))
 
 
 def _text(content: dict[str, Any], result: Result) -> str:

@@ -84,7 +84,7 @@ class Arena:
         with self._serving(self.ways[GREEDY]) as server:
             pool = self.answers.of(server, load, self.told)
         for one in self.ways.values():
-            self.answers.pools[self.model, one.candidate.max_batch_size, load.rows, load.workers, load.in_flight] = pool
+            self.answers.keep(pool, self.model, one.candidate.max_batch_size, load)
 
     def search(self, pairs: Sequence[Pair], keep: Callable[[Search], object], *, seconds: float) -> bool:
         """Measure what is not `done` and `keep` each search after each of its points; whether all are done.

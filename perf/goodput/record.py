@@ -9,6 +9,7 @@ from typing import Any
 
 from clients.fleet.scaling import LIMIT
 from clients.machine import Machine
+from export import whole_file
 from export.terminal import Mistake
 from perf.goodput.search import Point, edge, following
 
@@ -104,18 +105,12 @@ class Search:
         return f"{self.model}.{self.contender}.{self.arrivals.replace(':', '')}.s{self.seed}.{digest}.json"
 
     def write(self, folder: Path) -> Path:
-        """Write one file, whole or not at all; one line a point."""
+        """Write one file, whole or not at all, one line a point; raises `NotWrittenError`."""
         content = {"format": FORMAT, "kind": KIND, **asdict(self)}
         points = content.pop("points")
         head = json.dumps(content, indent=1)[:-2]
         lines = ",\n".join(f"  {json.dumps(one)}" for one in points)
-        draft = folder / f".{self.file_name}.draft"
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            draft.write_text(f'{head},\n "points": [\n{lines}\n ]\n}}\n')
-            return draft.rename(folder / self.file_name)
-        except OSError as error:
-            raise GoodputRecordError(f"{folder}: cannot be written to ({error.strerror}). Name another.") from error
+        return whole_file.write(folder / self.file_name, f'{head},\n "points": [\n{lines}\n ]\n}}\n')
 
 
 def read(folder: Path) -> Iterator[Search]:

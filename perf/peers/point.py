@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.table import Column, Table
 
 from clients.machine import Machine
+from export import whole_file
 from export.terminal import Mistake
 from perf.peers.callers import Seen
 from perf.peers.contenders import Limits
@@ -72,12 +73,10 @@ def path(folder: Path, contender: str, number: int) -> Path:
 
 
 def write(point: Point, folder: Path) -> Path:
-    """Write one record, whole or not at all."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write one record, whole or not at all; raises `NotWrittenError`."""
     derived = {"rows_per_s": point.rows_per_s, "share": point.share}
-    draft = folder / ".peers.draft"
-    draft.write_text(json.dumps({"format": FORMAT, "kind": "peers", **asdict(point), **derived}, indent=1) + "\n")
-    return draft.rename(path(folder, point.contender, point.round))
+    text = json.dumps({"format": FORMAT, "kind": "peers", **asdict(point), **derived}, indent=1) + "\n"
+    return whole_file.write(path(folder, point.contender, point.round), text)
 
 
 def read(folder: Path) -> Iterator[Point]:

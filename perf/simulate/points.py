@@ -147,11 +147,10 @@ def load(path: Path) -> Point:
         content = json.loads(path.read_text())
         if (content.pop("format"), content.pop("kind")) != (FORMAT, "predicted_point"):
             raise ValueError("another kind or format")
-        candidate = content["candidate"]
         return Point(
             **content
             | {
-                "candidate": Candidate(**candidate | {"preferred": tuple(candidate["preferred"])}),
+                "candidate": Candidate.read(content["candidate"]),
                 "machine": Machine(**content["machine"]),
                 "ramps": tuple(content["ramps"]),
                 "command": tuple(content["command"]),

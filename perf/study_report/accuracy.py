@@ -8,14 +8,15 @@ from matplotlib.figure import Figure
 
 from perf.candidate import Candidate
 from perf.drawing import INK, NARROW, plain
+from perf.simulate.points import LIMITS
 from perf.study_report.evidence import Evidence, pooled
 from perf.study_report.points import SHOWN, colour, logarithmic
 from perf.study_report.quantile import percentile_ms
 from perf.study_report.section import Drawn, Grid
 from perf.study_report.units import change, count, number, whole_percent
 
-# What a prediction is to be within, by what it predicts.
-LIMITS = {"throughput": 0.05, "p50": 0.10, "p95": 0.20}
+# The widest of the limits is drawn for all percentiles.
+BAND = LIMITS["p95"]
 UNITS = {"throughput": "rows/s", "p50": "ms", "p95": "ms", "p99": "ms"}
 SHAPES = {"p50": "o", "p95": "s", "p99": "D"}
 
@@ -85,17 +86,24 @@ def drawn(evidence: Evidence, found: Sequence[Check]) -> Drawn:
         logarithmic(axes, axis, every)
     low, high = axes.get_xlim()
     axes.plot([low, high], [low, high], color=INK, linewidth=1)
-    axes.fill_between([low, high], [low / 1.2, high / 1.2], [low * 1.2, high * 1.2], color=INK, alpha=0.08, linewidth=0)
+    axes.fill_between(
+        [low, high],
+        [low / (1 + BAND), high / (1 + BAND)],
+        [low * (1 + BAND), high * (1 + BAND)],
+        color=INK,
+        alpha=0.08,
+        linewidth=0,
+    )
     for one in latencies:
         axes.plot(one.measured, one.predicted, SHAPES[one.what], color=colour(evidence, one.candidate), markersize=7)
     for what, shape in SHAPES.items():
         axes.plot([], [], shape, color=SHOWN, label=what)
     axes.set(xlabel="measured, ms", ylabel="predicted, ms")
     figure.legend(loc="outside upper left", ncols=3)
-    inside = sum(abs(one.ratio - 1) <= 0.2 for one in latencies)
+    inside = sum(abs(one.ratio - 1) <= BAND for one in latencies)
     caption = (
-        f"{inside} of {len(latencies)} predicted percentiles are within 20 % of the measured ones (grey band; "
-        f"{count(len({one.candidate for one in latencies}), 'configuration')})"
+        f"{inside} of {len(latencies)} predicted percentiles are within {whole_percent(BAND)} of the measured ones "
+        f"(grey band; {count(len({one.candidate for one in latencies}), 'configuration')})"
     )
     return Drawn(name="accuracy", caption=caption, figure=figure)
 

@@ -1,5 +1,6 @@
 """Part 5: the executed batch sizes, and what each costs: s(b) with its fit, the throughput b / s(b), and its knee."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 
 from clients.counters import Counters
 from perf.candidate import Candidate
-from perf.drawing import GREY, NARROW, plain
+from perf.drawing import COLOURS, GREY, NARROW, plain
 from perf.service_curve import Line, Size, fit
 from perf.study_report.batches import batches, counted
 from perf.study_report.evidence import Evidence
@@ -174,7 +175,8 @@ def _axes(label: str) -> tuple[Figure, Axes]:
 
 
 def _shades(found: Sequence[Curve]) -> list[str]:
-    return [SHOWN, OTHER][: len(found)]
+    more = (shade for shade in COLOURS if shade not in (SHOWN, OTHER))
+    return list(itertools.islice(itertools.cycle((SHOWN, OTHER, *more)), len(found)))
 
 
 def _grid(curve: Curve) -> Grid:
