@@ -27,7 +27,9 @@ def edit(path: Path, old: str, new: str) -> None:
 def test_our_own_repository_has_no_fault(capsys: pytest.CaptureFixture[str]) -> None:
     assert list(faults(REPOSITORY)) == []
     assert main([]) == 0
-    assert "ranker: config.pbtxt + 3 variants" in capsys.readouterr().out
+    files = list((REPOSITORY / "ranker" / "configs").iterdir())  # the tuner may have added one
+    assert len(files) >= 3
+    assert f"ranker: config.pbtxt + {len(files)} variants" in capsys.readouterr().out
 
 
 def test_directories_are_models_and_files_are_not(tmp_path: Path) -> None:
