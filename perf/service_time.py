@@ -167,8 +167,7 @@ def _alone_us(planned: ServiceTimes) -> float:
     if not lowest.batches.get(1):
         raise Failure(
             f"{planned.model}: with one request of one row in flight the server counted executions by rows "
-            f"{dict(lowest.batches)}, so nothing says what a row takes alone. A response cache answers without "
-            "executing: switch it off in the configuration. A row of many seconds is not over in time."
+            f"{dict(lowest.batches)}, so a row alone has no time. Switch a response cache off; it executes nothing."
         )
     return lowest.execution_ns(1) / lowest.batches[1] / 1e3
 
