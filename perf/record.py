@@ -139,6 +139,9 @@ class Ceiling:
         return f"{self.model}.ceiling.t{self.threads}.r{self.repeat}.json"
 
 
+KINDS: dict[str, type[Record] | type[Ceiling]] = {"record": Record, "ceiling": Ceiling}
+
+
 def write(entry: Record | Ceiling, folder: Path) -> Path:
     """Write one file, whole or not at all."""
     name = entry.point.file_name if isinstance(entry, Record) else entry.file_name
@@ -166,11 +169,25 @@ def load(path: Path) -> Record | Ceiling:
         content = json.loads(path.read_text())
         if content.pop("format") != FORMAT:
             raise ValueError(f"its format is not {FORMAT}")
-        kind = {"record": Record, "ceiling": Ceiling}[content.pop("kind")]
+        kind = KINDS[content.pop("kind")]
         built: Record | Ceiling = _build(kind, content)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RecordError(f"{path}: not a record of this version ({error}). Remove it and measure again.") from error
     return built
+
+
+def is_record(path: Path) -> bool:
+    """Whether a file says of itself that it is the record of a point or of a ceiling, of whatever format."""
+    return kind_of(path) in KINDS
+
+
+def kind_of(path: Path) -> str:
+    """What a file says of itself that it is the record of, in whatever format; empty where it says nothing."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return ""
+    return str(content.get("kind", "")) if isinstance(content, dict) else ""
 
 
 def _build(kind: type[Any], content: dict[str, Any]) -> Any:

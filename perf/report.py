@@ -1,7 +1,8 @@
 """Tables, figures and one page from a folder of records; nothing is measured and nothing else is read.
 
 `python -m perf.report perf/results/demo` prints the tables and writes summary.csv and report.html beside the records.
-A folder with the record of a study (`perf.tune`) gets the study's page, its figures as PNG and their values as JSON.
+A folder with the record of a study (`perf.tune`) gets the study's page, its figures as PNG and their values as JSON;
+measured points beside it are not reported.
 """
 
 import csv
@@ -20,7 +21,7 @@ from export.terminal import Mistake, guarded, program_parser, terminal
 from perf.marks import LITTLE_LIMIT, SPREAD_LIMIT, percent
 from perf.page import render, write
 from perf.plots import plots, save_png
-from perf.record import Ceiling, Load, Point, Record, read
+from perf.record import Ceiling, Load, Point, Record, is_record, read
 from perf.study import is_study
 from perf.study_report.program import STUDY_FORMATS, report_studies
 from perf.summary import Comparison, Row, compare
@@ -197,10 +198,21 @@ def main(argv: list[str] | None = None) -> int:
     )
     arguments = parser.parse_args(argv)
     out, wanted = arguments.out or arguments.folder, () if arguments.format == "all" else (arguments.format,)
-    studies = [path for path in sorted(arguments.folder.glob("*.json")) if is_study(path)]
-    if studies:
-        return guarded(lambda: report_studies(studies, out, wanted or STUDY_FORMATS, terminal()))
-    return guarded(lambda: report(arguments.folder, out, wanted or DEFAULT))
+    files = sorted(arguments.folder.glob("*.json"))
+    studies = [path for path in files if is_study(path)]
+    if not studies:
+        return guarded(lambda: report(arguments.folder, out, wanted or DEFAULT))
+
+    def run() -> None:
+        report_studies(studies, out, wanted or STUDY_FORMATS, terminal())
+        if others := sum(map(is_record, files)):
+            terminal().print(
+                f"{arguments.folder}: {others} measured point(s) lie beside {studies[0].name}, and only studies were "
+                "reported. Move the points into a folder of their own, and report on it.",
+                markup=False,
+            )
+
+    return guarded(run)
 
 
 def report(folder: Path, out: Path, wanted: Sequence[str]) -> None:

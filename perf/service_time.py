@@ -25,7 +25,7 @@ from clients.fleet.variant import read
 from clients.machine import Machine, versions
 from export.recipe import digest
 from export.repository import REPOSITORY, model_file, model_folder
-from export.terminal import Mistake, guarded, program_parser, terminal
+from export.terminal import Failure, Mistake, guarded, program_parser, terminal
 from perf import gpu_use
 from perf.analyzer import Target
 from perf.candidate import Candidate
@@ -148,7 +148,7 @@ def measure(
     ):
         climb(target(server), [min(2 * planned.max_batch_size, steps[-1])], lambda text, done: None)  # warms up
         ramp, glimpses = climb(target(server), steps, progress)
-    return _concluded(dataclasses.replace(planned, started_at=started, levels=tuple(ramp)), glimpses, gpu.mean())
+    return concluded(dataclasses.replace(planned, started_at=started, levels=tuple(ramp)), glimpses, gpu.mean())
 
 
 def target(server: Running) -> Target:
@@ -157,19 +157,31 @@ def target(server: Running) -> Target:
     return Target(model=server.config.name, config=server.config, http_url=server.server.http_url, grpc_url=server.url)
 
 
-def _concluded(planned: ServiceTimes, glimpses: Sequence[Glimpse], gpu: tuple[float, float] | None) -> ServiceTimes:
+def concluded(planned: ServiceTimes, glimpses: Sequence[Glimpse], gpu: tuple[float, float] | None) -> ServiceTimes:
+    """The record of a ramp with what its levels say; raises `Failure` where no row was seen alone."""
+    alone_us = _alone_us(planned)
     sizes = _sizes([level for level in planned.levels if level.concurrency >= planned.instances], glimpses)
     noise = _noise(sizes, glimpses)
-    lowest = planned.levels[0].counted
     return dataclasses.replace(
         planned,
         sizes=sizes,
-        alone_us=lowest.execution_ns(1) / lowest.batches[1] / 1e3,
+        alone_us=alone_us,
         noise=tuple(float(value) for value in np.quantile(noise, SHARES)) if len(noise) else (1.0,) * len(SHARES),
         noise_count=len(noise),
         gpu_busy_percent=gpu[0] if gpu else None,
         gpu_memory_mib=gpu[1] if gpu else None,
     )
+
+
+def _alone_us(planned: ServiceTimes) -> float:
+    """Mean microseconds of one row with nothing else running; raises `Failure` where no such execution was counted."""
+    lowest = planned.levels[0].counted
+    if not lowest.batches.get(1):
+        raise Failure(
+            f"{planned.model}: with one request of one row in flight the server counted executions by rows "
+            f"{dict(lowest.batches)}, so a row alone has no time. Switch a response cache off; it executes nothing."
+        )
+    return lowest.execution_ns(1) / lowest.batches[1] / 1e3
 
 
 def _sizes(ramp: Sequence[Level], glimpses: Sequence[Glimpse]) -> tuple[Size, ...]:

@@ -17,7 +17,7 @@ from clients.machine import Machine
 from export import whole_file
 from export.terminal import Mistake
 from perf.candidate import Candidate
-from perf.record import counters
+from perf.record import counters, kind_of
 
 FORMAT = 1
 KIND = "study"
@@ -160,11 +160,7 @@ class Study:
 
 def is_study(path: Path) -> bool:
     """Whether a file says of itself that it is the record of a study, of whatever format."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(content, dict) and content.get("kind") == KIND
+    return kind_of(path) == KIND
 
 
 def _lines(content: Mapping[str, object]) -> Iterator[str]:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from studies import study
 from test_perf_summary import MACHINE, ceiling, record
 
 from perf.record import write
@@ -113,6 +114,20 @@ def test_an_unknown_or_empty_folder_ends_with_2_and_one_line(
         (line,) = capsys.readouterr().err.splitlines()
         assert said in line
         assert "make measure" in line
+
+
+def test_of_a_folder_with_a_study_the_points_are_said_to_be_left_out(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study().write(tmp_path / "alone" / "study.json")
+    assert main([str(tmp_path / "alone"), "--format", "json"]) == 0
+    assert "only studies were reported" not in capsys.readouterr().out
+    study().write(folder / "study.json")
+    (folder / "other.json").write_text('{"kind": ["record"]}')
+    assert main([str(folder), "--format", "json"]) == 0
+    # 2 configurations x 2 concurrencies x 2 repeats, the point that failed, and the ceiling
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert line.startswith(f"{folder}: 10 measured point(s) lie beside study.json, and only studies were reported.")
 
 
 def test_a_bad_record_or_a_mixture_ends_with_2(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,10 +1,14 @@
 """A short ramp on a real server: what is counted at each level, and the record that comes of it."""
 
-import pytest
+from dataclasses import replace
 
+import pytest
+from test_perf_simulate import ramp
+
+from export.terminal import Failure
 from perf.analyzer import Target
 from perf.ramp import climb, levels
-from perf.service_time import main, recorded
+from perf.service_time import concluded, main, recorded
 from serve.launcher import Server
 
 MODEL = "simulated_accelerator"
@@ -30,6 +34,19 @@ def test_a_record_names_no_folder_of_its_run() -> None:
 def test_a_count_that_is_none_is_a_users_mistake(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([MODEL, "--instances", "0"]) == 2
     assert "--instances 0: not a list of numbers" in capsys.readouterr().err
+
+
+def test_a_row_alone_is_the_lowest_levels_own() -> None:
+    """20.5 ms with one client, and a time of its own for 8 rows."""
+    planned = replace(ramp(), sizes=(), alone_us=0.0)
+    assert concluded(planned, [], None).alone_us == 20_500.0
+
+
+@pytest.mark.parametrize(("batches", "said"), [({}, "{}"), ({2: 3}, "{2: 3}"), ({1: 0}, "{1: 0}")])
+def test_a_lowest_level_without_executions_of_one_row_says_so(batches: dict[int, int], said: str) -> None:
+    lowest = replace(ramp().levels[0], counted=replace(ramp().levels[0].counted, batches=batches))
+    with pytest.raises(Failure, match=f"^hand_made: .* executions by rows {said},"):
+        concluded(replace(ramp(), levels=(lowest, *ramp().levels[1:])), [], None)
 
 
 @pytest.mark.server

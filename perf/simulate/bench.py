@@ -19,9 +19,10 @@ from clients.fleet.target import Running
 from clients.machine import Machine, versions
 from perf import analyzer, service_time
 from perf.candidate import Candidate
-from perf.record import Load
+from perf.record import Load, RecordError
 from perf.service_profile import Profile
 from perf.service_time import Told, profile
+from perf.simulate import points
 from perf.simulate.points import CLOSED, OPEN, Point, file_name, write
 from perf.study import Sla
 from perf.sweep import window_ms
@@ -96,11 +97,20 @@ class Bench:
             threads=Candidate.of(self.config).threads,
         )
 
+    def measured(self, candidate: Candidate, load: str, ramps: Profile, name: str | None = None) -> bool:
+        """Whether the record of this point, or of this `name`, stands: of what `ramps`, which are known to, are of."""
+        path = self.folder / (name or file_name(self.config.name, candidate, load))
+        try:
+            found = points.load(path)
+        except RecordError:
+            return False
+        return (found.candidate, found.load) == (candidate, load) and found.fits(ramps)
+
     def _configuration(self, kind: Kind, ramps: Profile, progress: Told) -> None:
         candidate = self.candidate(kind)
         clients = round(kind.clients * min(self.config.max_batch_size, MOST_CLIENTS))
         loads = [f"closed:{clients}", f"poisson:{self._rate(candidate, ramps, kind.rate):g}"]
-        missing = [load for load in loads if not self._path(candidate, load).is_file()]
+        missing = [load for load in loads if not self.measured(candidate, load, ramps)]
         if missing:
             with self._serving(candidate, progress) as server:
                 for load in missing:
@@ -114,19 +124,16 @@ class Bench:
         path = lone_path(self.folder, self.config.name, instances)
         kind = next(kind for kind in KINDS if kind.instances == instances)
         candidate = self.candidate(kind)
-        if not path.is_file():
+        load = f"poisson:{self._rate(candidate, ramps, LONE_SHARE):g}"
+        if not self.measured(candidate, load, ramps, path.name):
             with self._serving(candidate, progress) as server:
                 progress(f"{self.config.name}: {candidate}, few arrivals", False)
-                load = f"poisson:{self._rate(candidate, ramps, LONE_SHARE):g}"
                 point = self._open(server, candidate, load, ramps)
             write(point, self.folder, path.name)
         progress(f"{self.config.name}: few arrivals", True)
 
     def _serving(self, candidate: Candidate, progress: Told) -> AbstractContextManager[Running]:
         return serving(self.config.name, candidate.apply(self.config), progress=lambda text: progress(text, False))
-
-    def _path(self, candidate: Candidate, load: str) -> Path:
-        return self.folder / file_name(self.config.name, candidate, load)
 
     def _rate(self, candidate: Candidate, ramps: Profile, share: float) -> float:
         table = ramps.nearest(candidate.instances, candidate.threads).table_us

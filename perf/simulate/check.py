@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from clients.fleet.variant import read
-from export.terminal import guarded, program_parser, terminal
+from export.terminal import Mistake, guarded, program_parser, terminal
 from perf.service_profile import Profile, Way
 from perf.service_profile import load as load_ramp
 from perf.service_time import bar, recorded
@@ -51,14 +51,18 @@ class Compared:
 
 
 def compare(folder: Path, models: Sequence[str] = MODELS) -> Iterator[Compared]:
-    """Predict every measured point of a folder, from the ramps beside it."""
+    """Predict every measured point of a folder, from the ramps beside it; one that does not fit them is left out."""
     for model in models:
         config = read(model, None)
         for point in measured(folder, [model]):
             ramps = Profile(ramps=tuple(load_ramp(folder / name) for name in point.ramps))
+            if not point.fits(ramps):
+                continue
             client = OpenClient()
             if point.client == OPEN:
                 lone = load_point(lone_path(folder, model, point.candidate.instances))
+                if not lone.fits(ramps):
+                    continue
                 client = OpenClient.of(lone, ramps)
             stretch = client.stretch(Traffic.parse(point.load).rate_per_s)
             prediction = point.predicted(config, ramps, way=client.way, stretch=stretch)
@@ -155,7 +159,20 @@ def main(argv: list[str] | None = None) -> int:
             with bar(console, len(arguments.models) * (len(KINDS) + 2)) as told:
                 for model in arguments.models:
                     Bench(config=read(model, None), folder=arguments.results, command=command).run(told)
-        show(list(compare(arguments.results, arguments.models)), console)
+        found = list(compare(arguments.results, arguments.models))
+        if not found:
+            models = " ".join(arguments.models)
+            raise Mistake(
+                f"{arguments.results}: holds no measured point of {models}, so there is nothing to compare. "
+                f"Measure first: python -m perf.simulate.check {models} --results {arguments.results}"
+            )
+        show(found, console)
+        if left := len(measured(arguments.results, arguments.models)) - len(found):
+            console.print(
+                f"left out: {left} measured point(s) of another machine, other versions or other service times than "
+                f"those in {arguments.results}",
+                markup=False,
+            )
 
     return guarded(run, on_interrupt=f"stopped; what was measured is in {arguments.results}.")
 

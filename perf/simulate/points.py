@@ -69,6 +69,20 @@ class Point:
         inside = counted.queue_ns + counted.compute_input_ns + counted.compute_infer_ns + counted.compute_output_ns
         return self.mean_ms * 1e3 - counted.per_request_us(inside)
 
+    def fits(self, profile: Profile) -> bool:
+        """Whether this was measured after these ramps, on their machine and versions.
+
+        So it was on their model and configuration files as well, whose digests a ramp has: one whose files have changed
+        since is measured again, and is then younger than this.
+        """
+        ramps = profile.ramps
+        return tuple(ramp.file_name for ramp in ramps) == self.ramps and all(
+            (ramp.model, ramp.config_name, ramp.machine) == (self.model, self.config_name, self.machine)
+            and dict(ramp.versions) == dict(self.versions)
+            and ramp.started_at < self.started_at
+            for ramp in ramps
+        )
+
     def own(self, profile: Profile) -> Profile:
         """The profile with the service times that were counted at this very point, to tell what a miss comes from."""
         counted = self.counted
