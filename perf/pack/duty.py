@@ -121,9 +121,7 @@ def together(loads: Sequence[Load], factors: Mapping[str, float], memory_bytes: 
     """
     cycles = sorted({one for load in loads for one in load.cycles(factors[load.model.name])}, reverse=True)
     for duty in cycles:
-        shares = tuple(
-            load.share(min(load.rows(duty), load.model.largest), factors[load.model.name]) for load in loads
-        )
+        shares = tuple(load.share(min(load.rows(duty), load.model.largest), factors[load.model.name]) for load in loads)
         kept = all(
             load.rows(duty) <= load.model.largest
             and share.exec_ms <= duty * (1 + EPSILON)

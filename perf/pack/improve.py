@@ -6,7 +6,6 @@ for those that have failed least often so far; failing makes an item dearer. Bet
 """
 
 import random
-from collections.abc import Callable
 from itertools import combinations
 
 from perf.pack.heuristics import fullest
@@ -33,6 +32,7 @@ def improve(problem: Problem, bins: list[Items], *, bound: int = 1, seed: int = 
 
 def _without_one(problem: Problem, bins: list[Items], chance: random.Random) -> list[Items] | None:
     """All items in one bin less, trying the emptiest bins first; None where that was not found."""
+
     def load(one: Items) -> float:
         return sum(problem.size(item) for item in one)
 
@@ -89,10 +89,9 @@ def _shake(problem: Problem, bins: list[Items], chance: random.Random) -> None:
     if len(bins) < 2:
         return
     one, other = chance.sample(range(len(bins)), 2)
-    pick: Callable[[Items], int] = lambda items: chance.choice(sorted(items))
     if not bins[one] or not bins[other]:
         return
-    goes, comes = pick(bins[one]), pick(bins[other])
+    goes, comes = chance.choice(sorted(bins[one])), chance.choice(sorted(bins[other]))
     back = frozenset({comes}) if chance.random() < 0.7 else frozenset()
     first, second = (bins[one] - {goes}) | back, (bins[other] - back) | {goes}
     if problem.fullness(second) is not None and (not first or problem.fullness(first) is not None):

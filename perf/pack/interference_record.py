@@ -1,4 +1,4 @@
-"""What two models on one device do to each other, measured: the record, and the factors that the packer takes from it."""
+"""What two models on one device do to each other, measured: the record, and the factors that the packer takes."""
 
 import json
 from collections.abc import Mapping
@@ -40,7 +40,9 @@ class Interference:
     @property
     def factors(self) -> tuple[float, float]:
         """How much longer an execution takes beside the other model; below 1 is noise, and counted as 1."""
-        first, second = (max(1.0, pair[1].exec_ms / pair[0].exec_ms) for pair in zip(self.alone, self.together, strict=True))
+        first, second = (
+            max(1.0, pair[1].exec_ms / pair[0].exec_ms) for pair in zip(self.alone, self.together, strict=True)
+        )
         return first, second
 
     @property

@@ -51,9 +51,7 @@ def pack(
 
 def at_true_rates(node: Node, headroom: float) -> Node:
     """The device with the rates that it will see, of one that was planned for (1 + headroom) times them."""
-    return replace(
-        node, shares=tuple(replace(one, rate_per_s=one.rate_per_s / (1 + headroom)) for one in node.shares)
-    )
+    return replace(node, shares=tuple(replace(one, rate_per_s=one.rate_per_s / (1 + headroom)) for one in node.shares))
 
 
 def remainders(workload: Workload, headroom: float = 0.0) -> tuple[list[Node], Turns]:

@@ -149,7 +149,11 @@ def _of(content: Mapping[str, Any], key: str, kind: type[Any], where: str) -> An
 
 def _number(content: Mapping[str, Any], key: str, where: str, *, least: float | None = None) -> float:
     found = content.get(key)
-    if isinstance(found, bool) or not isinstance(found, int | float) or (found <= 0 if least is None else found < least):
+    if (
+        isinstance(found, bool)
+        or not isinstance(found, int | float)
+        or (found <= 0 if least is None else found < least)
+    ):
         limit = "above 0" if least is None else f"of at least {least:g}"
         raise Mistake(f"{where}: {key} = {found!r} must be a number {limit}.")
     return float(found)

@@ -1,4 +1,4 @@
-"""A placement that stands: packed, checked by the validator, and replayed, with as much headroom as the replay needs."""
+"""A placement that stands: packed, checked by the validator, and replayed, with the headroom that the replay needs."""
 
 from export.terminal import Failure, Mistake
 from perf.pack import exact

@@ -1,7 +1,7 @@
 """Run a plan of one device on a real server, at its rates and 30 % above: the first must hold, the second must break.
 
-Simulated accelerators take what the plan's models take, and Triton's rate limiter makes them exclude each other in time,
-as on one device. `python -m perf.pack.prove perf/pack/plans/three_models.toml`
+Simulated accelerators take what the plan's models take, and Triton's rate limiter makes them exclude each other in
+time, as on one device. `python -m perf.pack.prove perf/pack/plans/three_models.toml`
 """
 
 import datetime
@@ -52,8 +52,10 @@ def prove(
     """
     alike = servers(placement)
     if len(placement.nodes) != 1 or workload.devices.kind != "cpu":
-        raise Mistake(f"the plan has {len(placement.nodes)} devices of kind {workload.devices.kind}; one of kind cpu is "
-                      "what simulated accelerators can prove.")
+        raise Mistake(
+            f"the plan has {len(placement.nodes)} devices of kind {workload.devices.kind}; one of kind cpu is "
+            "what simulated accelerators can prove."
+        )
     with tempfile.TemporaryDirectory(prefix="triton-batching-pack-") as made:
         fixed, row = own_work_ms
         repository = stand_in.build(workload.models, Path(made), server_ms=fixed, server_row_ms=row)
@@ -168,7 +170,17 @@ def main(argv: list[str] | None = None) -> int:
 
 def _table(proof: Proof) -> Table:
     table = Table(
-        "rates", "model", "target ms", "requests", "late %", "replayed %", "p99 ms", "replayed", "rows", "ms", "plan ms",
+        "rates",
+        "model",
+        "target ms",
+        "requests",
+        "late %",
+        "replayed %",
+        "p99 ms",
+        "replayed",
+        "rows",
+        "ms",
+        "plan ms",
         title=f"{proof.plan}, {proof.arrivals} arrivals",
     )
     for one in proof.rounds:

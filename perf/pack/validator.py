@@ -15,7 +15,7 @@ ROUNDING = 1e-6
 
 
 def violations(workload: Workload, placement: Placement) -> list[str]:
-    """Every rule that the placement breaks, one line each, with the device and the two numbers; empty if it is sound."""
+    """Every rule that the placement breaks, one line each, with the device and the numbers; empty if it is sound."""
     found = list(_served(workload, placement))
     if len(placement.nodes) > workload.devices.count:
         found.append(f"{len(placement.nodes)} devices are used and there are {workload.devices.count}")

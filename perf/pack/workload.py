@@ -22,7 +22,9 @@ class Curve:
         if not self.sizes or self.sizes[0] < 1 or any(a >= b for a, b in pairwise(self.sizes)):
             raise Mistake(f"batch sizes {list(self.sizes)}: must be whole numbers from 1 that rise.")
         if any(a > b for a, b in pairwise(self.values)) or min(self.values) < 0:
-            raise Mistake(f"values {list(self.values)} by batch size: must not fall as the batch grows, nor be negative.")
+            raise Mistake(
+                f"values {list(self.values)} by batch size: must not fall as the batch grows, nor be negative."
+            )
 
     @classmethod
     def line(cls, fixed: float, row: float, largest: int) -> "Curve":
