@@ -13,27 +13,37 @@ class TooLargeError(Mistake):
     """The exact answer was asked for where it is out of reach."""
 
 
-def assign(sizes: Sequence[int], capacity: int, time_limit_s: float) -> tuple[list[Items], int]:
-    """Sizes into the fewest bins of `capacity`, and the proven lower bound.
+def assign(sizes: Sequence[int], capacity: int, most: int, time_limit_s: float) -> tuple[list[Items] | None, int]:
+    """Sizes into at most `most` bins of `capacity`, as few as can be, and the proven lower bound on bins.
 
-    The assignment model: an item opens a bin with a number of at most its own, and bins are used in order.
+    None where there is no such packing, which proves a bound of `most` + 1, or none was found in time. The assignment
+    model, the largest first: an item opens a bin with a number of at most its own, and bins are used in order.
     """
     cp = _module()
     model = cp.CpModel()
-    count = len(sizes)
-    used = [model.NewBoolVar(f"bin {at}") for at in range(count)]
-    inside = {(item, at): model.NewBoolVar(f"{item} in {at}") for item in range(count) for at in range(item + 1)}
-    for item in range(count):
-        model.AddExactlyOne(inside[item, at] for at in range(item + 1))
-    for at in range(count):
-        model.Add(sum(sizes[i] * inside[i, at] for i in range(at, count)) <= capacity * used[at])
-    for at in range(1, count):
-        model.AddImplication(used[at], used[at - 1])
-    model.Add(sum(used) * capacity >= sum(sizes))
+    order = sorted(range(len(sizes)), key=lambda item: -sizes[item])
+    least = -(-sum(sizes) // capacity)
+    inside = {(at, bin): model.NewBoolVar("") for at in range(len(order)) for bin in range(min(at + 1, most))}
+    used = [model.NewBoolVar("") for _ in range(most)]
+    for at in range(len(order)):
+        model.AddExactlyOne(inside[at, bin] for bin in range(min(at + 1, most)))
+    for bin in range(most):
+        taken = sum(sizes[order[at]] * inside[at, bin] for at in range(bin, len(order)))
+        model.Add(taken <= capacity * used[bin])
+        if bin < least:
+            model.Add(used[bin] == 1)
+    for bin in range(1, most):
+        model.AddImplication(used[bin], used[bin - 1])
     model.Minimize(sum(used))
-    solved = _solve(cp, model, time_limit_s)
-    bins = [frozenset(i for i in range(at, count) if solved.Value(inside[i, at])) for at in range(count)]
-    return canonical(bins), _bound(solved)
+    solved, status = _solve(cp, model, time_limit_s)
+    if status == cp.INFEASIBLE:
+        return None, most + 1
+    if status == cp.UNKNOWN:
+        return None, least
+    held = [
+        frozenset(order[at] for at in range(bin, len(order)) if solved.Value(inside[at, bin])) for bin in range(most)
+    ]
+    return canonical(held), max(least, _bound(solved))
 
 
 def cover(count: int, sets: Sequence[Items], time_limit_s: float) -> tuple[list[Items], int]:
@@ -44,7 +54,9 @@ def cover(count: int, sets: Sequence[Items], time_limit_s: float) -> tuple[list[
     for item in range(count):
         model.AddBoolOr([taken[at] for at, one in enumerate(sets) if item in one])
     model.Minimize(sum(taken))
-    solved = _solve(cp, model, time_limit_s)
+    solved, status = _solve(cp, model, time_limit_s)
+    if status not in (cp.OPTIMAL, cp.FEASIBLE):
+        raise TooLargeError(f"CP-SAT found no packing within {time_limit_s:g} s. Give it more: --time-limit.")
     placed: set[int] = set()
     bins = []
     for at, one in enumerate(sets):
@@ -54,13 +66,11 @@ def cover(count: int, sets: Sequence[Items], time_limit_s: float) -> tuple[list[
     return canonical(bins), _bound(solved)
 
 
-def _solve(cp: Any, model: Any, time_limit_s: float) -> Any:
+def _solve(cp: Any, model: Any, time_limit_s: float) -> tuple[Any, Any]:
     solved = cp.CpSolver()
     solved.parameters.max_time_in_seconds = time_limit_s
     solved.parameters.num_workers = WORKERS
-    if solved.Solve(model) not in (cp.OPTIMAL, cp.FEASIBLE):
-        raise TooLargeError(f"CP-SAT found no packing within {time_limit_s:g} s. Give it more: --time-limit.")
-    return solved
+    return solved, solved.Solve(model)
 
 
 def _bound(solved: Any) -> int:
