@@ -68,7 +68,7 @@ def test_one_device_is_exact_against_a_fine_grid_of_cycles() -> None:
     found = []
     for seed in range(12):
         workload = instances.workload(seed, 3)
-        workload = changed(workload, **{one.name: 0.5 * one.rate_per_s for one in workload.models})
+        workload = changed(workload, **{one.name: (0.1 + 0.03 * seed) * one.rate_per_s for one in workload.models})
         loads = [Load(model=one, rate_per_s=one.rate_per_s) for one in workload.models]
         exactly = Turns(loads=loads, memory_bytes=workload.devices.memory_bytes).fullness(frozenset({0, 1, 2}))
         grid = np.linspace(0.1, max(one.sla_ms for one in workload.models), 20_000)
