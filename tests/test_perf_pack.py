@@ -194,7 +194,7 @@ def test_a_measured_pair_runs_at_the_same_time() -> None:
     with pytest.raises(Mistake, match="2 devices"):
         pack(workload)
     beside = replace(workload, pairs=(Pair(models=("A", "C"), factors=(1.1, 1.2)),))
-    for algorithm in ("best-fit", "improved", "exact"):
+    for algorithm in ALGORITHMS:
         placement = pack(beside, algorithm)
         assert [(node.models, node.together) for node in placement.nodes] == [(("A", "C"), True)]
         assert violations(beside, placement) == []

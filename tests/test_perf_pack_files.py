@@ -13,6 +13,8 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
 from clients import Model as Client
+from clients.counters import Counters
+from clients.machine import Machine
 from export.repository import REPOSITORY
 from export.terminal import Mistake
 from perf.memory.estimate.batch_memory import Model as MemoryModel
@@ -24,6 +26,10 @@ from perf.pack.packing import pack
 from perf.pack.placement import Placement
 from perf.pack.proof import Proof
 from perf.pack.workload import Curve, Devices, Model, Workload
+from perf.ramp import Level
+from perf.record import Measured
+from perf.service_curve import Size
+from perf.service_profile import ServiceTimes, write
 from perf.tune.tuned_file import WriteError
 from serve.launcher import Settings, launch
 
@@ -82,6 +88,47 @@ def test_memory_of_an_onnx_model_is_estimated(tmp_path: Path, ranker: Path) -> N
     (model,) = plan_file.read(written(tmp_path, text)).models
     estimate = MemoryModel.of(ranker)
     assert [model.memory.at(rows) for rows in (1, 8)] == [estimate.at(rows, {}).held for rows in (1, 8)]
+
+
+def test_latency_is_taken_from_a_service_time_record(tmp_path: Path) -> None:
+    counted = Counters(
+        requests=80,
+        failed_requests=0,
+        rows=80,
+        executions=10,
+        queue_ns=0,
+        compute_input_ns=0,
+        compute_infer_ns=240_000_000,
+        compute_output_ns=0,
+        batches={8: 10},
+        batches_ns={8: 240_000_000},
+    )
+    measured = Measured(window_ms=250, windows=(), throughput_rows_per_s=320.0)
+    # A size that was measured 1 ms faster than a smaller one; 10 executions of 24 ms in 0.25 s leave 1 ms between.
+    times = {rows: 20.0 + rows - (2 if rows == 5 else 0) for rows in range(1, 9)}
+    record = ServiceTimes(
+        model="simulated_accelerator",
+        config_name="default",
+        config_sha256="c",
+        model_sha256="m",
+        machine=Machine.this(),
+        versions={},
+        started_at="",
+        command=(),
+        instances=1,
+        threads=None,
+        max_batch_size=8,
+        sizes=tuple(Size(rows=b, executions=100_000, mean_us=1e3 * ms, error_us=1.0) for b, ms in times.items()),
+        alone_us=21e3,
+        noise=(1.0,) * 15,
+        noise_count=0,
+        levels=(Level(concurrency=16, seconds=0.25, measured=measured, counted=counted),),
+    )
+    write(record, tmp_path)
+    text = PLAN.replace("latency_ms = { fixed = 20, row = 0.5, max_batch_size = 8 }", "")
+    (model,) = plan_file.read(written(tmp_path, text), records=tmp_path).models
+    found = [model.latency.at(rows) for rows in range(1, 9)]
+    assert found == pytest.approx([22, 23, 24, 25, 25, 27, 28, 29], abs=0.01)
 
 
 def repository(tmp_path: Path) -> Path:

@@ -77,7 +77,13 @@ def _latency(content: Mapping[str, Any], name: str, where: str, records: Path) -
             fixed, row = _number(given, "fixed", where, least=0.0), _number(given, "row", where, least=0.0)
             return Curve.line(fixed, row, int(_number(given, "max_batch_size", where)))
         return _by_size(given)
-    path = Path(content["service_time"]) if "service_time" in content else records / f"{name}.default.k1.json"
+    plain = records / f"{name}.default.k1.json"
+    # Where the configuration sets the threads, the name ends in their number.
+    path = (
+        Path(content["service_time"])
+        if "service_time" in content
+        else min(records.glob(f"{plain.stem}*.json"), default=plain)
+    )
     if not path.is_file():
         raise Mistake(
             f"has no latency_ms, and there is no record {path}. Measure it: python -m perf.service_time {name}."

@@ -78,6 +78,8 @@ def squishy(problem: Turns) -> list[Items]:
             merged = items | {item}
             cycle = min(duty, parts[item].duty_ms)
             full = merge(problem, sorted(merged), cycle)
+            if full is None and problem.pairs and len(merged) == 2:
+                full = problem.fullness(merged)  # at the same time
             if full is not None:
                 fits.append((full, -at, cycle))
         if fits:
