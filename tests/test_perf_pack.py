@@ -120,6 +120,14 @@ def test_the_solver_agrees_with_the_subsets() -> None:
     assert len(found) == bound == len(exact.subsets(turns))
 
 
+def test_twenty_models_are_proven_too() -> None:
+    pytest.importorskip("ortools")
+    workload = instances.workload(5, 20)
+    placement = pack(workload, "exact")
+    assert len(placement.nodes) == placement.bound <= len(pack(workload).nodes)
+    assert violations(workload, placement) == []
+
+
 def test_triplets_are_closed_at_30_items() -> None:
     pytest.importorskip("ortools")
     problem = instances.triplets(0, 10)

@@ -62,6 +62,11 @@ def test_a_plan_file_is_read(tmp_path: Path) -> None:
     assert [model.memory.at(rows) / 2**20 for rows in (1, 8)] == [52, 66]
 
 
+def test_the_plan_of_the_nexus_paper_as_a_file() -> None:
+    placement = pack(plan_file.read(Path("perf/pack/plans/nexus.toml")))
+    assert (placement.nodes[0].models, placement.nodes[0].duty_ms) == (("A", "B"), pytest.approx(125))
+
+
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [

@@ -106,6 +106,7 @@ def _show(workload: Workload, placement: Placement, replayed: list[Replayed], co
 def _write(
     workload: Workload, placement: Placement, out: Path, repository: Path, command: str, force: bool, console: Console
 ) -> None:
+    manifests.refuse_foreign(out)
     alike = servers(placement)
     kind = workload.devices.kind
     present = [one for one in alike if _in(repository, one)]

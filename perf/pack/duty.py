@@ -2,7 +2,7 @@
 
 In a cycle of d each model executes once, the ceil(d x rate) requests that came since its last turn. A request waits for
 at most one cycle and then for its own execution, so a set fits where sum(l_i(b_i)) <= d and d + l_i(b_i) <= budget_i
-for all, and their memory holds (Nexus, SOSP'19, section 6.1). b_i changes only where d = k / rate_i, and between two
+for all, and their memory holds (Nexus, Shen et al., SOSP 2019). b_i changes only where d = k / rate_i, and between two
 such points a longer cycle is better until a budget ends it, so that d in {k / rate_i} and {budget_i - l_i(k)} are all
 that need to be tried: the answer for one device is exact.
 """

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from perf.pack import solver
 from perf.pack.heuristics import best_fit_decreasing
 from perf.pack.improve import improve
-from perf.pack.problem import Items, Plain, Problem
+from perf.pack.problem import Items, Plain, Problem, Remembered
 
 # The program takes 3^n steps: 0.2 s for 11 items.
 MOST = 11
@@ -38,7 +38,7 @@ def fewest(problem: Problem, *, time_limit_s: float = TIME_LIMIT_S) -> Answer:
         return Answer(bins=tuple(bins), bound=len(bins))
     if isinstance(problem, Plain):
         return _plain(problem, time_limit_s)
-    found, bound = solver.cover(problem.count, _maximal(problem), time_limit_s)
+    found, bound = solver.cover(problem.count, _maximal(Remembered(asked=problem)), time_limit_s)
     return Answer(bins=tuple(found), bound=bound)
 
 

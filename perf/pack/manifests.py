@@ -18,12 +18,9 @@ MARK = "# Written by: "
 
 
 def write(servers: Sequence[Server], devices: Devices, folder: Path, command: str) -> list[Path]:
-    """Both files; raises `Mistake` where one of that name was not written here."""
+    """Both files into a folder that is there; raises `Mistake` where one of that name was not written here."""
+    refuse_foreign(folder)
     texts = {COMPOSE: compose(servers, devices), KUBERNETES: kubernetes(servers, devices)}
-    for name in texts:
-        path = folder / name
-        if path.exists() and not path.read_text().startswith(MARK):
-            raise Mistake(f"{path}: was not written by this program, so it is not overwritten. Move it.")
     written = []
     for name, text in texts.items():
         path = folder / name
@@ -31,6 +28,13 @@ def write(servers: Sequence[Server], devices: Devices, folder: Path, command: st
         draft.write_text(f"{MARK}{command}\n{text}")
         written.append(draft.rename(path))
     return written
+
+
+def refuse_foreign(folder: Path) -> None:
+    """Raise `Mistake` for a file of these names that somebody else wrote."""
+    for path in (folder / COMPOSE, folder / KUBERNETES):
+        if path.exists() and not path.read_text().startswith(MARK):
+            raise Mistake(f"{path}: was not written by this program, so it is not overwritten. Move it.")
 
 
 def compose(servers: Sequence[Server], devices: Devices) -> str:

@@ -25,9 +25,11 @@ class Share:
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """One device. Its models take turns, each once in at most `duty_ms`; with `together` they run at the same time,
+    """One device, whose models take turns, each once in at most `duty_ms`.
 
-    each in a cycle of its own, with execution times that hold the measured interference."""
+    With `together` they run at the same time, each in a cycle of its own, with execution times that hold the measured
+    interference.
+    """
 
     duty_ms: float
     shares: tuple[Share, ...]
