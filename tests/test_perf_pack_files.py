@@ -186,6 +186,7 @@ def test_what_somebody_wrote_is_not_overwritten(tmp_path: Path, capsys: pytest.C
     (out / manifests.COMPOSE).write_text("services: {}\n")
     assert main(arguments) == 2
     assert "compose.packed.yaml: was not written by this program" in capsys.readouterr().err
+    (out / manifests.COMPOSE).unlink()
     path = made / "simulated_accelerator" / "configs" / "packed.pbtxt"
     path.write_text(path.read_text().replace("count: 1", "count: 2"))
     assert main(arguments) == 2
