@@ -116,13 +116,16 @@ def test_the_solver_agrees_with_the_subsets() -> None:
     workload = instances.workload(6, 11)
     loads = [Load(model=one, rate_per_s=one.rate_per_s) for one in workload.models]
     turns = Turns(loads=loads, memory_bytes=workload.devices.memory_bytes)
-    found, bound = solver.cover(11, exact._maximal(turns), 5.0)
-    assert len(found) == bound == len(exact.subsets(turns))
+    expected = len(exact.subsets(turns))
+    found, bound = solver.cover(11, exact._maximal(turns), 1, 11, 5.0)
+    assert found is not None
+    assert len(found) == bound == expected
+    assert solver.cover(11, exact._maximal(turns), 1, expected - 1, 5.0) == (None, expected)
 
 
-def test_twenty_models_are_proven_too() -> None:
+def test_fourteen_models_are_proven_too() -> None:
     pytest.importorskip("ortools")
-    workload = instances.workload(5, 20)
+    workload = instances.workload(4, 14)
     placement = pack(workload, "exact")
     assert len(placement.nodes) == placement.bound <= len(pack(workload).nodes)
     assert violations(workload, placement) == []

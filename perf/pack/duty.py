@@ -79,6 +79,15 @@ class Turns:
         """How many loads there are."""
         return len(self.loads)
 
+    @property
+    def least(self) -> int:
+        """What the loads take of a device alone at the least, which sharing only raises, together.
+
+        Models that run at the same time are not counted by what they take, so with such pairs it is 1.
+        """
+        taken = sum(self.size(item) for item in range(self.count))
+        return 1 if self.pairs else max(1, math.ceil(taken - 1e-6))
+
     def size(self, item: int) -> float:
         """Occupancy of a device that has this load alone; above 1 where it fits on none."""
         alone = self.fullness(frozenset({item}))

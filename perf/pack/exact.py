@@ -31,24 +31,23 @@ class Answer:
 def fewest(problem: Problem, *, time_limit_s: float = TIME_LIMIT_S) -> Answer:
     """The fewest bins, or the best and the bound that the solver got to within its time.
 
+    Beyond 11 items it is the improved packing, unless the solver finds one with fewer bins; the solver is not asked
+    where none can have fewer.
+
     Raises `Mistake` without OR-Tools where there are more than 11 items, and where too many sets fit into one bin.
     """
     if problem.count <= MOST:
         bins = subsets(problem)
         return Answer(bins=tuple(bins), bound=len(bins))
+    asked = Remembered(asked=problem)
+    start = improve(asked, best_fit_decreasing(asked), bound=problem.least)
+    if len(start) == problem.least:
+        return Answer(bins=tuple(start), bound=problem.least)
+    fewer = len(start) - 1
     if isinstance(problem, Plain):
-        return _plain(problem, time_limit_s)
-    found, bound = solver.cover(problem.count, _maximal(Remembered(asked=problem)), time_limit_s)
-    return Answer(bins=tuple(found), bound=bound)
-
-
-def _plain(problem: Plain, time_limit_s: float) -> Answer:
-    """The improved packing, unless the solver finds one with fewer bins; it is not asked where none can have fewer."""
-    least = -(-sum(problem.sizes) // problem.capacity)
-    start = improve(problem, best_fit_decreasing(problem), bound=least)
-    if len(start) == least:
-        return Answer(bins=tuple(start), bound=least)
-    found, bound = solver.assign(problem.sizes, problem.capacity, len(start) - 1, time_limit_s)
+        found, bound = solver.assign(problem.sizes, problem.capacity, fewer, time_limit_s)
+    else:
+        found, bound = solver.cover(problem.count, _maximal(asked), problem.least, fewer, time_limit_s)
     return Answer(bins=tuple(found or start), bound=bound)
 
 

@@ -12,14 +12,16 @@ CAPACITY = 150
 def workload(seed: int, count: int) -> Workload:
     """Models whose time is a line in the batch, with targets of 5 to 20 single executions; devices of 16 GiB.
 
-    Each asks for 10 to 90 % of a device of its own, so that nothing but remainders is packed.
+    Each asks for 10 to 90 % of what fills a device, with an odd seed for half of that: only remainders are packed,
+    some two or some four on a device.
     """
     chance = random.Random(seed)
-    models = tuple(_model(f"model_{number}", chance) for number in range(count))
+    scale = 0.5 if seed % 2 else 1.0
+    models = tuple(_model(f"model_{number}", chance, scale) for number in range(count))
     return Workload(devices=Devices(count=count, memory_bytes=16 * GIB), models=models)
 
 
-def _model(name: str, chance: random.Random) -> Model:
+def _model(name: str, chance: random.Random, scale: float) -> Model:
     fixed, row = chance.uniform(2, 30), chance.uniform(0.2, 4)
     sla = chance.uniform(5, 20) * (fixed + row)
     batch = max(k for k in range(1, 65) if 2 * (fixed + row * k) <= sla)
@@ -27,7 +29,7 @@ def _model(name: str, chance: random.Random) -> Model:
     weights, each = chance.uniform(0.1, 4) * GIB, chance.uniform(0.005, 0.05) * GIB
     return Model(
         name=name,
-        rate_per_s=chance.uniform(0.1, 0.9) * throughput,
+        rate_per_s=scale * chance.uniform(0.1, 0.9) * throughput,
         sla_ms=sla,
         latency=Curve.line(fixed, row, 64),
         memory=Curve.line(weights, each, 64),

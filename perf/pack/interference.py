@@ -64,12 +64,9 @@ def _twice(model: str, config_name: str | None) -> Iterator[Path]:
 
 def _busy(result: Result) -> Busy:
     counted = result.counted
-    return Busy(
-        rows_per_s=result.outcome.rows_per_s,
-        exec_ms=counted.busy_ns / max(1, counted.executions) / 1e6,
-        batch_rows=counted.rows_per_execution,
-        executions=counted.executions,
-    )
+    times = {rows: counted.execution_ns(rows) / count / 1e6 for rows, count in counted.batches.items() if count}
+    executions = {rows: count for rows, count in counted.batches.items() if count}
+    return Busy(rows_per_s=result.outcome.rows_per_s, executions=executions, mean_ms=times)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -4,6 +4,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from clients.machine import Machine
 from perf.pack.workload import Pair
@@ -14,12 +17,27 @@ FORMAT = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Busy:
-    """One model under a closed loop: rows per second, mean milliseconds and mean rows of an execution."""
+    """One model under a closed loop: rows per second, and its executions by size: how many, and their mean ms."""
 
     rows_per_s: float
-    exec_ms: float
-    batch_rows: float
-    executions: int
+    executions: Mapping[int, int]
+    mean_ms: Mapping[int, float]
+
+    @property
+    def batch_rows(self) -> float:
+        """Mean rows of an execution."""
+        return sum(rows * count for rows, count in self.executions.items()) / sum(self.executions.values())
+
+    @property
+    def exec_ms(self) -> float:
+        """Mean time of an execution."""
+        return self.taking(self) / sum(self.executions.values())
+
+    def taking(self, times: "Busy") -> float:
+        """Milliseconds that these executions take with the mean times of `times`, between its sizes on a line."""
+        sizes = sorted(times.mean_ms)
+        known = [times.mean_ms[size] for size in sizes]
+        return sum(count * float(np.interp(rows, sizes, known)) for rows, count in self.executions.items())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,9 +57,13 @@ class Interference:
 
     @property
     def factors(self) -> tuple[float, float]:
-        """How much longer an execution takes beside the other model; below 1 is noise, and counted as 1."""
+        """What executions take beside the other model, over what as many of the same sizes take alone.
+
+        Below 1 is noise, and counted as 1.
+        """
         first, second = (
-            max(1.0, pair[1].exec_ms / pair[0].exec_ms) for pair in zip(self.alone, self.together, strict=True)
+            max(1.0, both.taking(both) / both.taking(alone))
+            for alone, both in zip(self.alone, self.together, strict=True)
         )
         return first, second
 
@@ -74,7 +96,7 @@ class Interference:
             if (content.pop("format"), content.pop("kind")) != (FORMAT, "interference"):
                 raise ValueError("another kind or format")
             del content["derived"]
-            first, second = (tuple(Busy(**one) for one in content[name]) for name in ("alone", "together"))
+            first, second = (tuple(_busy(one) for one in content[name]) for name in ("alone", "together"))
             return cls(
                 **content
                 | {
@@ -87,6 +109,11 @@ class Interference:
             )
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RecordError(f"{path}: not a record of interference ({error}). Measure it again.") from error
+
+
+def _busy(content: Mapping[str, Any]) -> Busy:
+    executions, times = ({int(rows): one for rows, one in content[name].items()} for name in ("executions", "mean_ms"))
+    return Busy(rows_per_s=content["rows_per_s"], executions=executions, mean_ms=times)
 
 
 def read(path: Path) -> Pair:

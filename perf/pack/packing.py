@@ -1,6 +1,5 @@
 """A workload onto devices by one of the algorithms."""
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -79,17 +78,8 @@ def _bins(problem: Turns, algorithm: str, seed: int, time_limit_s: float) -> tup
     if algorithm == "exact":
         answer = exact.fewest(problem, time_limit_s=time_limit_s)
         return list(answer.bins), answer.bound
-    bound = least(problem)
+    bound = problem.least
     bins = GREEDY["squishy" if algorithm == "improved" else algorithm](problem)
     if algorithm == "improved":
         bins = improve(problem, bins, bound=bound, seed=seed)
     return bins, bound
-
-
-def least(problem: Turns) -> int:
-    """Devices that no plan is below: what the loads take of one at the least, which sharing only raises, together.
-
-    Models that run at the same time are not counted by what they take, so with such pairs it is 1.
-    """
-    taken = sum(problem.size(item) for item in range(problem.count))
-    return 1 if problem.pairs else max(1, math.ceil(taken - 1e-6))

@@ -14,6 +14,10 @@ class Problem(Protocol):
     def count(self) -> int:
         """How many items there are."""
 
+    @property
+    def least(self) -> int:
+        """A number of bins that no packing is below."""
+
     def size(self, item: int) -> float:
         """How large an item is, of a bin of 1, for the order in which it is packed."""
 
@@ -32,6 +36,11 @@ class Plain:
     def count(self) -> int:
         """How many items there are."""
         return len(self.sizes)
+
+    @property
+    def least(self) -> int:
+        """All sizes over the capacity."""
+        return -(-sum(self.sizes) // self.capacity)
 
     def size(self, item: int) -> float:
         """Share of a bin."""
@@ -54,6 +63,11 @@ class Remembered:
     def count(self) -> int:
         """How many items there are."""
         return self.asked.count
+
+    @property
+    def least(self) -> int:
+        """As the problem says."""
+        return self.asked.least
 
     def size(self, item: int) -> float:
         """As the problem says."""

@@ -18,6 +18,9 @@ SHARE = 0.01
 class Held:
     """One model at one load: `late` of `requests` that were due were answered after `sla_ms`, wrongly or never.
 
+    `late_sends` were sent more than 1 ms after they were due: the client, not the server, was behind. A percentile that
+    is None is of requests without an answer.
+
     `replayed_late_share` and `replayed_p99_ms` are the simulation's at the same rates. `exec_ms` and `batch_rows` are
     means over executions, by the server's counters; `planned_ms` what the plan says that so many rows take.
     """
@@ -27,8 +30,9 @@ class Held:
     sla_ms: float
     requests: int
     late: int
-    p50_ms: float
-    p99_ms: float
+    late_sends: int
+    p50_ms: float | None
+    p99_ms: float | None
     executions: int
     batch_rows: float
     largest_batch: int

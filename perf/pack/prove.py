@@ -5,6 +5,7 @@ time, as on one device. `python -m perf.pack.prove perf/pack/plans/three_models.
 """
 
 import datetime
+import math
 import sys
 import tempfile
 from dataclasses import asdict
@@ -97,16 +98,16 @@ def _held(workload: Workload, result: Result, name: str, expected: Replayed, sca
     model, counted = of(workload, name), result.counted
     latencies = sorted(result.sample.latencies_us)
     in_time = sum(one <= model.sla_ms * 1e3 for one in latencies)
-    due = len(latencies) + result.outcome.failed + result.outcome.wrong + result.outcome.not_sent
     rows = counted.rows_per_execution
     return Held(
         model=name,
         rate_per_s=model.rate_per_s * scale,
         sla_ms=model.sla_ms,
-        requests=due,
-        late=due - in_time,
-        p50_ms=latencies[len(latencies) // 2] / 1e3,
-        p99_ms=latencies[min(len(latencies) - 1, int(0.99 * len(latencies)))] / 1e3,
+        requests=len(latencies),
+        late=len(latencies) - in_time,
+        late_sends=result.outcome.late,
+        p50_ms=_ms(latencies[len(latencies) // 2]),
+        p99_ms=_ms(latencies[min(len(latencies) - 1, int(0.99 * len(latencies)))]),
         executions=counted.executions,
         batch_rows=rows,
         largest_batch=max(counted.batches),
@@ -115,6 +116,10 @@ def _held(workload: Workload, result: Result, name: str, expected: Replayed, sca
         replayed_late_share=expected.late / expected.requests,
         replayed_p99_ms=expected.p99_ms,
     )
+
+
+def _ms(latency_us: float) -> float | None:
+    return latency_us / 1e3 if math.isfinite(latency_us) else None
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -192,7 +197,7 @@ def _table(proof: Proof) -> Table:
                 str(held.requests),
                 f"{100 * held.late_share:.2f}",
                 f"{100 * held.replayed_late_share:.2f}",
-                f"{held.p99_ms:.0f}",
+                "no answer" if held.p99_ms is None else f"{held.p99_ms:.0f}",
                 f"{held.replayed_p99_ms:.0f}",
                 f"{held.batch_rows:.1f}",
                 f"{held.exec_ms:.1f}",

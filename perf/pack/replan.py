@@ -12,7 +12,7 @@ from itertools import combinations
 from export.terminal import Mistake
 from perf.pack.duty import Turns
 from perf.pack.heuristics import fullest
-from perf.pack.packing import at_true_rates, least, remainders
+from perf.pack.packing import at_true_rates, remainders
 from perf.pack.placement import Node, Placement
 from perf.pack.problem import Items
 from perf.pack.workload import Workload
@@ -67,7 +67,7 @@ def replan(workload: Workload, old: Placement) -> Replanned:
             f"with the fewest moves {len(nodes)} devices are needed and there are {workload.devices.count}. Pack "
             "anew without --from, or add devices."
         )
-    bound = sum(node is not None for node in full) + (least(problem) if problem.count else 0)
+    bound = sum(node is not None for node in full) + (problem.least if problem.count else 0)
     placement = Placement(algorithm="replan", nodes=tuple(nodes), bound=bound, headroom=old.headroom)
     return Replanned(placement=placement, moves=tuple(_moves(old, placement, source)))
 

@@ -46,24 +46,33 @@ def assign(sizes: Sequence[int], capacity: int, most: int, time_limit_s: float) 
     return canonical(held), max(least, _bound(solved))
 
 
-def cover(count: int, sets: Sequence[Items], time_limit_s: float) -> tuple[list[Items], int]:
-    """The fewest of these sets that cover the items, each item then in the first of its sets, and the lower bound."""
+def cover(
+    count: int, sets: Sequence[Items], least: int, most: int, time_limit_s: float
+) -> tuple[list[Items] | None, int]:
+    """At most `most` of these sets, as few as can be, that cover the items, and the lower bound, at least `least`.
+
+    Each item is then in the first of its sets. None as in `assign`.
+    """
     cp = _module()
     model = cp.CpModel()
-    taken = [model.NewBoolVar(f"set {at}") for at in range(len(sets))]
+    taken = [model.NewBoolVar("") for _ in sets]
     for item in range(count):
         model.AddBoolOr([taken[at] for at, one in enumerate(sets) if item in one])
+    model.Add(sum(taken) <= most)
+    model.Add(sum(taken) >= least)
     model.Minimize(sum(taken))
     solved, status = _solve(cp, model, time_limit_s)
-    if status not in (cp.OPTIMAL, cp.FEASIBLE):
-        raise TooLargeError(f"CP-SAT found no packing within {time_limit_s:g} s. Give it more: --time-limit.")
+    if status == cp.INFEASIBLE:
+        return None, most + 1
+    if status == cp.UNKNOWN:
+        return None, least
     placed: set[int] = set()
     bins = []
     for at, one in enumerate(sets):
         if solved.Value(taken[at]):
             bins.append(one - placed)
             placed |= one
-    return canonical(bins), _bound(solved)
+    return canonical(bins), max(least, _bound(solved))
 
 
 def _solve(cp: Any, model: Any, time_limit_s: float) -> tuple[Any, Any]:
