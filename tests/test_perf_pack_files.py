@@ -253,6 +253,8 @@ def test_the_plan_of_three_models_held_and_broke_on_a_real_server() -> None:
     assert planned.kept is True
     assert all(one.late <= 0.01 * one.requests and one.requests >= 459 for one in planned.models)
     assert above.kept is False
+    # One execution at a time on the device: together they take no longer than the time there is.
+    assert all(one.busy_share <= 1.01 for one in proof.rounds)
     batches = {one["model"]: one["batch"] for one in proof.placement["nodes"][0]["shares"]}
     assert all(one.largest_batch <= batches[one.model] for one in (*planned.models, *above.models))
 
