@@ -136,7 +136,7 @@ def test_triplets_are_closed_at_30_items() -> None:
     problem = instances.triplets(0, 10)
     assert len(best_fit_decreasing(problem)) > 10
     answer = exact.fewest(problem, time_limit_s=30.0)
-    assert (len(answer.bins), answer.bound) == (10, 10)
+    assert len(answer.bins) == answer.bound == 10
     assert all(sum(problem.sizes[item] for item in one) == 1000 for one in answer.bins)
 
 
@@ -172,9 +172,8 @@ def test_the_record_of_a_hundred_workloads() -> None:
 
 def test_the_improvement_keeps_every_item_once() -> None:
     problem = instances.uniform(2, 40)
-    before = best_fit_decreasing(problem)
-    after = improve(problem, before)
-    assert len(after) < len(before)
+    after = improve(problem, best_fit_decreasing(problem))
+    assert len(after) < len(best_fit_decreasing(problem))
     assert sorted(item for one in after for item in one) == list(range(40))
     assert all(sum(problem.sizes[item] for item in one) <= 150 for one in after)
 
@@ -235,9 +234,8 @@ def test_the_validator_sees_a_changed_share(change: dict[str, object], said: str
 
 def test_the_validator_sees_a_changed_device() -> None:
     placement = pack(PAPER)
-    first, *others = placement.nodes
-    short = replace(placement, nodes=(replace(first, duty_ms=120.0), *others))
-    long = replace(placement, nodes=(replace(first, duty_ms=130.0), *others))
+    first, other = placement.nodes
+    short, long = (replace(placement, nodes=(replace(first, duty_ms=ms), other)) for ms in (120.0, 130.0))
     assert violations(PAPER, short) == ["device 0: its executions take 125 ms of a cycle of 120 ms"]
     assert any("up to 205 ms, target 200 ms" in text for text in violations(PAPER, long))
     assert violations(replace(PAPER, devices=Devices(count=1, memory_bytes=1.0)), placement) != []
@@ -295,8 +293,7 @@ def test_replanning_moves_only_what_must() -> None:
 
 def test_replanning_many_keeps_sound() -> None:
     for seed in range(6):
-        workload = instances.workload(seed, 9)
-        chance = random.Random(seed)
+        workload, chance = instances.workload(seed, 9), random.Random(seed)
         new = changed(workload, **{one.name: one.rate_per_s * chance.uniform(0.8, 1.1) for one in workload.models})
         found = replan(new, pack(workload))
         assert violations(new, found.placement) == []
