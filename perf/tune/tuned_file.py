@@ -53,7 +53,11 @@ def tuned(before: Document, candidate: Candidate, why: Why, command: str) -> str
     # What config.pbtxt silences holds for its variants too; once more here, it would be for other files or unused.
     if before.path.name == "config.pbtxt":
         text = SILENCED.sub("", text)
-    below = _wrapped(why.headline, "") + text
+    return headed(_wrapped(why.headline, "") + text, command)
+
+
+def headed(below: str, command: str) -> str:
+    """A text with the header by which it is known as written here, and not changed since."""
     return f"{MARK}{command}\n{DIGEST}{_digest(below)}\n{below}"
 
 
@@ -68,9 +72,9 @@ def is_ours(text: str) -> bool:
     )
 
 
-def write(folder: Path, text: str, *, force: bool) -> Path:
+def write(folder: Path, text: str, *, force: bool, name: str = NAME) -> Path:
     """Put it into the model's configs/; raises `WriteError` where that would overwrite what a person wrote."""
-    path = folder / "configs" / f"{NAME}.pbtxt"
+    path = folder / "configs" / f"{name}.pbtxt"
     refuse_foreign(path, force=force)
     draft = path.with_name(f".{path.name}.draft")
     try:

@@ -1,0 +1,131 @@
+"""What two models on one device do to each other, measured on a real server: each alone, then both at the same time.
+
+`python -m perf.pack.interference simulated_accelerator ranker` records by what factor executions get longer, which a
+plan takes as a pair, and what running both gains over one after the other. The same name twice is two copies of it.
+"""
+
+import contextlib
+import datetime
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from google.protobuf import text_format
+from rich.table import Table
+
+from clients.fleet.result import Result
+from clients.machine import Machine, versions
+from export.repository import REPOSITORY, config_file, model_folder, read_config
+from export.terminal import guarded, program_parser, terminal
+from perf.pack.interference_record import Busy, Interference
+from perf.pack.live import Told, measure
+from perf.traffic import Traffic
+from serve.launcher import Settings, launch
+
+RESULTS = Path("perf/results/pack")
+WARM_UP_S = 2.0
+
+
+def interference(
+    models: tuple[str, str], config_name: str | None, *, clients: int, seconds: float, told: Told
+) -> tuple[tuple[str, str], tuple[Busy, Busy], tuple[Busy, Busy]]:
+    """The names that were served, both alone, and both together; raises the launcher's and the clients' errors."""
+    with contextlib.ExitStack() as stack:
+        repository, names = REPOSITORY, models
+        if models[0] == models[1]:
+            repository = stack.enter_context(_twice(models[0], config_name))
+            names = (models[0], f"{models[0]}_2")
+            config_name = None
+        settings = Settings(models=names, config_name=config_name, repository=repository)
+        server = stack.enter_context(launch(settings, progress=told))
+        traffic = Traffic(pattern="closed", clients=clients)
+        load = traffic.fleet(warm_up_s=WARM_UP_S, duration_s=seconds, workers=1)
+        first, second = names
+        alone = [measure(server, {name: load}, told)[name] for name in names]
+        both = measure(server, {first: load, second: load}, told)
+    return names, (_busy(alone[0]), _busy(alone[1])), (_busy(both[first]), _busy(both[second]))
+
+
+@contextlib.contextmanager
+def _twice(model: str, config_name: str | None) -> Iterator[Path]:
+    """A repository with a model and a copy of it."""
+    folder = model_folder(model, REPOSITORY)
+    config = read_config(config_file(folder, config_name))
+    with tempfile.TemporaryDirectory(prefix="triton-batching-pack-") as made:
+        for name in (model, f"{model}_2"):
+            copy = Path(made) / name
+            copy.mkdir()
+            (copy / "1").symlink_to((folder / "1").resolve())
+            config.name = name
+            (copy / "config.pbtxt").write_text(text_format.MessageToString(config))
+        yield Path(made)
+
+
+def _busy(result: Result) -> Busy:
+    counted = result.counted
+    times = {rows: counted.execution_ns(rows) / count / 1e6 for rows, count in counted.batches.items() if count}
+    executions = {rows: count for rows, count in counted.batches.items() if count}
+    return Busy(rows_per_s=result.outcome.rows_per_s, executions=executions, mean_ms=times)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Measure, print and record."""
+    parser = program_parser("python -m perf.pack.interference", __doc__, example="simulated_accelerator ranker")
+    parser.add_argument("models", nargs=2, metavar="MODEL")
+    parser.add_argument("--config-name", default="dynamic", help="a file of configs/ of both (default dynamic)")
+    parser.add_argument("--clients", type=int, default=16, help="of each model, each waits for its answer (default 16)")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of each of the three measurements (default 10)")
+    parser.add_argument("--results", type=Path, default=RESULTS, help=f"folder of the record (default {RESULTS})")
+    arguments = parser.parse_args(argv)
+    command = ("python", "-m", "perf.pack.interference", *(sys.argv[1:] if argv is None else argv))
+
+    def run() -> None:
+        console = terminal()
+        started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        asked = (arguments.models[0], arguments.models[1])
+        with console.status("starting") as status:
+            names, alone, together = interference(
+                asked,
+                arguments.config_name,
+                clients=arguments.clients,
+                seconds=arguments.seconds,
+                told=status.update,
+            )
+        found = Interference(
+            models=names,
+            config_name=arguments.config_name,
+            clients=arguments.clients,
+            seconds=arguments.seconds,
+            alone=alone,
+            together=together,
+            started_at=started,
+            command=command,
+            machine=Machine.this(),
+            versions=versions(),
+        )
+        path = found.write(arguments.results)
+        console.print(_table(found))
+        console.print(f"both at the same time: {found.gain:.2f} x one after the other. Written to {path}", markup=False)
+
+    return guarded(run, on_interrupt="stopped; nothing was recorded.")
+
+
+def _table(found: Interference) -> Table:
+    table = Table("model", "rows/s alone", "together", "ms alone", "together", "rows alone", "together", "factor")
+    for name, alone, both, factor in zip(found.models, found.alone, found.together, found.factors, strict=True):
+        table.add_row(
+            name,
+            f"{alone.rows_per_s:.0f}",
+            f"{both.rows_per_s:.0f}",
+            f"{alone.exec_ms:.2f}",
+            f"{both.exec_ms:.2f}",
+            f"{alone.batch_rows:.1f}",
+            f"{both.batch_rows:.1f}",
+            f"{factor:.2f}",
+        )
+    return table
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,121 @@
+"""compose.packed.yaml and kubernetes.packed.yaml: one tritonserver per device, loaded as the placement says."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from export.terminal import Mistake
+from perf.pack.fleet_of_servers import Server
+from perf.pack.workload import Devices
+
+COMPOSE, KUBERNETES = "compose.packed.yaml", "kubernetes.packed.yaml"
+IMAGE = "triton-batching-server"
+# HTTP, gRPC, metrics; the server of device n has its ports on this machine n x 10 higher.
+PORTS = (8000, 8001, 8002)
+MARK = "# Written by: "
+
+
+def write(servers: Sequence[Server], devices: Devices, folder: Path, command: str) -> list[Path]:
+    """Both files into a folder that is there; raises `Mistake` where one of that name was not written here."""
+    refuse_foreign(folder)
+    texts = {COMPOSE: compose(servers, devices), KUBERNETES: kubernetes(servers, devices)}
+    written = []
+    for name, text in texts.items():
+        path = folder / name
+        draft = folder / f".{name}.draft"
+        draft.write_text(f"{MARK}{command}\n{text}")
+        written.append(draft.rename(path))
+    return written
+
+
+def refuse_foreign(folder: Path) -> None:
+    """Raise `Mistake` for a file of these names that somebody else wrote."""
+    for path in (folder / COMPOSE, folder / KUBERNETES):
+        if path.exists() and not path.read_text().startswith(MARK):
+            raise Mistake(f"{path}: was not written by this program, so it is not overwritten. Move it.")
+
+
+def compose(servers: Sequence[Server], devices: Devices) -> str:
+    """A compose file: a service per device, of the image that docker/compose.yaml builds."""
+    services = {
+        f"device-{number}": _service(server, number, devices) for server in servers for number in server.devices
+    }
+    return _yaml({"name": "triton-batching-packed", "services": dict(sorted(services.items(), key=_by_number))})
+
+
+def _by_number(entry: tuple[str, object]) -> int:
+    return int(entry[0].rpartition("-")[2])
+
+
+def _service(server: Server, number: int, devices: Devices) -> dict[str, Any]:
+    service: dict[str, Any] = {
+        "image": IMAGE,
+        "command": arguments(server),
+        "ports": [f"127.0.0.1:{port + 10 * number}:{port}" for port in PORTS],
+        "shm_size": "1gb",
+        "stop_grace_period": "15s",
+    }
+    if devices.kind == "gpu":
+        reserved = {"driver": "nvidia", "device_ids": [str(number)], "capabilities": ["gpu"]}
+        service["deploy"] = {"resources": {"reservations": {"devices": [reserved]}}}
+    return service
+
+
+def arguments(server: Server) -> list[str]:
+    """What tritonserver is started with beyond its repository."""
+    models = [f"--load-model={name}" for name in server.node.models]
+    return [*models, f"--model-config-name={server.config_name}", *server.arguments]
+
+
+def kubernetes(servers: Sequence[Server], devices: Devices) -> str:
+    """A Deployment for each kind of server, one replica per device, and a Service for each model.
+
+    A model's Service spreads its requests evenly over the replicas that have it, not by their planned shares.
+    """
+    parts: list[Any] = [_deployment(server, devices) for server in servers]
+    for name in sorted({name for server in servers for name in server.node.models}):
+        ports = [{"name": kind, "port": port} for kind, port in zip(("http", "grpc", "metrics"), PORTS, strict=True)]
+        parts.append(
+            {
+                "apiVersion": "v1",
+                "kind": "Service",
+                "metadata": {"name": _label(name)},
+                "spec": {"selector": {f"model-{_label(name)}": "served"}, "ports": ports},
+            }
+        )
+    return "---\n".join(_yaml(part) for part in parts)
+
+
+def _deployment(server: Server, devices: Devices) -> dict[str, Any]:
+    name = f"device-{server.devices[0]}"
+    labels = {"app": name} | {f"model-{_label(model)}": "served" for model in server.node.models}
+    container: dict[str, Any] = {
+        "name": "tritonserver",
+        "image": IMAGE,
+        "args": arguments(server),
+        "ports": [{"containerPort": port} for port in PORTS],
+        "readinessProbe": {"httpGet": {"path": "/v2/health/ready", "port": PORTS[0]}},
+    }
+    if devices.kind == "gpu":
+        container["resources"] = {"limits": {"nvidia.com/gpu": 1}}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name},
+        "spec": {
+            "replicas": len(server.devices),
+            "selector": {"matchLabels": {"app": name}},
+            "template": {"metadata": {"labels": labels}, "spec": {"containers": [container]}},
+        },
+    }
+
+
+def _label(name: str) -> str:
+    """A model's name as Kubernetes takes it."""
+    return name.lower().replace("_", "-").replace(".", "-")
+
+
+def _yaml(content: Any) -> str:
+    return yaml.safe_dump(content, sort_keys=False, width=120)

@@ -1,0 +1,104 @@
+"""Nexus' squishy bin packing: whole devices for what fills them, and the remainders merged by best fit.
+
+Shen et al., SOSP'19, algorithm 1. "Squishy": a model's batch, and with it what it takes of a device, shrinks when it
+shares the device with a model of a shorter cycle.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from export.terminal import Mistake
+from perf.pack.duty import EPSILON, Load, Turns, turns
+from perf.pack.placement import Node
+from perf.pack.problem import Items
+from perf.pack.workload import Model
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alone:
+    """A load with a device to itself: the longest cycle and the largest batch that its target allows."""
+
+    load: Load
+    batch: int
+    duty_ms: float
+
+    @property
+    def occupancy(self) -> float:
+        """Share of the cycle in which it executes."""
+        return self.load.model.latency.at(self.batch) / self.duty_ms
+
+
+def saturated(model: Model, memory_bytes: float) -> tuple[list[Node], Load | None]:
+    """Devices that one model fills by itself, and the load that is left.
+
+    The batch is the one of highest throughput of those whose two executions keep the target, since a request that just
+    misses one waits for it whole. Raises `Mistake` for a target that no batch keeps.
+    """
+    fitting = [k for k in range(1, model.largest + 1) if model.memory.at(k) <= memory_bytes]
+    if not fitting:
+        raise Mistake(
+            f"model {model.name}: holds {model.memory.at(1) / 2**20:,.0f} MiB with one row, and a device has "
+            f"{memory_bytes / 2**20:,.0f} MiB. Give devices more memory, or the model a smaller type."
+        )
+    sizes = [k for k in fitting if 2 * model.latency.at(k) <= model.budget_ms * (1 + EPSILON)]
+    if not sizes:
+        raise Mistake(
+            f"model {model.name}: two executions of one row take {2 * model.latency.at(1):g} ms, more than the "
+            f"{model.budget_ms:g} ms that its target leaves, so a request that just misses an execution is late on any "
+            "device. Raise sla_ms, or give it a faster device."
+        )
+    batch = max(sizes, key=lambda k: (k / model.latency.at(k), k))
+    duty = model.latency.at(batch)
+    throughput = batch / duty * 1e3
+    whole = int(model.rate_per_s / throughput + EPSILON)
+    node = turns([Load(model=model, rate_per_s=throughput)], duty)
+    left = model.rate_per_s - whole * throughput
+    return [node] * whole, Load(model=model, rate_per_s=left) if left > EPSILON * model.rate_per_s else None
+
+
+def alone(load: Load) -> Alone:
+    """The batch that is the largest with l(b) + b / rate <= budget; a single row where even that is less often.
+
+    The cycle is as long as it takes to collect the batch, and no longer than the target allows.
+    """
+    model = load.model
+    sizes = range(1, model.largest + 1)
+    kept = [k for k in sizes if model.latency.at(k) + k / load.rate <= model.budget_ms * (1 + EPSILON)]
+    batch = max(kept, default=1)
+    return Alone(load=load, batch=batch, duty_ms=min(batch / load.rate, model.budget_ms - model.latency.at(batch)))
+
+
+def squishy(problem: Turns) -> list[Items]:
+    """Remainders, the fullest first, each into the device that is fullest with it; its cycle is the shorter of both."""
+    parts = [alone(load) for load in problem.loads]
+    bins: list[tuple[Items, float]] = []
+    for item in sorted(range(len(parts)), key=lambda one: -parts[one].occupancy):
+        fits = []
+        for at, (items, duty) in enumerate(bins):
+            merged = items | {item}
+            cycle = min(duty, parts[item].duty_ms)
+            full = merge(problem, sorted(merged), cycle)
+            if full is None and problem.pairs and len(merged) == 2:
+                full = problem.fullness(merged)  # at the same time
+            if full is not None:
+                fits.append((full, -at, cycle))
+        if fits:
+            _, at, cycle = max(fits)
+            bins[-at] = (bins[-at][0] | {item}, cycle)
+        else:
+            bins.append((frozenset({item}), parts[item].duty_ms))
+    return [items for items, _ in bins]
+
+
+def merge(problem: Turns, items: Sequence[int], duty_ms: float) -> float | None:
+    """Occupancy of a device with these loads in one cycle; None where a target breaks or the memory does not hold."""
+    loads = [problem.loads[item] for item in items]
+    if any(load.rows(duty_ms) > load.model.largest for load in loads):
+        return None
+    node = turns(loads, duty_ms)
+    kept = all(
+        duty_ms + share.exec_ms <= load.model.budget_ms * (1 + EPSILON)
+        for load, share in zip(loads, node.shares, strict=True)
+    )
+    fits = kept and node.occupancy <= 1 + EPSILON and node.memory_bytes <= problem.memory_bytes
+    return node.occupancy if fits else None
