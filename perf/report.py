@@ -63,6 +63,8 @@ class Summary:
 
 def summarise(folder: Path) -> Summary:
     """Read a folder; raises `ReportError`, `RecordError` for a bad file, `MixtureError` for what must not be merged."""
+    if folder.is_file():
+        raise ReportError(f"{folder}: a file, and a report is of a folder. Name its folder: {folder.parent}")
     if not folder.is_dir():
         raise ReportError(f"{folder}: no such folder. Measure first: make measure MODEL=ranker RESULTS={folder}")
     entries = tuple(read(folder))
