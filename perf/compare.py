@@ -1,8 +1,8 @@
 """Are two sets of measurements different? Ratios with their bootstrap intervals, and faster, slower or cannot tell.
 
 A and B are files or folders of records (perf_analyzer's, a fleet's), with :NAME behind them for one configuration of
-many, or studies, which stand for what they chose; one study alone is its default against its choice. The exit code is
-1 when B is surely slower than A by more than the threshold, so that a pipeline stops at a regression.
+many, or studies, which stand for what they chose; one study alone (or a folder with one) is its default against its
+choice. The exit code is 1 when B is surely slower than A by more than the threshold, so that a pipeline stops there.
 """
 
 import argparse
@@ -43,6 +43,8 @@ def main(argv: list[str] | None = None) -> int:
 def _compare(arguments: argparse.Namespace, console: Console) -> int:
     threshold = _share(arguments.threshold)
     a, b = (runs.read(arguments.a), runs.read(arguments.b)) if arguments.b else runs.of_study(Path(arguments.a))
+    if a.runs == b.runs:
+        console.print(f"A and B are the same records ({a.title}), so nothing can differ.", markup=False)
     lines = compare(a, b, runs.read(arguments.noise).runs if arguments.noise else ())
     regressed = [line for line in lines if line.verdict == SLOWER and -line.gained > threshold]
     show(lines, console, titles=(a.title, b.title))

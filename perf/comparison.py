@@ -110,7 +110,8 @@ def _line(quantity: Quantity, old: Sequence[Run], new: Sequence[Run], again: Seq
     ratio = _ratio(quantity, new, old)
     if ratio is None:
         return None
-    noise = _ratio(quantity, again, old) if again else None
+    # Runs that count for both are held against those that they repeat.
+    noise = _ratio(quantity, again, [run for run in old if run not in again] or old) if again else None
     floor = abs(noise.value - 1) if noise else LEAST_NOISE if min(len(old), len(new)) == 1 else 0.0
     values = [[value for run in side if (value := quantity.value(run)) is not None] for side in (old, new)]
     return Line(

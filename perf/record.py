@@ -16,8 +16,10 @@ from clients.counters import Counters
 from clients.machine import Machine
 from export import whole_file
 from export.terminal import Mistake
+from perf import record_kind
 
 FORMAT = 1
+WANTED = "a measured point of a sweep"
 
 
 class RecordError(Mistake):
@@ -167,10 +169,11 @@ def load(path: Path) -> Record | Ceiling:
     """One record; raises `RecordError`."""
     try:
         content = json.loads(path.read_text())
+        if content["kind"] not in KINDS and (said := record_kind.other(path, content["kind"], WANTED)):
+            raise RecordError(said)
         if content.pop("format") != FORMAT:
             raise ValueError(f"its format is not {FORMAT}")
-        kind = KINDS[content.pop("kind")]
-        built: Record | Ceiling = _build(kind, content)
+        built: Record | Ceiling = _build(KINDS[content.pop("kind")], content)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RecordError(f"{path}: not a record of this version ({error}). Remove it and measure again.") from error
     return built

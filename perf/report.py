@@ -1,8 +1,8 @@
 """Tables, figures and one page from a folder of records; nothing is measured and nothing else is read.
 
 `python -m perf.report perf/results/demo` prints the tables and writes summary.csv and report.html beside the records.
-A folder with the record of a study (`perf.tune`) gets the study's page, its figures as PNG and their values as JSON;
-measured points beside it are not reported.
+A folder with the record of a study (`perf.tune`) gets the study's page and the values of its figures as JSON; with
+--format all, or png, the figures as PNG too. Measured points beside it are not reported.
 """
 
 import csv
@@ -23,13 +23,14 @@ from perf.page import render, write
 from perf.plots import plots, save_png
 from perf.record import Ceiling, Load, Point, Record, is_record, read
 from perf.study import is_study
-from perf.study_report.program import STUDY_FORMATS, report_studies
+from perf.study_report.program import STUDY_DEFAULT, STUDY_FORMATS, report_studies
 from perf.summary import Comparison, Row, compare
 from perf.table import filled, markdown, table
 from perf.verdict import sentences
 
 FORMATS = ("table", "csv", "html", "png", "markdown", "json")
 DEFAULT = ("table", "csv", "html")
+SWEEP_FORMATS = (*DEFAULT, "png")
 
 
 class ReportError(Mistake):
@@ -64,6 +65,8 @@ class Summary:
 
 def summarise(folder: Path) -> Summary:
     """Read a folder; raises `ReportError`, `RecordError` for a bad file, `MixtureError` for what must not be merged."""
+    if folder.is_file():
+        raise ReportError(f"{folder}: a file, and a report is of a folder. Name its folder: {folder.parent}")
     if not folder.is_dir():
         raise ReportError(f"{folder}: no such folder. Measure first: make measure MODEL=ranker RESULTS={folder}")
     entries = tuple(read(folder))
@@ -194,17 +197,17 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("folder", type=Path, help="folder of records")
     parser.add_argument("--out", type=Path, help="where to write (default: the folder of the records)")
     parser.add_argument(
-        "--format", choices=(*FORMATS, "all"), default="all", help="default: table, csv, html; a study: all"
+        "--format", choices=(*FORMATS, "all"), help="default: table, csv, html; of a study: table, html, json"
     )
     arguments = parser.parse_args(argv)
-    out, wanted = arguments.out or arguments.folder, () if arguments.format == "all" else (arguments.format,)
+    out, form = arguments.out or arguments.folder, arguments.format
     files = sorted(arguments.folder.glob("*.json"))
     studies = [path for path in files if is_study(path)]
     if not studies:
-        return guarded(lambda: report(arguments.folder, out, wanted or DEFAULT))
+        return guarded(lambda: report(arguments.folder, out, _wanted(form, DEFAULT, SWEEP_FORMATS)))
 
     def run() -> None:
-        report_studies(studies, out, wanted or STUDY_FORMATS, terminal())
+        report_studies(studies, out, _wanted(form, STUDY_DEFAULT, STUDY_FORMATS), terminal())
         if others := sum(map(is_record, files)):
             terminal().print(
                 f"{arguments.folder}: {others} measured point(s) lie beside {studies[0].name}, and only studies were "
@@ -213,6 +216,10 @@ def main(argv: list[str] | None = None) -> int:
             )
 
     return guarded(run)
+
+
+def _wanted(form: str | None, default: tuple[str, ...], every: tuple[str, ...]) -> tuple[str, ...]:
+    return default if form is None else every if form == "all" else (form,)
 
 
 def report(folder: Path, out: Path, wanted: Sequence[str]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from clients.fleet.sla import Sla
 from clients.machine import Machine
 from export import whole_file
+from perf import record_kind
 from perf.record import RecordError
 from perf.study import NOISE, Trial, trial_content, trial_of
 
@@ -59,6 +60,8 @@ def read(path: Path) -> tuple[Slot, Trial]:
     """The record of a file; raises `RecordError`."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
+        if content["kind"] != KIND and (said := record_kind.other(path, content["kind"], "a round of perf.versus")):
+            raise RecordError(said)
         if (content["kind"], content["format"]) != (KIND, FORMAT):
             raise ValueError(f"it is not a {KIND} of format {FORMAT}")
         slot = content["slot"]

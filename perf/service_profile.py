@@ -11,12 +11,13 @@ import numpy as np
 
 from clients.machine import Machine
 from export.terminal import Mistake
-from perf import record
+from perf import record, record_kind
 from perf.ramp import Level, before
 from perf.record import RecordError
 from perf.service_curve import Line, Size, fit, smoothed
 
 FORMAT = 1
+KIND = "service_times"
 # Answers that leave before a request's own, on the mean: a level with fewer is one of lone requests.
 TOGETHER = 0.5
 # Shares at which the noise is kept; between them it is on straight lines.
@@ -176,7 +177,7 @@ class Profile:
 
 def write(found: ServiceTimes, folder: Path) -> Path:
     """Write one record, whole or not at all."""
-    content = {"format": FORMAT, "kind": "service_times", **dataclasses.asdict(found)}
+    content = {"format": FORMAT, "kind": KIND, **dataclasses.asdict(found)}
     return record.write_json(found.file_name, content, folder)
 
 
@@ -184,7 +185,9 @@ def load(path: Path) -> ServiceTimes:
     """One record; raises `RecordError`."""
     try:
         content = json.loads(path.read_text())
-        if (content.pop("format"), content.pop("kind")) != (FORMAT, "service_times"):
+        if content["kind"] != KIND and (said := record_kind.other(path, content["kind"], "service times")):
+            raise RecordError(said)
+        if (content.pop("format"), content.pop("kind")) != (FORMAT, KIND):
             raise ValueError("another kind or format")
         return ServiceTimes(
             **content

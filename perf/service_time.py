@@ -35,7 +35,7 @@ from perf.service_curve import Size
 from perf.service_profile import SHARES, Profile, ServiceTimes, load, write
 from perf.trial import serving
 
-RESULTS = Path("perf/results/service_time")
+RESULTS = Path("perf/results/local/service_time")
 # Noise is told from readings of the counters that saw at most so many executions of a size that was counted so often,
 # if there are so many such readings; a scaled ratio is not taken below this, which no execution is.
 FEW_SEEN, LEAST_SEEN, LEAST_READINGS, LEAST_RATIO = 2, 5, 50, 0.5

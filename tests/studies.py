@@ -147,6 +147,15 @@ def _counted(outcome: Outcome, parts: dict[str, list[float]]) -> Counters:
     )
 
 
+def impossible() -> Study:
+    """A study whose target no execution can meet: all requests of all candidates are late, by more or less."""
+    sla, load = Sla(latency_ms=2), "closed:16"
+    order = (DEFAULT, Candidate(max_batch_size=8), CHOSEN, Candidate(max_batch_size=32))
+    trials = tuple(trial(one, HALVING, load, sla, number=number) for number, one in enumerate(order, 1))
+    text = "compute: an execution takes longer than the target"
+    return replace(study(load), sla=sla, chosen=None, after_pbtxt="", limit=text, trials=trials)
+
+
 @functools.cache
 def study(load: str = "poisson:380", *, same: bool = False, name: str = "ranker") -> Study:
     """A whole study; `same` measures the default under the chosen one's name, so that there is no gain to find."""

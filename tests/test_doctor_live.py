@@ -85,7 +85,9 @@ def test_a_named_model_is_judged_alone(triton: Examiner, capsys: pytest.CaptureF
 
 
 def test_without_the_log_the_reason_is_asked_for(triton: Examiner, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "--log" in findings(triton, capsys)["V901"]["misnamed"]
+    said = findings(triton, capsys)["V901"]["misnamed"]
+    assert "--log" in said
+    assert f"{triton.repository / 'misnamed'} --live {triton.server.http_url.removeprefix('http://')}" in said
 
 
 def test_leftover_shared_memory_is_named(triton: Examiner, capsys: pytest.CaptureFixture[str]) -> None:

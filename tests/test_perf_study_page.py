@@ -199,6 +199,9 @@ def test_the_program_writes_page_figures_and_values_and_can_be_run_again(
     assert capsys.readouterr().out.splitlines()[0] == out.splitlines()[0]
     assert out.startswith(f"Use {CHOSEN}, because")
     files = {path.name for path in tmp_path.iterdir()}
+    assert files == {"study.json", "study.html", "study.figures.json"}
+    assert main([str(tmp_path), "--format", "all"]) == 0
+    files = {path.name for path in tmp_path.iterdir()}
     assert {"study.json", "study.html", "study.figures.json", "study-tail.png", "study-map-1.png"} <= files
     assert not [name for name in files if name.startswith("study.figures.") and name != "study.figures.json"]
     values = json.loads((tmp_path / "study.figures.json").read_text())

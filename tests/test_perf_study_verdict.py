@@ -1,10 +1,11 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from studies import CHOSEN, DEFAULT, study
+from studies import CHOSEN, DEFAULT, impossible, study
 
 from perf.bootstrap import Interval
 from perf.study import AGAINST, NOISE, Study
@@ -125,6 +126,30 @@ def test_an_infeasible_study_names_the_closest_and_recommends_nothing() -> None:
     assert found.sentences[-1].startswith("What would have to change: the lowest measured p99 is 2")
     assert "the lowest simulated p99 is 21.8 ms (max 16, 0 ms, 1 instance)" in found.sentences[-1]
     assert "stays" in difference(evidence(of)).missing[0]
+
+
+def test_where_every_request_is_late_the_closest_has_the_lowest_percentile() -> None:
+    of = impossible()
+    assert {one.late for one in of.trials} == {700}
+    tails = {one.candidate: float(np.quantile(one.latencies_us, 0.99, method="inverted_cdf")) for one in of.trials}
+    nearest = min(tails, key=lambda one: tails[one])
+    assert nearest != of.trials[0].candidate
+    shown = evidence(of)
+    assert shown.shown == nearest
+    assert f"the closest is {nearest} with p99" in verdict(shown).title
+    assert f"({nearest})" in verdict(shown).sentences[-1]
+
+
+def test_the_page_has_one_throughput_of_all_windows_and_the_next_step() -> None:
+    of = replace(both_pass(study("closed:16")), after_pbtxt="max_batch_size: 16")
+    trials = evidence(of).of(CHOSEN)
+    mean = sum(one.requests for one in trials) / sum(one.seconds for one in trials)
+    found = verdict(evidence(of))
+    assert any(f"Throughput: {mean:.0f} rows/s in all windows together" in one for one in found.sentences)
+    assert found.grids[0].rows[0][2] == f"{mean:.0f}"
+    assert "To serve it: make serve MODEL=ranker CONFIG=tuned." in found.sentences
+    kept = verdict(evidence(study("closed:16", same=True)))
+    assert not [one for one in kept.sentences if "make serve" in one]
 
 
 def test_windows_that_ended_when_sure_need_more_requests() -> None:

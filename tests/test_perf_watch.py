@@ -202,7 +202,9 @@ def test_a_line_breaks_where_nothing_was_read() -> None:
     assert runs([(0, 1), (10, 2), (60, 3), (70, 4)], 25) == [[(0, 1), (10, 2)], [(60, 3), (70, 4)]]
 
 
-@pytest.mark.parametrize("arguments", [["--url", "localhost:1"], ["--every", "0"], ["--url", "http://localhost:1"]])
+@pytest.mark.parametrize(
+    "arguments", [["--url", "localhost:1"], ["--every", "0"], ["--seconds", "-1"], ["--url", "http://localhost:1"]]
+)
 def test_a_mistake_is_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 2
     assert capsys.readouterr().err.count("\n") == 1

@@ -1,8 +1,9 @@
 """What a model will hold in memory at each batch size, without running it.
 
 Prints, per batch size: the weights, the most that activations take at one time, what onnxruntime's arena holds for
-them, the least that any allocator needs, and what a plan of offsets needs; and the tensors that make the peak. The
-defaults are those of onnxruntime and Triton.
+them, the least that any allocator needs (lower bound), and what a plan of offsets needs; and the tensors that make the
+peak. "would save" is the share of what the arena holds that such a plan would not. The defaults are those of
+onnxruntime and Triton.
 """
 
 import sys
@@ -55,7 +56,8 @@ def _file(model: str) -> Path:
     if path.suffix != ".onnx":
         raise Mistake(f"'{model}' serves {path.name}, which is not an ONNX model. Name one that is, or an .onnx file.")
     if not path.is_file():
-        raise Mistake(f"{path}: no such file. Export the model first, or name another.")
+        todo = "Name another" if model.endswith(".onnx") else f"Export the model first: make export ARGS={model}"
+        raise Mistake(f"{path}: no such file. {todo}.")
     return path
 
 

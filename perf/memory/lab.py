@@ -22,7 +22,7 @@ from perf.memory.trace.reading import named
 from perf.memory.trace.trace import Trace
 from perf.memory.trial import PLANNED
 
-FOLDER = Path("perf/results/memory")
+FOLDER = Path("perf/results/local/memory")
 MAPPED = ("tensorflow bfc", "onnxruntime same", PLANNED)
 
 

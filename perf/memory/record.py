@@ -23,7 +23,7 @@ from perf.memory.trace import onnxruntime_profile, trace_file
 from perf.memory.trace.reading import named
 from perf.memory.trace.trace import Trace
 
-FOLDER = Path("perf/results/memory/traces")
+FOLDER = Path("perf/results/local/memory/traces")
 OPTIMISATIONS = {
     "basic": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC,
     "all": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL,

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from perf.candidate import Candidate
 from perf.drawing import INK, NARROW, plain
 from perf.simulate.points import LIMITS
-from perf.study_report.evidence import Evidence, pooled
+from perf.study_report.evidence import Evidence, pooled, rows_per_s
 from perf.study_report.points import SHOWN, colour, logarithmic
 from perf.study_report.quantile import percentile_ms
 from perf.study_report.section import Drawn, Grid
@@ -45,9 +45,7 @@ def checks(evidence: Evidence) -> tuple[Check, ...]:
         if prediction is None:
             continue
         latencies = pooled(trials)
-        seconds = sum(one.seconds for one in trials)
-        rate = sum(one.throughput_rows_per_s * one.seconds for one in trials) / seconds if seconds else 0.0
-        measured = {"throughput": (prediction.throughput_rows_per_s, rate)} | {
+        measured = {"throughput": (prediction.throughput_rows_per_s, rows_per_s(trials))} | {
             f"p{q}": (prediction.percentiles_ms[q], percentile_ms(latencies, q)) for q in (50, 95, 99)
         }
         found += [

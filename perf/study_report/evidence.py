@@ -11,6 +11,7 @@ from perf.candidate import Candidate
 from perf.record import RecordError
 from perf.service_profile import ServiceTimes, load
 from perf.study import AGAINST, FINAL, NOISE, PROFILE, Prediction, Study, Trial
+from perf.study_report.quantile import percentile_ms
 from perf.traffic import Traffic
 
 COMPARISON = (FINAL, AGAINST, NOISE)
@@ -57,11 +58,14 @@ class Evidence:
 
     @cached_property
     def shown(self) -> Candidate:
-        """The chosen candidate; where none was, the measured one with the fewest late requests."""
+        """The chosen candidate; where none was, the measured one whose percentile comes nearest to the target.
+
+        The share of late requests would not do: it is 1 for all of them where the target is out of reach.
+        """
         if self.study.chosen is not None:
             return self.study.chosen
         measured = self.candidates
-        return min(measured, key=lambda one: (late(self.of(one)), measured.index(one)), default=self.study.default)
+        return min(measured, key=lambda one: (self._far_ms(one), late(self.of(one))), default=self.study.default)
 
     @cached_property
     def candidates(self) -> tuple[Candidate, ...]:
@@ -122,6 +126,9 @@ class Evidence:
         except (ValueError, TypeError):
             return None
 
+    def _far_ms(self, candidate: Candidate) -> float:
+        return percentile_ms(pooled(self.of(candidate)), self.study.sla.percent)
+
     def _compared(self, candidate: Candidate) -> tuple[Trial, ...]:
         return tuple(one for one in self.of(candidate) if one.stage in COMPARISON)
 
@@ -136,6 +143,13 @@ def late(trials: Iterable[Trial]) -> float:
 def pooled(trials: Iterable[Trial]) -> tuple[float, ...]:
     """The latencies of several windows together, microseconds."""
     return tuple(us for trial in trials for us in trial.latencies_us)
+
+
+def rows_per_s(trials: Iterable[Trial]) -> float:
+    """The rows of several windows over their time together, which `perf.tune` prints too; 0 where there is none."""
+    trials = tuple(trials)
+    seconds = sum(trial.seconds for trial in trials)
+    return sum(trial.throughput_rows_per_s * trial.seconds for trial in trials) / seconds if seconds else 0.0
 
 
 def word(passed: bool | None) -> str:

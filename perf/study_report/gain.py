@@ -64,9 +64,9 @@ class Gain:
     def __str__(self) -> str:
         interval = self.interval
         found = (
-            f"{self.what} {number(self.ours)} instead of {number(self.theirs)} {self.unit}: {change(interval.value)}, "
-            f"95 % interval {_bound(interval.low)} to {_bound(interval.high)} ({interval.method}, "
-            f"n = {count(interval.count, 'round')} in turn, {self.n:,} requests)"
+            f"{self.what} {number(self.ours)} instead of {number(self.theirs)} {self.unit} (means of the rounds): "
+            f"{change(interval.value)}, 95 % interval {_bound(interval.low)} to {_bound(interval.high)} "
+            f"({interval.method}, n = {count(interval.count, 'round')} in turn, {self.n:,} requests)"
         )
         floor = "never measured against itself" if self.noise is None else self._floor()
         return f"{found}; {floor}: {self.verdict}"

@@ -11,6 +11,8 @@ from perf.study_report.report import sections, write_html, write_json, write_png
 from perf.study_report.section import Section
 
 STUDY_FORMATS = ("table", "html", "png", "json")
+# The page holds the figures too, so that files of them are written where they are asked for.
+STUDY_DEFAULT = ("table", "html", "json")
 
 
 def report_studies(paths: Sequence[Path], out: Path, wanted: Sequence[str], console: Console) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from perf.bootstrap import paired
 from perf.study import Trial
-from perf.study_report.evidence import Evidence
+from perf.study_report.evidence import Evidence, rows_per_s
 from perf.study_report.units import count, number, rate
 from perf.traffic import Traffic
 
@@ -35,12 +35,16 @@ def _asked(trial: Trial) -> float:
 
 
 def throughput(trials: Sequence[Trial]) -> str:
-    """The mean over windows with Student's interval on its logarithm."""
+    """That of all windows together, with Student's interval on the logarithm of the single windows' mean."""
     if not trials:
         return ""
     found = paired([one.throughput_rows_per_s for one in trials], [1.0] * len(trials))
     windows = count(len(trials), "window")
+    together = rate(rows_per_s(trials))
     if len(trials) < 2:
-        return f"Throughput at the target's load: {rate(found.value)} (n = {windows}, so without an interval)."
+        return f"Throughput at the target's load: {together} (n = {windows}, so without an interval)."
     low, high = number(found.low), number(found.high)
-    return f"Throughput: {rate(found.value)}, 95 % interval {low} to {high} ({found.method}, n = {windows})."
+    return (
+        f"Throughput: {together} in all windows together, 95 % interval of a window's mean {low} to {high} "
+        f"({found.method}, n = {windows})."
+    )

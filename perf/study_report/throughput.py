@@ -50,6 +50,6 @@ def _caption(evidence: Evidence) -> str:
         return "No measured point meets the target"
     best = max(passed, key=lambda one: one.throughput_rows_per_s)
     return (
-        f"The most that passes the target is {number(best.throughput_rows_per_s)} rows/s "
+        f"The most of a single window that passes the target is {number(best.throughput_rows_per_s)} rows/s "
         f"({evidence.label(best.candidate)}, {best.load}, n = {best.requests:,} requests)"
     )

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from clients.fleet.sla import glance, judge
 from perf.candidate import Candidate
 from perf.study import Trial
-from perf.study_report.evidence import Evidence, pooled, word
+from perf.study_report.evidence import Evidence, pooled, rows_per_s, word
 from perf.study_report.gain import Gain, gains
 from perf.study_report.quantile import percentile_ms
 from perf.study_report.section import Grid, Section
 from perf.study_report.sustained import sustained, throughput
 from perf.study_report.units import count, ms, number, percent, plain_ms
+from perf.tune.tuned_file import NAME
 
 TITLE = "Verdict"
 
@@ -30,6 +31,7 @@ def verdict(evidence: Evidence) -> Section:
         sustained(evidence) if evidence.open else throughput(trials),
         *(f"Over the current configuration: {one}." for one in found),
         f"What limits it now: {_sentence(evidence.study.limit)}" if evidence.study.limit else "",
+        _next(evidence, found),
         _needed(evidence) if evidence.study.chosen is None and not evidence.unfinished else "",
     ]
     return Section(
@@ -124,6 +126,18 @@ def _needed(evidence: Evidence) -> str:
     return f"What would have to change: {' and '.join(said)}{end}" if said else ""
 
 
+def _next(evidence: Evidence, found: Sequence[Gain]) -> str:
+    """The command that serves what is recommended."""
+    study = evidence.study
+    if not study.after_pbtxt or not headline(evidence, found).startswith("Use "):
+        return ""
+    command = f"make serve MODEL={study.model} CONFIG={NAME}"
+    if "--repository" in study.command[:-1]:
+        repository = study.command[study.command.index("--repository") + 1]
+        command += f' ARGS="--repository {repository}"'
+    return f"To serve it: {command}."
+
+
 def _sentence(text: str) -> str:
     return text if text.endswith(".") else f"{text}."
 
@@ -138,11 +152,10 @@ def _row(evidence: Evidence, candidate: Candidate) -> tuple[str, ...]:
     trials = evidence.of(candidate)
     latencies = pooled(trials)
     requests, late = sum(one.requests for one in trials), sum(one.late for one in trials)
-    seconds = sum(one.seconds for one in trials)
     return (
         evidence.label(candidate),
         evidence.loads[candidate],
-        number(sum(one.throughput_rows_per_s * one.seconds for one in trials) / seconds if seconds else 0.0),
+        number(rows_per_s(trials)),
         *(number(percentile_ms(latencies, q)) for q in (50, 95, 99)),
         percent(late / max(requests, 1))[:-2],
         f"{requests:,}",

@@ -36,6 +36,10 @@ def watch(arguments: argparse.Namespace, console: Console) -> None:
     """Read, show and write until the time is over or Ctrl-C; raises `ServerUnreachableError` only at the start."""
     if arguments.every <= 0:
         raise Mistake(f"--every {arguments.every:g}: the seconds between two looks must be above 0.")
+    if arguments.seconds is not None and not arguments.seconds > 0:
+        raise Mistake(
+            f"--seconds {arguments.seconds:g}: the watch must last more than 0 seconds. Leave it out for ever."
+        )
     source = Source(arguments.url, arguments.metrics, tuple(arguments.model))
     history = History()
     with contextlib.closing(source), contextlib.suppress(KeyboardInterrupt):

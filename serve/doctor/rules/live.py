@@ -41,7 +41,10 @@ def models_are_ready(server: LiveServer) -> Iterator[Found]:
         said = server.reason(name)
         known = server.model(name)
         if not state and not said and known is not None and known.versions and not server.log:
-            said = "not loaded, or failed while its folder was read; the log tells which (--log FILE)"
+            said = (
+                "not loaded, or failed while its folder was read; the log tells which (--log FILE), and "
+                f"`python -m serve.doctor {known.folder} --live {server.url}` asks about one model alone"
+            )
         if not state and not said and server.log:
             continue  # explicit mode: nobody asked for it
         yield Found(
