@@ -20,7 +20,7 @@ LOAD    ?= closed:16
 IMAGE   ?= triton-batching
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo export serve check-repo doctor client measure report tune watch test check image lock clean
+.PHONY: help setup demo export serve check-repo doctor client measure report tune pack watch test check image lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ report: $(READY)  ## tables, CSV and report.html from the records (RESULTS=)
 
 tune: $(READY) $(RANKER)  ## find the best configuration under a latency target (MODEL=, P99_MS=, LOAD=)
 	$(PY) -m perf.tune $(MODEL) --p99-ms $(P99_MS) --load $(LOAD) $(if $(RESULTS),--results "$(RESULTS)") $(ARGS)
+
+pack: $(VENV)/.dev  ## pack models onto devices under their latency targets (PLAN=)
+	$(PY) -m perf.pack "$(or $(PLAN),perf/pack/plans/three_models.toml)" $(ARGS)
 
 watch: $(READY)  ## a live page of the running server, in the terminal
 	$(PY) -m perf.watch $(ARGS)
@@ -110,5 +113,5 @@ $(RANKER): | $(READY)
 
 $(VENV)/.dev: $(READY)
 	@echo "installing torch, type faces and the checkers into $(VENV)"
-	$(INSTALL) --editable '.[$(RUNTIME),export,words,memory,dev]'
+	$(INSTALL) --editable '.[$(RUNTIME),export,words,memory,pack,dev]'
 	@touch $@

@@ -43,7 +43,7 @@ def milliseconds(rows: int) -> float:
 
 def _service(rng: np.random.Generator | None, scale: float) -> Callable[[int], Time]:
     def service(rows: int) -> Time:
-        wobble = math.exp(rng.normal(0, 0.04)) + (rng.random() < 0.003) * rng.exponential(1.5) if rng else 1.0
+        wobble = math.exp(rng.normal(0, 0.04)) + (rng.random() < 0.003) * rng.exponential(0.8) if rng else 1.0
         return int(milliseconds(rows) * scale * wobble * 1e6)
 
     return service

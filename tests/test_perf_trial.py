@@ -204,4 +204,4 @@ def test_a_study_is_its_default_against_its_choice(tmp_path: Path, capsys: pytes
     assert "4 runs of each" in capsys.readouterr().out
     lines = {line["quantity"]: line for line in json.loads((tmp_path / "compared.json").read_text())["lines"]}
     assert lines["throughput"]["noise"]["count"] == 4
-    assert lines["p50 latency"]["verdict"] == "faster"
+    assert lines["p99 latency"]["verdict"] == "faster"
