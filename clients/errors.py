@@ -8,7 +8,7 @@ ClientError                     base of them all
 +-- ClosedError                 the model was closed, or made in another process
 +-- RequestFailedError          this request got no answer; others are not affected
     +-- InvalidInputError       it does not fit the model: name, dtype, shape or rows
-    +-- RejectedError           the server would not take it now, for example because its queue is full
+    +-- RejectedError           the server would not take it now: its queue is full, or it would be late (batch_policy)
     +-- TimedOutError           no answer within timeout_s, or it waited too long in the server's queue
     +-- ServerFailureError      the model or the server failed on it
 """
@@ -60,9 +60,10 @@ class ServerFailureError(RequestFailedError):
     """The model or the server failed on this request."""
 
 
-# UNAVAILABLE is the server's word for three things, and gRPC's own for a fourth: nobody is there.
+# UNAVAILABLE is the server's word for several things, and gRPC's own for another: nobody is there.
 _UNAVAILABLE: dict[str, type[ClientError]] = {
     "Exceeds maximum queue size": RejectedError,
+    "batch_policy deadline: refused": RejectedError,
     "timeout expired": TimedOutError,
     "unknown model": NotReadyError,
     "is not ready": NotReadyError,

@@ -3,7 +3,7 @@
 Carried by folders beside their model.py, so it imports nothing of this project. Triton does not tell when a request
 arrived, and what it hands over it hands over once. So `execute` takes requests the moment that Triton has them, notes
 the time and returns None; one thread runs the batches that the policy chooses, and another one sends the answers of a
-batch, 0.1 to 0.3 ms each, while the next one runs. A model with one answer per request may do that (Triton 24.10).
+batch, one by one, while the next one runs. A model with one answer per request may do that (Triton 24.10).
 
     self._loop = PolicyLoop(settings, policy, self.answers, args, pb_utils, metrics)  # in initialize
     return self._loop.take(requests)  # in execute

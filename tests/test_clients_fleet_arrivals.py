@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clients.fleet.__main__ import main
 from clients.fleet.arrivals import COOL_DOWN_S, arrivals, climbing, drawn, read_trace
 from clients.fleet.load import Load
 from export.terminal import Mistake
@@ -99,3 +100,9 @@ def test_requests_are_shared_out() -> None:
     load = Load(workers=3, requests=10)
     assert [load.share(worker) for worker in range(3)] == [4, 3, 3]
     assert Load(workers=3).share(0) is None
+
+
+def test_a_trace_is_read_before_anything_is_started(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not even the model is looked for."""
+    assert main(["absent", "--pattern", "trace", "--trace", str(tmp_path / "missing")]) == 2
+    assert "missing: not a trace of arrivals" in capsys.readouterr().err

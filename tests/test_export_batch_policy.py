@@ -146,8 +146,69 @@ def test_row_time_after_one_size_only() -> None:
     time = RowTime()
     assert (time.seconds(8), time.rows_within(0.0, 8)) == (0.0, 8)
     time.observe(4, 0.022)
-    assert (time.seconds(1), time.seconds(4), time.seconds(8)) == pytest.approx((0.022, 0.022, 0.044))
-    assert (time.rows_within(0.021, 8), time.rows_within(0.023, 8), time.rows_within(0.05, 8)) == (0, 4, 8)
+    # Fewer rows in proportion, up to twice as many as long, more in proportion to those.
+    expected = {1: 0.0055, 2: 0.011, 4: 0.022, 8: 0.022, 16: 0.044}
+    assert {rows: time.seconds(rows) for rows in expected} == pytest.approx(expected)
+    assert [time.rows_within(ms / 1e3, 64) for ms in (5, 5.5, 21, 22, 23, 44)] == [0, 1, 3, 8, 8, 16]
+
+
+def served(policy: Deadline, seconds: Callable[[int], float], rows: Sequence[int], slo_s: float) -> list[bool]:
+    """Requests one after the other, 1 ms after the answer to the last: which of them were run."""
+    now, found = 0.0, []
+    for size in rows:
+        choice = policy.choose([Waiting(rows=size, arrived=now, deadline=now + slo_s)], now)
+        found.append(bool(choice.take))
+        if choice.take:
+            took = seconds(size)
+            policy.observe(size, took)
+            now += took
+        now += 1e-3
+    return found
+
+
+def steep(rows: int) -> float:
+    """Seconds of a batch: 20 + 3.625 b ms, so 64 rows take 252 and five are in time after 40 ms."""
+    return (20 + 3.625 * rows) / 1e3
+
+
+def test_one_large_batch_does_not_lock_out_small_ones() -> None:
+    assert all(served(Deadline(max_rows=64), steep, [64, 1, 2, 1, 2, 1, 2, 3, 4, 5], 0.04))
+
+
+@pytest.mark.parametrize("sizes", [[1], [2], [1, 2], [5], [1, 2, 3, 4, 5], [64, 1, 2]])
+@pytest.mark.parametrize("warm_ups", [1, 3, 64])
+@pytest.mark.parametrize("slow_s", [0.1, 0.25, 1.0, 10.0])
+def test_slow_first_executions_do_not_lock_out_later_ones(sizes: list[int], warm_ups: int, slow_s: float) -> None:
+    """The first execution of each of so many sizes takes long; then few are refused, and soon none."""
+    warm: set[int] = set()
+
+    def seconds(rows: int) -> float:
+        is_first = rows not in warm and len(warm) < warm_ups
+        warm.add(rows)
+        return slow_s if is_first else steep(rows)
+
+    rows = sizes[:1] + [one for one in sizes * 100 if one <= 5]
+    found = served(Deadline(max_rows=64), seconds, rows[:100], 0.04)
+    assert found.count(False) <= 3 * len(sizes)
+    assert all(found[40:])
+
+
+@pytest.mark.parametrize("first", [[], [1], [64], [64, 1]])
+@pytest.mark.parametrize("slow_s", [0.25, 1.0])
+def test_a_queue_teaches_the_size_that_is_in_time(first: list[int], slow_s: float) -> None:
+    """Where one-row requests never run out, batches soon have the five rows that 40 ms allow, whatever came first."""
+    policy, now, sizes = Deadline(max_rows=64), 0.0, []
+    for rows in first:
+        policy.observe(rows, slow_s)
+    for _ in range(60):
+        waiting = [Waiting(rows=1, arrived=now, deadline=now + 0.04)] * 64
+        if take := policy.choose(waiting, now).take:
+            sizes.append(len(take))
+            policy.observe(len(take), steep(len(take)))
+            now += steep(len(take))
+        now += 1e-3
+    assert sum(size > 5 for size in sizes) <= 3
+    assert set(sizes[25:]) <= {4, 5}
 
 
 WAITING = st.builds(

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from clients.fleet import record, run, scaling, table
+from clients.fleet.arrivals import read_trace
 from clients.fleet.goal import Goal
 from clients.fleet.load import PATTERNS, Load
 from clients.fleet.pool import Pool
@@ -39,6 +40,8 @@ def main(argv: list[str] | None = None) -> int:
 def fleet(arguments: argparse.Namespace, command: tuple[str, ...], console: Console) -> int:
     """Measure, print, and write the record."""
     target, load, goal = _target(arguments), _load(arguments), _goal(arguments)
+    if load.trace is not None:
+        read_trace(load.trace)  # what is wrong with it is said before a server starts
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as bar:

@@ -1,14 +1,17 @@
 """One run of a fleet: fill the pool, start the processes, measure a window, and put the result together."""
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clients import Model, process_tree
 from clients.counters import Counters
+from clients.errors import RejectedError
 from clients.fleet import pool, traces
 from clients.fleet.arrivals import arrivals
 from clients.fleet.crew import Crew, crew
@@ -35,6 +38,9 @@ HANDED_IN_NS = 1_000_000_000
 
 # A look goes over all requests so far, and processes report one after the other: 128 of them 256 times a second.
 LOOK_NS = 250_000_000
+
+# Waits before a request that was refused is sent again, while the right answers are asked for.
+REJECTED_S = (0.1, 0.2, 0.4, 0.8)
 
 Told = Callable[[str, float], None]
 
@@ -94,11 +100,15 @@ def prepare(target: Target, load: Load, server: Running, told: Told) -> Pool:
     limit = server.config.max_batch_size
     if load.rows > max(1, limit):
         raise Mistake(f"--rows {load.rows}: '{target.model}' takes at most {max(1, limit)} rows in one request.")
+    # A policy refuses what would be late for its slo_ms, as a full batch may always be; a request may bring more time.
+    parameters = server.config.parameters
+    is_timed = "batch_policy" in parameters and parameters["batch_policy"].string_value == "deadline"
+    patience = {"timeout": round(load.timeout_s * 1e6)} if is_timed else None
     each = max(CLOSED_EACH * load.in_flight, -(-(OPEN_ALL if load.open else CLOSED_ALL) // load.workers))
     with Model(target.model, url=server.url, transport="grpc", timeout_s=load.timeout_s) as model:
 
         def ask(inputs: Mapping[str, NDArray[np.generic]]) -> pool.Arrays:
-            found = model.predict(dict(inputs))
+            found = _patiently(lambda: model.predict(dict(inputs), parameters=patience))
             return found if isinstance(found, tuple) else (found,)
 
         return pool.fill(
@@ -109,6 +119,15 @@ def prepare(target: Target, load: Load, server: Running, told: Told) -> Pool:
             seed=load.seed,
             progress=lambda share: told("asking for the right answers", share),
         )
+
+
+def _patiently(ask: Callable[[], Any]) -> Any:
+    """Ask again while the server is too busy with the requests of others; raises the last `RejectedError`."""
+    for wait_s in REJECTED_S:
+        with contextlib.suppress(RejectedError):
+            return ask()
+        time.sleep(wait_s)
+    return ask()
 
 
 def _jobs(target: Target, load: Load, server: Running, prepared: Pool) -> list[Job]:

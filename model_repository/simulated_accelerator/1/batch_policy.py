@@ -20,17 +20,19 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-STEP_ROWS = 1.0
-FACTOR = 0.9
+STEP_ROWS, FACTOR = 1.0, 0.9
 
 MEMORY = 0.95
 """Weight of a batch once another one has run: a model that changes is learned anew within some 20 batches."""
-OUTLIER = 2.0
+FIRST_MEMORY, LEAST_WEIGHT = 0.7, 0.01
+"""Of the first execution of a size, often a slow one: 13 batches later it does not count at all."""
+GROWTH = OUTLIER = 2.0
 PROBE_EVERY_S = 1.0
-PAUSE = 0.1
-"""Simulated on four devices, 5 seeds: a tenth takes no goodput from Poisson arrivals and gives bursts 0 to 16 %."""
+PAUSE = 0.1  # little beside the batch that it holds back, and enough for those that come with its first request
 ONE_SIZE = 1e-6
 """Variance of the rows, with fading weights, below which all batches that count had one size."""
+Sums = tuple[float, ...]  # of weights of batches, and by them of rows, rows x rows, seconds and rows x seconds
+NOTHING: Sums = (0.0,) * 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,56 +131,78 @@ class Aimd:
 class RowTime:
     """Seconds of a batch by its rows, learned from batches: fixed + row x rows, and what it is usually wrong by.
 
-    Least squares with fading weights, no negative coefficient. One batch alone says nothing of other sizes: until two
-    sizes have been seen, a smaller batch is taken to need as long and a larger one in proportion.
+    Least squares with fading weights, no negative coefficient. One size alone says nothing of others. Until two have
+    been seen it hopes, since what is never tried is never learned: a smaller batch is taken to need less in proportion,
+    one of up to twice the rows as long, a larger one in proportion to that. The first execution of a size is often slow
+    (allocation, compilation), so it soon stops to count, and so does a line that only such ones gave.
     """
 
     def __init__(self) -> None:
+        self._seen = set[int]()
         self._forget()
 
     def _forget(self) -> None:
-        self._weight = self._rows = self._squares = self._seconds = self._products = 0.0
-        self._least = self.fixed = self.row = self.error = 0.0
-        self._sloped = False
+        self._later = self._first = NOTHING
+        self._mean_rows = self._mean = self.fixed = self.row = self.error = 0.0
+        self._sloped = self._proven = False
 
     def seconds(self, rows: float) -> float:
         """What a batch of so many rows is expected to need; 0 before anything was observed."""
-        return max(self._least, self.fixed + self.row * rows) + self.error
+        if self._sloped:
+            return self.fixed + self.row * rows + self.error
+        share = rows / (self._mean_rows or math.inf)
+        return self._mean * (share if share < 1 else max(1.0, share / GROWTH)) + self.error
 
     def rows_within(self, seconds: float, most: int) -> int:
         """The largest batch of up to `most` rows that is expected to need no more; 0 when not even one row does."""
         left = seconds - self.error + 1e-9
-        if self._least > left or self.fixed + self.row > left:
-            return 0
-        return most if self.row * most <= left - self.fixed else int((left - self.fixed) / self.row)
+        if self._sloped:
+            left -= self.fixed
+            return most if self.row * most <= left else int(left / self.row) if left > 0 else 0
+        if not self._mean:
+            return most if left >= 0 else 0
+        share = left / self._mean
+        return int(max(0.0, min(most, self._mean_rows * (share if share < 1 else GROWTH * share))))
 
     def observe(self, rows: int, seconds: float) -> None:
         """Learn from one batch; only a stall is as slow as twice the others, and only a stall taught the model that."""
-        expected = self.fixed + self.row * rows if self._sloped else self._least * (rows * self._weight >= self._rows)
-        if seconds * OUTLIER < expected:
+        least, longest = self._bounds(rows)
+        if seconds * OUTLIER < least:
             self._forget()
-        elif self._sloped:
-            seconds = min(seconds, OUTLIER * expected)
-            self.error += (1 - MEMORY) * (abs(seconds - expected) - self.error)
-        self._weight = self._weight * MEMORY + 1
-        self._rows = self._rows * MEMORY + rows
-        self._squares = self._squares * MEMORY + rows * rows
-        self._seconds = self._seconds * MEMORY + seconds
-        self._products = self._products * MEMORY + rows * seconds
+        elif longest:
+            seconds = min(seconds, OUTLIER * longest)
+            self.error += (1 - MEMORY) * (abs(seconds - longest) - self.error) if self._sloped else 0.0
+        batch, is_later = (1.0, rows, rows * rows, seconds, rows * seconds), rows in self._seen
+        self._later = _sums(self._later, MEMORY, batch if is_later else NOTHING)
+        first = _sums(self._first, FIRST_MEMORY, NOTHING if is_later else batch)
+        self._first = first if first[0] >= LEAST_WEIGHT else NOTHING
+        self._seen.add(rows)
         self._fit()
 
+    def _bounds(self, rows: int) -> tuple[float, float]:
+        if self._sloped:
+            return (expected := self.fixed + self.row * rows), expected
+        share = rows / (self._mean_rows or math.inf)
+        return self._mean * min(1.0, share), self._mean * max(1.0, share)
+
     def _fit(self) -> None:
-        mean_rows, mean = self._rows / self._weight, self._seconds / self._weight
-        spread = self._squares / self._weight - mean_rows * mean_rows
+        weight, rows, squares, seconds, products = _sums(self._first, 1.0, self._later)
+        mean_rows, mean = rows / weight, seconds / weight
+        spread = squares / weight - mean_rows * mean_rows
         if spread > ONE_SIZE:
-            self.row, self._sloped = max(0.0, (self._products / self._weight - mean_rows * mean) / spread), True
-        elif not self._sloped:
-            self.fixed, self.row, self._least = 0.0, mean / mean_rows, mean
+            self.row, self._sloped = max(0.0, (products / weight - mean_rows * mean) / spread), True
+            count, summed, squared, *_ = self._later
+            self._proven |= squared * count - summed**2 > ONE_SIZE * count**2
+        elif not self._proven:
+            self._sloped, self._mean_rows, self._mean = False, mean_rows, mean
             return
-        self._least = 0.0
         self.fixed = mean - self.row * mean_rows
         if self.fixed < 0:
-            self.fixed, self.row = 0.0, self._products / self._squares
+            self.fixed, self.row = 0.0, products / squares
+
+
+def _sums(old: Sums, keep: float, more: Sums) -> Sums:
+    return tuple(keep * one + another for one, another in zip(old, more, strict=True))
 
 
 class Deadline:
@@ -195,7 +219,9 @@ class Deadline:
     def __init__(self, *, max_rows: int, time: BatchTime | None = None, pause: float = 0.0) -> None:
         self._max, self._pause = max_rows, pause
         self.time = RowTime() if time is None else time
-        self._last_taken = -math.inf
+        # Of hopeless requests: when one was tried last, the seconds that it had, and how many were refused since.
+        self._tried, self._had = math.nan, -math.inf
+        self._refused, self._patience = 0, 1
         self.cap = float(max_rows)
 
     def choose(self, waiting: Sequence[Waiting], now: float) -> Choice:
@@ -212,7 +238,7 @@ class Deadline:
                 until = min(waiting[index].arrived for index in take) + self._pause * self.time.seconds(1)
                 if not held and now < until and rows < self._rows_until(one.deadline, until):
                     return Choice(take=(), drop=drop, until=until)
-                self.cap, self._last_taken = float(cap), now
+                self.cap, self._tried = float(cap), now if math.isnan(self._tried) else self._tried
                 return Choice(take=take, drop=drop)
             drop.append(index)
         return self._none_in_time(waiting, order, now)
@@ -220,20 +246,23 @@ class Deadline:
     def observe(self, rows: int, seconds: float) -> None:
         """Learn how long batches take."""
         self.time.observe(rows, seconds)
+        self._patience, self._had = 1 if seconds <= self._had else self._patience, -math.inf
 
     def _rows_until(self, deadline: float, start: float) -> int:
         return self.time.rows_within(deadline - start, self._max) if deadline >= start else 0
 
     def _none_in_time(self, waiting: Sequence[Waiting], order: Sequence[int], now: float) -> Choice:
-        """Refuse all; but now and then run the latest where not even an idle instance would do.
+        """Refuse all, but try the latest if not even idle would do: after 1, 2, 4, ... more refusals and each second.
 
         Only that shows that the model has become faster, or that a stall had taught it wrong.
         """
         last = waiting[order[-1]]
-        hopeless = self._rows_until(last.deadline, last.arrived) < last.rows
-        if hopeless and now - self._last_taken >= PROBE_EVERY_S:
-            self.cap, self._last_taken = float(last.rows), now
-            return Choice(take=order[-1:], drop=order[:-1])
+        if self._rows_until(last.deadline, last.arrived) < last.rows:
+            if self._refused >= self._patience or not now - self._tried < PROBE_EVERY_S:
+                self.cap, self._tried, self._had = float(last.rows), now, last.deadline - now
+                self._refused, self._patience = 0, 2 * self._patience
+                return Choice(take=order[-1:], drop=order[:-1])
+            self._refused += len(order)
         return Choice(take=(), drop=order)
 
     def _rows_behind(self, waiting: Sequence[Waiting], order: Sequence[int]) -> list[int]:

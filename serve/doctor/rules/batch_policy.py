@@ -143,7 +143,7 @@ def a_policy_has_one_instance(config: Configuration) -> Iterator[Found]:
     """A batch policy on several instances.
 
     Each instance takes requests over at once, so each has a queue of its own, and a request may wait for one instance
-    while another is idle. Measured: where Triton hands requests out in turn, in a closed loop, nothing is lost.
+    while another is idle.
 
     Source: serve/backends/onnxruntime/README.md.
     Fix: count: 1, and let the policy make larger batches.
