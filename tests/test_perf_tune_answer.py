@@ -30,6 +30,11 @@ def test_what_is_narrowest_is_named_with_its_numbers() -> None:
     assert 7.5 < measured.counted.rows_per_execution <= 8
     assert limit([replace(measured, cores_busy=0.97)]).startswith("cores: they are full")
     assert "cores 97%" in limit([replace(measured, cores_busy=0.97)])
+    # What others took is not the model's need.
+    crowded = limit([replace(measured, cores_busy=0.97, cores_ours=0.33)])
+    assert crowded.startswith("other work: it took 64% of the cores")
+    assert "cores 97% (server and clients 33%)" in crowded
+    assert limit([replace(measured, cores_busy=0.97, cores_ours=0.95)]).startswith("cores: they are full")
 
     alone = trial(load="closed:1")
     idle = replace(alone, counted=replace(alone.counted, batches_ns={1: 10**8}, queue_ns=0))
