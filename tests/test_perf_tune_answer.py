@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from perf.candidate import Candidate
 from perf.study import AGAINST, FINAL, NOISE, Trial
 from perf.traffic import Traffic
 from perf.tune import recipe
-from perf.tune.answer import last_rounds, pareto
+from perf.tune.answer import figure, last_rounds, pareto, shown
 from perf.tune.belief import Belief
 from perf.tune.limits import limit
 from perf.tune.reasons import reasons
@@ -58,6 +59,18 @@ def test_the_front_holds_what_no_other_beats_in_both(tmp_path: Path) -> None:
         )
         assert (one in front) <= (not beaten)
     assert front[0].throughput_rows_per_s == max(one.throughput_rows_per_s for one in screened)
+
+
+def test_the_chosen_one_is_among_those_that_are_shown(tmp_path: Path) -> None:
+    outcome = searching(tmp_path / "s.json", "poisson:200", 100).run()
+    assert outcome.chosen is not None
+    for one in outcome.screened:
+        chosen = replace(outcome, chosen=replace(outcome.chosen, candidate=one.candidate))
+        assert [one.candidate for one in shown(chosen)].count(one.candidate) == 1
+
+
+def test_a_large_figure_is_written_in_full() -> None:
+    assert [figure(value) for value in (42.4181, 129_600.4, math.inf)] == ["42.42", "129,600", "inf"]
 
 
 def test_the_last_rounds_are_paired_and_the_noise_is_of_one_configuration() -> None:
