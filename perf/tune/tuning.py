@@ -4,7 +4,7 @@ import datetime
 import re
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -268,13 +268,17 @@ def _conclude(
         headline=f"Measured: {now}. Now it is limited by {held_back.split(' (')[0]}.",
         reasons=reasons(screen, outcome.belief, chosen.candidate, journal.study.default),
     )
-    text = tuned_file.tuned(before, chosen.candidate, why, " ".join(question.command))
+
+    def written(silenced: Collection[str]) -> str:
+        return tuned_file.tuned(before, chosen.candidate, why, " ".join(question.command), silenced=silenced)
+
+    text = written(tuned_file.silenced(question.folder, before, written, latency_ms=question.sla.latency_ms))
     tuned_file.check(text, config, chosen.candidate)
     news = tuned_file.news(question.folder, before.text, text, latency_ms=question.sla.latency_ms)
     if news:
         listed = "; ".join(f"{one.code} {one.message}" for one in news)
         raise Failure(f"the doctor finds in the tuned configuration, which was therefore not written: {listed}")
-    written = tuned_file.write(question.folder, text, force=question.force)
+    path = tuned_file.write(question.folder, text, force=question.force)
     tuned_file.load(question.model, question.repository, told)
     journal.change(chosen=chosen.candidate, limit=held_back, after_pbtxt=text)
-    return written
+    return path
