@@ -13,7 +13,7 @@ from perf.tune import recipe
 from perf.tune.answer import figure, last_rounds, pareto, shown
 from perf.tune.belief import Belief
 from perf.tune.limits import limit
-from perf.tune.reasons import reasons
+from perf.tune.reasons import plainer, reasons
 
 DEFAULT, CHOSEN = Candidate.of(CONFIG), Candidate(max_batch_size=16, instances=2)
 
@@ -108,3 +108,11 @@ def test_every_value_that_differs_has_a_reason(tmp_path: Path) -> None:
     assert set(found) == {"max_batch_size", "max_queue_delay_microseconds", "instances"}
     assert all("rows/s" in text and "without" in text for text in found.values())
     assert reasons(search.screen, Belief(), DEFAULT, DEFAULT) == {}
+
+
+def test_a_value_that_makes_nothing_better_stays_as_it_is(tmp_path: Path) -> None:
+    """Sixteen clients fill two batches of eight, so that sixteen rows in one are never there."""
+    search = searching(tmp_path / "s.json", "closed:16", 100)
+    kept = plainer(search.screen, Belief(), replace(CHOSEN, delay_us=2_000), DEFAULT)
+    assert kept == replace(CHOSEN, max_batch_size=8, delay_us=2_000)
+    assert set(reasons(search.screen, Belief(), kept, DEFAULT)) == {"max_queue_delay_microseconds", "instances"}
