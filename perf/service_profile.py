@@ -141,9 +141,9 @@ class ServiceTimes:
 
     @property
     def file_name(self) -> str:
-        """A name that a person can read."""
+        """A name that a person can read; a ramp with another maximum is another record."""
         threads = "" if self.threads is None else f".t{self.threads}"
-        return f"{self.model}.{self.config_name}.k{self.instances}{threads}.json"
+        return f"{self.model}.{self.config_name}.b{self.max_batch_size}.k{self.instances}{threads}.json"
 
     def same(self, other: "ServiceTimes") -> bool:
         """Whether this was measured on what `other` is planned for: files, machine, versions, instances, threads."""

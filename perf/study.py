@@ -59,7 +59,8 @@ class Trial:
     not sent, not answered or answered wrong), with `due_s` since the window began. `late` counts those over the SLA,
     these among them; `late_sends` left more than 1 ms after they were due. `passed` is the binomial rule's verdict on
     the SLA: true, false, or None where the requests were too few to say; `early`: it was sure before the time was up.
-    `cores_busy` is the share of all cores that anything on the machine took, `load_average` the machine's before it.
+    `cores_busy` is the share of all cores that anything on the machine took, `cores_ours` the part of it that server
+    and clients took (None where it was not counted), `load_average` the machine's before it.
     `faults` say why it should not be believed, one sentence each.
 
     `stages_us` holds means over all requests of the window. `parts_us` maps the same names to one value per request
@@ -89,6 +90,7 @@ class Trial:
     command: tuple[str, ...]
     wrong: int = 0
     early: bool = False
+    cores_ours: float | None = None
     faults: tuple[str, ...] = ()
     parts_us: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 

@@ -136,6 +136,7 @@ class Meter:
             stages_us={part.name: part.mean_us for part in result.stages.parts},
             counted=result.counted,
             cores_busy=result.busy.all,
+            cores_ours=None if result.busy.server_s is None else result.busy.ours,
             load_average=load_average,
             faults=tuple(result.faults),
             command=self.command,

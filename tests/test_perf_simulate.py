@@ -184,7 +184,10 @@ def test_a_ramp_says_what_lies_outside_the_server() -> None:
 def test_a_record_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     found = ramp(instances=2, factor=1.3, gap_us=50.0)
     path = write(found, tmp_path)
-    assert path.name == "hand_made.default.k2.json"
+    assert path.name == f"hand_made.default.b{found.max_batch_size}.k2.json"
+    # A ramp with another maximum is another record, and leaves this one as it is.
+    wider = write(replace(found, max_batch_size=32, config_sha256="another"), tmp_path)
+    assert wider.name == "hand_made.default.b32.k2.json"
     assert load(path) == found
     assert load(path).same(replace(found, started_at="later", sizes=()))
     assert not load(path).same(replace(found, model_sha256="another"))

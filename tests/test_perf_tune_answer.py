@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,10 +10,10 @@ from perf.candidate import Candidate
 from perf.study import AGAINST, FINAL, NOISE, Trial
 from perf.traffic import Traffic
 from perf.tune import recipe
-from perf.tune.answer import last_rounds, pareto
+from perf.tune.answer import figure, last_rounds, pareto, shown
 from perf.tune.belief import Belief
 from perf.tune.limits import limit
-from perf.tune.reasons import reasons
+from perf.tune.reasons import plainer, reasons
 
 DEFAULT, CHOSEN = Candidate.of(CONFIG), Candidate(max_batch_size=16, instances=2)
 
@@ -30,6 +31,11 @@ def test_what_is_narrowest_is_named_with_its_numbers() -> None:
     assert 7.5 < measured.counted.rows_per_execution <= 8
     assert limit([replace(measured, cores_busy=0.97)]).startswith("cores: they are full")
     assert "cores 97%" in limit([replace(measured, cores_busy=0.97)])
+    # What others took is not the model's need.
+    crowded = limit([replace(measured, cores_busy=0.97, cores_ours=0.33)])
+    assert crowded.startswith("other work: it took 64% of the cores")
+    assert "cores 97% (server and clients 33%)" in crowded
+    assert limit([replace(measured, cores_busy=0.97, cores_ours=0.95)]).startswith("cores: they are full")
 
     alone = trial(load="closed:1")
     idle = replace(alone, counted=replace(alone.counted, batches_ns={1: 10**8}, queue_ns=0))
@@ -53,6 +59,18 @@ def test_the_front_holds_what_no_other_beats_in_both(tmp_path: Path) -> None:
         )
         assert (one in front) <= (not beaten)
     assert front[0].throughput_rows_per_s == max(one.throughput_rows_per_s for one in screened)
+
+
+def test_the_chosen_one_is_among_those_that_are_shown(tmp_path: Path) -> None:
+    outcome = searching(tmp_path / "s.json", "poisson:200", 100).run()
+    assert outcome.chosen is not None
+    for one in outcome.screened:
+        chosen = replace(outcome, chosen=replace(outcome.chosen, candidate=one.candidate))
+        assert [one.candidate for one in shown(chosen)].count(one.candidate) == 1
+
+
+def test_a_large_figure_is_written_in_full() -> None:
+    assert [figure(value) for value in (42.4181, 129_600.4, math.inf)] == ["42.42", "129,600", "inf"]
 
 
 def test_the_last_rounds_are_paired_and_the_noise_is_of_one_configuration() -> None:
@@ -90,3 +108,11 @@ def test_every_value_that_differs_has_a_reason(tmp_path: Path) -> None:
     assert set(found) == {"max_batch_size", "max_queue_delay_microseconds", "instances"}
     assert all("rows/s" in text and "without" in text for text in found.values())
     assert reasons(search.screen, Belief(), DEFAULT, DEFAULT) == {}
+
+
+def test_a_value_that_makes_nothing_better_stays_as_it_is(tmp_path: Path) -> None:
+    """Sixteen clients fill two batches of eight, so that sixteen rows in one are never there."""
+    search = searching(tmp_path / "s.json", "closed:16", 100)
+    kept = plainer(search.screen, Belief(), replace(CHOSEN, delay_us=2_000), DEFAULT)
+    assert kept == replace(CHOSEN, max_batch_size=8, delay_us=2_000)
+    assert set(reasons(search.screen, Belief(), kept, DEFAULT)) == {"max_queue_delay_microseconds", "instances"}

@@ -1,4 +1,5 @@
 import re
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -129,6 +130,20 @@ def test_the_doctor_finds_nothing_in_a_tuned_configuration(model: str, variant: 
     text = tuned_file.tuned(Document.read(path), candidate, WHY, COMMAND)
     tuned_file.check(text, read_config(path), candidate)
     assert tuned_file.findings(folder, text, latency_ms=50) == []
+
+
+def test_what_still_silences_something_stays_and_the_rest_is_named() -> None:
+    folder = model_folder("simulated_accelerator")
+    before, candidate = Document.read(config_file(folder, None)), Candidate(max_batch_size=16, delay_us=1000)
+
+    def with_lines(lines: Collection[str]) -> str:
+        return tuned_file.tuned(before, candidate, WHY, COMMAND, silenced=lines)
+
+    text = with_lines(tuned_file.silenced(folder, before, with_lines, latency_ms=50))
+    assert re.findall(r"# doctor: ignore=(\S+)", text) == ["B215"]
+    assert "nothing to silence here: ignore=B201 in=baseline." in " ".join(text.replace("\n#", "").split())
+    assert tuned_file.findings(folder, text, latency_ms=50) == []
+    assert tuned_file.is_ours(text)
 
 
 def test_the_doctor_is_really_asked() -> None:

@@ -9,13 +9,13 @@ from test_perf_summary import MACHINE
 
 from clients.fleet.sla import Sla
 from perf.candidate import Candidate
+from perf.percentile import percentile
 from perf.study import Study
 from perf.traffic import Traffic
 from perf.tune import grid_record, judgement
 from perf.tune.grid import RESULTS, candidates, measure
 from perf.tune.grid_record import Grid, GridError, Point
 from perf.tune.journal import WARM_UP_S
-from perf.tune.standing import percentile_us
 
 GRIDS = sorted(path for path in RESULTS.glob("*.closed-*.json") if path.name.count(".") == 2)
 JUDGED = sorted(RESULTS.glob("*.judged.json"))
@@ -50,7 +50,7 @@ def test_a_grid_is_measured_once_and_goes_on(tmp_path: Path) -> None:
 def test_the_best_is_the_fastest_within_the_target(tmp_path: Path) -> None:
     trial = bench().measure(Candidate(max_batch_size=4), Traffic.parse("closed:8"), stage="grid", round=1, seconds=1.0)
     point = Point.of(trial)
-    assert point.p99_ms == pytest.approx(percentile_us(trial.latencies_us, 99) / 1e3, abs=0.001)
+    assert point.p99_ms == pytest.approx(float(percentile(trial.latencies_us, 99)) / 1e3, abs=0.001)
     late = replace(point, throughput_rows_per_s=900.0, latencies_ms=tuple(2 * ms for ms in point.latencies_ms))
     wrong = replace(point, throughput_rows_per_s=950.0, faults=("3 requests failed",))
     grid = replace(empty(), points=(late, point, wrong))

@@ -1,4 +1,5 @@
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from simulated_bench import (
 from perf.study import AGAINST, FINAL, HALVING, NOISE, Study
 from perf.traffic import Traffic
 from perf.tune.budget import Budget
-from perf.tune.remedy import remedies
+from perf.tune.remedy import alone_ms, remedies
 from perf.tune.search import Search
 from perf.tune.space import Pair
 from perf.tune.standing import Standing
@@ -130,6 +131,9 @@ def test_a_target_out_of_reach_is_said_with_what_is_in_reach(tmp_path: Path) -> 
     assert alone is not None
     # One row in an execution of its own takes 20.5 ms, and the way outside 0.3 ms.
     assert float(alone.group(1)) == pytest.approx(20.8, rel=0.02)
+    # However long the first of the candidates waits for others, a lone request need not.
+    waiting = [replace(one, delay_us=21_000) for one in search.candidates]
+    assert alone_ms(search.screen, waiting) == pytest.approx(20.8, rel=0.02)
     assert any(f"ask for {found.closest.p99_ms / 0.95:.4g} ms" in line for line in said)
     assert len(bench_of(search).measured) <= 4
 

@@ -71,11 +71,14 @@ def test_mistakes_are_said_in_one_line(repository: Path, tmp_path: Path, capsys:
         (["nobody", "--p99-ms", "50"], "no model 'nobody'"),
         ([MODEL, "--p99-ms", "0"], "--p99-ms 0: must be from"),
         ([MODEL, "--p99-ms", "50", "--load", "16"], "--load 16: not a load"),
+        ([MODEL, "--p99-ms", "50", "--load", "ramp:100:400"], "--load ramp:100:400: not a load to tune for"),
+        ([MODEL, "--p99-ms", "50", "--load", "trace:/nope"], "/nope: not a trace of arrivals"),
+        ([MODEL, "--p99-ms", "50", "--results", "/proc/x"], "--results /proc/x: cannot be written to"),
         ([MODEL, "--p99-ms", "50", "--rows", "64"], "takes at most 2 rows"),
         ([MODEL, "--p99-ms", "50", "--objective", "cost"], "at which rate requests come"),
         ([MODEL, "--p99-ms", "50", "--objective", "goodput", "--load", "closed:4"], "leave --load out"),
     ):
-        assert main([*command, *known]) == 2
+        assert main([*known, *command]) == 2
         error = capsys.readouterr().err
         assert said in error
         assert len(error.strip().splitlines()) == 1

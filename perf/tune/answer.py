@@ -17,6 +17,7 @@ from perf.tune import recipe
 from perf.tune.goal import Goal
 from perf.tune.remedy import remedies
 from perf.tune.screen import Screened
+from perf.tune.search import Outcome
 from perf.tune.standing import Standing, p99_ms
 from perf.tune.tuning import Tuning
 
@@ -149,13 +150,22 @@ def _sureness(standing: Standing) -> str:
 
 def front(tuning: Tuning) -> Table:
     """Configurations that no other beats in both throughput and p99, as expected after the last fit."""
-    table = Table("configuration", "rows/s", "p99 ms", "measured rows/s", "measured p99 ms", title="best trade-offs")
+    table = _table(
+        "rows/s\nexpected", "p99 ms\nexpected", "rows/s\nmeasured", "p99 ms\nmeasured", title="best trade-offs"
+    )
     measured = {one.candidate: one for one in reversed(tuning.outcome.standings)}
-    for one in pareto(tuning.outcome.screened)[:FRONT_LINES]:
+    for one in shown(tuning.outcome):
         found = measured.get(one.candidate)
-        values = ("", "") if found is None else (f"{found.throughput_rows_per_s:.4g}", f"{found.p99_ms:.4g}")
-        table.add_row(_marked(one.candidate, tuning), f"{one.throughput_rows_per_s:.4g}", f"{one.p99_ms:.4g}", *values)
+        values = ("", "") if found is None else (figure(found.throughput_rows_per_s), figure(found.p99_ms))
+        table.add_row(_marked(one.candidate, tuning), figure(one.throughput_rows_per_s), figure(one.p99_ms), *values)
     return table
+
+
+def shown(outcome: Outcome) -> list[Screened]:
+    """The front as far as a person reads it, and the chosen one, which the model may have below it."""
+    first = pareto(outcome.screened)[:FRONT_LINES]
+    chosen = outcome.chosen.candidate if outcome.chosen else None
+    return first + [one for one in outcome.screened if one.candidate == chosen and one not in first]
 
 
 def pareto(screened: Sequence[Screened]) -> list[Screened]:
@@ -169,34 +179,37 @@ def pareto(screened: Sequence[Screened]) -> list[Screened]:
 
 def held_against(tuning: Tuning) -> Table:
     """What was predicted before anything was measured, beside what was measured."""
-    table = Table(
-        "configuration",
-        "load",
-        "predicted rows/s",
-        "measured",
-        "off",
-        "predicted p99 ms",
-        "measured",
-        "off",
-        title="predicted before the first trial, and measured",
-    )
+    title = "predicted before the first trial, and measured"
+    table = _table("rows/s", "measured", "p99 ms", "measured", title=title)
     known = {one.candidate: one for one in tuning.outcome.predictions}
     for standing in tuning.outcome.standings:
         prediction = known.get(standing.candidate)
         if prediction is None:
             continue
         rows, tail = prediction.throughput_rows_per_s, prediction.percentiles_ms[99]
+        # With the objective goodput each has a load of its own.
+        load = f" at {standing.trials[0].load}" if tuning.question.objective == "goodput" else ""
         table.add_row(
-            _marked(standing.candidate, tuning),
-            standing.trials[0].load,
-            f"{rows:.4g}",
-            f"{standing.throughput_rows_per_s:.4g}",
-            f"{standing.throughput_rows_per_s / rows - 1:+.1%}",
-            f"{tail:.4g}",
-            f"{standing.p99_ms:.4g}",
-            f"{standing.p99_ms / tail - 1:+.1%}",
+            _marked(standing.candidate, tuning) + load,
+            figure(rows),
+            f"{figure(standing.throughput_rows_per_s)} {standing.throughput_rows_per_s / rows - 1:+.0%}",
+            figure(tail),
+            f"{figure(standing.p99_ms)} {standing.p99_ms / tail - 1:+.0%}",
         )
     return table
+
+
+def _table(*columns: str, title: str) -> Table:
+    """A table of configurations whose figures stay whole on a terminal of 80 columns, and whose names are wrapped."""
+    table = Table("configuration", title=title)
+    for name in columns:
+        table.add_column(name, no_wrap=True, justify="right")
+    return table
+
+
+def figure(value: float) -> str:
+    """Four digits, and a large number in full."""
+    return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
 
 
 def cost(tuning: Tuning) -> Iterator[str]:
@@ -218,7 +231,7 @@ def _recipe(tuning: Tuning, console: Console) -> Iterator[str]:
     for number, visit in enumerate(path.visits, 1):
         one = visit.screened
         said = "within" if visit.within else "over the target"
-        table.add_row(str(number), str(one.candidate), f"{one.throughput_rows_per_s:.4g}", f"{one.p99_ms:.4g}", said)
+        table.add_row(str(number), str(one.candidate), figure(one.throughput_rows_per_s), figure(one.p99_ms), said)
     console.print(table)
     ended = "nowhere: its first step is over the target" if path.end is None else f"at {path.end.candidate}"
     yield (
@@ -248,7 +261,7 @@ def _near(path: Path) -> Path:
 
 
 def _figures(standing: Standing) -> str:
-    return f"{standing.throughput_rows_per_s:.4g} rows/s, p99 {standing.p99_ms:.4g} ms"
+    return f"{figure(standing.throughput_rows_per_s)} rows/s, p99 {figure(standing.p99_ms)} ms"
 
 
 def _load(tuning: Tuning) -> str:

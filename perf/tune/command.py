@@ -10,13 +10,21 @@ from pathlib import Path
 
 from rich.console import Console
 
+from clients.fleet.arrivals import read_trace
 from clients.fleet.sla import Sla
 from export.terminal import Mistake, guarded, program_parser, terminal
 from perf.traffic import Traffic
 from perf.tune.answer import show
 from perf.tune.goal import OBJECTIVES
+from perf.tune.lines import Lines
 from perf.tune.tuning import Question, tune
 
+# A rate that rises while it is measured is no load to choose a configuration for, so ramp: is not among them.
+PATTERNS = ("closed", "poisson", "constant", "gamma", "trace")
+LOADS = (
+    "closed:16 (clients, the default), poisson:300 or constant:300 (requests per second), gamma:300:4 (and the "
+    "burstiness cv2) or trace:FILE (arrival times in seconds, one a line)"
+)
 STOPPED = "stopped; what was measured is kept, the same command goes on from there."
 
 
@@ -31,7 +39,14 @@ def run(arguments: argparse.Namespace, command: tuple[str, ...], console: Consol
     """Tune and print."""
     question = _question(arguments, command)
     with Console(stderr=True, emoji=False).status("starting") as status:
-        tuning = tune(question, lambda text: status.update(text))
+        lines = Lines(console)
+
+        def told(text: str) -> None:
+            status.update(text)
+            if not console.is_terminal:
+                lines.tell(text)
+
+        tuning = tune(question, told)
     show(tuning, console, explain_recipe=arguments.explain_recipe)
     return 0 if tuning.outcome.chosen is not None else 1
 
@@ -50,7 +65,7 @@ def _question(arguments: argparse.Namespace, command: tuple[str, ...]) -> Questi
         value = getattr(arguments, name)
         if value is not None and not least <= value <= most:
             raise Mistake(f"--{name.replace('_', '-')} {value:g}: must be from {least} to {most}.")
-    traffic = Traffic.parse(_load(arguments), rows=arguments.rows)
+    traffic = _traffic(_load(arguments), arguments.rows)
     if arguments.objective == "goodput" and traffic.pattern != "poisson":
         raise Mistake(f"--load {traffic}: goodput is the highest Poisson rate; leave --load out.")
     if arguments.objective == "cost" and not traffic.open:
@@ -77,6 +92,16 @@ def _question(arguments: argparse.Namespace, command: tuple[str, ...]) -> Questi
     )
 
 
+def _traffic(load: str, rows: int) -> Traffic:
+    """The load, of those that the help lists; a trace's file is read here, before anything is measured."""
+    if load.partition(":")[0] not in PATTERNS:
+        raise Mistake(f"--load {load}: not a load to tune for. Write {LOADS}.")
+    traffic = Traffic.parse(load, rows=rows)
+    if traffic.trace is not None:
+        read_trace(traffic.trace)
+    return traffic
+
+
 def _load(arguments: argparse.Namespace) -> str:
     if arguments.load is not None:
         return str(arguments.load)
@@ -88,9 +113,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = program_parser("python -m perf.tune", __doc__, example="ranker --p99-ms 50 --load closed:16")
     parser.add_argument("model")
     parser.add_argument("--p99-ms", type=float, required=True, metavar="MS", help="latency of 99 requests in a hundred")
-    parser.add_argument(
-        "--load", help="closed:16 (default), poisson:300, constant:300, gamma:300:4 or trace:FILE, in requests"
-    )
+    parser.add_argument("--load", help=LOADS)
     parser.add_argument("--objective", choices=OBJECTIVES, default="throughput")
     parser.add_argument("--config-name", help="the configuration to beat, a file of configs/ (default: config.pbtxt)")
     parser.add_argument("-b", "--rows", type=int, default=1, help="rows per request (default 1)")

@@ -129,11 +129,10 @@ def point_json(one: Point) -> dict[str, Any]:
 
 def point(content: dict[str, Any]) -> Point:
     """A point from JSON."""
-    candidate = content["candidate"]
     return Point(
         **content
         | {
-            "candidate": Candidate(**candidate | {"preferred": tuple(candidate["preferred"])}),
+            "candidate": Candidate.read(content["candidate"]),
             "latencies_ms": tuple(math.inf if ms is None else ms for ms in content["latencies_ms"]),
             "faults": tuple(content["faults"]),
         }

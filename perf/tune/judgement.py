@@ -9,7 +9,6 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -139,8 +138,8 @@ def read(path: Path) -> Judgement:
             **content
             | {
                 "sla": Sla(**content["sla"]),
-                "tuned": _candidate(content["tuned"]),
-                "best": _candidate(content["best"]),
+                "tuned": Candidate.read(content["tuned"]),
+                "best": Candidate.read(content["best"]),
                 "best_once": point(content["best_once"]),
                 "points": tuple(point(each) for each in content["points"]),
             }
@@ -162,7 +161,3 @@ def _judged(trial: Trial, sla: Sla) -> Trial:
 
 def _mean(points: list[Point]) -> float:
     return float(np.mean([one.throughput_rows_per_s for one in points]))
-
-
-def _candidate(content: dict[str, Any]) -> Candidate:
-    return Candidate(**content | {"preferred": tuple(content["preferred"])})

@@ -1,4 +1,4 @@
-"""What holds a measured configuration back now: cores, compute, transfer or the queue, with the numbers that say so."""
+"""What holds a measured configuration back now: cores, other work, compute, transfer or the queue, and the numbers."""
 
 import math
 from collections.abc import Sequence
@@ -10,6 +10,8 @@ from perf.traffic import Traffic
 
 # Above these shares something is full: what is left over is the granularity of batches and of measuring.
 CORES_FULL, INSTANCES_FULL, MOSTLY = 0.9, 0.85, 0.5
+# So much of all cores for others is more than the machine itself needs to carry the load.
+OTHERS = 0.2
 
 
 def limit(trials: Sequence[Trial]) -> str:
@@ -19,6 +21,8 @@ def limit(trials: Sequence[Trial]) -> str:
     counted = sum((one.counted for one in trials[1:]), trials[0].counted)
     seconds = sum(one.seconds for one in trials)
     cores = float(np.mean([one.cores_busy for one in trials]))
+    counted_ours = [one.cores_ours for one in trials if one.cores_ours is not None]
+    ours = float(np.mean(counted_ours)) if counted_ours else None
     busy = counted.busy_ns / 1e9 / seconds / trials[0].candidate.instances
     queue = counted.per_request_us(counted.queue_ns) / 1e3
     compute = (
@@ -29,13 +33,22 @@ def limit(trials: Sequence[Trial]) -> str:
     outside = max(0.0, latency - queue - compute)
     parts = (
         f"of {latency:.3g} ms a request waits {queue:.3g} ms, is computed for {compute:.3g} ms and is on its way for "
-        f"{outside:.3g} ms; instances are busy {min(busy, 1):.0%} of the time, cores {cores:.0%}, "
+        f"{outside:.3g} ms; instances are busy {min(busy, 1):.0%} of the time, cores {cores:.0%}{_of(ours)}, "
         f"{counted.rows_per_execution:.3g} rows run together"
     )
-    return f"{_narrowest(trials[0], cores, busy, queue, outside, latency)} ({parts})"
+    return f"{_narrowest(trials[0], cores, ours, busy, queue, outside, latency)} ({parts})"
 
 
-def _narrowest(trial: Trial, cores: float, busy: float, queue: float, outside: float, latency: float) -> str:
+def _of(ours: float | None) -> str:
+    return "" if ours is None else f" (server and clients {ours:.0%})"
+
+
+def _narrowest(
+    trial: Trial, cores: float, ours: float | None, busy: float, queue: float, outside: float, latency: float
+) -> str:
+    others = 0.0 if ours is None else cores - ours
+    if cores >= CORES_FULL and others >= OTHERS:
+        return f"other work: it took {others:.0%} of the cores, which are full; measure again on a quiet machine"
     if cores >= CORES_FULL:
         return "cores: they are full, so more instances or clients only share them out"
     if busy >= INSTANCES_FULL:

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from perf.candidate import Candidate
 from perf.tune.belief import Belief
+from perf.tune.goal import Figures, Goal
 from perf.tune.screen import Screen, Screened
 
 
@@ -15,9 +16,29 @@ def reasons(screen: Screen, belief: Belief, chosen: Candidate, default: Candidat
     for name, reverted in _reverted(chosen, default).items():
         before = screen.look(reverted, belief, requests=screen.fine)
         found[name] = f"{_figures(now)} expected with it, {_figures(before)} without"
+        if not worth(screen.goal, now, before, belief.error):
+            found[name] += f", which is within the model's error, {belief.error:.1%}; it was measured with the others"
     if chosen.dynamic and not default.dynamic:
         found["dynamic_batching"] = "requests that wait together run together"
     return found
+
+
+def plainer(screen: Screen, belief: Belief, chosen: Candidate, default: Candidate) -> Candidate:
+    """The chosen candidate with every value as the default has it that is not expected to make it better."""
+    for name in _reverted(chosen, default):
+        reverted = _reverted(chosen, default).get(name)
+        if reverted is None:
+            continue
+        now, before = (screen.look(one, belief, requests=screen.fine) for one in (chosen, reverted))
+        if not worth(screen.goal, now, before, belief.error):
+            chosen = reverted
+    return chosen
+
+
+def worth(goal: Goal, now: Figures, before: Figures, error: float) -> bool:
+    """Whether what is changed from `before` to `now` is better by more than the error, in the objective or in p99."""
+    longer = before.p99_ms > now.p99_ms * (1 + error)
+    return longer or not goal.met(before) or goal.beats(now, before, by=error)
 
 
 def _reverted(chosen: Candidate, default: Candidate) -> dict[str, Candidate]:

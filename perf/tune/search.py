@@ -15,6 +15,7 @@ from perf.tune.belief import Belief, fitted
 from perf.tune.budget import FINAL_POINTS, SURVIVORS, Budget
 from perf.tune.goal import Goal
 from perf.tune.journal import Journal
+from perf.tune.reasons import plainer, worth
 from perf.tune.screen import Screen, Screened
 from perf.tune.space import Pair
 from perf.tune.standing import Standing, p99_ms
@@ -212,6 +213,7 @@ class Search:
             if best is None:
                 return None
             if number == 1:
+                best = self._plain(best)
                 self.journal.retire({one.candidate for one in self._standings()} - {best.candidate, self.default})
             # Its load is the one that it was verified under; with goodput the model may have another in mind by now.
             self.traffic[best.candidate] = Traffic.parse(best.trials[0].load, rows=self.screen.traffic.rows)
@@ -230,6 +232,18 @@ class Search:
             if contender is not None and self._affords_last(2):
                 self._measure(contender.candidate, HALVING, 10 * number, self.budget.long_s)
         return None
+
+    def _plain(self, best: Standing) -> Standing:
+        """The best with the current values where others are not better, if that is as good when it is measured."""
+        plain = plainer(self.screen, self.belief, best.candidate, self.default)
+        measured = any(one.candidate == plain for one in self._standings())
+        if not measured and self.budget.affords(self.journal, 1, self.budget.long_s):
+            self.journal.say(f"{plain} changes less and is expected to do the same: measured too")
+            self._measure(plain, HALVING, self.budget.points, self.budget.long_s)
+        for one in self._standings():
+            if one.candidate == plain and self._verified(one) and not worth(self.goal, best, one, self.belief.error):
+                return one
+        return best
 
     def _affords_last(self, points: int) -> bool:
         return self.budget.affords(self.journal, points, self.budget.long_s, kept=0)

@@ -1,6 +1,5 @@
 """Where a configuration stands after its measurements: all of its requests together."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -8,23 +7,14 @@ import numpy as np
 
 from clients.fleet.sla import judge
 from perf.candidate import Candidate
+from perf.percentile import percentile
 from perf.study import Sla, Trial
 from perf.traffic import Traffic
-
-PERCENTILES = (50, 90, 95, 99)
-
-
-def percentile_us(latencies_us: Sequence[float], percentile: float) -> float:
-    """The latency that all but the slowest of the requests do not exceed; infinite where those were not answered."""
-    ordered = np.sort(np.asarray(latencies_us, dtype=np.float64))
-    if not len(ordered):
-        return math.inf
-    return float(ordered[min(len(ordered) - 1, math.ceil(percentile / 100 * len(ordered)) - 1)])
 
 
 def p99_ms(trial: Trial) -> float:
     """99th percentile of one trial."""
-    return percentile_us(trial.latencies_us, 99) / 1e3
+    return float(percentile(trial.latencies_us, 99)) / 1e3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,10 +44,10 @@ class Standing:
             trials=tuple(trials),
             throughput_rows_per_s=sum(one.throughput_rows_per_s * one.seconds for one in trials) / seconds,
             offered_rows_per_s=len(latencies) * rows / seconds if traffic.open else None,
-            p99_ms=percentile_us(latencies.tolist(), 99) / 1e3,
+            p99_ms=float(percentile(latencies, 99)) / 1e3,
             requests=len(latencies),
             late=late,
-            passed=judge(len(latencies), late, 1 - sla.percent / 100) if len(latencies) else None,
+            passed=judge(len(latencies), late, sla.share) if len(latencies) else None,
         )
 
     @property

@@ -7,7 +7,7 @@ import hashlib
 import re
 import tempfile
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,7 +28,9 @@ NAME = "tuned"
 MARK = "# Tuned by: "
 DIGEST = "# Digest of the lines below: "
 WIDTH = 118
-SILENCED = re.compile(r"^\s*#\s*doctor:\s*ignore=.*\n", re.MULTILINE)
+# The doctor's rule that finds a comment which silences nothing.
+IDLE = "L016"
+SILENCED = re.compile(r"^\s*#\s*doctor:\s*(?P<what>ignore=\S+(?: in=\S+)?).*\n", re.MULTILINE)
 
 
 class WriteError(Mistake):
@@ -43,17 +45,23 @@ class Why:
     reasons: Mapping[str, str]
 
 
-def tuned(before: Document, candidate: Candidate, why: Why, command: str) -> str:
-    """The text of a configuration that has the candidate's values, from the text of the current one."""
+def tuned(before: Document, candidate: Candidate, why: Why, command: str, *, silenced: Collection[str] = ()) -> str:
+    """The text of a configuration that has the candidate's values, from the text of the current one.
+
+    Of what config.pbtxt silences for the doctor the lines `silenced` stay; what else it has is named in the header.
+    """
     text = before.text
     for change in (_size, _dynamic, _delay, _preferred, _instances, _threads):
         document = Document(path=before.path, text=text)
         for edit in sorted(change(document, candidate, why.reasons), reverse=True):
             text = text[: edit.start] + edit.text + text[edit.end :]
-    # What config.pbtxt silences holds for its variants too; once more here, it would be for other files or unused.
+    # What config.pbtxt silences holds for its variants too, so that nothing is lost that a line here would not find.
+    said = why.headline
     if before.path.name == "config.pbtxt":
-        text = SILENCED.sub("", text)
-    return headed(_wrapped(why.headline, "") + text, command)
+        text = SILENCED.sub(lambda line: line[0] if line[0] in silenced else "", text)
+        if dropped := [found["what"] for found in SILENCED.finditer(before.text) if found[0] not in silenced]:
+            said += f" Left in config.pbtxt alone, as there is nothing to silence here: {', '.join(dropped)}."
+    return headed(_wrapped(said, "") + text, command)
 
 
 def headed(below: str, command: str) -> str:
@@ -124,6 +132,18 @@ def news(folder: Path, before: str, text: str, *, latency_ms: float) -> list[Fin
     """Those of its findings that the text it was made from does not have itself."""
     known = {one.code for one in findings(folder, before, latency_ms=latency_ms)}
     return [one for one in findings(folder, text, latency_ms=latency_ms) if one.code not in known]
+
+
+def silenced(
+    folder: Path, before: Document, written: Callable[[Collection[str]], str], *, latency_ms: float
+) -> set[str]:
+    """The lines of config.pbtxt that silence something in the text that is `written` with such lines, too."""
+    lines = {found[0] for found in SILENCED.finditer(before.text)}
+    if before.path.name != "config.pbtxt" or not lines:
+        return set()
+    text = written(lines)
+    idle = {one.at.line for one in findings(folder, text, latency_ms=latency_ms) if one.code == IDLE}
+    return lines - {line for number, line in enumerate(text.splitlines(keepends=True), 1) if number in idle}
 
 
 def load(model: str, repository: Path, progress: Callable[[str], None]) -> None:

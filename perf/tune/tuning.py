@@ -2,8 +2,9 @@
 
 import datetime
 import re
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from clients.machine import Machine, cores, versions
 from export.recipe import digest
-from export.repository import REPOSITORY, config_file, model_file, model_folder, read_config, variants
+from export.repository import REPOSITORY, config_file, model_file, model_folder, read_config, variants, with_steps
 from export.terminal import Failure, Mistake
 from perf import service_time
 from perf.candidate import Candidate
@@ -68,7 +69,9 @@ class Question:
         load = re.sub(r"[^\w.]+", "-", str(self.traffic)).strip("-")
         rows = f".b{self.traffic.rows}" if self.traffic.rows > 1 else ""
         variant = f".{self.config_name}" if self.config_name else ""
-        name = f"{self.model}{variant}.{load}{rows}.{self.objective}.p99-{self.sla.latency_ms:g}ms.json"
+        # Of an open load that is carried the throughput is what is offered, so the lowest latency wins.
+        aim = "latency" if self.traffic.open and self.objective == "throughput" else self.objective
+        name = f"{self.model}{variant}.{load}{rows}.{aim}.p99-{self.sla.latency_ms:g}ms.json"
         return self.results / name
 
 
@@ -93,6 +96,7 @@ def tune(question: Question, told: Told) -> Tuning:
     """Answer it; raises `Mistake` for what cannot be asked, and the errors of servers and measurements."""
     began = time.monotonic()
     before, config = _current(question)
+    _writable(question.results)
     tuned_file.refuse_foreign(question.folder / "configs" / f"{NAME}.pbtxt", force=question.force)
     searched = _space(question, config)
     profile = _profile(question, config, searched, told)
@@ -146,7 +150,23 @@ def _current(question: Question) -> tuple[Document, ModelConfig]:
     Rules.of(config)  # refuses what has another scheduler
     if question.config_name == NAME:
         raise Mistake(f"{path}: is what is written. Name another configuration to begin with, or leave it out.")
+    for name in with_steps([question.model], question.config_name, question.repository):
+        folder = model_folder(name, question.repository)
+        served = model_file(folder, read_config(config_file(folder, question.config_name)))
+        if not served.exists():
+            how = f"Export the model first: make export ARGS={name}." if served.suffix == ".onnx" else "Add it."
+            raise Mistake(f"{served}: no such file, so '{question.model}' cannot be tuned. {how}")
     return Document.read(path), config
+
+
+def _writable(folder: Path) -> None:
+    """Raise `Mistake` for a folder that takes no records, before there is one to lose."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise Mistake(f"--results {folder}: cannot be written to ({error.strerror}). Name another folder.") from error
 
 
 def _space(question: Question, config: ModelConfig) -> Space:
@@ -248,13 +268,17 @@ def _conclude(
         headline=f"Measured: {now}. Now it is limited by {held_back.split(' (')[0]}.",
         reasons=reasons(screen, outcome.belief, chosen.candidate, journal.study.default),
     )
-    text = tuned_file.tuned(before, chosen.candidate, why, " ".join(question.command))
+
+    def written(silenced: Collection[str]) -> str:
+        return tuned_file.tuned(before, chosen.candidate, why, " ".join(question.command), silenced=silenced)
+
+    text = written(tuned_file.silenced(question.folder, before, written, latency_ms=question.sla.latency_ms))
     tuned_file.check(text, config, chosen.candidate)
     news = tuned_file.news(question.folder, before.text, text, latency_ms=question.sla.latency_ms)
     if news:
         listed = "; ".join(f"{one.code} {one.message}" for one in news)
         raise Failure(f"the doctor finds in the tuned configuration, which was therefore not written: {listed}")
-    written = tuned_file.write(question.folder, text, force=question.force)
+    path = tuned_file.write(question.folder, text, force=question.force)
     tuned_file.load(question.model, question.repository, told)
     journal.change(chosen=chosen.candidate, limit=held_back, after_pbtxt=text)
-    return written
+    return path
