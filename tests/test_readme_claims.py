@@ -7,10 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from perf import interleaved
 from perf.report import summarise
+from perf.study import Study
 from perf.summary import Comparison, Row
+from perf.tune.answer import last_rounds
 
-RECORDS = Path(__file__).parents[1] / "perf" / "results" / "readme"
+ROOT = Path(__file__).parents[1]
+RECORDS = ROOT / "perf" / "results" / "readme"
+STUDY = ROOT / "perf" / "results" / "grid" / "simulated_accelerator.closed-32.throughput.p99-55ms.json"
 
 
 @pytest.fixture(scope="module")
@@ -63,3 +68,18 @@ def test_the_rows_behind_the_claims_are_stable(comparisons: dict[str, Comparison
     accelerator = comparisons["simulated_accelerator"]
     for name in ("baseline", "dynamic", "dynamic_2_instances"):
         assert row(accelerator, name, 16).marks == ()
+
+
+def test_the_tuners_verdict_is_that_of_its_record() -> None:
+    """The README shows the verdict of perf/tune/TUNE.md, and both the gain of the record."""
+    study = Study.read(STUDY)
+    final, against, _ = last_rounds(study.trials)
+    found = interleaved.gain(final, against, lambda trial: trial.throughput_rows_per_s)
+    requests, late = (sum(getattr(one, name) for one in final) for name in ("requests", "late"))
+    verdict = (ROOT / "README.md").read_text().split("use max")[1].split("```")[0]
+    assert verdict in (ROOT / "perf" / "tune" / "TUNE.md").read_text()
+    assert str(study.chosen) in f"max{verdict}"
+    assert f"throughput x {found} in {found.count} interleaved rounds" in verdict
+    assert requests > 1000
+    assert late == 0
+    assert study.sla.latency_ms == 55
