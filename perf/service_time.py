@@ -17,7 +17,6 @@ from google.protobuf import text_format
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-from rich.table import Table
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from clients.fleet.target import Running
@@ -33,6 +32,7 @@ from perf.ramp import Glimpse, Level, climb, levels
 from perf.record import RecordError
 from perf.service_curve import Size
 from perf.service_profile import SHARES, Profile, ServiceTimes, load, write
+from perf.service_table import show
 from perf.trial import serving
 
 RESULTS = Path("perf/results/local/service_time")
@@ -269,43 +269,6 @@ def bar(console: Console, steps: int) -> Iterator[Told]:
     with Progress(*columns, console=console, transient=True) as shown:
         task = shown.add_task("starting", total=steps)
         yield lambda text, done: shown.update(task, description=text, advance=int(done))
-
-
-def show(ramp: ServiceTimes, console: Console) -> None:
-    """Print the table and what goes with it."""
-    threads = "" if ramp.threads is None else f", {ramp.threads} threads"
-    table = Table(
-        "rows",
-        "executions",
-        "mean ms",
-        "+- ms",
-        "table ms",
-        "rows/s",
-        title=f"{ramp.model}: {ramp.instances} instance(s){threads}",
-    )
-    for size in ramp.sizes:
-        at = ramp.table_us[size.rows]
-        table.add_row(
-            str(size.rows),
-            str(size.executions),
-            f"{size.mean_us / 1e3:.3f}",
-            f"{size.error_us / 1e3:.3f}",
-            f"{at / 1e3:.3f}",
-            f"{ramp.instances * size.rows / at * 1e6:,.0f}",
-        )
-    console.print(table)
-    line = ramp.line
-    console.print(
-        f"s(b) = ({line.fixed_us / 1e3:.3f} +- {line.fixed_error_us / 1e3:.3f}) ms + "
-        f"({line.row_us / 1e3:.4f} +- {line.row_error_us / 1e3:.4f}) ms x b, R2 {line.r2:.3f}",
-        markup=False,
-    )
-    console.print(
-        f"between executions {ramp.gap_us / 1e3:.3f} ms, dispatch {ramp.dispatch_us / 1e3:.3f} ms; a request outside "
-        f"the server {ramp.outside_us(1) / 1e3:.3f} ms; noise 5-95 %: {ramp.noise[2]:.2f} to {ramp.noise[-3]:.2f} "
-        f"({ramp.noise_count} readings)",
-        markup=False,
-    )
 
 
 if __name__ == "__main__":
