@@ -1,6 +1,5 @@
 """What the tests share: one real server and the model that it needs exported."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,9 +9,6 @@ import pytest
 from export.__main__ import main as export
 from export.repository import REPOSITORY
 from serve.launcher import Server, Settings, launch
-
-# A test runner's workers have the width of a terminal that is not there; what programs print must not hang on it.
-os.environ.pop("COLUMNS", None)
 
 
 @pytest.fixture(scope="session")

@@ -56,7 +56,7 @@ def test_two_studies_and_a_folder_with_one_are_compared(tmp_path: Path, capsys: 
     folder = tmp_path / "studies"
     folder.mkdir()
     shutil.copy(TUNED, folder)
-    shutil.copy(GRID / "simulated_accelerator.default.k1.json", folder)
+    shutil.copy(GRID / "simulated_accelerator.default.b32.k1.json", folder)
     replace(study(), chosen=None, limit="cores: they are full").write(folder / "a.json")
     assert compare.main([str(folder), *out]) == 0
     assert compare.main([str(folder), str(OTHER), "--threshold", "50%", *out]) == 0
@@ -89,7 +89,7 @@ def test_a_study_without_two_sides_says_why(changes: dict[str, object], said: st
 @pytest.mark.parametrize(
     ("files", "reader"),
     [
-        (["simulated_accelerator.default.k1.json"], "python -m perf.simulate MODEL"),
+        (["simulated_accelerator.default.b32.k1.json"], "python -m perf.simulate MODEL"),
         (["simulated_accelerator.closed-32.json"], "python -m perf.tune.grid MODEL"),
     ],
 )

@@ -16,7 +16,7 @@ from perf.simulate.check import RESULTS, compare, main
 
 MODEL = "simulated_accelerator"
 POINT = f"{MODEL}.b8.d2000.k2.closed_24.json"
-RAMP = f"{MODEL}.default.k2.json"
+RAMP = f"{MODEL}.default.b8.k2.json"
 LATER = "2100-01-01T00:00:00+00:00"
 
 

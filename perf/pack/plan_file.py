@@ -77,13 +77,12 @@ def _latency(content: Mapping[str, Any], name: str, where: str, records: Path) -
             fixed, row = _number(given, "fixed", where, least=0.0), _number(given, "row", where, least=0.0)
             return Curve.line(fixed, row, int(_number(given, "max_batch_size", where)))
         return _by_size(given)
-    plain = records / f"{name}.default.k1.json"
-    # Where the configuration sets the threads, the name ends in their number.
-    path = (
-        Path(content["service_time"])
-        if "service_time" in content
-        else min(records.glob(f"{plain.stem}*.json"), default=plain)
+    # Of several ramps the one that went furthest; where the configuration sets threads, the name ends in their number.
+    ramps = sorted(
+        records.glob(f"{name}.default.b*.k1*.json"), key=lambda one: int(one.name.split(".default.b")[1].split(".")[0])
     )
+    expected = ramps[-1] if ramps else records / f"{name}.default.bN.k1.json"
+    path = Path(content["service_time"]) if "service_time" in content else expected
     if not path.is_file():
         raise Mistake(
             f"has no latency_ms, and there is no record {path}. Measure it: python -m perf.service_time {name}."
