@@ -6,6 +6,7 @@ from typing import Any
 
 import yaml
 
+from export import whole_file
 from export.terminal import Mistake
 from perf.pack.fleet_of_servers import Server
 from perf.pack.workload import Devices
@@ -21,13 +22,7 @@ def write(servers: Sequence[Server], devices: Devices, folder: Path, command: st
     """Both files into a folder that is there; raises `Mistake` where one of that name was not written here."""
     refuse_foreign(folder)
     texts = {COMPOSE: compose(servers, devices), KUBERNETES: kubernetes(servers, devices)}
-    written = []
-    for name, text in texts.items():
-        path = folder / name
-        draft = folder / f".{name}.draft"
-        draft.write_text(f"{MARK}{command}\n{text}")
-        written.append(draft.rename(path))
-    return written
+    return [whole_file.write(folder / name, f"{MARK}{command}\n{text}") for name, text in texts.items()]
 
 
 def refuse_foreign(folder: Path) -> None:

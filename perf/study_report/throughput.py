@@ -4,6 +4,7 @@ import math
 
 from matplotlib.figure import Figure
 
+from perf import pareto
 from perf.drawing import INK, NARROW, plain
 from perf.study_report.evidence import Evidence
 from perf.study_report.points import colour, keys, logarithmic, point, target
@@ -37,11 +38,7 @@ def throughput(evidence: Evidence) -> Drawn:
 
 def front(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
     """Of (throughput, latency) those that no other beats in both, by rising throughput."""
-    found: list[tuple[float, float]] = []
-    for rate, latency in sorted(points, key=lambda one: (-one[0], one[1])):
-        if math.isfinite(latency) and (not found or latency < found[-1][1]):
-            found.append((rate, latency))
-    return found[::-1]
+    return pareto.front([one for one in points if math.isfinite(one[1])], lambda one: one)[::-1]
 
 
 def _caption(evidence: Evidence) -> str:

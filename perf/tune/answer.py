@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from perf import pareto as pareto_front
 from perf.bootstrap import Interval
 from perf.candidate import Candidate
 from perf.interleaved import gain
@@ -170,11 +171,7 @@ def shown(outcome: Outcome) -> list[Screened]:
 
 def pareto(screened: Sequence[Screened]) -> list[Screened]:
     """Those that no other beats in both, by falling throughput."""
-    found: list[Screened] = []
-    for one in sorted(screened, key=lambda one: (-one.throughput_rows_per_s, one.p99_ms)):
-        if not found or one.p99_ms < found[-1].p99_ms:
-            found.append(one)
-    return found
+    return pareto_front.front(screened, lambda one: (one.throughput_rows_per_s, one.p99_ms))
 
 
 def held_against(tuning: Tuning) -> Table:

@@ -14,6 +14,7 @@ from pathlib import Path
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from export import whole_file
 from export.terminal import Failure, Mistake
 from perf.candidate import THREADS, Candidate
 from serve.doctor.document import Document
@@ -84,13 +85,7 @@ def write(folder: Path, text: str, *, force: bool, name: str = NAME) -> Path:
     """Put it into the model's configs/; raises `WriteError` where that would overwrite what a person wrote."""
     path = folder / "configs" / f"{name}.pbtxt"
     refuse_foreign(path, force=force)
-    draft = path.with_name(f".{path.name}.draft")
-    try:
-        path.parent.mkdir(exist_ok=True)
-        draft.write_bytes(text.encode())
-        return draft.rename(path)
-    except OSError as error:
-        raise WriteError(f"{path}: cannot be written ({error.strerror}).") from error
+    return whole_file.write(path, text, remedy="Make the model's folder writable.")
 
 
 def refuse_foreign(path: Path, *, force: bool) -> None:
