@@ -11,6 +11,12 @@ from export.repository import REPOSITORY
 from serve.launcher import Server, Settings, launch
 
 
+@pytest.fixture(autouse=True)
+def no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test runner's workers say how wide a terminal is that is not there, and tables would be cut to it."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 @pytest.fixture(scope="session")
 def ranker() -> Path:
     """The ranker's ONNX file, exported when it is not there."""

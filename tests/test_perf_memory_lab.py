@@ -27,12 +27,6 @@ RECORDED = sorted((RESULTS / "traces").glob("*.json"))
 RECORDS = sorted(RESULTS.glob("*.json"))
 
 
-@pytest.fixture(autouse=True)
-def no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A test runner's workers say how wide a terminal is that is not there."""
-    monkeypatch.delenv("COLUMNS", raising=False)
-
-
 def test_a_replay_samples_what_is_live_held_and_free() -> None:
     found = replay(TRACE, onnxruntime_same(Device()))
     # c takes the 4 KiB that a left (half of a chunk is split off), and is freed at the end.

@@ -19,12 +19,6 @@ TEXT = (ROOT / "perf/memory/ESTIMATE.md").read_text()
 ESTIMATED = {name: record for name, record in RECORDS.items() if record["sessions"]}
 
 
-@pytest.fixture(autouse=True)
-def no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A test runner's workers say how wide a terminal is that is not there."""
-    monkeypatch.delenv("COLUMNS", raising=False)
-
-
 def test_the_records_are_of_the_whole_zoo_and_of_the_repository() -> None:
     assert set(ZOO) < set(RECORDS)
     assert {"ranker", "ragged_encoder", "resnet50", "text_recognition", "text_recognition_128"} < set(RECORDS)
