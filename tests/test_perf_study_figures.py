@@ -164,9 +164,26 @@ def test_without_traced_requests_the_percentiles_are_the_simulation_s() -> None:
     assert sum(values.values()) == pytest.approx(1e3 * said.percentiles_ms[99])
     bare = tuple(replace(one, parts_us={}) for one in study().trials)
     found = parts(evidence(replace(study(), trials=bare, predictions=(replace(said, candidate=CHOSEN),))))
-    assert "the percentiles are the simulation's" in found.missing[0]
+    assert "no request was traced singly" in found.missing[0]
+    assert "the percentiles marked so are the simulation's" in found.missing[0]
     assert [figure.name for figure in found.drawn] == ["parts-1", "parts-2"]
     assert "p99, simulated" in [row[1] for row in found.grids[0].rows]
+
+
+def test_of_few_traced_requests_the_percentiles_that_they_hold_are_measured() -> None:
+    # Of 200 every percent is two requests: five are within half of 5 % and more, but not around p99.
+    whole = study()
+    (said,) = (one for one in whole.predictions if one.candidate == CHOSEN)
+    first = next(one for one in whole.trials if one.candidate == CHOSEN)
+    few = replace(first, parts_us={"queue": tuple(map(float, range(200))), "run": (100.0,) * 200})
+    rest = tuple(one for one in whole.trials if one.candidate != CHOSEN)
+    said = replace(said, queue_ms=dict.fromkeys(said.percentiles_ms, 0.0))
+    found = parts(evidence(replace(whole, trials=(few, *rest), predictions=(said,))))
+    assert [row[1] for row in found.grids[0].rows][:4] == ["mean", "p50", "p90", "p99, simulated"]
+    (missing,) = found.missing
+    assert "200 requests traced singly, too few to measure p99 part by part" in missing
+    assert "p50: most is" in found.sentences[0]
+    assert "p99, simulated: most is" in found.sentences[0]
 
 
 def cells(axes: Axes) -> tuple[list[str], list[Rectangle]]:

@@ -139,8 +139,12 @@ def test_a_server_is_measured_and_traced_again_and_again() -> None:
             meter.measure(server, ONE, Traffic.parse(load), stage=AGAINST, seconds=1.0)
             for load in ("closed:2", "constant:100", "closed:2")
         ]
+        fourth = replace(server, trace_rate=4)
+        sparse = meter.measure(fourth, ONE, Traffic.parse("constant:100"), stage=AGAINST, seconds=1.0)
     for one in trials:
         assert len(one.parts_us["run"]) == one.requests == len(one.latencies_us)
+    assert sparse.requests == 100
+    assert len(sparse.parts_us["run"]) in (24, 25, 26)
     # The pool for as many clients is used again; an open loop, with as many processes, has one of its own.
     assert sorted(len(pool.requests) for pool in meter.answers.pools.values()) == [16, 64]
     assert (trials[1].requests, trials[1].offered_per_s) == (100, 100.0)

@@ -8,7 +8,11 @@ import pytest
 from export.repository import REPOSITORY, config_file, read_config
 from perf.candidate import Candidate
 from perf.study import FINAL, Study
+from perf.study_report.evidence import Evidence
+from perf.study_report.parts import parts
+from perf.trial import TRACE_RATE
 from perf.tune.__main__ import main
+from perf.tune.live import trace_rate
 from perf.tune.tuned_file import is_ours
 from serve.doctor.__main__ import main as doctor
 
@@ -55,6 +59,13 @@ def test_a_model_is_tuned_from_the_command_line(
     # Four clients fill a batch of four, whoever starts first.
     assert all(trial.counted.batches.get(4, 0) > trial.counted.executions / 2 for trial in final)
     assert all(trial.failed == trial.wrong == trial.not_sent == 0 for trial in study.trials)
+    # After its first trial a server traces as many as are needed to take the slow ones apart, and the page does.
+    for trial in final:
+        share = len(trial.parts_us["run"]) / trial.requests
+        assert share > 2 / TRACE_RATE
+        assert share == pytest.approx(1 / trace_rate(trial.requests / trial.seconds), rel=0.4)
+    measured = parts(Evidence.read(next(tmp_path.glob(f"{MODEL}.closed-4.*.json")))).data
+    assert {"mean", "p50", "p90"} <= set(measured[f"{tuned} (chosen)"])  # type: ignore[call-overload]
 
     assert main([*command, "--points", "6"]) == 2
     assert "--points 6 and --seconds 32: too little for a comparison" in capsys.readouterr().err

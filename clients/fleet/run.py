@@ -64,7 +64,7 @@ def run(target: Target, load: Load, server: Running, prepared: Pool, told: Told,
     rows.
     """
     if server.trace_file is not None:
-        traces.start(server.url)
+        traces.start(server.url, server.trace_rate)
     jobs = _jobs(target, load, server, prepared)
     with crew(jobs) as members:
         members.await_ready(lambda text: told(text, 0.0))

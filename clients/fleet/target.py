@@ -48,13 +48,17 @@ class Target:
 
 @dataclass(frozen=True, kw_only=True)
 class Running:
-    """A server that is ready: its gRPC address and the one that requests go to. What is None was not started here."""
+    """A server that is ready: its gRPC address and the one that requests go to. What is None was not started here.
+
+    Of the next run it traces every `trace_rate`-th request, where it has a `trace_file`.
+    """
 
     url: str
     request_url: str
     config: ModelConfig
     server: Server | None = None
     trace_file: Path | None = None
+    trace_rate: int = 1
     revival: Revival | None = None
 
 
@@ -90,6 +94,7 @@ def started(target: Target, asked: ModelConfig, progress: Callable[[str], None])
                 config=server.configs[target.model],
                 server=server,
                 trace_file=trace_file,
+                trace_rate=target.trace_rate,
                 revival=revival,
             )
 

@@ -40,11 +40,11 @@ def arguments(path: Path, rate: int) -> tuple[str, ...]:
     return tuple(f"--trace-config={one}" for one in (*settings, f"triton,log-frequency={FLUSHED_EVERY}"))
 
 
-def start(url: str) -> None:
-    """Trace again on the server at `host:port` (gRPC) after a `stop`; raises `RequestFailedError`."""
+def start(url: str, rate: int) -> None:
+    """Trace every `rate`-th request on the server at `host:port` (gRPC) from now on; raises `RequestFailedError`."""
     try:
         with triton.InferenceServerClient(url, channel_args=channel_arguments(url)) as client:
-            client.update_trace_settings(settings={"trace_level": ["TIMESTAMPS"]})
+            client.update_trace_settings(settings={"trace_level": ["TIMESTAMPS"], "trace_rate": [str(rate)]})
     except InferenceServerException as error:
         raise RequestFailedError(f"{url}: the server does not trace: {error}") from error
 

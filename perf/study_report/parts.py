@@ -1,6 +1,6 @@
 """Part 6: where the time of a request goes, for the requests around a percentile rather than for the mean one."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import matplotlib as mpl
 import numpy as np
@@ -41,30 +41,24 @@ OTHERS = ("#B8A13A", "#4B7A78", "#A35C4B")
 
 
 def parts(evidence: Evidence) -> Section:
-    """The shown candidate and the current configuration; means where no request was looked at singly."""
-    found = {}
+    """The shown candidate and the current configuration; simulated percentiles where too few requests were traced."""
+    found, missing = {}, []
     for candidate in dict.fromkeys((evidence.shown, evidence.study.default)):
         trials = [one for one in evidence.of(candidate) if one.stages_us or one.parts_us]
         if trials:
-            rows = taken_apart(trials)
-            found[evidence.label(candidate)] = (
-                rows if "p99" in rows else rows | simulated(evidence.predicted.get(candidate))
-            )
+            rows, name = taken_apart(trials), evidence.label(candidate)
+            filled = _simulated_for(rows, evidence.predicted.get(candidate))
+            found[name] = rows | filled
+            missing += _missing(name, sum(map(_singly, trials)), rows, filled)
     found = {name: rows for name, rows in found.items() if rows}
     if not found:
         none = f"No measurement under {evidence.study.load} holds the parts of a request's time."
         return Section(name="parts", title=TITLE, missing=(none,))
-    whole = [name for name, rows in found.items() if "p99" not in rows]
-    missing = tuple(
-        f"{name}: no request was traced singly, so only the mean is measured part by part"
-        + (", and the percentiles are the simulation's." if any(SIMULATED in band for band in found[name]) else ".")
-        for name in whole
-    )
     return Section(
         name="parts",
         title=TITLE,
         sentences=tuple(_sentence(name, rows) for name, rows in found.items()),
-        missing=missing,
+        missing=tuple(missing),
         drawn=tuple(_drawn(number, name, rows) for number, (name, rows) in enumerate(found.items(), 1)),
         grids=(_grid(found),),
         data={name: {band: {"n": n, "us": dict(us)} for band, (n, us) in rows.items()} for name, rows in found.items()},
@@ -93,6 +87,23 @@ def simulated(one: Prediction | None) -> dict[str, tuple[int, Mapping[str, float
     }
 
 
+def _simulated_for(rows: Mapping[str, object], one: Prediction | None) -> dict[str, tuple[int, Mapping[str, float]]]:
+    """Of a prediction the percentiles that `rows` lacks."""
+    return {name: band for name, band in simulated(one).items() if name.removesuffix(SIMULATED) not in rows}
+
+
+def _missing(name: str, traced: int, rows: Collection[str], filled: Collection[str]) -> list[str]:
+    """Why not all percentiles of `rows` are measured, and whose are `filled` in."""
+    lacking = [f"p{q:g}" for q in PERCENTS if f"p{q:g}" not in rows]
+    if not lacking:
+        return []
+    if traced:
+        why = f"{count(traced, 'request')} traced singly, too few to measure {' and '.join(lacking)} part by part"
+    else:
+        why = "no request was traced singly, so only the mean is measured part by part"
+    return [f"{name}: {why}" + (", and the percentiles marked so are the simulation's." if filled else ".")]
+
+
 def _bands(trials: Sequence[Trial]) -> dict[str, tuple[int, Mapping[str, float]]]:
     names = list(dict.fromkeys(name for one in trials for name in one.parts_us))
     if not names:
@@ -112,7 +123,8 @@ def _bands(trials: Sequence[Trial]) -> dict[str, tuple[int, Mapping[str, float]]
 
 
 def _singly(trial: Trial) -> int:
-    return len(next(iter(trial.parts_us.values())))
+    """How many requests of a trial were looked at one by one."""
+    return len(next(iter(trial.parts_us.values()), ()))
 
 
 def _drawn(order: int, name: str, rows: Mapping[str, tuple[int, Mapping[str, float]]]) -> Drawn:
@@ -133,7 +145,7 @@ def _drawn(order: int, name: str, rows: Mapping[str, tuple[int, Mapping[str, flo
 
 def _sentence(name: str, rows: Mapping[str, tuple[int, Mapping[str, float]]]) -> str:
     said = []
-    for band in ("p50", "p99") if "p99" in rows else ("mean", f"p99{SIMULATED}"):
+    for band in ("p50" if "p50" in rows else "mean", "p99" if "p99" in rows else f"p99{SIMULATED}"):
         if band in rows:
             n, values = rows[band]
             total = sum(values.values()) or 1.0

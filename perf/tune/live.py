@@ -6,7 +6,7 @@ All that are still looked at run side by side and are loaded in turn: a server w
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
@@ -16,10 +16,12 @@ from export.repository import REPOSITORY
 from perf.candidate import Candidate
 from perf.study import Sla, Trial
 from perf.traffic import Traffic
-from perf.trial import Answers, Meter, serving
+from perf.trial import TRACE_RATE, Answers, Meter, serving
 from perf.tune.journal import WARM_UP_S
 
 MOST_SERVERS = 6
+# 20 s of trials then show ten of the slowest hundredth part by part, and both sides of a comparison trace as much.
+TRACED_PER_S = 50
 
 
 @dataclass(kw_only=True)
@@ -47,7 +49,11 @@ class LiveBench:
             stopping.join()
 
     def measure(self, candidate: Candidate, traffic: Traffic, *, stage: str, round: int, seconds: float) -> Trial:
-        """One trial; all candidates of a round meet the same arrivals."""
+        """One trial; all candidates of a round meet the same arrivals.
+
+        The first traces every `TRACE_RATE`-th request; as its own rate of requests is known then, the next ones trace
+        so many more that there are `TRACED_PER_S`.
+        """
         meter = Meter(
             sla=self.sla,
             warm_up_s=WARM_UP_S,
@@ -56,7 +62,10 @@ class LiveBench:
             told=lambda text, share: self.told(f"{candidate}: {text} ({share:.0%})"),
         )
         server = self._server(candidate)
-        return meter.measure(server, candidate, traffic, stage=stage, round=round, seconds=seconds, seed=round)
+        trial = meter.measure(server, candidate, traffic, stage=stage, round=round, seconds=seconds, seed=round)
+        rate = trace_rate(trial.requests / trial.seconds)
+        self._servers[candidate] = replace(server, trace_rate=rate), self._servers[candidate][1]
+        return trial
 
     def retire(self, candidate: Candidate) -> None:
         """Stop its server, where it runs; nobody waits for it, as a server takes some 3 s to end."""
@@ -81,3 +90,8 @@ class LiveBench:
                 )
                 self._servers[candidate] = server, stack.pop_all()
         return self._servers[candidate][0]
+
+
+def trace_rate(requests_per_s: float) -> int:
+    """The n for which every n-th of so many requests makes `TRACED_PER_S` traces a second, at most `TRACE_RATE`."""
+    return min(TRACE_RATE, max(1, int(requests_per_s / TRACED_PER_S)))
