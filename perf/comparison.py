@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from clients.fleet.percentile import percentile
 from perf import bootstrap
 from perf.bootstrap import Interval
-from perf.percentile import percentile
 from perf.record import RecordError
 from perf.runs import Run, Runs
 from perf.verdict import LEAST_NOISE

@@ -21,6 +21,7 @@ from rich.progress import Progress
 
 from clients.async_model import AsyncModel
 from clients.counters import Counters
+from clients.fleet.percentile import percentile
 from clients.machine import Machine, versions
 from clients.process_tree import Usage
 from export import whole_file
@@ -105,8 +106,8 @@ async def point(server: Server, name: str, contents: Sequence[bytes], concurrenc
         wall_s=seconds,
         requests=len(done),
         mean_ms=float(latencies.mean()),
-        p50_ms=float(np.percentile(latencies, 50)),
-        p99_ms=float(np.percentile(latencies, 99)),
+        p50_ms=float(percentile(latencies, 50)),
+        p99_ms=float(percentile(latencies, 99)),
         pictures_per_s=len(done) / seconds,
         cpu_cores=(after.cpu_s - before.cpu_s) / seconds,
         memory_mib=after.memory_bytes / 2**20,

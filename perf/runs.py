@@ -12,9 +12,9 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from clients.fleet.load import Load
+from clients.fleet.percentile import percentile
 from perf import record, record_kind, round_record
 from perf.candidate import Candidate
-from perf.percentile import percentile
 from perf.record import Record, RecordError
 from perf.study import AGAINST, FINAL, NOISE, Study, Trial, is_study
 

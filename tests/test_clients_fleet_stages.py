@@ -138,6 +138,14 @@ def test_outcomes_are_counted_apart() -> None:
     assert seen.percentiles_us[99] == pytest.approx(53_000)
 
 
+def test_a_percentile_is_a_latency_that_was_measured() -> None:
+    # Of twenty the two slow ones are the 19th and 20th: nothing between 53 and 503 ms was ever measured.
+    slow = np.concatenate([timings(18), timings(2, wait_ms=500)])
+    seen = outcome(slow, Load(pattern="constant", rate_per_s=10.0), 0, 2000 * MS)
+    assert seen.percentiles_us == {50: 53_000.0, 90: 53_000.0, 95: 503_000.0, 99: 503_000.0}
+    assert outcome(slow[:0], Load(), 0, MS).percentiles_us == dict.fromkeys((50, 90, 95, 99), 0.0)
+
+
 def result(measured: Timings, load: Load, window_ms: int) -> Result:
     return Result(
         load=load,

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from clients.fleet.percentile import percentile
 from perf import bootstrap
 from perf.bootstrap import Interval
-from perf.percentile import percentile
 
 TRUE = 1.1
 REPEATS = 300

@@ -7,9 +7,9 @@ import pytest
 from simulated_bench import CONFIG, SimulatedBench, accelerator
 from test_perf_summary import MACHINE
 
+from clients.fleet.percentile import percentile
 from clients.fleet.sla import Sla
 from perf.candidate import Candidate
-from perf.percentile import percentile
 from perf.study import Study
 from perf.traffic import Traffic
 from perf.tune import grid_record, judgement

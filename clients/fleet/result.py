@@ -8,6 +8,7 @@ import numpy as np
 
 from clients.counters import Counters
 from clients.fleet.load import Load
+from clients.fleet.percentile import percentile
 from clients.fleet.sla import Judgement, Sla
 from clients.fleet.stages import Stages
 from clients.fleet.timings import FAILED, NOT_SENT, RIGHT, WRONG, Timings
@@ -177,7 +178,6 @@ def outcome(timings: Timings, load: Load, first_ns: int, last_ns: int) -> Outcom
     latencies = (answered["done"] - answered["due"]) / 1e3
     window_s = (last_ns - first_ns) / 1e9
     rate = len(answered) / window_s if window_s > 0 else 0.0
-    found = np.percentile(latencies, PERCENTILES) if len(latencies) else np.zeros(len(PERCENTILES))
     sent = timings[ended != NOT_SENT]
     return Outcome(
         window_s=window_s,
@@ -187,7 +187,7 @@ def outcome(timings: Timings, load: Load, first_ns: int, last_ns: int) -> Outcom
         not_sent=int(np.sum(ended == NOT_SENT)),
         late=int(np.sum(sent["called"] - sent["due"] > LATE_NS)),
         mean_us=float(np.mean(latencies)) if len(latencies) else 0.0,
-        percentiles_us={percent: float(value) for percent, value in zip(PERCENTILES, found, strict=True)},
+        percentiles_us={one: float(percentile(latencies, one)) if len(latencies) else 0.0 for one in PERCENTILES},
         requests_per_s=rate,
         rows_per_s=rate * load.rows,
         offered_per_s=len(timings) / window_s if load.open and window_s > 0 else None,

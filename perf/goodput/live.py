@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from clients.fleet.percentile import percentile
 from clients.fleet.run import Told
 from clients.fleet.sla import Sla
 from clients.fleet.target import Running
@@ -141,7 +142,7 @@ class Arena:
 
 def _measured(trial: Trial, rate: float) -> Measured:
     answered = [us for us in trial.latencies_us if us != float("inf")]
-    p50, p99 = np.percentile(answered, (50, 99)) / 1e3 if answered else (0.0, 0.0)
+    p50, p99 = (float(percentile(answered, one)) / 1e3 if answered else 0.0 for one in (50, 99))
     return Measured(
         rate_per_s=rate,
         requests=trial.requests,
@@ -149,8 +150,8 @@ def _measured(trial: Trial, rate: float) -> Measured:
         refused=trial.failed,
         not_sent=trial.not_sent,
         late_sends=trial.late_sends,
-        p50_ms=round(float(p50), 3),
-        p99_ms=round(float(p99), 3),
+        p50_ms=round(p50, 3),
+        p99_ms=round(p99, 3),
         cores_busy=round(trial.cores_busy, 4),
         load_average=round(trial.load_average, 2),
         started_at=trial.started_at,

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clients import AsyncModel
+from clients.fleet.percentile import percentile
 from export.terminal import program_parser
 from perf.peers.raw_http import Connection, post
 
@@ -78,8 +79,8 @@ async def loop(calls: list[Call], expected: Rows, seconds: float, warm_up_s: flo
         wrong=wrong,
         wall_s=float(times[inside].max(initial=first) - first) or seconds,
         cpu_s=time.process_time() - cpu_s,
-        p50_ms=float(np.percentile(latencies, 50)),
-        p99_ms=float(np.percentile(latencies, 99)),
+        p50_ms=float(percentile(latencies, 50)),
+        p99_ms=float(percentile(latencies, 99)),
     )
 
 

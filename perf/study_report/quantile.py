@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from clients.fleet.percentile import percentile
 from clients.fleet.sla import judge
-from perf.percentile import percentile
 
 CONFIDENCE = 0.95
 

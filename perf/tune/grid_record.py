@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from clients.fleet.percentile import percentile
 from clients.machine import Machine
 from export.terminal import Mistake
 from perf import record
@@ -47,7 +46,7 @@ class Point:
     @classmethod
     def of(cls, trial: Trial) -> "Point":
         """The same without its single requests."""
-        found = np.quantile(np.asarray(trial.latencies_us), SHARES, method="inverted_cdf") / 1e3
+        found = [float(percentile(trial.latencies_us, 100 * share)) / 1e3 for share in SHARES]
         return cls(
             candidate=trial.candidate,
             stage=trial.stage,
@@ -58,7 +57,7 @@ class Point:
             offered_per_s=trial.offered_per_s,
             requests=trial.requests,
             late=trial.late,
-            latencies_ms=tuple(round(float(one), 3) for one in found),
+            latencies_ms=tuple(round(one, 3) for one in found),
             rows_per_execution=round(trial.counted.rows_per_execution, 2),
             cores_busy=round(trial.cores_busy, 3),
             load_average=round(trial.load_average, 2),

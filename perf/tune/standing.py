@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from clients.fleet.percentile import percentile
 from clients.fleet.sla import judge
 from perf.candidate import Candidate
-from perf.percentile import percentile
 from perf.study import Sla, Trial
 from perf.traffic import Traffic
 

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from perf.percentile import percentile
+from clients.fleet.percentile import percentile
 
 
 @pytest.mark.parametrize("percent", ["50", "90", "95", "99", "99.9", "100"])
