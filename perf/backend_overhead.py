@@ -194,7 +194,7 @@ def _execution_us(server: Server, model: str, before: Counters, wanted: dict[int
         time.sleep(0.002)  # the server answers first and counts then
     if counted.batches != wanted:
         raise LaunchError(f"'{model}' ran batches {dict(counted.batches)} (rows: executions), not {wanted}.")
-    return (counted.compute_input_ns + counted.compute_infer_ns + counted.compute_output_ns) / counted.requests / 1e3
+    return counted.per_request_us(counted.compute_ns)
 
 
 def _took_us(call: Callable[[], object]) -> float:

@@ -21,6 +21,7 @@ from serve.batcher.load import Arrivals
 from serve.batcher.request import MS, Request
 from serve.batcher.rules import Rules
 from serve.launcher import Server, Settings, launch
+from serve.why import sampled
 from serve.why.__main__ import main
 from serve.why.changes import Study, study
 
@@ -123,6 +124,11 @@ def test_a_running_server_is_explained_from_its_traces(changed: Server, capsys: 
     said = json.loads(capsys.readouterr().out)
     after = Counters.read(changed.grpc_url, model)
     assert 0 < said["counted"]["requests"] <= after.requests - before.requests
+    counted = said["counted"]
+    assert sum(counted["batches"].values()) == counted["executions"]
+    assert sum(int(rows) * count for rows, count in counted["batches"].items()) == counted["rows"]
+    # Over HTTP the server says the same as over gRPC, field by field.
+    assert vars(sampled.counters(f"http://{changed.http_url}", model)) == vars(Counters.read(changed.grpc_url, model))
     assert said["closed"][0]["rule"] == "shape"
     assert said["closed"][0]["inputs"] == ["X"]
     assert said["now"]["rows_per_execution"] == pytest.approx(said["counted"]["rows_per_execution"], rel=0.25)

@@ -153,7 +153,7 @@ def _outside_us(trial: Trial) -> float:
     """Time of a request outside the server's own account of it: of a closed loop's whole cycle (Little's law)."""
     answered = [us for us in trial.latencies_us if math.isfinite(us)]
     counted, traffic = trial.counted, Traffic.parse(trial.load)
-    inside = counted.queue_ns + counted.compute_input_ns + counted.compute_infer_ns + counted.compute_output_ns
+    inside = counted.queue_ns + counted.compute_ns
     if not answered:
         return 0.0
     cycle = trial.seconds / len(answered) * 1e6 * traffic.clients if not traffic.open else float(np.mean(answered))

@@ -25,9 +25,7 @@ def limit(trials: Sequence[Trial]) -> str:
     ours = float(np.mean(counted_ours)) if counted_ours else None
     busy = counted.busy_ns / 1e9 / seconds / trials[0].candidate.instances
     queue = counted.per_request_us(counted.queue_ns) / 1e3
-    compute = (
-        counted.per_request_us(counted.compute_input_ns + counted.compute_infer_ns + counted.compute_output_ns) / 1e3
-    )
+    compute = counted.per_request_us(counted.compute_ns) / 1e3
     answered = [us for one in trials for us in one.latencies_us if math.isfinite(us)]
     latency = float(np.mean(answered)) / 1e3 if answered else math.inf
     outside = max(0.0, latency - queue - compute)

@@ -78,7 +78,7 @@ class Sample:
     def compute_ms(self) -> float:
         """Mean time of a request in the model: its inputs, the execution and its outputs."""
         counted = self.counted
-        total = counted.compute_input_ns + counted.compute_infer_ns + counted.compute_output_ns
+        total = counted.compute_ns
         return counted.per_request_us(total) / 1e3
 
 

@@ -14,10 +14,11 @@ from export.terminal import Mistake, terminal
 from serve.batcher.load import Arrivals, ClosedLoop, Load
 from serve.batcher.request import Request, Time
 from serve.batcher.rules import Rules
+from serve.counters import Counters
 from serve.loaded import config as loaded_config
+from serve.why import sampled
 from serve.why.changes import Study, study
 from serve.why.report import as_dict, show
-from serve.why.sampled import Sample, call
 from serve.why.traces import HOW, Recording, recording
 
 STEP_S = 0.1
@@ -26,19 +27,19 @@ STEP_S = 0.1
 def explain(url: str, model: str, *, seconds: float, as_json: bool) -> int:
     """Watch `model` on the server at `url` (http://host:port) and say why its batches are as they are."""
     url = url.rstrip("/") if "://" in url else f"http://{url.rstrip('/')}"
-    call(f"{url}/v2/models/{model}/config")  # says what is wrong, where something is
+    sampled.call(f"{url}/v2/models/{model}/config")  # says what is wrong, where something is
     config = loaded_config(url, model)
     rules = Rules.of(config)
     with recording(url, model, batched=config.max_batch_size > 0) as traced:
-        before = Sample.read(url, model)
+        before = sampled.counters(url, model)
         _wait(seconds, quiet=as_json)
-        counted = Sample.read(url, model) - before
+        counted = sampled.counters(url, model) - before
     if not counted.executions:
         raise Mistake(
             f"{url}: no request to '{model}' was executed in {seconds:g} s, so there is nothing to explain. Send load "
             "meanwhile, or watch longer (--seconds)."
         )
-    found = study(config, rules, counted.service, _load(traced)) if traced.requests else None
+    found = study(config, rules, sampled.service(counted), _load(traced)) if traced.requests else None
     if as_json:
         known = as_dict(found) if found else {"not_known": traced.missing, "hint": _hint(config, rules, counted)}
         print(json.dumps({"counted": _counted(counted), **known}, indent=2))
@@ -77,19 +78,19 @@ def _load(traced: Recording) -> Callable[[], Load]:
     return again
 
 
-def _show_counted(console: Console, url: str, model: str, counted: Sample, seconds: float) -> None:
+def _show_counted(console: Console, url: str, model: str, counted: Counters, seconds: float) -> None:
     console.print(
         f"{model} at {url}, {seconds:g} s: {counted.requests} requests, {counted.executions} executions", markup=False
     )
-    sizes = ", ".join(f"{count} of {size}" for size, count in counted.sizes.items())
+    sizes = ", ".join(f"{count} of {size}" for size, count in counted.batches.items())
     console.print(f"{counted.rows_per_execution:.2f} rows per execution ({sizes})", style="bold", markup=False)
-    queue, compute = (counted.per_request_ms(total) for total in (counted.queue_ns, counted.compute_ns))
+    queue, compute = (counted.per_request_us(ns) / 1e3 for ns in (counted.queue_ns, counted.compute_ns))
     console.print(
         f"each request waited {queue:.1f} ms in the queue and {compute:.1f} ms in its execution", markup=False
     )
 
 
-def _show_replayed(console: Console, found: Study, traced: Recording, counted: Sample) -> None:
+def _show_replayed(console: Console, found: Study, traced: Recording, counted: Counters) -> None:
     come = f"from {traced.clients} clients that wait for answers" if traced.clients else "at their own times"
     title = (
         f"\nreplay of {len(traced.requests)} traced requests, {come}: {found.now.rows_per_execution:.2f} rows per "
@@ -98,13 +99,13 @@ def _show_replayed(console: Console, found: Study, traced: Recording, counted: S
     show(console, found, title, service="what the server counted for its size")
 
 
-def _hint(config: ModelConfig, rules: Rules, counted: Sample) -> str:
+def _hint(config: ModelConfig, rules: Rules, counted: Counters) -> str:
     """What statistics alone can say: they count sizes and times, but see no shapes."""
     if not rules.dynamic:
         return "The model has no dynamic_batching, so every request is an execution. Add: dynamic_batching { }."
     mean = counted.rows_per_execution
     largest = max(rules.preferred, default=rules.max_batch_size)
-    if max(counted.sizes) >= largest and mean > 0.9 * largest:
+    if max(counted.batches) >= largest and mean > 0.9 * largest:
         what = "max_batch_size" if largest == rules.max_batch_size else "the largest preferred_batch_size"
         return f"Batches are full: {what} is {largest}."
     if counted.queue_ns < counted.compute_ns / 2:
@@ -128,5 +129,5 @@ def _names(names: Sequence[str]) -> str:
     return " and ".join(names)
 
 
-def _counted(counted: Sample) -> dict[str, object]:
+def _counted(counted: Counters) -> dict[str, object]:
     return {**vars(counted), "rows_per_execution": counted.rows_per_execution}
