@@ -7,6 +7,10 @@ import pytest
 from perf import service_time
 from perf.memory import __main__ as memory
 from perf.memory import lab, record
+from perf.memory.estimate import check, operators
+from perf.pack import interference, prove, study
+from perf.tune import grid
+from perf.tune.tuning import Question
 
 IGNORED = [
     Path(line)
@@ -15,7 +19,14 @@ IGNORED = [
 ]
 
 
-@pytest.mark.parametrize("folder", [service_time.RESULTS, lab.FOLDER, record.FOLDER])
+@pytest.mark.parametrize(
+    "folder",
+    [
+        *(service_time.RESULTS, lab.FOLDER, record.FOLDER, check.FOLDER, operators.FOLDER),
+        *(grid.RESULTS, Question.results, interference.RESULTS, study.RESULTS, prove.RESULTS),
+    ],
+    ids=str,
+)
 def test_what_is_written_unasked_is_ignored_by_git(folder: Path) -> None:
     assert IGNORED
     assert any(folder.is_relative_to(one) for one in IGNORED)

@@ -13,7 +13,7 @@ from perf.memory.estimate.checked import CHECKED, FUSED
 from perf.memory.estimate.zoo import ZOO
 
 ROOT = Path(__file__).parents[1]
-RECORDS = {path.stem: json.loads(path.read_text()) for path in (ROOT / check.FOLDER).glob("*.json")}
+RECORDS = {path.stem: json.loads(path.read_text()) for path in (ROOT / "perf/results/memory/estimate").glob("*.json")}
 OPERATORS = json.loads((ROOT / "perf/results/memory/kernels/operators.json").read_text())
 TEXT = (ROOT / "perf/memory/ESTIMATE.md").read_text()
 ESTIMATED = {name: record for name, record in RECORDS.items() if record["sessions"]}

@@ -25,6 +25,7 @@ from perf.pack.replay import Stream, replay, serve
 from perf.pack.validator import violations
 from perf.pack.workload import Curve, Devices, Model, Pair, Workload
 
+RECORD = Path("perf/results/pack") / study.NAME
 NOTHING = Curve(sizes=(1, 16), values=(0.0, 0.0))
 
 
@@ -148,7 +149,7 @@ def test_without_the_solver_it_says_what_to_install(monkeypatch: pytest.MonkeyPa
 
 def test_greedy_is_near_exact_and_the_improvement_closes_the_gap() -> None:
     # The instances of the first hundred where squishy is above exact, by the record, and some where it is not.
-    record = json.loads((study.RESULTS / study.NAME).read_text())
+    record = json.loads(RECORD.read_text())
     above = [one["seed"] for one in record["workloads"] if one["devices"]["squishy"] > one["devices"]["exact"]]
     found = [study.packed(seed, ("squishy", "improved", "exact")) for seed in (*above[:6], 0, 1, 2)]
     assert sum(one.devices["squishy"] > one.devices["exact"] for one in found) >= 6
@@ -157,7 +158,7 @@ def test_greedy_is_near_exact_and_the_improvement_closes_the_gap() -> None:
 
 
 def test_the_record_of_a_hundred_workloads() -> None:
-    record = json.loads((study.RESULTS / study.NAME).read_text())
+    record = json.loads(RECORD.read_text())
     devices = [one["devices"] for one in record["workloads"]]
     assert len(devices) == 100
     assert max(one["models"] for one in record["workloads"]) == 11

@@ -13,10 +13,11 @@ from perf.candidate import Candidate
 from perf.study import Study
 from perf.traffic import Traffic
 from perf.tune import grid_record, judgement
-from perf.tune.grid import RESULTS, candidates, measure
+from perf.tune.grid import candidates, measure
 from perf.tune.grid_record import Grid, GridError, Point
 from perf.tune.journal import WARM_UP_S
 
+RESULTS = Path("perf/results/grid")
 GRIDS = sorted(path for path in RESULTS.glob("*.closed-*.json") if path.name.count(".") == 2)
 JUDGED = sorted(RESULTS.glob("*.judged.json"))
 # 0.950 (0.767 to 1.084): the machine's other work moved one configuration by 32 % while it was measured.

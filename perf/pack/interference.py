@@ -23,7 +23,7 @@ from perf.pack.live import Told, measure
 from perf.traffic import Traffic
 from serve.launcher import Settings, launch
 
-RESULTS = Path("perf/results/pack")
+RESULTS = Path("perf/results/local/pack")
 WARM_UP_S = 2.0
 
 

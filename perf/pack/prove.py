@@ -29,7 +29,7 @@ from perf.pack.workload import Workload
 from perf.traffic import Traffic
 from serve.launcher import Server, Settings, launch
 
-RESULTS = Path("perf/results/pack")
+RESULTS = Path("perf/results/local/pack")
 SCALES = (1.0, 1.3)
 WARM_UP_S = 4.0
 # The traffic's word for the same.

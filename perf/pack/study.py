@@ -24,7 +24,7 @@ from perf.pack.replay import replay
 from perf.pack.validator import violations
 from perf.record import write_json
 
-RESULTS = Path("perf/results/pack")
+RESULTS = Path("perf/results/local/pack")
 NAME = "study.json"
 INSTANCES, TIME_LIMIT_S = 100, 20.0
 MODELS = range(5, 12)

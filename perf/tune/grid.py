@@ -28,7 +28,8 @@ from perf.tune.grid_record import Grid, GridError, Point
 from perf.tune.journal import Bench
 from perf.tune.live import LiveBench
 
-RESULTS = Path("perf/results/grid")
+# Where perf.tune leaves its studies and the service times that they name, which a judgement reads.
+RESULTS = Path("perf/results/local/tune")
 GRID = "grid"
 INCOMPLETE = 3
 # A trial is judged by every target later; until then by one that nothing misses.
@@ -165,7 +166,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, default=2.5, help="of each trial (default 2.5)")
     parser.add_argument("--limit", type=float, default=3600, metavar="S", help="no trial begins after so many seconds")
     parser.add_argument("--judge", type=Path, nargs="*", default=[], metavar="STUDY", help="records of perf.tune")
-    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--results", type=Path, default=RESULTS, help=f"folder of the records (default {RESULTS})")
     return parser
 
 

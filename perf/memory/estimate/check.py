@@ -1,8 +1,8 @@
 """Compare the estimate with onnxruntime's own profile, at the boundary of every node, to the byte.
 
 `python -m perf.memory.estimate.check` checks the networks of the zoo and the models of the repository that are there,
-and writes each to perf/results/memory/estimate; what was checked of the same file, versions and machine is not run
-again, so remove its record after a change of the estimate. Two settings: `basic`, one run in a fresh session per batch
+and writes each to a record; what was checked of the same file, versions and machine is not run again, so remove its
+record after a change of the estimate. Two settings: `basic`, one run in a fresh session per batch
 size, without memory pattern; and `served`, as onnxruntime is by default and in Triton, with all optimisations and
 memory pattern: two runs per batch size, and all sizes in one session, twice.
 """
@@ -31,7 +31,7 @@ from perf.memory.estimate.zoo import ZOO
 from perf.memory.trace.json_text import parsed
 from perf.record import write_json
 
-FOLDER = Path("perf/results/memory/estimate")
+FOLDER = Path("perf/results/local/memory/estimate")
 BATCHES = (1, 2, 4, 8, 16, 32)
 FORMAT = 1
 
@@ -117,11 +117,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = program_parser(program, __doc__, example="text_recognition unet")
     said = "of the zoo or the repository, or NAME=FILE.onnx (default: all that are there)"
     parser.add_argument("models", nargs="*", metavar="MODEL", help=said)
+    parser.add_argument("--results", type=Path, default=FOLDER, help=f"folder of the records (default: {FOLDER})")
     arguments = parser.parse_args(argv)
     # A file of the person's own is named, not where it is.
     named = [f"{label}={Path(given).name}" if given else label for label, _, given in map(_parts, arguments.models)]
     command = ("python", "-m", "perf.memory.estimate.check", *named)
-    return guarded(lambda: _check_all(arguments.models or _default(), command))
+    return guarded(lambda: _check_all(arguments.models or _default(), command, arguments.results))
 
 
 def _parts(name: str) -> tuple[str, str, str]:
@@ -133,12 +134,12 @@ def _default() -> list[str]:
     return [*ZOO, *(name for name, path in files.items() if path.suffix == ".onnx" and path.is_file())]
 
 
-def _check_all(names: Sequence[str], command: Sequence[str]) -> int:
+def _check_all(names: Sequence[str], command: Sequence[str], results: Path) -> int:
     table = Table("model", "setting", "batch sizes", "nodes", "peak, bytes", "held, bytes", "mismatches")
     wrong = 0
     with tempfile.TemporaryDirectory() as folder:
         for name in track(names, description="checking", transient=True):
-            record = _recorded(name.partition("=")[0], _file(name, Path(folder)), command)
+            record = _recorded(results / f"{name.partition('=')[0]}.json", _file(name, Path(folder)), command)
             if "not_estimated" in record:
                 table.add_row(record["model"], "", "", "", "", "", record["not_estimated"].partition(": ")[2])
             for one in record["sessions"]:
@@ -165,9 +166,9 @@ def _file(name: str, folder: Path) -> Path:
     return path
 
 
-def _recorded(name: str, path: Path, command: Sequence[str]) -> Mapping[str, Any]:
+def _recorded(record: Path, path: Path, command: Sequence[str]) -> Mapping[str, Any]:
     """The model's record, from disk where it is of this file, these versions and this machine."""
-    record = FOLDER / f"{name}.json"
+    name = record.name.removesuffix(".json")
     made_of = {
         "format": FORMAT,
         "kind": "estimate",
@@ -191,7 +192,7 @@ def _recorded(name: str, path: Path, command: Sequence[str]) -> Mapping[str, Any
     except Failure as failure:
         # The text begins with the file, which is somewhere on this machine.
         content |= {"sessions": [], "not_estimated": f"{name}: {str(failure).partition(': ')[2]}"}
-    write_json(record.name, content, FOLDER)
+    write_json(record.name, content, record.parent)
     return content
 
 

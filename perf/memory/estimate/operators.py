@@ -27,7 +27,8 @@ from perf.memory.estimate.check import Mismatch, mismatches
 from perf.memory.estimate.measured import measure
 from perf.record import write_json
 
-RECORD = Path("perf/results/memory/kernels/operators.json")
+FOLDER = Path("perf/results/local/memory/kernels")
+NAME = "operators.json"
 # What onnxruntime 1.31 takes; onnx's newest tests are ahead of it.
 OPSET, IR_VERSION = 26, 10
 Array = NDArray[np.generic]
@@ -99,11 +100,13 @@ def checked(outcomes: Sequence[Outcome]) -> list[str]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Check all, write the record, print what is not exact."""
     program = "python -m perf.memory.estimate.operators"
-    program_parser(program, __doc__, example="").parse_args(argv)
-    return guarded(_check_all)
+    parser = program_parser(program, __doc__, example="")
+    parser.add_argument("--results", type=Path, default=FOLDER, help=f"folder of the record (default: {FOLDER})")
+    arguments = parser.parse_args(argv)
+    return guarded(lambda: _check_all(arguments.results))
 
 
-def _check_all() -> None:
+def _check_all(results: Path) -> None:
     tests = [*cases(constant=False), *cases(constant=True)]
     outcomes = [check(case) for case in track(tests, description="operators", transient=True)]
     content = {
@@ -116,7 +119,7 @@ def _check_all() -> None:
         "exact": dict(Counter(one.operator for one in outcomes if one.verdict == "exact")),
         "not_exact": [_line(one) for one in outcomes if one.verdict != "exact"],
     }
-    write_json(RECORD.name, content, RECORD.parent)
+    path = write_json(NAME, content, results)
     table = Table("operator", "exact", "mismatch", "unknown shapes", "not run")
     kinds = ("exact", "mismatch", "unknown shapes", "not run")
     for operator in sorted({one.operator for one in outcomes}):
@@ -124,7 +127,7 @@ def _check_all() -> None:
         if counts["mismatch"] or not counts["exact"]:
             table.add_row(operator, *(str(counts[kind]) for kind in kinds))
     terminal().print(table)
-    terminal().print(f"{len(checked(outcomes))} operators exact in every test that could be compared: {RECORD}")
+    terminal().print(f"{len(checked(outcomes))} operators exact in every test that could be compared: {path}")
 
 
 def _line(one: Outcome) -> str:
