@@ -6,10 +6,11 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
-from export.repository import config_file, model_folder, read_config
+from export.repository import config_file, model_folder, read_config, variants
 from export.terminal import Failure
 from perf.candidate import THREADS, Candidate
 from perf.tune import tuned_file
+from perf.tune.former import keep
 from perf.tune.tuned_file import Why, WriteError
 from serve.doctor.document import Document
 
@@ -37,6 +38,9 @@ parameters [
 ]
 instance_group [ { kind: KIND_CPU count: 1 } ]  # one
 """
+
+
+MEASURED = "p99 40.74 ms at 926.5 rows/s under closed:32"
 
 
 def written(text: str, candidate: Candidate) -> str:
@@ -112,6 +116,35 @@ def test_only_a_file_of_its_own_is_overwritten(tmp_path: Path) -> None:
     assert "max_batch_size: 12" in path.read_text()
     tuned_file.write(tmp_path, written(TEXT, candidate), force=True)
     assert tuned_file.is_ours(path.read_text())
+
+
+def test_what_is_replaced_is_said_and_kept(tmp_path: Path) -> None:
+    model, records = tmp_path / "repository" / "m", tmp_path / "records"
+    path = model / "configs" / "tuned.pbtxt"
+    why = Why(
+        headline=f"Measured: {MEASURED}. Now it is limited by compute: {'the instances are full ' * 9}.", reasons={}
+    )
+    before = Document(path=Path("m/config.pbtxt"), text=TEXT)
+    texts = [tuned_file.tuned(before, Candidate(max_batch_size=size), why, COMMAND) for size in (8, 16)]
+    assert keep(path, texts[0], records) is None
+    tuned_file.write(model, texts[0], force=False)
+    # The same lines of another command are the same configuration.
+    assert keep(path, tuned_file.headed(tuned_file.body(texts[0]), COMMAND + " --points 9"), records) is None
+    assert not records.exists()
+
+    former = keep(path, texts[1], records)
+    assert former is not None
+    assert former.said == f"max 8, 0 ms, 1 instance, 4 threads, {MEASURED}, by {COMMAND}"
+    assert former.kept.read_text() == texts[0]
+    assert former.kept == records / f"m.tuned.{texts[0].splitlines()[1].split()[-1]}.pbtxt"
+    assert variants(model) == ["tuned"]
+
+    path.write_text(texts[0].replace("# rows", "# of mine"))
+    by_hand = keep(path, texts[1], records)
+    assert by_hand is not None
+    assert by_hand.said == "a file that was written or changed by hand"
+    assert by_hand.kept.read_text() == path.read_text()
+    assert len(list(records.iterdir())) == 2
 
 
 def test_a_text_that_is_not_the_choice_is_not_written() -> None:

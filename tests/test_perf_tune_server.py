@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from google.protobuf import text_format
 
 from export.repository import REPOSITORY, config_file, read_config
 from perf.candidate import Candidate
@@ -13,7 +14,7 @@ from perf.study_report.parts import parts
 from perf.trial import TRACE_RATE
 from perf.tune.__main__ import main
 from perf.tune.live import trace_rate
-from perf.tune.tuned_file import is_ours
+from perf.tune.tuned_file import headed, is_ours
 from serve.doctor.__main__ import main as doctor
 
 MODEL = "simulated_accelerator"
@@ -70,9 +71,16 @@ def test_a_model_is_tuned_from_the_command_line(
     assert main([*command, "--points", "6"]) == 2
     assert "--points 6 and --seconds 32: too little for a comparison" in capsys.readouterr().err
 
-    # The same command again measures nothing: the record has it all.
+    # The same command again measures nothing: the record has it all. It says what it takes the place of.
+    assert "in place of: " not in said
+    other = headed(text_format.MessageToString(Candidate(max_batch_size=3).apply(read_config(path))), "another command")
+    path.write_text(other)
     assert main(command) == 0
-    assert ", 0 of them now" in capsys.readouterr().out
+    again = " ".join(capsys.readouterr().out.split())
+    assert ", 0 of them now" in again
+    assert "in place of: max 3, 0 ms, 1 instance, by another command; kept as " in again
+    assert [one.read_text() for one in tmp_path.glob(f"{MODEL}.tuned.*.pbtxt")] == [other]
+    assert path.read_text() == study.after_pbtxt
     assert len(Study.read(next(tmp_path.glob(f"{MODEL}.closed-4.*.json"))).trials) == len(study.trials)
 
 

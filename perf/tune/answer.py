@@ -61,6 +61,8 @@ def verdict(tuning: Tuning) -> Iterator[str]:
         yield f"  beware: the machine had other work, a load average up to {busiest:.1f} on {study.machine.cores} cores"
     if tuning.written is not None:
         yield f"  written: {_near(tuning.written)}; a server loads it as it is, and the doctor finds nothing new"
+    if tuning.former is not None:
+        yield f"  in place of: {tuning.former.said}; kept as {_near(tuning.former.kept)}"
 
 
 def _refusal(tuning: Tuning, asked: str) -> Iterator[str]:

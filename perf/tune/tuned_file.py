@@ -67,18 +67,13 @@ def tuned(before: Document, candidate: Candidate, why: Why, command: str, *, sil
 
 def headed(below: str, command: str) -> str:
     """A text with the header by which it is known as written here, and not changed since."""
-    return f"{MARK}{command}\n{DIGEST}{_digest(below)}\n{below}"
+    return f"{MARK}{command}\n{DIGEST}{digest(below)}\n{below}"
 
 
 def is_ours(text: str) -> bool:
     """Whether a file is as it was written here: with its header, and nothing changed below it since."""
-    head = text.split("\n", 2)
-    return (
-        len(head) == 3
-        and head[0].startswith(MARK)
-        and head[1].startswith(DIGEST)
-        and head[1].removeprefix(DIGEST).strip() == _digest(head[2])
-    )
+    below = body(text)
+    return below != text and text.split("\n", 2)[1].removeprefix(DIGEST).strip() == digest(below)
 
 
 def write(folder: Path, text: str, *, force: bool, name: str = NAME) -> Path:
@@ -93,7 +88,7 @@ def refuse_foreign(path: Path, *, force: bool) -> None:
     document = Document.read(path)
     if document.exists and not force and not is_ours(document.text):
         raise WriteError(
-            f"{path}: was written or changed by hand, so it is not overwritten. Move it, or say --force to lose it."
+            f"{path}: was written or changed by hand, so it is not overwritten. Move it, or say --force to replace it."
         )
 
 
@@ -156,7 +151,14 @@ def _comparable(config: ModelConfig) -> ModelConfig:
     return plain
 
 
-def _digest(text: str) -> str:
+def body(text: str) -> str:
+    """What a file says below the header; all of it where it has none."""
+    head = text.split("\n", 2)
+    return head[2] if len(head) == 3 and head[0].startswith(MARK) and head[1].startswith(DIGEST) else text
+
+
+def digest(text: str) -> str:
+    """Twelve digits that tell one text from another."""
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 

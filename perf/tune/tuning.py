@@ -21,6 +21,7 @@ from perf.study import Sla, Study
 from perf.traffic import Traffic
 from perf.tune import tuned_file
 from perf.tune.budget import Budget
+from perf.tune.former import Former, keep
 from perf.tune.goal import Goal
 from perf.tune.journal import Journal
 from perf.tune.limits import limit
@@ -77,7 +78,10 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True)
 class Tuning:
-    """What came of it: the study, the search's outcome and how it can be gone on with; `written` is tuned.pbtxt."""
+    """What came of it: the study, the search's outcome and how it can be gone on with.
+
+    `written` is tuned.pbtxt, `former` the one whose place it took.
+    """
 
     question: Question
     study: Study
@@ -90,6 +94,7 @@ class Tuning:
     live_s: float
     wall_s: float
     written: Path | None
+    former: Former | None
 
 
 def tune(question: Question, told: Told) -> Tuning:
@@ -128,7 +133,7 @@ def tune(question: Question, told: Told) -> Tuning:
         journal = Journal(planned, question.record, bench, told)
         search = Search(candidates=candidates, screen=screen, journal=journal, budget=budget, told=told)
         outcome = search.run()
-    written = _conclude(question, before, config, screen, outcome, journal, told)
+    written, former = _conclude(question, before, config, screen, outcome, journal, told)
     return Tuning(
         question=question,
         study=journal.finish(),
@@ -141,6 +146,7 @@ def tune(question: Question, told: Told) -> Tuning:
         live_s=journal.live_s,
         wall_s=time.monotonic() - began,
         written=written,
+        former=former,
     )
 
 
@@ -255,12 +261,12 @@ def _conclude(
     outcome: Outcome,
     journal: Journal,
     told: Told,
-) -> Path | None:
-    """Write and check configs/tuned.pbtxt, and put the end into the study."""
+) -> tuple[Path | None, Former | None]:
+    """Write and check configs/tuned.pbtxt, keep the one that was there, and put the end into the study."""
     if outcome.chosen is None:
         closest = outcome.closest
         journal.change(chosen=None, limit=limit(closest.trials) if closest else "", after_pbtxt="")
-        return None
+        return None, None
     chosen = outcome.chosen
     held_back = limit(chosen.trials)
     now = f"p99 {chosen.p99_ms:.4g} ms at {chosen.throughput_rows_per_s:.4g} rows/s under {chosen.trials[0].load}"
@@ -278,7 +284,8 @@ def _conclude(
     if news:
         listed = "; ".join(f"{one.code} {one.message}" for one in news)
         raise Failure(f"the doctor finds in the tuned configuration, which was therefore not written: {listed}")
+    former = keep(question.folder / "configs" / f"{NAME}.pbtxt", text, question.results)
     path = tuned_file.write(question.folder, text, force=question.force)
     tuned_file.load(question.model, question.repository, told)
     journal.change(chosen=chosen.candidate, limit=held_back, after_pbtxt=text)
-    return path
+    return path, former
