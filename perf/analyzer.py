@@ -2,8 +2,10 @@
 
 - When its windows do not agree within its own limit it prints no number at all. It is therefore told to accept any
   spread, and the spread is judged here from the windows, so that an unstable point is marked and not lost.
-- Its request-rate mode takes latency from the real send (coordinated omission), `--request-count` divides by whole
-  polling seconds and its asynchronous mode has no cap on requests in flight: none of the three is offered.
+- Its request-rate mode takes latency from the real send (coordinated omission) and has no cap on requests in flight.
+  So it is offered only where its lightness matters more: for Poisson arrivals that the server can carry, each thread
+  with so few of them that it has its answer before the next is due. `--request-count` divides by whole polling seconds
+  and is not offered.
 """
 
 import csv
@@ -33,6 +35,8 @@ ATTEMPTS = 3
 # A window must hold this many latencies.
 LEAST_LATENCIES = 4
 SAMPLES = 16
+# At 1000 requests a second each has one in 64 ms.
+POISSON_THREADS = 64
 NEEDED = ["libb64.so.0d", "libcudart.so.12"]
 
 PASS = re.compile(r"Pass \[\d+\] throughput: ([\d.]+) infer/sec\. (?:\w+ latency|Avg latency): (\d+) usec")
@@ -56,16 +60,23 @@ class Target:
 
 
 def measure(
-    target: Target, load: Load, *, window_ms: int, rows: Sequence[Arrays] | None = None
+    target: Target,
+    load: Load,
+    *,
+    window_ms: int,
+    rows: Sequence[Arrays] | None = None,
+    poisson_per_s: float | None = None,
 ) -> tuple[Measured, tuple[str, ...]]:
     """Run one closed-loop point of three windows; the measurement and the command without this run's paths.
+
+    With `poisson_per_s` so many requests a second are sent instead, whatever `load.concurrency` says.
 
     A window hardly longer than a request gives several times the true throughput, or nothing at all: perf_analyzer is
     then run again with longer ones, twice at most. `rows`, each of its own shape, are sent in turn instead of what
     `load.data` says.
     """
     for _ in range(ATTEMPTS):
-        measured, command, said = _run(target, load, window_ms, rows)
+        measured, command, said = _run(target, load, window_ms, rows, poisson_per_s)
         latency_ms = max((window.latency_us / 1e3 for window in measured.windows), default=0.0) if measured else 0.0
         if measured is not None and len(measured.windows) >= WINDOWS and window_ms >= LEAST_LATENCIES * latency_ms:
             return measured, command
@@ -76,11 +87,11 @@ def measure(
 
 
 def _run(
-    target: Target, load: Load, window_ms: int, rows: Sequence[Arrays] | None
+    target: Target, load: Load, window_ms: int, rows: Sequence[Arrays] | None, poisson_per_s: float | None
 ) -> tuple[Measured | None, tuple[str, ...], str]:
     with tempfile.TemporaryDirectory(prefix="triton-batching-") as folder:
         table = Path(folder) / "point.csv"
-        arguments = _arguments(target, load, Path(folder), window_ms, rows)
+        arguments = [*_arguments(target, load, Path(folder), window_ms, rows), *_pace(load, poisson_per_s)]
         limit_s = 60 + WINDOWS * 10 * window_ms / 1e3
         try:
             answer = subprocess.run(
@@ -184,10 +195,17 @@ def _arguments(target: Target, load: Load, folder: Path, window_ms: int, rows: S
     return [
         *arguments,
         *("--input-data", data),
-        *("--concurrency-range", f"{load.concurrency}:{load.concurrency}:1"),
         f"--percentile={load.percentile}",
         *("-p", str(window_ms), "-s", str(ANY_SPREAD_PERCENT), "-v", "--verbose-csv"),
     ]
+
+
+def _pace(load: Load, poisson_per_s: float | None) -> list[str]:
+    if poisson_per_s is None:
+        return ["--concurrency-range", f"{load.concurrency}:{load.concurrency}:1"]
+    rate = f"{poisson_per_s:g}:{poisson_per_s:g}:1"
+    threads = ["--sync", "--max-threads", str(POISSON_THREADS)]
+    return ["--request-rate-range", rate, "--request-distribution", "poisson", *threads]
 
 
 def _output_bytes(target: Target, load: Load) -> int:

@@ -12,13 +12,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from clients.counters import Counters
-from perf.analyzer import Target, measure
+from perf.analyzer import AnalyzerError, Target, measure
 from perf.record import Load, Measured
 
 # How often the server's counters are read: where an execution takes longer than half of this, most readings see one
 # at a time, so its very duration; a reading costs 1 ms, so 2 % of a core.
 POLL_S = 0.05
 WINDOW_MS = 330
+# Of requests that come rarely.
+LONGEST_MS = 5000
 # A window in latencies of the level before.
 MARGIN = 6.0
 # The steps of the ramp grow by about this factor.
@@ -40,11 +42,26 @@ class Level:
         """Executions under way on the mean."""
         return self.counted.busy_ns / 1e9 / self.seconds if self.seconds else 0.0
 
+    def gap_us(self, instances: int) -> float:
+        """Mean microseconds in which an instance executes nothing, over the executions."""
+        return (self.seconds * 1e6 * instances - self.counted.busy_ns / 1e3) / max(1, self.counted.executions)
+
     @property
     def outside_us(self) -> float:
         """Mean time of a request outside the server's counters: the client's sending, both ways, and its receiving."""
         parts = (self.measured.client_send_us, self.measured.network_us, self.measured.client_receive_us)
         return sum(part or 0.0 for part in parts)
+
+    @property
+    def answered_us(self) -> float:
+        """Mean time of a request but for queue and computing: its way, and the answers that leave before its own.
+
+        Not from perf_analyzer's parts: Triton charges each request the leaving of all answers of its batch, and what is
+        then too much comes off the network.
+        """
+        counted, mean_us = self.counted, self.measured.mean_us
+        inside_ns = counted.queue_ns + counted.compute_input_ns + counted.compute_infer_ns
+        return self.outside_us if mean_us is None else max(0.0, mean_us - counted.per_request_us(inside_ns))
 
     @property
     def turnaround_us(self) -> float:
@@ -101,6 +118,19 @@ def levels(max_batch_size: int, instances: int) -> list[int]:
         value = min(most, max(value + 1, value * max(GROWTH, most ** (1 / LEVELS))))
         found.append(round(value))
     return found
+
+
+def rarely(target: Target, per_s: float) -> list[Counters]:
+    """What each reading counted of few requests, with long pauses between them (Poisson arrivals).
+
+    Nothing where they are so rare that perf_analyzer's windows stay empty.
+    """
+    watch = Watch()
+    window_ms = max(3 * WINDOW_MS, min(LONGEST_MS, round(5e3 / per_s)))
+    with _watching(target, watch), contextlib.suppress(AnalyzerError):
+        measure(target, Load(concurrency=1), window_ms=window_ms, poisson_per_s=per_s)
+    news = [after - before for before, after in itertools.pairwise(watch.readings)]
+    return [new for new in news if new.executions]
 
 
 def climb(

@@ -8,9 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 # A size counted less often than this leans on its neighbours, the more the rarer it is.
 FEW = 20
+
+
+Values = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,22 +43,30 @@ class Line:
 
 
 def fit(sizes: Sequence[Size]) -> Line:
-    """Weighted least squares, each size with the number of its executions.
+    """`line` through the means of the sizes, each with the number of its executions."""
+    return line(
+        np.array([one.rows for one in sizes], dtype=np.float64),
+        np.array([one.mean_us for one in sizes]),
+        np.array([one.executions for one in sizes], dtype=np.float64),
+    )
+
+
+def line(rows: Values, times: Values, weights: Values) -> Line:
+    """Weighted least squares of microseconds on rows.
 
     The standard errors are those of the estimate from the scatter about the line (chi-square scaled to 1), which
     includes steps of the curve; with one size the line is flat, and with two the errors are unknown, written as 0.
     """
-    rows = np.array([one.rows for one in sizes], dtype=np.float64)
-    times = np.array([one.mean_us for one in sizes])
-    weights = np.array([one.executions for one in sizes], dtype=np.float64)
-    if len(sizes) == 1:
-        return Line(fixed_us=float(times[0]), row_us=0.0, fixed_error_us=0.0, row_error_us=0.0, r2=1.0)
+    if np.ptp(rows) == 0:
+        return Line(
+            fixed_us=float(np.average(times, weights=weights)), row_us=0.0, fixed_error_us=0.0, row_error_us=0.0, r2=1.0
+        )
     design = np.stack([np.ones_like(rows), rows], axis=1)
     normal = np.linalg.inv(design.T @ (design * weights[:, None]))
     fixed, row = normal @ (design.T @ (weights * times))
     left = weights * (times - fixed - row * rows) ** 2
     total = float(np.sum(weights * (times - np.average(times, weights=weights)) ** 2))
-    scale = float(np.sum(left)) / max(1, len(sizes) - 2)
+    scale = float(np.sum(left)) / max(1, len(rows) - 2)
     errors = np.sqrt(np.diag(normal) * scale)
     return Line(
         fixed_us=float(fixed),

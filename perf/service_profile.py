@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,43 +14,46 @@ from export.terminal import Mistake
 from perf import record, record_kind
 from perf.ramp import Level, before
 from perf.record import RecordError
-from perf.service_curve import Line, Size, fit, smoothed
+from perf.service_burden import Burden, burden
+from perf.service_curve import Line, Size, fit, line, smoothed
 
 FORMAT = 1
 KIND = "service_times"
 # Answers that leave before a request's own, on the mean: a level with fewer is one of lone requests.
-TOGETHER = 0.5
+TOGETHER = 0.25
+# As traced on two models, requests come back about this much as far apart as their mean latency grows: 125 to 170 us
+# of 180, 110 to 170 of 175. What is more, they wait together.
+APART = 2 / 3
+# After a pause an execution is cold if it takes longer by this share at least.
+COLD = 0.05
 # Shares at which the noise is kept; between them it is on straight lines.
 SHARES = (0.0, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
-    """A request's way outside the server, in microseconds, both directions and the client's own part.
+    """A request's way from and to its execution, in microseconds: both directions, and the client's own part.
 
-    `lone_us` is that of a request that ran alone, `first_us` of the first that comes back of several that ran together;
-    each further one is `each_us` behind, since server and client handle them one by one. `turnaround_us` lies between
-    an answer and the same client's next request.
+    It begins when the execution has computed, since answers then leave one by one, and has the way to the queue in it.
+    `lone_us` is that of a request that ran alone, or of the first that comes back of several that ran together; each
+    further one is `each_us` behind, since server and client handle them one by one. `turnaround_us` lies between an
+    answer and the same client's next request.
     """
 
     lone_us: float
-    first_us: float
     each_us: float
     turnaround_us: float
 
     def mean_us(self, batches: Mapping[int, int]) -> float:
         """Mean over the requests, of one row each, of executions of these sizes and counts."""
         total = sum(
-            count * (self.lone_us if rows == 1 else rows * self.first_us + self.each_us * rows * (rows - 1) / 2)
-            for rows, count in batches.items()
+            count * (rows * self.lone_us + self.each_us * rows * (rows - 1) / 2) for rows, count in batches.items()
         )
         return total / max(1, sum(rows * count for rows, count in batches.items()))
 
     def longer(self, more_us: float) -> "Way":
-        """The same with so much more for each request; no part is less than 0."""
-        return dataclasses.replace(
-            self, lone_us=max(0.0, self.lone_us + more_us), first_us=max(0.0, self.first_us + more_us)
-        )
+        """The same with so much more for each request, and none less than 0."""
+        return dataclasses.replace(self, lone_us=max(0.0, self.lone_us + more_us))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +63,8 @@ class ServiceTimes:
     `sizes` counts the levels in which every instance could be at work (concurrency >= instances), so its times hold the
     contention of all instances; `alone` is the mean time in microseconds of one row with nothing else running.
     `noise` are quantiles, at `SHARES`, of an execution's time over the mean of its size, from `noise_count` readings
-    that saw so few executions that single ones can be told. `levels` is the ramp itself.
+    that saw so few executions that single ones can be told. `levels` is the ramp itself, `rare_us` is the
+    median time of one row until computed when requests come rarely (None in records of before it was measured).
     `gpu_busy_percent` and `gpu_memory_mib` are means over the ramp, None without a GPU.
     """
 
@@ -80,6 +84,7 @@ class ServiceTimes:
     noise: tuple[float, ...]
     noise_count: int
     levels: tuple[Level, ...]
+    rare_us: float | None = None
     gpu_busy_percent: float | None = None
     gpu_memory_mib: float | None = None
 
@@ -94,11 +99,44 @@ class ServiceTimes:
         return smoothed(self.sizes, self.max_batch_size)
 
     @property
-    def gap_us(self) -> float:
-        """Mean time at saturation in which an instance is between two executions, from the busiest level."""
-        level = self.levels[-1]
-        wall_us = level.seconds * 1e6 * self.instances
-        return max(0.0, (wall_us - level.counted.busy_ns / 1e3) / max(1, level.counted.executions))
+    def computed_alone_us(self) -> float:
+        """Microseconds of one row until it has computed, with nothing else running."""
+        counted = self.levels[0].counted
+        return self.alone_us * counted.computing_ns(1) / counted.execution_ns(1)
+
+    @property
+    def cold_us(self) -> float:
+        """Microseconds that an execution takes longer after a long pause: its weights are no longer in the caches."""
+        if self.rare_us is None:
+            return 0.0
+        longer = self.rare_us - self.computed_alone_us
+        return longer if longer > COLD * self.computed_alone_us else 0.0
+
+    @property
+    def gap(self) -> Line:
+        """Microseconds that an instance needs from its last answer to the next batch, by rows of an execution.
+
+        A line over the levels in which requests wait, so that an instance has nothing else to wait for; where the
+        edges of windows make it fall, the mean.
+        """
+        waited = [level for level in self.levels if level.concurrency > 2 * self.instances and level.counted.executions]
+        seen = waited or self.levels[-1:]
+        counts = np.array([level.counted.executions for level in seen], dtype=np.float64)
+        between = np.array([level.gap_us(self.instances) for level in seen])
+        found = line(np.array([level.counted.rows_per_execution for level in seen]), between, counts)
+        mean_us = float(np.average(between, weights=counts))
+        return found if found.row_us >= 0 else dataclasses.replace(found, fixed_us=mean_us, row_us=0.0)
+
+    @property
+    def output(self) -> Line:
+        """Microseconds from when an execution has computed to its last answer, by rows: they leave one by one."""
+        counted = sum((level.counted for level in self.levels[1:]), self.levels[0].counted)
+        return fit(
+            [
+                Size(rows=rows, executions=n, mean_us=counted.batches_output_ns.get(rows, 0) / n / 1e3, error_us=0.0)
+                for rows, n in counted.batches.items()
+            ]
+        )
 
     @property
     def dispatch_us(self) -> float:
@@ -108,36 +146,28 @@ class ServiceTimes:
 
     @property
     def way(self) -> Way:
-        """What the ramp says of a request's way outside the server.
+        """What the ramp says of a request's way to and from its execution.
 
         A lone request's is the lowest level's, and so is the turnaround, since in the others what Little's law leaves
-        is within the error that a window's edges make. Of those that ran together it is a line over the levels.
+        is within the error that a window's edges make. From there the mean over a level grows with the answers before
+        a request's own; a level weighs 1 / (mean latency)^2, since its error is a share of that.
         """
         lowest = self.levels[0]
-        # Of a level whose requests mostly ran alone the line learns nothing.
-        levels = [level for level in self.levels if before(level.counted) >= TOGETHER]
+        levels = [level for level in self.levels if before(level.counted) >= TOGETHER and level.measured.mean_us]
         behind = np.array([before(level.counted) for level in levels])
-        outside = np.array([level.outside_us for level in levels])
-        first, each = lowest.outside_us, 0.0
-        if len(levels) > 1:
-            each, first = (float(value) for value in np.polyfit(behind, outside, 1))
-            if each < 0:
-                first, each = float(np.mean(outside)), 0.0
-            elif first < lowest.outside_us:  # that of a batch is not nearer than a lone one
-                first = lowest.outside_us
-                each = max(0.0, float(behind @ (outside - first) / (behind @ behind)))
-        return Way(lone_us=lowest.outside_us, first_us=first, each_us=each, turnaround_us=lowest.turnaround_us)
+        longer = np.array([level.answered_us for level in levels]) - lowest.answered_us
+        weights = np.array([(level.measured.mean_us or np.inf) ** -2 for level in levels])
+        slope = float(np.sum(weights * behind * longer) / np.sum(weights * behind**2)) if levels else 0.0
+        return Way(
+            lone_us=lowest.answered_us,
+            each_us=APART * max(0.0, slope),
+            turnaround_us=lowest.turnaround_us,
+        )
 
-    def outside_us(self, in_flight: float) -> float:
-        """Mean microseconds of a request outside the server's counters with so many in flight: network and client."""
-        return self._by_level([level.outside_us for level in self.levels], in_flight)
-
-    def turnaround_us(self, in_flight: float) -> float:
-        """Mean microseconds from an answer to the same client's next request with so many in flight."""
-        return self._by_level([level.turnaround_us for level in self.levels], in_flight)
-
-    def _by_level(self, values: Sequence[float], in_flight: float) -> float:
-        return float(np.interp(in_flight, [level.concurrency for level in self.levels], values))
+    @property
+    def burden(self) -> Burden:
+        """What a request that arrives takes from the executions under way, and their times without it."""
+        return burden(self.levels, self.instances, self.max_batch_size)
 
     @property
     def file_name(self) -> str:
@@ -147,7 +177,7 @@ class ServiceTimes:
 
     def same(self, other: "ServiceTimes") -> bool:
         """Whether this was measured on what `other` is planned for: files, machine, versions, instances, threads."""
-        measured = {"started_at", "command", "sizes", "alone_us", "noise", "noise_count", "levels"}
+        measured = {"started_at", "command", "sizes", "alone_us", "noise", "noise_count", "levels", "rare_us"}
         measured |= {"gpu_busy_percent", "gpu_memory_mib"}
         names = [one.name for one in dataclasses.fields(self) if one.name not in measured]
         return all(getattr(self, name) == getattr(other, name) for name in names)

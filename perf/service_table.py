@@ -35,9 +35,15 @@ def show(ramp: ServiceTimes, console: Console) -> None:
         f"({line.row_us / 1e3:.4f} +- {line.row_error_us / 1e3:.4f}) ms x b, R2 {line.r2:.3f}",
         markup=False,
     )
+    gap, most, way = ramp.gap, ramp.max_batch_size, ramp.way
     console.print(
-        f"between executions {ramp.gap_us / 1e3:.3f} ms, dispatch {ramp.dispatch_us / 1e3:.3f} ms; a request outside "
-        f"the server {ramp.outside_us(1) / 1e3:.3f} ms; noise 5-95 %: {ramp.noise[2]:.2f} to {ramp.noise[-3]:.2f} "
+        f"between executions {gap.at(1) / 1e3:.3f} ms after one row, {gap.at(most) / 1e3:.3f} ms after {most}, "
+        f"dispatch {ramp.dispatch_us / 1e3:.3f} ms; each arrival makes one {ramp.burden.each_us / 1e3:.3f} ms longer",
+        markup=False,
+    )
+    console.print(
+        f"a request from and to its execution {way.lone_us / 1e3:.3f} ms, each further one of a batch "
+        f"{way.each_us / 1e3:.3f} ms later; noise 5-95 %: {ramp.noise[2]:.2f} to {ramp.noise[-3]:.2f} "
         f"({ramp.noise_count} readings)",
         markup=False,
     )

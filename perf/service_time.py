@@ -28,7 +28,7 @@ from export.terminal import Failure, Mistake, guarded, program_parser, terminal
 from perf import gpu_use
 from perf.analyzer import Target
 from perf.candidate import Candidate
-from perf.ramp import Glimpse, Level, climb, levels
+from perf.ramp import Glimpse, Level, climb, levels, rarely
 from perf.record import RecordError
 from perf.service_curve import Size
 from perf.service_profile import SHARES, Profile, ServiceTimes, load, write
@@ -39,6 +39,9 @@ RESULTS = Path("perf/results/local/service_time")
 # Noise is told from readings of the counters that saw at most so many executions of a size that was counted so often,
 # if there are so many such readings; a scaled ratio is not taken below this, which no execution is.
 FEW_SEEN, LEAST_SEEN, LEAST_READINGS, LEAST_RATIO = 2, 5, 50, 0.5
+
+# Of the time of a lone request: what those that come rarely keep an instance busy.
+SPARSE = 0.1
 
 Told = Callable[[str, bool], None]
 """Told what is going on now, and whether one more level is done."""
@@ -142,13 +145,23 @@ def measure(
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     with (
         serving(
-            config.name, candidate.apply(config), repository=repository, progress=lambda text: progress(text, False)
+            config.name,
+            candidate.apply(config),
+            repository=repository,
+            trace_rate=0,
+            progress=lambda text: progress(text, False),
         ) as server,
         gpu_use.sampled() as gpu,
     ):
         climb(target(server), [min(2 * planned.max_batch_size, steps[-1])], lambda text, done: None)  # warms up
         ramp, glimpses = climb(target(server), steps, progress)
-    return concluded(dataclasses.replace(planned, started_at=started, levels=tuple(ramp)), glimpses, gpu.mean())
+        found = dataclasses.replace(planned, started_at=started, levels=tuple(ramp))
+        rare = rarely(target(server), SPARSE * 1e6 / _alone_us(found))
+    lone_us = [one.computing_ns(1) / one.batches[1] / 1e3 for one in rare if one.batches.get(1)]
+    if len(lone_us) >= LEAST_SEEN:
+        # The median: of few executions, a single slow moment of the machine must not make them all cold.
+        found = dataclasses.replace(found, rare_us=float(np.median(lone_us)))
+    return concluded(found, glimpses, gpu.mean())
 
 
 def target(server: Running) -> Target:

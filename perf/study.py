@@ -35,7 +35,8 @@ class Prediction:
 
     `percentiles_ms` holds 50, 90, 95 and 99; `late` is the share of requests over the SLA; `sizes` maps rows of an
     execution to how many there were; `queue_share` is queue time over latency; `busy` the instances' mean utilisation;
-    `queue_ms` the mean queue time of the requests within one percentile of each of `percentiles_ms`.
+    `queue_ms` the mean queue time of the requests within one percentile of each of `percentiles_ms`; `computing_ms`
+    maps rows to the mean time of such an execution until it has computed (empty in records of before it was kept).
     """
 
     candidate: Candidate
@@ -48,6 +49,13 @@ class Prediction:
     busy: float
     sizes: Mapping[int, int]
     queue_ms: Mapping[int, float] = field(default_factory=dict)
+    computing_ms: Mapping[int, float] = field(default_factory=dict)
+
+    def longer(self, counted: Counters) -> float:
+        """Time until computed of the executions that were counted, over what was predicted of their sizes."""
+        known = [rows for rows in counted.batches if rows in self.computing_ms]
+        predicted_ns = sum(counted.batches[rows] * self.computing_ms[rows] * 1e6 for rows in known)
+        return sum(map(counted.computing_ns, known)) / predicted_ns if predicted_ns else 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,6 +214,7 @@ def _prediction(content: dict[str, Any]) -> Prediction:
             "percentiles_ms": {int(percent): _read(ms) for percent, ms in content["percentiles_ms"].items()},
             "sizes": {int(size): count for size, count in content["sizes"].items()},
             "queue_ms": {int(percent): ms for percent, ms in content.get("queue_ms", {}).items()},
+            "computing_ms": {int(rows): ms for rows, ms in content.get("computing_ms", {}).items()},
         }
     )
 

@@ -29,7 +29,7 @@ class Traffic:
     """One load: `clients` for a closed loop, `rate_per_s` requests per second and `cv2` for an open one.
 
     Every request has `rows` rows. Where `shapes` has any, requests take them in turn: each input's shape without the
-    batch axis. `due_s` are the times of an open loop, in seconds, where they are known already.
+    batch axis.
     """
 
     pattern: str
@@ -39,7 +39,6 @@ class Traffic:
     cv2: float = 1.0
     trace: Path | None = None
     rows: int = 1
-    due_s: tuple[float, ...] = ()
     shapes: tuple[Mapping[str, tuple[int, ...]], ...] = ()
 
     @classmethod
@@ -109,9 +108,7 @@ class Traffic:
 
     def arrivals(self, requests: int, seed: int) -> Iterator[Request]:
         """So many requests of an open loop, in order of time."""
-        if self.due_s:
-            times = np.array(self.due_s[:requests])
-        elif self.trace is not None:
+        if self.trace is not None:
             times = read_trace(self.trace)[:requests]
         elif self.pattern == "ramp":
             counts = np.cumsum(np.random.default_rng(seed).exponential(size=requests))

@@ -95,8 +95,11 @@ class Counters:
 
     def execution_ns(self, rows: int) -> int:
         """Time of all executions of so many rows together, from their start to their last answer."""
-        parts = (self.batches_input_ns, self.batches_ns, self.batches_output_ns)
-        return sum(part.get(rows, 0) for part in parts)
+        return self.computing_ns(rows) + self.batches_output_ns.get(rows, 0)
+
+    def computing_ns(self, rows: int) -> int:
+        """The same until their answers begin to leave."""
+        return self.batches_input_ns.get(rows, 0) + self.batches_ns.get(rows, 0)
 
     @property
     def busy_ns(self) -> int:

@@ -88,7 +88,8 @@ class Modelled:
             sizes=run.sizes,
         )
 
-    def contention(self, trial: Trial) -> float:
+    def contention(self, trial: Trial, *, rows: int) -> float:
+        del rows
         pair, counted = Pair.of(trial.candidate), trial.counted
         expected = sum(count * self.service(pair, rows) for rows, count in counted.batches.items())
         return sum(counted.batches_ns.values()) / 1e3 / expected

@@ -139,6 +139,21 @@ def test_a_real_measurement_agrees_with_the_server(server: Server, load: Load) -
 
 
 @pytest.mark.server
+def test_poisson_arrivals_come_at_their_rate_whatever_is_in_flight(server: Server) -> None:
+    """60 a second for 3 x 0.5 s: 90 requests, and with a standard deviation of 9.5 hardly ever 35 more or fewer."""
+    model = "simulated_accelerator"
+    before = Counters.read(server.grpc_url, model)
+    measured, command = measure(target(server, model), Load(concurrency=1), window_ms=500, poisson_per_s=60)
+    counted = Counters.read(server.grpc_url, model) - before
+    assert "poisson" in command
+    assert measured.requests is not None
+    assert measured.requests <= counted.requests
+    assert measured.requests == pytest.approx(90, abs=35)
+    # With one client every execution would have one row.
+    assert max(counted.batches) > 1
+
+
+@pytest.mark.server
 def test_windows_shorter_than_a_request_are_made_longer(tmp_path: Path) -> None:
     """With windows in which nothing ends perf_analyzer gives up after one and reports several times the truth."""
     folder = tmp_path / "simulated_accelerator"

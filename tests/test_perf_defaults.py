@@ -9,6 +9,7 @@ from perf.memory import __main__ as memory
 from perf.memory import lab, record
 from perf.memory.estimate import check, operators
 from perf.pack import interference, prove, study
+from perf.simulate import check as prediction
 from perf.tune import grid
 from perf.tune.tuning import Question
 
@@ -23,7 +24,7 @@ IGNORED = [
     "folder",
     [
         *(service_time.RESULTS, lab.FOLDER, record.FOLDER, check.FOLDER, operators.FOLDER),
-        *(grid.RESULTS, Question.results, interference.RESULTS, study.RESULTS, prove.RESULTS),
+        *(grid.RESULTS, Question.results, interference.RESULTS, study.RESULTS, prove.RESULTS, prediction.RESULTS),
     ],
     ids=str,
 )

@@ -52,7 +52,7 @@ def test_without_a_slowdown_instances_do_not_disturb_each_other() -> None:
 def test_who_comes_while_an_instance_rests_joins_its_next_batch() -> None:
     """One answer at 10 ms, a rest of 2 ms: who waited since 5 ms starts at 12 ms, with whom came at 11 ms."""
     rules = Rules(max_batch_size=8, preferred=frozenset([8]))
-    outcome = simulate(rules, lambda rows: 10 * MS, requests(0, 5 * MS, 11 * MS, 13 * MS), gap=lambda: 2 * MS)
+    outcome = simulate(rules, lambda rows: 10 * MS, requests(0, 5 * MS, 11 * MS, 13 * MS), gap=lambda rows: 2 * MS)
     assert [([r.number for r in one.requests], one.start) for one in outcome.executions] == [
         ([1], 0),
         ([2, 3], 12 * MS),
@@ -61,10 +61,60 @@ def test_who_comes_while_an_instance_rests_joins_its_next_batch() -> None:
     assert [answer.at for answer in outcome.answers] == [10 * MS, 22 * MS, 22 * MS, 34 * MS]
 
 
+def test_an_instance_rests_as_long_as_its_batch_asks() -> None:
+    """1 ms a row: after the second execution, of two rows, until 24 ms."""
+    rules = Rules(max_batch_size=8, preferred=frozenset([8]))
+    outcome = simulate(rules, lambda rows: 10 * MS, requests(0, 1, 2, 15 * MS), gap=lambda rows: rows * MS)
+    assert [(one.rows, one.start) for one in outcome.executions] == [(1, 0), (2, 11 * MS), (1, 23 * MS)]
+
+
+def test_what_arrives_makes_those_under_way_longer() -> None:
+    """Each arrival costs 1 ms: of the first execution, two; the second begins with both, and the last finds none."""
+    rules = Rules(max_batch_size=8, preferred=frozenset([8]))
+    outcome = simulate(
+        rules, lambda rows: 10 * MS, requests(0, 4 * MS, 11 * MS - 1, 40 * MS), burden=lambda running: 1 * MS
+    )
+    assert [(one.rows, one.start, one.end) for one in outcome.executions] == [
+        (1, 0, 12 * MS),
+        (2, 12 * MS, 22 * MS),
+        (1, 40 * MS, 50 * MS),
+    ]
+
+
+def test_a_burden_is_asked_for_by_how_many_run() -> None:
+    """With one instance at work nothing; with both, 1/4 of an execution from each."""
+    outcome = simulate(
+        ALONE,
+        lambda rows: ONE,
+        requests(Fraction(0), ONE / 2, 3 * ONE / 4),
+        burden=lambda running: Fraction(running - 1, 4),
+    )
+    # The third waits for the first instance to be idle, at 5/4.
+    assert ends(outcome) == {1: 5 * ONE / 4, 2: 7 * ONE / 4, 3: 9 * ONE / 4}
+
+
+def test_an_execution_takes_longer_after_a_pause() -> None:
+    """A tenth of the pause: the first follows one since 0, the second none, the third one of 18 ms."""
+    rules = Rules(max_batch_size=8, preferred=frozenset([8]))
+    outcome = simulate(rules, lambda rows: 10 * MS, requests(10 * MS, 12 * MS, 49 * MS), waking=lambda idle: idle // 10)
+    assert [(one.start, one.end) for one in outcome.executions] == [
+        (10 * MS, 21 * MS),
+        (21 * MS, 31 * MS),
+        (49 * MS, 60.8 * MS),
+    ]
+
+
 def test_an_answer_knows_how_many_requests_ran_with_it() -> None:
     rules = Rules(max_batch_size=8, preferred=frozenset([8]))
     outcome = simulate(rules, lambda rows: 10 * MS, requests(0, 1, 2, 3))
     assert [answer.together for answer in outcome.answers] == [1, 3, 3, 3]
+
+
+def test_an_answer_knows_whether_anything_else_ran_or_waited() -> None:
+    rules = Rules(max_batch_size=1, instances=2)
+    outcome = simulate(rules, lambda rows: 10 * MS, requests(0, 5 * MS, 6 * MS))
+    # The second runs when the first is answered, the third when the second is.
+    assert [answer.quiet for answer in outcome.answers] == [False, False, True]
 
 
 def test_a_batch_that_waited_out_its_delay_is_taken_as_it_is() -> None:

@@ -1,17 +1,14 @@
 """Measuring a model's configurations in a closed loop and with Poisson arrivals, beside ramps of its service times.
 
-The closed loop is perf_analyzer's. The Poisson arrivals are those of clients.fleet, whose latency counts from when a
-request was due; perf_analyzer's request-rate mode counts from when it was sent, which leaves out what a late client
-makes the requests wait (coordinated omission).
+Both loads are perf_analyzer's, which is light: a client in Python would take the cores of a model that runs on them.
+Its Poisson arrivals count from when a request was sent, not from when it was due: little at loads as here.
 """
 
 import datetime
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from clients.counters import Counters
@@ -23,19 +20,16 @@ from perf.record import Load, RecordError
 from perf.service_profile import Profile
 from perf.service_time import Told, profile
 from perf.simulate import points
-from perf.simulate.points import CLOSED, OPEN, Point, file_name, write
-from perf.study import Sla
+from perf.simulate.points import Point, file_name, write
 from perf.sweep import window_ms
 from perf.traffic import Traffic
-from perf.trial import Meter, serving
+from perf.trial import serving
 
-WINDOW_MS = 1000
-OPEN_S = 6.0
-WARM_UP_S = 1.0
+CLOSED_WINDOW_MS = 2000
+# Each of the three windows of an open loop has so many requests, or their number alone would be 5 % off.
+OPEN_REQUESTS, OPEN_WINDOW_MS = 1500, 2000
 # Requests of more clients than this keep two cores busy with themselves.
 MOST_CLIENTS = 16
-# Of the arrivals that the model could just carry: how many show a request's way to the server and back.
-LONE_SHARE = 0.25
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +69,6 @@ class Bench:
         """Measure what is missing; each record is on disk as soon as it is measured."""
         for instances in sorted({kind.instances for kind in KINDS}):
             ramps = self.profile(instances, progress)
-            self._lone(instances, ramps, progress)
             for kind in KINDS:
                 if kind.instances == instances:
                     self._configuration(kind, ramps, progress)
@@ -97,11 +90,10 @@ class Bench:
             threads=Candidate.of(self.config).threads,
         )
 
-    def measured(self, candidate: Candidate, load: str, ramps: Profile, name: str | None = None) -> bool:
-        """Whether the record of this point, or of this `name`, stands: of what `ramps`, which are known to, are of."""
-        path = self.folder / (name or file_name(self.config.name, candidate, load))
+    def measured(self, candidate: Candidate, load: str, ramps: Profile) -> bool:
+        """Whether the record of this point stands: of these ramps, which are known to."""
         try:
-            found = points.load(path)
+            found = points.load(self.folder / file_name(self.config.name, candidate, load))
         except RecordError:
             return False
         return (found.candidate, found.load) == (candidate, load) and found.fits(ramps)
@@ -115,80 +107,32 @@ class Bench:
             with self._serving(candidate, progress) as server:
                 for load in missing:
                     progress(f"{self.config.name}: {candidate}, {load}", False)
-                    one = self._closed if load.startswith("closed") else self._open
-                    write(one(server, candidate, load, ramps), self.folder)
+                    write(self._point(server, candidate, load, ramps), self.folder)
         progress(f"{self.config.name}: {candidate}", True)
 
-    def _lone(self, instances: int, ramps: Profile, progress: Told) -> None:
-        """Few arrivals, to see what the open loop's client adds to a request and takes from the executions."""
-        path = lone_path(self.folder, self.config.name, instances)
-        kind = next(kind for kind in KINDS if kind.instances == instances)
-        candidate = self.candidate(kind)
-        load = f"poisson:{self._rate(candidate, ramps, LONE_SHARE):g}"
-        if not self.measured(candidate, load, ramps, path.name):
-            with self._serving(candidate, progress) as server:
-                progress(f"{self.config.name}: {candidate}, few arrivals", False)
-                point = self._open(server, candidate, load, ramps)
-            write(point, self.folder, path.name)
-        progress(f"{self.config.name}: few arrivals", True)
-
     def _serving(self, candidate: Candidate, progress: Told) -> AbstractContextManager[Running]:
-        return serving(self.config.name, candidate.apply(self.config), progress=lambda text: progress(text, False))
+        config = candidate.apply(self.config)
+        return serving(self.config.name, config, trace_rate=0, progress=lambda text: progress(text, False))
 
     def _rate(self, candidate: Candidate, ramps: Profile, share: float) -> float:
         table = ramps.nearest(candidate.instances, candidate.threads).table_us
         most = max(rows / table[rows] for rows in range(1, candidate.max_batch_size + 1))
         return float(f"{share * candidate.instances * most * 1e6:.2g}")
 
-    def _closed(self, server: Running, candidate: Candidate, load: str, ramps: Profile) -> Point:
-        clients = Traffic.parse(load).clients
-        target = service_time.target(server)
-        warm, _ = analyzer.measure(target, Load(concurrency=clients), window_ms=300)
-        asked = Load(concurrency=clients, window_ms=WINDOW_MS)
+    def _point(self, server: Running, candidate: Candidate, load: str, ramps: Profile) -> Point:
+        traffic, target = Traffic.parse(load), service_time.target(server)
+        rate = traffic.rate_per_s if traffic.open else None
+        asked = Load(concurrency=max(1, traffic.clients), window_ms=CLOSED_WINDOW_MS)
+        warm, _ = analyzer.measure(target, asked, window_ms=300, poisson_per_s=rate)
+        window = window_ms(asked, warm.throughput_rows_per_s)
+        if rate is not None:
+            window = max(OPEN_WINDOW_MS, round(OPEN_REQUESTS / rate * 1e3))
         started, before = _now(), Counters.read(server.url, self.config.name)
-        found, _ = analyzer.measure(target, asked, window_ms=window_ms(asked, warm.throughput_rows_per_s))
+        found, _ = analyzer.measure(target, asked, window_ms=window, poisson_per_s=rate)
         counted = Counters.read(server.url, self.config.name) - before
         percentiles = {50: found.p50_us, 90: found.p90_us, 95: found.p95_us, 99: found.p99_us}
         if found.mean_us is None or found.requests is None or None in percentiles.values():
             raise analyzer.AnalyzerError(f"perf_analyzer printed no summary of '{self.config.name}' under {load}.")
-        return self._point(
-            candidate,
-            load,
-            ramps,
-            client=CLOSED,
-            started_at=started,
-            seconds=len(found.windows) * found.window_ms / 1e3,
-            warm_up_s=0.0,
-            seed=0,
-            requests=found.requests,
-            throughput_rows_per_s=found.throughput_rows_per_s,
-            mean_ms=found.mean_us / 1e3,
-            percentiles_ms={one: (value or 0.0) / 1e3 for one, value in percentiles.items()},
-            counted=counted,
-        )
-
-    def _open(self, server: Running, candidate: Candidate, load: str, ramps: Profile) -> Point:
-        meter = Meter(sla=Sla(latency_ms=1e4), warm_up_s=WARM_UP_S, workers=1)
-        trial = meter.measure(server, candidate, Traffic.parse(load), stage="check", seconds=OPEN_S)
-        latencies = np.array(trial.latencies_us) / 1e3
-        return self._point(
-            candidate,
-            load,
-            ramps,
-            client=OPEN,
-            started_at=trial.started_at,
-            seconds=OPEN_S,
-            warm_up_s=WARM_UP_S,
-            seed=0,
-            requests=trial.requests,
-            throughput_rows_per_s=trial.throughput_rows_per_s,
-            mean_ms=float(np.mean(latencies[np.isfinite(latencies)])),
-            percentiles_ms={one: float(np.percentile(latencies, one, method="higher")) for one in (50, 90, 95, 99)},
-            counted=trial.counted,
-            cores_busy=trial.cores_busy,
-        )
-
-    def _point(self, candidate: Candidate, load: str, ramps: Profile, **found: Any) -> Point:
         return Point(
             model=self.config.name,
             config_name="default",
@@ -198,13 +142,14 @@ class Bench:
             machine=Machine.this(),
             versions=versions(),
             command=self.command,
-            **found,
+            started_at=started,
+            seconds=len(found.windows) * found.window_ms / 1e3,
+            requests=found.requests,
+            throughput_rows_per_s=found.throughput_rows_per_s,
+            mean_ms=found.mean_us / 1e3,
+            percentiles_ms={one: (value or 0.0) / 1e3 for one, value in percentiles.items()},
+            counted=counted,
         )
-
-
-def lone_path(folder: Path, model: str, instances: int) -> Path:
-    """Where the record of few arrivals lies."""
-    return folder / f"{model}.lone.k{instances}.json"
 
 
 def _now() -> str:

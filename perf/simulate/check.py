@@ -14,17 +14,14 @@ from rich.table import Table
 
 from clients.fleet.variant import read
 from export.terminal import Mistake, guarded, program_parser, terminal
-from perf.service_profile import Profile, Way
+from perf.service_profile import Profile
 from perf.service_profile import load as load_ramp
 from perf.service_time import bar, recorded
-from perf.simulate.bench import KINDS, Bench, lone_path
-from perf.simulate.costs import Costs
-from perf.simulate.points import CLOSED, LIMITS, OPEN, Point, holds, measured
-from perf.simulate.points import load as load_point
+from perf.simulate.bench import KINDS, Bench
+from perf.simulate.points import LIMITS, Point, holds, measured
 from perf.study import Prediction
-from perf.traffic import Traffic
 
-RESULTS = Path("perf/results/prediction")
+RESULTS = Path("perf/results/local/prediction")
 MODELS = ("simulated_accelerator", "ranker", "text_recognition")
 
 
@@ -32,8 +29,8 @@ MODELS = ("simulated_accelerator", "ranker", "text_recognition")
 class Compared:
     """A measured point, what was predicted, and by how much that is off.
 
-    `drift` is how much longer its executions took than the ramp's of the same sizes, `own_errors` what is off when it
-    is predicted with its own executions' times: a miss that they do not share comes from the drift alone.
+    `drift` is how much longer its executions took than predicted of the same sizes, `own_errors` what is off when it is
+    predicted with executions as much longer: a miss that they do not share comes from the drift alone.
     """
 
     point: Point
@@ -58,50 +55,15 @@ def compare(folder: Path, models: Sequence[str] = MODELS) -> Iterator[Compared]:
             ramps = Profile(ramps=tuple(load_ramp(folder / name) for name in point.ramps))
             if not point.fits(ramps):
                 continue
-            client = OpenClient()
-            if point.client == OPEN:
-                lone = load_point(lone_path(folder, model, point.candidate.instances))
-                if not lone.fits(ramps):
-                    continue
-                client = OpenClient.of(lone, ramps)
-            stretch = client.stretch(Traffic.parse(point.load).rate_per_s)
-            prediction = point.predicted(config, ramps, way=client.way, stretch=stretch)
+            prediction = point.predicted(config, ramps)
+            longer = prediction.longer(point.counted)
             yield Compared(
                 point=point,
                 prediction=prediction,
                 errors=point.errors(prediction),
-                drift=point.drift(ramps),
-                own_errors=point.errors(point.predicted(config, point.own(ramps), way=client.way)),
+                drift=longer - 1,
+                own_errors=point.errors(point.predicted(config, ramps, stretch=longer)),
             )
-
-
-@dataclass(frozen=True, kw_only=True)
-class OpenClient:
-    """What the open loop's client is otherwise than perf_analyzer: its way, and what it takes from the executions.
-
-    An arrival a second makes executions longer by the share `each`, since its cores are the model's; together they
-    make them at most `most` times as long, when the client, one process, has a core to itself.
-    """
-
-    way: Way | None = None
-    each: float = 0.0
-    most: float = 1.0
-
-    @classmethod
-    def of(cls, lone: Point, ramps: Profile) -> "OpenClient":
-        """As few arrivals showed it."""
-        way = ramps.nearest(lone.candidate.instances, lone.candidate.threads).way
-        way = way.longer(lone.outside_us - way.mean_us(lone.counted.batches))
-        longer = (
-            lone.counted.busy_ns / 1e3 / Costs.of(lone.candidate, ramps).expected_us(lone.counted, lone.seconds) - 1
-        )
-        cores = lone.machine.cores
-        most = cores / (cores - 1) if cores > 1 else 2.0
-        return cls(way=way, each=max(0.0, longer) / Traffic.parse(lone.load).rate_per_s, most=most)
-
-    def stretch(self, per_second: float) -> float:
-        """How much longer executions take with so many arrivals."""
-        return min(self.most, 1 + self.each * per_second)
 
 
 def show(compared: Sequence[Compared], console: Console) -> None:
@@ -131,13 +93,20 @@ def show(compared: Sequence[Compared], console: Console) -> None:
             one.verdict,
         )
     console.print(table)
-    for client in (CLOSED, OPEN):
-        some = [one for one in compared if one.point.client == client]
+    for name, some in by_load(compared).items():
         held, own = sum(holds(one.errors) for one in some), sum(holds(one.own_errors) for one in some)
         console.print(
-            f"{client}: {held} of {len(some)} within the limits, {own} with the times of their own executions",
+            f"{name}: {held} of {len(some)} within the limits, {own} with the speed of their own executions",
             markup=False,
         )
+
+
+def by_load(compared: Sequence[Compared]) -> dict[str, list[Compared]]:
+    """The closed loops and the open ones."""
+    return {
+        "closed loops": [one for one in compared if not one.point.open],
+        "Poisson arrivals": [one for one in compared if one.point.open],
+    }
 
 
 def _pair(predicted: float, measured: float) -> str:
@@ -156,7 +125,7 @@ def main(argv: list[str] | None = None) -> int:
     def run() -> None:
         console = terminal()
         if not arguments.only_compare:
-            with bar(console, len(arguments.models) * (len(KINDS) + 2)) as told:
+            with bar(console, len(arguments.models) * len(KINDS)) as told:
                 for model in arguments.models:
                     Bench(config=read(model, None), folder=arguments.results, command=command).run(told)
         found = list(compare(arguments.results, arguments.models))

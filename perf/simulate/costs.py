@@ -1,31 +1,37 @@
 """What a simulated server of one candidate costs: its executions, what lies between them, and what the client adds."""
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from clients.counters import Counters
 from perf.candidate import Candidate
+from perf.service_curve import fit, smoothed
 from perf.service_profile import SHARES, Profile, ServiceTimes, Way
 from serve.batcher.request import US, Time
 
 DRAWN = 4096
+# Of text_recognition, whose executions take 30 % longer after a pause: after 2 ms most of it.
+COOLING_US = 2000.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """All in microseconds. `alone_us` and `shared_us` map rows to an execution's time with nothing else running, and
-    with all `instances` at work; `dispatch_us` lies before each execution, `tail_us` after its answers; `way` is
-    what lies outside the server, as `ramp` saw it. `notes` say what was not measured but interpolated.
+    """All in microseconds. `alone_us` and `shared_us` map rows to an execution's time until it has computed, with
+    nothing else running, and with all `instances` at work; `dispatch_us` lies before each execution, a gap after it,
+    in which its answers leave; `burden_us` is what an arrival adds to each execution while all are at work, `cold_us`
+    what a long pause adds to the next; `way` is
+    a request's from and to its execution, as `ramp` saw it. `notes` say what was not measured but interpolated.
     """
 
     instances: int
     alone_us: Mapping[int, float]
     shared_us: Mapping[int, float]
     dispatch_us: float
-    tail_us: float
+    burden_us: float
+    cold_us: float
     noise: tuple[float, ...]
     way: Way
     ramp: ServiceTimes
@@ -36,23 +42,22 @@ class Costs:
         """Those of a candidate; an instance count without a ramp of its own is interpolated from the others'."""
         threads = candidate.threads if any(one.threads is not None for one in profile.ramps) else None
         ramp = profile.nearest(candidate.instances, threads)
-        single = profile.nearest(1, threads)
         notes = []
-        alone = dict(single.table_us)
-        if single.instances != 1:
-            # No ramp of one instance: the shape of the curve is the shared one's, its height that of a lone row.
-            alone = {rows: us * single.alone_us / single.table_us[1] for rows, us in single.table_us.items()}
-        shared = dict(ramp.table_us) if candidate.instances > 1 else alone
+        burden = ramp.burden
+        shared = dict(smoothed(burden.sizes, ramp.max_batch_size))
+        # Of its own ramp, since more instances may have fewer cores each; the curve's shape is that of all at work.
+        faster = min(1.0, ramp.computed_alone_us / shared[1]) if ramp.instances > 1 else 1.0
+        alone = {rows: us * faster for rows, us in shared.items()}
         if ramp.instances != candidate.instances:
             factor = contention(profile, threads, candidate.instances) / contention(profile, threads, ramp.instances)
-            shared = {rows: us * factor for rows, us in ramp.table_us.items()}
+            shared = {rows: us * factor for rows, us in shared.items()}
             notes.append(
                 f"{candidate.instances} instances were not profiled: contention {factor:.2f} x that of {ramp.instances}"
             )
         if candidate.max_batch_size > ramp.max_batch_size:
             notes.append(f"batches over {ramp.max_batch_size} rows were not profiled: the fit goes on")
             for table in (alone, shared):
-                last, row_us = table[ramp.max_batch_size], ramp.line.row_us
+                last, row_us = table[ramp.max_batch_size], fit(burden.sizes).row_us
                 for rows in range(ramp.max_batch_size + 1, candidate.max_batch_size + 1):
                     table[rows] = last + row_us * (rows - ramp.max_batch_size)
         return cls(
@@ -60,7 +65,8 @@ class Costs:
             alone_us=alone,
             shared_us=shared,
             dispatch_us=ramp.dispatch_us,
-            tail_us=max(0.0, ramp.gap_us - ramp.dispatch_us),
+            burden_us=burden.each_us,
+            cold_us=ramp.cold_us,
             noise=_of_mean_1(ramp.noise),
             way=ramp.way,
             ramp=ramp,
@@ -73,6 +79,8 @@ class Costs:
             self,
             alone_us={rows: us * factor for rows, us in self.alone_us.items()},
             shared_us={rows: us * factor for rows, us in self.shared_us.items()},
+            burden_us=self.burden_us * factor,
+            cold_us=self.cold_us * factor,
         )
 
     def service(self, seed: Sequence[int]) -> Callable[[int], Time]:
@@ -86,14 +94,30 @@ class Costs:
 
         return service
 
-    def gap(self, seed: Sequence[int]) -> Callable[[], Time] | None:
-        """Nanoseconds that an instance needs after each execution; None where it needs none."""
-        if self.tail_us <= 0:
-            return None
-        # As traced: half of the gaps are less than half of their mean, a twentieth three times as long.
-        drawn = np.random.default_rng([*seed, 2]).exponential(self.tail_us, DRAWN) * US
-        times = itertools.cycle(np.maximum(1, np.rint(drawn)).astype(np.int64).tolist())
-        return lambda: next(times)
+    def output_us(self, rows: int) -> float:
+        """Mean microseconds in which the answers of so many rows leave."""
+        return self.ramp.output.at(rows)
+
+    def gap(self, seed: Sequence[int]) -> Callable[[int], Time]:
+        """Nanoseconds that an instance needs after an execution of so many rows has computed, its answers included."""
+        rng = np.random.default_rng([*seed, 2])
+        # As traced: half of the gaps are less than half of their mean, a twentieth three times as long. The answers
+        # leave at any pace from a tenth to twice the mean, as the other threads of the server let them.
+        drawn = itertools.cycle(rng.exponential(1.0, DRAWN).tolist())
+        pace = itertools.cycle(rng.uniform(0.1, 1.9, DRAWN).tolist())
+        gap, output = self.ramp.gap, self.ramp.output
+        means = {rows: max(0.0, gap.at(rows) - self.dispatch_us) for rows in self.alone_us}
+        leaving = {rows: output.at(rows) for rows in self.alone_us}
+        return lambda rows: round((leaving[rows] * next(pace) + means[rows] * next(drawn)) * US)
+
+    def waking(self, idle: Time) -> Time:
+        """Nanoseconds that an execution takes longer after so many of pause: the caches are lost little by little."""
+        return round(self.cold_us * (1 - math.exp(-float(idle) / US / COOLING_US)) * US)
+
+    def burden(self, running: int) -> Time:
+        """Nanoseconds by which an arrival makes each of so many executions longer: on a line from none to all."""
+        share = 1.0 if self.instances == 1 else (running - 1) / (self.instances - 1)
+        return round(self.burden_us * share * US)
 
     def slowdown(self, rows: int, running: float) -> float:
         """How much longer an execution takes with so many at work: on a line from alone to all instances."""
@@ -101,14 +125,6 @@ class Costs:
             return 1.0
         factor = self.shared_us[rows] / self.alone_us[rows]
         return max(1.0, 1 + (factor - 1) * (running - 1) / (self.instances - 1))
-
-    def expected_us(self, counted: Counters, seconds: float) -> float:
-        """Time that these executions should have taken together, with as many at work as there were on the mean."""
-        busy = min(1.0, counted.busy_ns / 1e9 / seconds / self.instances)
-        running = 1 + (self.instances - 1) * busy
-        return sum(
-            count * self.alone_us[rows] * self.slowdown(rows, running) for rows, count in counted.batches.items()
-        )
 
     def _drawn(self, seed: Sequence[int]) -> Iterator[float]:
         rng = np.random.default_rng(seed)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from clients.fleet.percentile import percentile
 from perf.candidate import Candidate
 from perf.service_profile import Profile, Way
 from perf.simulate.clients import Clients
@@ -36,14 +37,13 @@ def predict(
     seed: int = 0,
     way: Way | None = None,
     stretch: float = 1.0,
-    warm_up: float = WARM_UP,
 ) -> Prediction:
     """What `candidate`, put into `config`, does under `traffic`, from the service times in `profile`.
 
-    Latencies are the client's: the server's queue and execution, and `way`, the network and the client itself, which
-    without one is as the ramp saw it (of perf_analyzer, a light client). A client that takes the model's cores makes
-    each execution `stretch` times as long. The first requests, a share `warm_up`, are left out. Raises `Mistake` for
-    threads without a ramp, `RulesError` for a scheduler that is not the batcher.
+    Latencies are the client's: the queue, the computing, and `way`, the network, the client and the answers before its
+    own, which without one is as the ramp saw it (of perf_analyzer, a light client). Executions take `stretch` times as
+    long as in the ramp. The first requests are left out. Raises `Mistake` for threads without a ramp, `RulesError` for
+    a scheduler that is not the batcher.
     """
     costs = Costs.of(candidate, profile).stretched(stretch)
     rules = candidate.rules(config)
@@ -52,9 +52,17 @@ def predict(
     runs = []
     for one in range(times):
         drawn = [seed, one]
-        load = Clients(traffic, requests // times, way or costs.way, seed=drawn)
-        outcome = simulate(rules, costs.service(drawn), load, slowdown=slowdown, gap=costs.gap(drawn))
-        runs.append(_cut(outcome, costs, load.extra_us, warm_up=warm_up, drain=traffic.clients))
+        load = Clients(traffic, requests // times, way or costs.way, seed=drawn, delayed=rules.delay > 0)
+        outcome = simulate(
+            rules,
+            costs.service(drawn),
+            load,
+            slowdown=slowdown,
+            burden=costs.burden,
+            gap=costs.gap(drawn),
+            waking=costs.waking if costs.cold_us else None,
+        )
+        runs.append(_cut(outcome, costs, load.extra_us, drain=traffic.clients))
     return Run.together(runs).prediction(candidate, sla, traffic.rows)
 
 
@@ -62,7 +70,8 @@ def predict(
 class Run:
     """One simulation without its warm-up and its end: latencies in microseconds of the requests in between.
 
-    `answered` counts those after the first moment, so that over `seconds` they are a rate.
+    `answered` counts those after the first moment, so that over `seconds` they are a rate. `sizes` maps rows to
+    executions, `computing_us` to the time of all of them together until they had computed.
     """
 
     latencies_us: NDArray[np.float64]
@@ -73,13 +82,16 @@ class Run:
     busy_s: float
     instances: int
     sizes: dict[int, int]
+    computing_us: dict[int, float]
 
     @classmethod
     def together(cls, runs: Sequence["Run"]) -> "Run":
         """Several runs as one."""
         sizes: Counter[int] = Counter()
+        computing_us: Counter[int] = Counter()
         for run in runs:
             sizes.update(run.sizes)
+            computing_us.update(run.computing_us)
         return cls(
             latencies_us=np.concatenate([run.latencies_us for run in runs]),
             queues_us=np.concatenate([run.queues_us for run in runs]),
@@ -89,6 +101,7 @@ class Run:
             busy_s=sum(run.busy_s for run in runs),
             instances=runs[0].instances,
             sizes=dict(sorted(sizes.items())),
+            computing_us=dict(computing_us),
         )
 
     @property
@@ -105,19 +118,19 @@ class Run:
         """The same as the study keeps it."""
         served = len(self.latencies_us)
         late = int(np.sum(self.latencies_us > sla.latency_ms * 1e3)) + self.refused
-        found = np.percentile(self.latencies_us, PERCENTILES) if served else np.full(len(PERCENTILES), np.inf)
         executions = sum(self.sizes.values())
         return Prediction(
             candidate=candidate,
             requests=served + self.refused,
             throughput_rows_per_s=self.throughput_per_s * rows,
-            percentiles_ms={one: float(value) / 1e3 for one, value in zip(PERCENTILES, found, strict=True)},
+            percentiles_ms={one: float(percentile(self.latencies_us, one)) / 1e3 for one in PERCENTILES},
             late=late / max(1, served + self.refused),
             rows_per_execution=sum(size * n for size, n in self.sizes.items()) / max(1, executions),
             queue_share=float(np.sum(self.queues_us) / np.sum(self.latencies_us)) if served else 0.0,
             busy=self.busy_s / (self.seconds * self.instances) if self.seconds else 0.0,
             sizes=self.sizes,
             queue_ms=self._queue_ms() if served else {},
+            computing_ms={rows: us / self.sizes[rows] / 1e3 for rows, us in sorted(self.computing_us.items())},
         )
 
     def _queue_ms(self) -> dict[int, float]:
@@ -131,10 +144,10 @@ class Run:
         }
 
 
-def _cut(outcome: Outcome, costs: Costs, extra_us: Mapping[int, float], *, warm_up: float, drain: int) -> Run:
+def _cut(outcome: Outcome, costs: Costs, extra_us: Mapping[int, float], *, drain: int) -> Run:
     """Leave out the warm-up, and the end at which a closed loop's clients stop one by one."""
     answers = outcome.answers
-    first, last = int(warm_up * len(answers)), max(1, len(answers) - drain)
+    first, last = int(WARM_UP * len(answers)), max(1, len(answers) - drain)
     kept = answers[first:last]
     begin, end = answers[first].at, answers[last - 1].at
     started = {request.number: one.start for one in outcome.executions for request in one.requests}
@@ -142,6 +155,9 @@ def _cut(outcome: Outcome, costs: Costs, extra_us: Mapping[int, float], *, warm_
     latencies = np.array([float(answer.latency) / US + extra_us[answer.request.number] for answer in served])
     queues = np.array([float(started[answer.request.number] - answer.request.at) for answer in served]) / US
     within = [one for one in outcome.executions if begin <= one.start < end]
+    computing: dict[int, float] = {}
+    for one in within:
+        computing[one.rows] = computing.get(one.rows, 0.0) + float(one.end - one.start) / US - costs.dispatch_us
     return Run(
         latencies_us=latencies,
         queues_us=queues + costs.dispatch_us,
@@ -149,7 +165,8 @@ def _cut(outcome: Outcome, costs: Costs, extra_us: Mapping[int, float], *, warm_
         answered=sum(begin < answer.at <= end and not answer.error for answer in answers[first:]),
         refused=len(kept) - len(served),
         seconds=float(end - begin) / 1e9,
-        busy_s=sum(float(one.end - one.start) for one in within) / 1e9,
+        busy_s=sum(float(one.end - one.start) / 1e9 + costs.output_us(one.rows) / 1e6 for one in within),
         instances=costs.instances,
         sizes=dict(sorted(Counter(one.rows for one in within).items())),
+        computing_us=computing,
     )

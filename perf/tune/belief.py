@@ -42,11 +42,11 @@ class Simulator(Protocol):
     def predict(self, candidate: Candidate, traffic: Traffic, terms: Terms, *, requests: int) -> Prediction:
         """What `candidate` would do, with executions and overhead as `terms` says (not its rate and tail)."""
 
-    def contention(self, trial: Trial) -> float:
-        """Mean time of the counted executions over what the profile says of their sizes."""
+    def contention(self, trial: Trial, *, rows: int) -> float:
+        """Mean time of the counted executions over what is predicted of their sizes, with requests of `rows` rows."""
 
     def outside_us(self, trial: Trial) -> float:
-        """Microseconds of a request's cycle outside the server's counters, as profiled."""
+        """Microseconds of a request's cycle from and to its execution, as profiled."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +123,7 @@ def _fit(
     more = _median([now - then for now, then in zip(outside, known, strict=True)])
     terms = Terms(
         # Rounded to less than a measurement can tell, so that the same is not simulated again.
-        contention=round(_median([simulator.contention(one) for one in trials]), 2),
+        contention=round(_median([simulator.contention(one, rows=rows) for one in trials]), 2),
         overhead_us=OVERHEAD_STEP_US * round(max(-min(known), more) / OVERHEAD_STEP_US),
     )
     predicted: dict[tuple[Candidate, str], Prediction] = {}
@@ -150,10 +150,10 @@ def _fit(
 
 
 def _outside_us(trial: Trial) -> float:
-    """Time of a request outside the server's own account of it: of a closed loop's whole cycle (Little's law)."""
+    """Time of a request but for its queue and the computing: of a closed loop's whole cycle (Little's law)."""
     answered = [us for us in trial.latencies_us if math.isfinite(us)]
     counted, traffic = trial.counted, Traffic.parse(trial.load)
-    inside = counted.queue_ns + counted.compute_ns
+    inside = counted.queue_ns + counted.compute_input_ns + counted.compute_infer_ns
     if not answered:
         return 0.0
     cycle = trial.seconds / len(answered) * 1e6 * traffic.clients if not traffic.open else float(np.mean(answered))

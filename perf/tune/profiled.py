@@ -1,16 +1,19 @@
 """The simulation with the service times of this machine's ramps, scaled by what trials taught about them."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from perf.candidate import Candidate
-from perf.service_profile import Profile, ServiceTimes
+from perf.service_profile import Profile
 from perf.simulate.costs import Costs
 from perf.simulate.predict import predict
 from perf.study import Prediction, Sla, Trial
 from perf.traffic import Traffic
-from perf.tune.belief import Terms
+from perf.tune.belief import AS_PROFILED, Terms
+
+# Requests that are simulated to see how long executions of each size take.
+LOOKED_AT = 6000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,43 +23,35 @@ class Profiled:
     config: ModelConfig
     profile: Profile
     sla: Sla
-    _slower: dict[float, Profile] = field(default_factory=dict, repr=False)
+    _as_profiled: dict[tuple[Candidate, str], Prediction] = field(default_factory=dict, repr=False)
 
     def predict(self, candidate: Candidate, traffic: Traffic, terms: Terms, *, requests: int) -> Prediction:
         """What `candidate` would do; the arrivals of an open load are the same for all."""
-        if terms.contention not in self._slower:
-            ramps = tuple(_slower(one, terms.contention) for one in self.profile.ramps)
-            self._slower[terms.contention] = Profile(ramps=ramps)
-        profile = self._slower[terms.contention]
-        way = Costs.of(candidate, profile).way.longer(terms.overhead_us)
-        return predict(candidate, self.config, traffic, profile, self.sla, requests=requests, way=way)
+        return predict(
+            candidate,
+            self.config,
+            traffic,
+            self.profile,
+            self.sla,
+            requests=requests,
+            way=Costs.of(candidate, self.profile).way.longer(terms.overhead_us),
+            stretch=terms.contention,
+        )
 
     def service_us(self, candidate: Candidate, rows: int) -> float:
         """Microseconds of one execution of so many rows while all instances are at work."""
         costs = Costs.of(candidate, self.profile)
         return costs.alone_us[rows] * costs.slowdown(rows, candidate.instances)
 
-    def contention(self, trial: Trial) -> float:
-        """Mean time of the counted executions over what the ramps say of their sizes, with as many at work."""
-        costs, counted = Costs.of(trial.candidate, self.profile), trial.counted
-        # The others were at work for the share of the time that all were on the mean.
-        running = 1 + (trial.candidate.instances - 1) * min(
-            1.0, counted.busy_ns / 1e9 / trial.seconds / trial.candidate.instances
-        )
-        expected = sum(
-            count * costs.alone_us[rows] * (1 + (costs.slowdown(rows, 2) - 1) * (running - 1))
-            for rows, count in counted.batches.items()
-            if rows in costs.alone_us
-        )
-        measured = sum(counted.execution_ns(rows) for rows in counted.batches if rows in costs.alone_us) / 1e3
-        return measured / expected if expected else 1.0
+    def contention(self, trial: Trial, *, rows: int) -> float:
+        """Mean time of the counted executions over what the simulation says of their sizes."""
+        known = trial.candidate, trial.load
+        if known not in self._as_profiled:
+            traffic = Traffic.parse(trial.load, rows=rows)
+            self._as_profiled[known] = self.predict(trial.candidate, traffic, AS_PROFILED, requests=LOOKED_AT)
+        return self._as_profiled[known].longer(trial.counted)
 
     def outside_us(self, trial: Trial) -> float:
         """Microseconds outside the server that the ramps say of a trial's cycle, its client's turnaround included."""
         way = Costs.of(trial.candidate, self.profile).way
         return way.mean_us(trial.counted.batches) + (0.0 if Traffic.parse(trial.load).open else way.turnaround_us)
-
-
-def _slower(ramp: ServiceTimes, factor: float) -> ServiceTimes:
-    sizes = tuple(replace(size, mean_us=size.mean_us * factor, error_us=size.error_us * factor) for size in ramp.sizes)
-    return replace(ramp, sizes=sizes, alone_us=ramp.alone_us * factor)

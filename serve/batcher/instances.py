@@ -15,6 +15,12 @@ ServiceTime = Callable[[int], Time]
 Slowdown = Callable[[int, int], float | Fraction]
 """How many times longer an execution of so many rows takes while so many executions run, itself among them."""
 
+Waking = Callable[[Time], Time]
+"""Time that an execution takes longer after its instance has been idle for so long."""
+
+Burden = Callable[[int], Time]
+"""Time by which a request that arrives makes each of so many executions under way longer."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Execution:
@@ -41,13 +47,23 @@ class Instances:
     """A model's instances and their common queue of payloads.
 
     Instances that share a device slow each other down: with `slowdown`, whenever an execution starts or ends, what is
-    left of the others is stretched to the new number (processor sharing).
+    left of the others is stretched to the new number (processor sharing). With `burden`, so does what arrives; with
+    `waking` an execution takes longer after a pause.
     """
 
-    def __init__(self, rules: Rules, service: ServiceTime, slowdown: Slowdown | None = None) -> None:
-        self._rules, self._service, self._slowdown = rules, service, slowdown
+    def __init__(
+        self,
+        rules: Rules,
+        service: ServiceTime,
+        *,
+        slowdown: Slowdown | None = None,
+        burden: Burden | None = None,
+        waking: Waking | None = None,
+    ) -> None:
+        self._rules, self._service = rules, service
+        self._slowdown, self._burden, self._waking = slowdown, burden, waking
         self._payloads: deque[Payload] = deque()
-        self._idle = deque(range(rules.instances))
+        self._idle: deque[tuple[int, Time]] = deque((number, 0) for number in range(rules.instances))
         self._running: list[_Running] = []
         self.next_end: Time | None = None
         """When the next execution ends."""
@@ -65,16 +81,21 @@ class Instances:
             return len(self._payloads) < 2 * self._rules.instances
         return self._consumers > 0
 
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing runs or waits to."""
+        return not self._running and not self._payloads
+
     def finish(self) -> Execution:
         """End the execution that ends first; its instance is not yet idle."""
         first = min(self._running, key=lambda one: (one.end, one.execution.instance))
         self._running.remove(first)
         self._share(first.end)
-        return replace(first.execution, end=first.end) if self._slowdown else first.execution
+        return first.execution if first.end == first.execution.end else replace(first.execution, end=first.end)
 
-    def release(self, execution: Execution) -> None:
+    def release(self, execution: Execution, now: Time) -> None:
         """Its instance is idle again."""
-        self._idle.append(execution.instance)
+        self._idle.append((execution.instance, now))
         self._consumers += 1
 
     def start(self, now: Time) -> Execution | None:
@@ -84,10 +105,12 @@ class Instances:
         payload = self._payloads.popleft()
         payload.taken = True
         self._merge(payload, now)
+        instance, since = self._idle.popleft()
+        takes = self._service(payload.rows) + (self._waking(now - since) if self._waking else 0)
         execution = Execution(
-            instance=self._idle.popleft(),
+            instance=instance,
             start=now,
-            end=now + self._service(payload.rows),
+            end=now + takes,
             rows=payload.rows,
             requests=tuple(one.request for one in payload.requests),
             closing=payload.closing,
@@ -95,6 +118,13 @@ class Instances:
         self._running.append(_Running(execution, execution.end))
         self._share(now)
         return execution
+
+    def burden(self) -> None:
+        """A request has arrived: what is under way takes so much longer."""
+        if self._burden is not None and self._running and (longer := self._burden(len(self._running))):
+            for one in self._running:
+                one.end += longer
+            self.next_end = min(one.end for one in self._running)
 
     def _share(self, now: Time) -> None:
         """Let the executions go on at the speed that they have with as many as run now."""

@@ -12,13 +12,15 @@ from serve.batcher.request import MS, Request, Time
 class Answer:
     """What became of a request: when it left the server, and the server's error where it was refused.
 
-    `together` is how many requests its execution answered, 0 where it was refused.
+    `together` is how many requests its execution answered, 0 where it was refused; `quiet` whether nothing else ran or
+    waited when that ended.
     """
 
     request: Request
     at: Time
     error: str = ""
     together: int = 0
+    quiet: bool = False
 
     @property
     def latency(self) -> Time:

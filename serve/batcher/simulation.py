@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from serve.batcher.instances import Execution, Instances, ServiceTime, Slowdown
+from serve.batcher.instances import Burden, Execution, Instances, ServiceTime, Slowdown, Waking
 from serve.batcher.load import Answer, Load
 from serve.batcher.payload import Closing, Payload, Rule
 from serve.batcher.request import Request, Time
@@ -18,8 +18,8 @@ from serve.batcher.rules import Rules
 from serve.batcher.scheduler import Batcher
 from serve.batcher.waiting import Waiting
 
-Gap = Callable[[], Time]
-"""Time that the next execution to end keeps its instance after its answers have left; above 0."""
+Gap = Callable[[int], Time]
+"""Time that an execution of so many rows keeps its instance after its end."""
 
 LATE = "Request timeout expired"
 TOO_MANY = "Exceeds maximum queue size"
@@ -76,23 +76,30 @@ class Outcome:
 
 
 def simulate(
-    rules: Rules, service: ServiceTime, load: Load, *, slowdown: Slowdown | None = None, gap: Gap | None = None
+    rules: Rules,
+    service: ServiceTime,
+    load: Load,
+    *,
+    slowdown: Slowdown | None = None,
+    burden: Burden | None = None,
+    gap: Gap | None = None,
+    waking: Waking | None = None,
 ) -> Outcome:
     """Run `load` to its end under `rules`, with executions that take `service(rows)` when they run alone.
 
-    `slowdown` says how much longer they take while others run; without it instances do not disturb each other. `gap`
-    says how long an instance is not yet idle after its answers have left: who comes in it may be in its next batch.
+    `slowdown` says how much longer they take while others run; without it instances do not disturb each other. `burden`
+    says by how much each request that arrives makes those under way longer. `gap` says how long an instance is not yet
+    idle after an execution's end: who comes in it may be in its next batch. `waking` says how much longer an execution
+    takes after a pause.
     """
-    return _Simulation(rules, service, load, slowdown, gap).run()
+    instances = Instances(rules, service, slowdown=slowdown, burden=burden, waking=waking)
+    return _Simulation(rules, load, instances, gap).run()
 
 
 class _Simulation:
-    def __init__(
-        self, rules: Rules, service: ServiceTime, load: Load, slowdown: Slowdown | None, gap: Gap | None
-    ) -> None:
-        self._rules, self._load, self._gap = rules, load, gap
+    def __init__(self, rules: Rules, load: Load, instances: Instances, gap: Gap | None) -> None:
+        self._rules, self._load, self._instances, self._gap = rules, load, instances, gap
         self._recovering: list[tuple[Time, int, Execution]] = []
-        self._instances = Instances(rules, service, slowdown)
         self._batcher = Batcher(rules, send=self._send, slot_free=self._instances.slot_free)
         self._order: deque[Request] = deque()
         self._done: dict[int, Answer] = {}
@@ -148,6 +155,7 @@ class _Simulation:
 
     def _enqueue(self, request: Request) -> bool:
         """Whether the batcher must look."""
+        self._instances.burden()
         if self._rules.dynamic:
             wake = self._batcher.enqueue(request, self._now)
             if wake is None:
@@ -179,8 +187,11 @@ class _Simulation:
 
     def _finish(self, execution: Execution) -> None:
         self._executions[self._latest[execution.instance]] = execution  # it may have taken longer than foreseen
+        quiet = self._instances.quiet and not self._batcher.queue
         for request in execution.requests:
-            self._done[request.number] = Answer(request=request, at=self._now, together=len(execution.requests))
+            self._done[request.number] = Answer(
+                request=request, at=self._now, together=len(execution.requests), quiet=quiet
+            )
         if not self._rules.preserve_ordering:
             for request in execution.requests:
                 self._answer(self._done.pop(request.number))
@@ -189,7 +200,7 @@ class _Simulation:
                 done = self._done.pop(self._order.popleft().number)
                 self._answer(replace(done, at=self._now))
         if self._gap:
-            heapq.heappush(self._recovering, (self._now + self._gap(), execution.instance, execution))
+            heapq.heappush(self._recovering, (self._now + self._gap(execution.rows), execution.instance, execution))
         else:
             self._release(execution)
 
@@ -202,7 +213,7 @@ class _Simulation:
         if self._rules.dynamic and not self._rules.prefetches:
             # Told before the instance counts as idle: the batcher sees none and misses it.
             self._wake()
-        self._instances.release(execution)
+        self._instances.release(execution, self._now)
         self._start()
         if self._rules.dynamic and self._rules.prefetches:
             self._wake()
