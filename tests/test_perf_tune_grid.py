@@ -20,8 +20,7 @@ from perf.tune.journal import WARM_UP_S
 RESULTS = Path("perf/results/grid")
 GRIDS = sorted(path for path in RESULTS.glob("*.closed-*.json") if path.name.count(".") == 2)
 JUDGED = sorted(RESULTS.glob("*.judged.json"))
-# 0.950 (0.767 to 1.084): the machine's other work moved one configuration by 32 % while it was measured.
-INCONCLUSIVE = ("ranker.closed-32.p99-120ms.judged.json",)
+JUDGED_STUDY = RESULTS / "simulated_accelerator.closed-32.throughput.p99-55ms.json"
 
 
 def bench() -> SimulatedBench:
@@ -66,6 +65,14 @@ def test_the_best_is_the_fastest_within_the_target(tmp_path: Path) -> None:
         grid_record.read(path)
 
 
+def test_a_study_without_a_choice_has_nothing_to_be_judged_by(tmp_path: Path) -> None:
+    study = replace(Study.read(JUDGED_STUDY), chosen=None)
+    grid = grid_record.read(RESULTS / "simulated_accelerator.closed-32.json")
+    with pytest.raises(GridError, match=r"the study chose none that meets p99 <= 55 ms.*Ask for a longer target"):
+        judgement.judge(study, grid, tmp_path, bench(), told=lambda _: None)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("path", GRIDS, ids=lambda path: path.stem)
 def test_the_recorded_grids_are_full(path: Path) -> None:
     grid = grid_record.read(path)
@@ -95,7 +102,7 @@ def test_the_recorded_choices_are_cheap_and_never_miss_the_target(path: Path) ->
 
 @pytest.mark.parametrize("path", JUDGED, ids=lambda path: path.stem)
 def test_the_recorded_choices_are_within_three_percent_of_the_grid(path: Path) -> None:
-    """The ratio is the geometric mean over the rounds; where it is not reached, 97 % is within its interval."""
+    """The ratio is the geometric mean over the rounds."""
     found, _, _ = _judged(path)
     rounds: dict[int, dict[str, float]] = {}
     for point in found.points:
@@ -103,18 +110,12 @@ def test_the_recorded_choices_are_within_three_percent_of_the_grid(path: Path) -
     ratios = [one[judgement.TUNED] / one.get(judgement.BEST, one[judgement.TUNED]) for one in rounds.values()]
     ratio = math.prod(ratios) ** (1 / len(ratios))
     assert found.ratio.value == pytest.approx(ratio)
-    if path.name in INCONCLUSIVE:
-        assert not found.passed
-        assert found.ratio.low < 0.97 < found.ratio.high
-    else:
-        assert ratio >= 0.97
-        assert found.passed
+    assert ratio >= 0.97
+    assert found.passed
 
 
-def test_the_simulated_accelerator_is_judged_under_two_targets() -> None:
-    models = Counter(judgement.read(path).model for path in JUDGED)
-    assert models["simulated_accelerator"] == 2
-    assert models["ranker"] >= 1
+def test_two_models_are_judged_under_two_targets_each() -> None:
+    assert Counter(judgement.read(path).model for path in JUDGED) == {"simulated_accelerator": 2, "ranker": 2}
 
 
 def _judged(path: Path) -> tuple[judgement.Judgement, Grid, Study]:

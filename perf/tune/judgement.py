@@ -18,7 +18,7 @@ from perf.bootstrap import Interval
 from perf.candidate import Candidate
 from perf.study import Study, Trial
 from perf.traffic import Traffic
-from perf.tune.grid_record import Grid, Point, point, point_json
+from perf.tune.grid_record import Grid, GridError, Point, point, point_json
 from perf.tune.journal import WARM_UP_S, Bench
 
 FORMAT = 1
@@ -75,7 +75,11 @@ def judge(study: Study, grid: Grid, folder: Path, bench: Bench, *, told: Callabl
     """Measure again what the study chose and what the grid has as its best; what is on disk is not measured again."""
     best = grid.best(study.sla.latency_ms)
     if study.chosen is None or best is None:
-        raise ValueError("nothing to compare: the study or the grid has no configuration that meets the target")
+        who = "the study chose none" if study.chosen is None else "the grid has none"
+        raise GridError(
+            f"{study.model}, {study.load}: {who} that meets p99 <= {study.sla.latency_ms:g} ms, so there is nothing to "
+            "compare. Ask for a longer target, or measure again on a quiet machine."
+        )
     name = f"{grid.model}.{grid.load.replace(':', '-')}.p99-{study.sla.latency_ms:g}ms.judged.json"
     path = folder / name
     if path.exists():

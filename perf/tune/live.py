@@ -11,10 +11,11 @@ from pathlib import Path
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from clients.fleet import traces
 from clients.fleet.target import Running
 from export.repository import REPOSITORY
 from perf.candidate import Candidate
-from perf.study import Sla, Trial
+from perf.study import AGAINST, FINAL, NOISE, Sla, Trial
 from perf.traffic import Traffic
 from perf.trial import TRACE_RATE, Answers, Meter, serving
 from perf.tune.journal import WARM_UP_S
@@ -22,6 +23,7 @@ from perf.tune.journal import WARM_UP_S
 MOST_SERVERS = 6
 # 20 s of trials then show ten of the slowest hundredth part by part, and both sides of a comparison trace as much.
 TRACED_PER_S = 50
+TRACED = (FINAL, AGAINST, NOISE)
 
 
 @dataclass(kw_only=True)
@@ -51,8 +53,9 @@ class LiveBench:
     def measure(self, candidate: Candidate, traffic: Traffic, *, stage: str, round: int, seconds: float) -> Trial:
         """One trial; all candidates of a round meet the same arrivals.
 
-        The first traces every `TRACE_RATE`-th request; as its own rate of requests is known then, the next ones trace
-        so many more that there are `TRACED_PER_S`.
+        Those that decide trace so many requests that there are `TRACED_PER_S`, or every `TRACE_RATE`-th where no trial
+        before has told a server's own rate. The others trace none: a tritonserver of release 24.10 that traces all of
+        some thousand requests can stop answering.
         """
         meter = Meter(
             sla=self.sla,
@@ -62,9 +65,11 @@ class LiveBench:
             told=lambda text, share: self.told(f"{candidate}: {text} ({share:.0%})"),
         )
         server = self._server(candidate)
+        if stage not in TRACED:
+            server = replace(server, trace_file=None)
         trial = meter.measure(server, candidate, traffic, stage=stage, round=round, seconds=seconds, seed=round)
-        rate = trace_rate(trial.requests / trial.seconds)
-        self._servers[candidate] = replace(server, trace_rate=rate), self._servers[candidate][1]
+        running, stack = self._servers[candidate]
+        self._servers[candidate] = replace(running, trace_rate=trace_rate(trial.requests / trial.seconds)), stack
         return trial
 
     def retire(self, candidate: Candidate) -> None:
@@ -88,6 +93,7 @@ class LiveBench:
                         progress=lambda text: self.told(f"{candidate}: {text}"),
                     )
                 )
+                traces.stop(server.url)
                 self._servers[candidate] = server, stack.pop_all()
         return self._servers[candidate][0]
 
