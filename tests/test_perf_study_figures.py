@@ -153,6 +153,7 @@ def test_without_traced_requests_the_percentiles_are_the_simulation_s() -> None:
         busy_s=0.5,
         instances=1,
         sizes={1: 1000},
+        computing_us={1: 5e5},
     )
     said = run.prediction(DEFAULT, study().sla, 1)
     # around p99 are the 20 slowest, 981 to 1,000 us: 990.5 on average, 890.5 of it in the queue
