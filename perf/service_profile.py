@@ -4,6 +4,7 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,7 @@ class ServiceTimes:
         longer = self.rare_us - self.computed_alone_us
         return longer if longer > COLD * self.computed_alone_us else 0.0
 
-    @property
+    @cached_property
     def gap(self) -> Line:
         """Microseconds that an instance needs from its last answer to the next batch, by rows of an execution.
 
@@ -127,7 +128,7 @@ class ServiceTimes:
         mean_us = float(np.average(between, weights=counts))
         return found if found.row_us >= 0 else dataclasses.replace(found, fixed_us=mean_us, row_us=0.0)
 
-    @property
+    @cached_property
     def output(self) -> Line:
         """Microseconds from when an execution has computed to its last answer, by rows: they leave one by one."""
         counted = sum((level.counted for level in self.levels[1:]), self.levels[0].counted)
@@ -144,7 +145,7 @@ class ServiceTimes:
         counted = self.levels[0].counted
         return counted.per_request_us(counted.queue_ns)
 
-    @property
+    @cached_property
     def way(self) -> Way:
         """What the ramp says of a request's way to and from its execution.
 
@@ -164,7 +165,7 @@ class ServiceTimes:
             turnaround_us=lowest.turnaround_us,
         )
 
-    @property
+    @cached_property
     def burden(self) -> Burden:
         """What a request that arrives takes from the executions under way, and their times without it."""
         return burden(self.levels, self.instances, self.max_batch_size)

@@ -22,8 +22,8 @@ class Costs:
     """All in microseconds. `alone_us` and `shared_us` map rows to an execution's time until it has computed, with
     nothing else running, and with all `instances` at work; `dispatch_us` lies before each execution, a gap after it,
     in which its answers leave; `burden_us` is what an arrival adds to each execution while all are at work, `cold_us`
-    what a long pause adds to the next; `way` is
-    a request's from and to its execution, as `ramp` saw it. `notes` say what was not measured but interpolated.
+    what a long pause adds to the next; `way` is a request's from and to its execution, as `ramp` saw it. `notes` say
+    what was not measured but interpolated.
     """
 
     instances: int
@@ -56,8 +56,9 @@ class Costs:
             )
         if candidate.max_batch_size > ramp.max_batch_size:
             notes.append(f"batches over {ramp.max_batch_size} rows were not profiled: the fit goes on")
+            row_us = fit(burden.sizes).row_us
             for table in (alone, shared):
-                last, row_us = table[ramp.max_batch_size], fit(burden.sizes).row_us
+                last = table[ramp.max_batch_size]
                 for rows in range(ramp.max_batch_size + 1, candidate.max_batch_size + 1):
                     table[rows] = last + row_us * (rows - ramp.max_batch_size)
         return cls(
@@ -105,9 +106,8 @@ class Costs:
         # leave at any pace from a tenth to twice the mean, as the other threads of the server let them.
         drawn = itertools.cycle(rng.exponential(1.0, DRAWN).tolist())
         pace = itertools.cycle(rng.uniform(0.1, 1.9, DRAWN).tolist())
-        gap, output = self.ramp.gap, self.ramp.output
-        means = {rows: max(0.0, gap.at(rows) - self.dispatch_us) for rows in self.alone_us}
-        leaving = {rows: output.at(rows) for rows in self.alone_us}
+        means = {rows: max(0.0, self.ramp.gap.at(rows) - self.dispatch_us) for rows in self.alone_us}
+        leaving = {rows: self.output_us(rows) for rows in self.alone_us}
         return lambda rows: round((leaving[rows] * next(pace) + means[rows] * next(drawn)) * US)
 
     def waking(self, idle: Time) -> Time:

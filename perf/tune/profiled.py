@@ -39,7 +39,7 @@ class Profiled:
         )
 
     def service_us(self, candidate: Candidate, rows: int) -> float:
-        """Microseconds of one execution of so many rows while all instances are at work."""
+        """Microseconds until an execution of so many rows has computed, while all instances are at work."""
         costs = Costs.of(candidate, self.profile)
         return costs.alone_us[rows] * costs.slowdown(rows, candidate.instances)
 
