@@ -13,7 +13,7 @@ from perf.service_profile import SHARES, Profile, ServiceTimes, Way
 from serve.batcher.request import US, Time
 
 DRAWN = 4096
-# Of text_recognition, whose executions take 30 % longer after a pause: after 2 ms most of it.
+# Of text_recognition, whose executions take two fifths longer after a pause: after 2 ms most of it.
 COOLING_US = 2000.0
 
 
