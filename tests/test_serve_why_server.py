@@ -129,6 +129,7 @@ def test_a_running_server_is_explained_from_its_traces(changed: Server, capsys: 
     assert sum(int(rows) * count for rows, count in counted["batches"].items()) == counted["rows"]
     # Over HTTP the server says the same as over gRPC, field by field.
     assert vars(sampled.counters(f"http://{changed.http_url}", model)) == vars(Counters.read(changed.grpc_url, model))
+    assert "not_known" not in said, said["not_known"]
     assert said["closed"][0]["rule"] == "shape"
     assert said["closed"][0]["inputs"] == ["X"]
     assert said["now"]["rows_per_execution"] == pytest.approx(said["counted"]["rows_per_execution"], rel=0.25)

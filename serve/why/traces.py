@@ -7,7 +7,6 @@ the level can be changed at run time (the file cannot). They hold neither priori
 import contextlib
 import itertools
 import json
-import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,8 +16,11 @@ from typing import Any
 from serve.batcher.request import Request
 from serve.why.sampled import ServerError, call
 
-# Traces hold the values of every tensor, so there is an end to them.
-MOST = 2000
+# Traces hold every tensor's values, and a tritonserver of release 24.10 that traces every request can die after some
+# thousand of them (triton-inference-server/server issue 7795, mended in April 2025).
+MOST = 500
+# A file for so many: those left over when tracing ends are not written to one.
+EACH = 5
 HOW = (
     "Start the server with --trace-config triton,file=/tmp/trace.json --trace-config level=OFF (after -- with "
     "python -m serve), and requests can be looked at while it runs."
@@ -36,9 +38,8 @@ class Recording:
 
 @contextlib.contextmanager
 def recording(url: str, model: str, *, batched: bool) -> Iterator[Recording]:
-    """Trace every request to `model` inside the block; the settings are as before after it."""
+    """Trace the first `MOST` requests to `model` inside the block; the settings are as before after it."""
     found, address = Recording(), f"{url}/v2/models/{model}/trace/setting"
-    began = time.time() - 0.01
     try:
         before = call(address)
         default = call(f"{url}/v2/trace/setting")
@@ -46,9 +47,11 @@ def recording(url: str, model: str, *, batched: bool) -> Iterator[Recording]:
             "trace_level": ["TIMESTAMPS", "TENSORS"],
             "trace_rate": "1",
             "trace_count": str(MOST),
-            "log_frequency": "10",
+            "log_frequency": str(EACH),
         }
         if "trace_file" in before:  # not where traces go to OpenTelemetry
+            path = Path(before["trace_file"])
+            earlier = _written(path)
             call(address, now)
         else:
             found.missing = f"the server traces, but not to a file. {HOW}"
@@ -61,11 +64,20 @@ def recording(url: str, model: str, *, batched: bool) -> Iterator[Recording]:
         yield found
     finally:
         call(address, {key: None if before[key] == default[key] else before[key] for key in now})
-    _fill(found, Path(before["trace_file"]), model, began, batched=batched)
+    _fill(found, [one for one, stamp in _written(path).items() if earlier.get(one) != stamp], model, batched=batched)
+    if not found.requests:
+        found.missing = (
+            f"the server writes its traces to {path}, {EACH} requests to a file, and none is here. Run this on its "
+            "machine, for as long as that many requests take."
+        )
 
 
-def _fill(found: Recording, path: Path, model: str, began: float, *, batched: bool) -> None:
-    files = [one for one in path.parent.glob(f"{path.name}*") if one.stat().st_mtime >= began]
+def _written(path: Path) -> dict[Path, int]:
+    """The trace files there are, and when each was changed: by its own clock, which need not be this machine's."""
+    return {one: one.stat().st_mtime_ns for one in path.parent.glob(f"{path.name}.*")}
+
+
+def _fill(found: Recording, files: list[Path], model: str, *, batched: bool) -> None:
     entries = []
     for one in files:
         try:
@@ -74,8 +86,6 @@ def _fill(found: Recording, path: Path, model: str, began: float, *, batched: bo
             continue  # another trace's file, or one still being written
     found.requests, spans = read_traces(entries, model, batched=batched)
     found.clients = clients(spans)
-    if not found.requests:
-        found.missing = f"the server writes its traces to {path}, which cannot be read here. Run this on its machine."
 
 
 def read_traces(
