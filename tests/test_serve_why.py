@@ -57,12 +57,32 @@ def test_lengths_20_30_40_are_explained(tmp_path: Path, capsys: pytest.CaptureFi
     assert ragged["rows_per_execution"] == pytest.approx(200 / 13, abs=1e-4)
 
 
+@pytest.mark.parametrize("count", [100, 192, 200])
+def test_the_end_of_a_closed_loop_is_not_looked_at(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], count: int
+) -> None:
+    """When its last requests are out, 16 clients fill no batch any more, and what is left waits out 500 ms."""
+    asked = ["--mix", "20", "--count", str(count), "--concurrency", "16", "--service-ms", "10+0.2"]
+    assert main([*folder(tmp_path, X + LENGTHS), *asked, "--format", "json"]) == 0
+    now = json.loads(capsys.readouterr().out)["now"]
+    assert now["rows_per_execution"] == 16
+    assert now["p99_latency_ms"] < 20
+
+
+@pytest.mark.parametrize(("mix", "formed"), [("20", True), ("20,30,40", False)])
+def test_that_batches_form_is_said_where_they_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], mix: str, formed: bool
+) -> None:
+    assert main([*folder(tmp_path, X + LENGTHS), "--mix", mix, "--concurrency", "16"]) == 0
+    assert ("Batches form: 16.0 rows of 16." in capsys.readouterr().out) == formed
+
+
 def test_the_text_names_the_input_the_rule_and_the_change(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*folder(tmp_path, X + LENGTHS), "--mix", "20,30,40", "--concurrency", "16"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "another shape of X" in said or ("another" in said and "shape of X" in said)
     assert "1.00 rows per execution" in said
-    assert "Best single change: allow_ragged_batch: true on X. Predicted: 15.38 rows per execution" in said
+    assert "Best single change: allow_ragged_batch: true on X. Predicted: 16.00 rows per execution" in said
     assert "10 ms whatever its rows (assumed" in said
 
 

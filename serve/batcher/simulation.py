@@ -69,6 +69,16 @@ class Outcome:
         served = self.served
         return Fraction(sum(answer.latency for answer in served)) / len(served) if served else Fraction(0)
 
+    def first(self, count: int) -> "Outcome":
+        """Of the requests numbered 1 to `count` only, with the executions that they were in."""
+        return replace(
+            self,
+            executions=tuple(
+                one for one in self.executions if any(request.number <= count for request in one.requests)
+            ),
+            answers=tuple(one for one in self.answers if one.request.number <= count),
+        )
+
     def latency_quantile(self, q: float) -> Time:
         """Latency that the share `q` of the served requests does not exceed; 0 when there are none."""
         found = sorted(answer.latency for answer in self.served)

@@ -46,7 +46,7 @@ def _offline(arguments: argparse.Namespace) -> int:
     config.name = config.name or folder.name
     _refuse_library(folder, config)
     rules = Rules.of(config, gpus=arguments.gpus)
-    load, what = _load(arguments, config)
+    load, what, first = _load(arguments, config)
     service = read_service(arguments.service_ms or DEFAULT_SERVICE)
     quiet = arguments.format == "json"
     found = study(
@@ -56,6 +56,7 @@ def _offline(arguments: argparse.Namespace) -> int:
         load,
         gpus=arguments.gpus,
         assumed=arguments.service_ms is None,
+        first=first,
         progress=lambda some: _shown(some, quiet=quiet),
     )
     if arguments.format == "json":
@@ -77,10 +78,11 @@ def _shown(changes: Sequence[Change], *, quiet: bool) -> Iterable[Change]:
     )
 
 
-def _load(arguments: argparse.Namespace, config: ModelConfig) -> tuple[Callable[[], Load], str]:
+def _load(arguments: argparse.Namespace, config: ModelConfig) -> tuple[Callable[[], Load], str, int | None]:
+    """What comes, in words too, and how many requests of it are looked at (None: all)."""
     if arguments.requests:
         requests = read_requests(arguments.requests, config)
-        return (lambda: Arrivals(requests)), f"{len(requests)} requests of {arguments.requests}"
+        return (lambda: Arrivals(requests)), f"{len(requests)} requests of {arguments.requests}", None
     mix = Mix(
         sizes=_sizes(arguments.mix, config) if arguments.mix else _no_sizes(config),
         count=arguments.count,
@@ -88,7 +90,7 @@ def _load(arguments: argparse.Namespace, config: ModelConfig) -> tuple[Callable[
         concurrency=arguments.concurrency,
         per_second=arguments.per_second,
     )
-    return (lambda: mix.load(config)), str(mix)
+    return (lambda: mix.load(config)), str(mix), mix.count if mix.concurrency else None
 
 
 def _refuse_library(folder: Path, config: ModelConfig) -> None:
@@ -126,7 +128,9 @@ def _live(arguments: argparse.Namespace) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = program_parser("python -m serve.why", __doc__, example="python_batched_service --mix 20,30,40")
+    parser = program_parser(
+        "python -m serve.why", __doc__, example="python_batched_service --config-name separate --mix 20,30,40"
+    )
     parser.add_argument("model", help="its name in the repository, or on the server with --live")
     parser.add_argument(
         "--repository", type=Path, default=REPOSITORY, help="model repository (default: this project's)"

@@ -97,12 +97,22 @@ def study(
     *,
     gpus: int = 0,
     assumed: bool = False,
+    first: int | None = None,
     progress: Callable[[Sequence[Change]], Iterable[Change]] = lambda changes: changes,
 ) -> Study:
-    """Replay the load now and after each change; `load` makes it anew each time. `assumed`: so is `service`."""
-    now = simulate(rules, service, load())
+    """Replay the load now and after each change; `load` makes it anew each time. `assumed`: so is `service`.
+
+    With `first` only so many requests are looked at: at the end of a closed loop clients leave one by one, and a batch
+    waits for those that do not come.
+    """
+
+    def replayed(rules: Rules) -> Outcome:
+        outcome = simulate(rules, service, load())
+        return outcome if first is None else outcome.first(first)
+
+    now = replayed(rules)
     trials = [
-        Trial(change=change, outcome=simulate(change.rules, service, load()))
+        Trial(change=change, outcome=replayed(change.rules))
         for change in progress(list(changes(config, rules, now, gpus=gpus)))
     ]
     # Those that cannot be compared come last.

@@ -39,7 +39,7 @@ def explain(url: str, model: str, *, seconds: float, as_json: bool) -> int:
             f"{url}: no request to '{model}' was executed in {seconds:g} s, so there is nothing to explain. Send load "
             "meanwhile, or watch longer (--seconds)."
         )
-    found = study(config, rules, sampled.service(counted), _load(traced)) if traced.requests else None
+    found = _replayed(config, rules, counted, traced) if traced.requests else None
     if as_json:
         known = as_dict(found) if found else {"not_known": traced.missing, "hint": _hint(config, rules, counted)}
         print(json.dumps({"counted": _counted(counted), **known}, indent=2))
@@ -61,6 +61,11 @@ def _wait(seconds: float, *, quiet: bool) -> None:
         time.sleep(seconds / len(steps))
 
 
+def _replayed(config: ModelConfig, rules: Rules, counted: Counters, traced: Recording) -> Study:
+    first = len(traced.requests) if traced.clients else None
+    return study(config, rules, sampled.service(counted), _load(traced), first=first)
+
+
 def _load(traced: Recording) -> Callable[[], Load]:
     """What came, again: as from the same number of waiting clients where that is what it was, else at its times."""
     if not traced.clients:
@@ -73,7 +78,7 @@ def _load(traced: Recording) -> Callable[[], Load]:
             kind = next(kinds)
             return Request(number=number, at=at, client=client, rows=kind.rows, shapes=kind.shapes)
 
-        return ClosedLoop(traced.clients, len(traced.requests), make)
+        return ClosedLoop(traced.clients, len(traced.requests) + traced.clients, make)
 
     return again
 

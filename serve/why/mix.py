@@ -20,6 +20,7 @@ class Mix:
     """`sizes` in turn, each put in place of every -1 in the dims; `count` requests of `rows` rows.
 
     They come `per_second` evenly, or as fast as `concurrency` clients are answered, or, with neither, all at once.
+    Clients send one more each, so that all are there until the last of `count` is answered.
     """
 
     sizes: Sequence[int]
@@ -43,7 +44,7 @@ class Mix:
             )
 
         if self.concurrency:
-            return ClosedLoop(self.concurrency, self.count, make)
+            return ClosedLoop(self.concurrency, self.count + self.concurrency, make)
         gap = round(1000 * MS / self.per_second) if self.per_second else 0
         return Arrivals([make(number, 0, (number - 1) * gap) for number in range(1, self.count + 1)])
 

@@ -13,6 +13,8 @@ from serve.why.boundaries import boundaries
 from serve.why.changes import WORTH, Study, Trial
 
 SHOWN = 3
+# Executions that have so much of what they may have are full.
+FULL = 0.9
 
 
 def show(console: Console, study: Study, title: str, *, service: str) -> None:
@@ -26,6 +28,8 @@ def show(console: Console, study: Study, title: str, *, service: str) -> None:
         markup=False,
         style="bold",
     )
+    if said := verdict(study):
+        console.print(said, markup=False, style="bold")
     for error, count in now.refused.items():
         console.print(f"{count} requests are refused: {error}", markup=False)
     if now.stuck:
@@ -53,6 +57,13 @@ def advice(study: Study) -> str:
     else:
         figures += f", mean latency {_ms(latency)} ms instead of {_ms(now.mean_latency)}."
     return change + figures + (f" {best.change.note}" if best.change.note else "")
+
+
+def verdict(study: Study) -> str:
+    """That batches form, where they do."""
+    rules, rows = study.rules, study.now.rows_per_execution
+    most = max(rules.preferred, default=rules.max_batch_size) if rules.dynamic else 0
+    return f"Batches form: {rows:.1f} rows of {most}." if most > 1 and rows > FULL * most else ""
 
 
 def caveat(study: Study) -> str:
