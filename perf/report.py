@@ -72,8 +72,10 @@ def summarise(folder: Path) -> Summary:
     entries = tuple(read(folder))
     comparisons = compare(entries)
     if not comparisons:
+        below = sorted({path.parent for path in folder.glob("*/*.json") if is_study(path) or is_record(path)})
+        found = "".join(f" There are records in {one}: make report RESULTS={one}." for one in below)
         raise ReportError(
-            f"{folder}: holds no measured point. Measure first: make measure MODEL=ranker RESULTS={folder}"
+            f"{folder}: holds no measured point.{found} Measure first: make measure MODEL=ranker RESULTS={folder}"
         )
     return Summary(folder=folder, entries=entries, comparisons=comparisons)
 

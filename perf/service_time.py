@@ -1,7 +1,7 @@
 """The service time of every batch size of a model on this machine, from one short ramp of concurrency, as a record.
 
 `python -m perf.service_time ranker --instances 1,2 --threads 1,2` ramps a server of its own for each count of instances
-and threads, some 16 s each, and prints the table; what is measured already is read from the records.
+and threads, some 20 to 50 s each, and prints the table; what is measured already is read from the records.
 """
 
 import contextlib
@@ -35,11 +35,14 @@ from perf.service_profile import SHARES, Profile, ServiceTimes, load, write
 from perf.service_table import show
 from perf.trial import serving
 
-RESULTS = Path("perf/results/local/service_time")
+# Those that `perf.tune` measures are there, too.
+RESULTS = Path("perf/results/local/tune")
 # Noise is told from readings of the counters that saw at most so many executions of a size that was counted so often,
 # if there are so many such readings; a scaled ratio is not taken below this, which no execution is.
 FEW_SEEN, LEAST_SEEN, LEAST_READINGS, LEAST_RATIO = 2, 5, 50, 0.5
 
+# Of a closed loop's: twice as many tell how long the batches take that these seldom form.
+CLIENTS = 2
 # Of the time of a lone request: what those that come rarely keep an instance busy.
 SPARSE = 0.1
 
@@ -60,12 +63,17 @@ def profile(
 ) -> Profile:
     """The service times of `config` at each of these (instances, threads), measured where `folder` has no record yet.
 
+    A record of a larger `max_batch_size`, or of another variant that is the same when it is ramped, is one as well.
     The ramp runs with dynamic batching and no delay whatever `config` says, so that every size comes up to its
     `max_batch_size`; each record is on disk when it is measured. With `in_flight` it climbs no higher than so many
     requests, for a load that brings no more. Raises the launcher's and perf_analyzer's errors.
     """
     found = []
-    for instances, threads in counts:
+    for number, (instances, threads) in enumerate(counts, 1):
+
+        def told(text: str, done: bool, number: int = number) -> None:
+            progress(f"ramp {number} of {len(counts)}, {text}", done)
+
         planned = plan(
             config,
             config_name=config_name,
@@ -75,9 +83,9 @@ def profile(
             repository=repository,
         )
         steps = climbed(planned, in_flight)
-        known = _known(planned, folder)
-        if known is None or known.levels[-1].concurrency < steps[-1]:
-            known = measure(planned, config, steps, repository=repository, progress=progress)
+        known = _known(planned, config, steps, folder)
+        if known is None:
+            known = measure(planned, config, steps, repository=repository, progress=told)
             write(known, folder)
         found.append(known)
     return Profile(ramps=tuple(found))
@@ -95,11 +103,10 @@ def plan(
     """A record of `config` without measurements, to be measured or to be looked up."""
     served = model_file(model_folder(config.name, repository), config)
     largest = max(1, config.max_batch_size)
-    ramped = Candidate(max_batch_size=largest, instances=instances, threads=threads).apply(config)
     return ServiceTimes(
         model=config.name,
         config_name=config_name,
-        config_sha256=hashlib.sha256(text_format.MessageToString(ramped).encode()).hexdigest(),
+        config_sha256=_ramped_sha256(config, largest, instances, threads),
         model_sha256=digest(served) if served.is_file() else "",
         machine=Machine.this(),
         versions=versions(),
@@ -124,12 +131,29 @@ def climbed(planned: ServiceTimes, in_flight: int | None) -> list[int]:
     return [*(one for one in steps if one < in_flight), in_flight]
 
 
-def _known(planned: ServiceTimes, folder: Path) -> ServiceTimes | None:
-    try:
-        found = load(folder / planned.file_name)
-    except RecordError:
-        return None
-    return found if found.same(planned) else None
+def _known(planned: ServiceTimes, config: ModelConfig, steps: Sequence[int], folder: Path) -> ServiceTimes | None:
+    """A record of `folder` that is of the same, or of the same with a larger maximum, and climbs as high as `steps`."""
+    threads = "" if planned.threads is None else f".t{planned.threads}"
+    for path in sorted(folder.glob(f"{planned.model}.*.b*.k{planned.instances}{threads}.json")):
+        try:
+            found = load(path)
+        except RecordError:
+            continue
+        asked = dataclasses.replace(
+            planned,
+            config_name=found.config_name,
+            config_sha256=_ramped_sha256(config, found.max_batch_size, planned.instances, planned.threads),
+            max_batch_size=found.max_batch_size,
+        )
+        large = found.max_batch_size >= planned.max_batch_size
+        if large and found.same(asked) and found.levels[-1].concurrency >= steps[-1]:
+            return found
+    return None
+
+
+def _ramped_sha256(config: ModelConfig, largest: int, instances: int, threads: int | None) -> str:
+    ramped = Candidate(max_batch_size=largest, instances=instances, threads=threads).apply(config)
+    return hashlib.sha256(text_format.MessageToString(ramped).encode()).hexdigest()
 
 
 def measure(
@@ -153,9 +177,11 @@ def measure(
         ) as server,
         gpu_use.sampled() as gpu,
     ):
-        climb(target(server), [min(2 * planned.max_batch_size, steps[-1])], lambda text, done: None)  # warms up
+        progress(f"{config.name}: warming up", False)
+        climb(target(server), [min(2 * planned.max_batch_size, steps[-1])], lambda text, done: None)
         ramp, glimpses = climb(target(server), steps, progress)
         found = dataclasses.replace(planned, started_at=started, levels=tuple(ramp))
+        progress(f"{config.name}: few requests, with pauses between them", False)
         rare = rarely(target(server), SPARSE * 1e6 / _alone_us(found))
     lone_us = [one.computing_ns(1) / one.batches[1] / 1e3 for one in rare if one.batches.get(1)]
     if len(lone_us) >= LEAST_SEEN:

@@ -81,6 +81,11 @@ class Traffic:
         """Whether requests are due at times of their own."""
         return self.pattern != "closed"
 
+    @property
+    def reached(self) -> int | None:
+        """Rows on their way at most: those of a closed loop's clients; None for an open loop, which has no limit."""
+        return None if self.open else self.clients * self.rows
+
     def simulated(self, requests: int, *, turnaround: Time, seed: int = 0) -> Load:
         """So many requests for `serve.batcher`; a closed loop's clients send again `turnaround` ns after an answer."""
         if not self.open:

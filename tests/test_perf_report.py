@@ -116,6 +116,13 @@ def test_an_unknown_or_empty_folder_ends_with_2_and_one_line(
         assert "make measure" in line
 
 
+def test_of_an_empty_folder_those_below_it_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    below = tmp_path / "below"
+    write(record(), below)
+    assert main([str(tmp_path)]) == 2
+    assert f"There are records in {below}: make report RESULTS={below}." in capsys.readouterr().err
+
+
 def test_of_a_folder_with_a_study_the_points_are_said_to_be_left_out(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

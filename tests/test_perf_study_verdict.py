@@ -157,7 +157,7 @@ def test_the_page_has_one_throughput_of_all_windows_and_the_next_step() -> None:
     found = verdict(evidence(of))
     assert any(f"Throughput: {mean:.0f} rows/s in all windows together" in one for one in found.sentences)
     assert found.grids[0].rows[0][2] == f"{mean:.0f}"
-    assert "To serve it: make serve MODEL=ranker CONFIG=tuned." in found.sentences
+    assert "To serve it, until another tuning takes its place: make serve MODEL=ranker CONFIG=tuned." in found.sentences
     kept = verdict(evidence(study("closed:16", same=True)))
     assert not [one for one in kept.sentences if "make serve" in one]
 

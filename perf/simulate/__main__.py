@@ -1,14 +1,15 @@
 """What a configuration of a model would do under a load, simulated with the service times of this machine.
 
 `python -m perf.simulate ranker --load poisson:300 --p99-ms 50 --delay-ms 0,2,5` prints one line for each configuration;
-service times that are not on record are measured first, 20 s for each count of instances and threads.
+service times that are not on record (from here or from perf.tune) are measured first, 20 to 50 s for each count of
+instances and threads.
 """
 
 import argparse
 import dataclasses
 import itertools
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,9 @@ from export.terminal import Mistake, guarded, program_parser, terminal
 from perf.candidate import Candidate
 from perf.ramp import levels
 from perf.service_profile import Profile
-from perf.service_time import RESULTS, bar, numbers, profile, recorded
+from perf.service_time import CLIENTS, RESULTS, bar, numbers, profile, recorded
 from perf.simulate.costs import Costs
+from perf.simulate.known import Known, known
 from perf.simulate.predict import predict
 from perf.study import Prediction, Sla
 from perf.traffic import Traffic
@@ -39,17 +41,23 @@ def main(argv: list[str] | None = None) -> int:
         config, console = read(arguments.model, arguments.config_name), terminal()
         candidates = _candidates(arguments, config)
         traffic = _traffic(arguments, config, candidates)
-        found = _profile(arguments, config, candidates, command, console)
+        found = _profile(arguments, config, candidates, traffic, command, console)
         sla = Sla(latency_ms=arguments.p99_ms)
         predictions = [
             predict(one, config, traffic, found, sla, requests=arguments.requests, seed=arguments.seed)
             for one in track(candidates, "simulating", console=Console(stderr=True), transient=True)
         ]
-        show(predictions, sla, f"{arguments.model}, {traffic}", console)
+        show(
+            predictions,
+            known(arguments.results, arguments.model, traffic),
+            sla,
+            f"{arguments.model}, {traffic}",
+            console,
+        )
         for note in dict.fromkeys(note for one in candidates for note in Costs.of(one, found).notes):
             console.print(f"not measured: {note}", markup=False)
 
-    return guarded(run)
+    return guarded(run, on_interrupt=f"stopped; finished ramps are kept in {arguments.results}.")
 
 
 def _candidates(arguments: argparse.Namespace, config: ModelConfig) -> list[Candidate]:
@@ -97,25 +105,32 @@ def _profile(
     arguments: argparse.Namespace,
     config: ModelConfig,
     candidates: Sequence[Candidate],
+    traffic: Traffic,
     command: tuple[str, ...],
     console: Console,
 ) -> Profile:
-    """The ramps that the candidates need; with one of a single instance, for what an execution takes alone."""
-    counts = {(k, one.threads) for one in candidates for k in (1, one.instances)}
-    asked = sorted(counts, key=lambda count: (count[0], count[1] or 0))
-    with bar(console, sum(len(levels(max(1, config.max_batch_size), k)) for k, _ in asked)) as told:
+    """The ramps of the candidates' instances and threads, up to their largest batch, as high as the load reaches."""
+    asked = sorted({(one.instances, one.threads) for one in candidates}, key=lambda count: (count[0], count[1] or 0))
+    widest = ModelConfig()
+    widest.CopyFrom(config)
+    widest.max_batch_size = max(config.max_batch_size, *(one.max_batch_size for one in candidates))
+    reached = traffic.reached
+    with bar(console, sum(len(levels(max(1, widest.max_batch_size), k)) for k, _ in asked)) as told:
         return profile(
-            config,
+            widest,
             asked,
             arguments.results,
             config_name=arguments.config_name or "default",
+            in_flight=None if reached is None else CLIENTS * reached,
             command=command,
             progress=told,
         )
 
 
-def show(predictions: Sequence[Prediction], sla: Sla, title: str, console: Console) -> None:
-    """Print a line for each configuration, and the sizes of its batches."""
+def show(
+    predictions: Sequence[Prediction], measured: Mapping[Candidate, Known], sla: Sla, title: str, console: Console
+) -> None:
+    """Print a line for each configuration, what was measured of it before, and the sizes of its batches."""
     table = Table(
         "configuration",
         "rows/s",
@@ -142,11 +157,26 @@ def show(predictions: Sequence[Prediction], sla: Sla, title: str, console: Conso
         total = sum(one.sizes.values())
         sizes = ", ".join(f"{rows}: {count / total:.0%}" for rows, count in one.sizes.items())
         console.print(f"{one.candidate}: executions by rows {sizes}", markup=False)
+    for one in predictions:
+        if found := measured.get(one.candidate):
+            rate = one.throughput_rows_per_s / found.throughput_rows_per_s - 1
+            tail = one.percentiles_ms[99] / found.p99_ms - 1
+            console.print(
+                f"{one.candidate}: measured by perf.tune {found.throughput_rows_per_s:,.1f} rows/s, p99 "
+                f"{found.p99_ms:.1f} ms (median of {found.trials}); the simulation is {rate:+.0%} and {tail:+.0%} off",
+                markup=False,
+            )
+    if not any(one.candidate in measured for one in predictions):
+        console.print(
+            "none of these was measured by perf.tune under this load; what batches form can differ, so measure the one "
+            "that goes into use (perf.tune, perf.versus)",
+            markup=False,
+        )
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = program_parser("python -m perf.simulate", __doc__, example="ranker --load closed:16 --p99-ms 50")
-    parser.add_argument("model")
+    parser.add_argument("model", help="its name in the repository")
     parser.add_argument("--config-name", help="a file of configs/ (default: config.pbtxt)")
     parser.add_argument(
         "--load",

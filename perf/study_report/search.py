@@ -29,7 +29,8 @@ def search(evidence: Evidence) -> Section:
     ramps = sum(level.seconds for ramp in evidence.ramps for level in ramp.levels)
     cost = (
         f"Total: {count(len(evidence.trials), 'measurement')} with {duration(live)} of live load, "
-        f"{count(len(study.predictions), 'configuration')} simulated, {duration(last)} from beginning to end"
+        f"{count(len(study.predictions), 'configuration')} simulated, "
+        f"{duration(last)} from the first simulation to the end"
         + (f", and {duration(ramps)} of ramps for {count(len(evidence.ramps), 'service-time record')}" if ramps else "")
         + (f" ({profiled} of the measurements only profiled)" if profiled else "")
         + "."

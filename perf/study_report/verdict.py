@@ -135,7 +135,7 @@ def _next(evidence: Evidence, found: Sequence[Gain]) -> str:
     if "--repository" in study.command[:-1]:
         repository = study.command[study.command.index("--repository") + 1]
         command += f' ARGS="--repository {repository}"'
-    return f"To serve it: {command}."
+    return f"To serve it, until another tuning takes its place: {command}."
 
 
 def _sentence(text: str) -> str:

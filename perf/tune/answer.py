@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from export.repository import REPOSITORY
 from perf import pareto as pareto_front
 from perf.bootstrap import Interval
 from perf.candidate import Candidate
@@ -20,6 +21,7 @@ from perf.tune.remedy import remedies
 from perf.tune.screen import Screened
 from perf.tune.search import Outcome
 from perf.tune.standing import Standing, p99_ms
+from perf.tune.tuned_file import NAME
 from perf.tune.tuning import Tuning
 
 # Of the front as many lines as a person reads.
@@ -56,6 +58,11 @@ def verdict(tuning: Tuning) -> Iterator[str]:
     yield f"  measured: {_figures(chosen)}, {_sureness(chosen)}"
     yield from _gains(tuning)
     yield f"  limited now by {study.limit}"
+    if chosen.candidate.delay_us > study.default.delay_us:
+        yield (
+            f"  beware: a request that finds no company waits out the delay of {chosen.candidate.delay_us / 1e3:g} ms, "
+            "so with few clients latency is higher than before"
+        )
     busiest = max((one.load_average for one in study.trials), default=0.0)
     if busiest > BUSY * study.machine.cores:
         yield f"  beware: the machine had other work, a load average up to {busiest:.1f} on {study.machine.cores} cores"
@@ -212,14 +219,19 @@ def figure(value: float) -> str:
 
 
 def cost(tuning: Tuning) -> Iterator[str]:
-    """Points, seconds and where the record is."""
+    """Points, seconds, where the record is, and what to do with it."""
     budget = tuning.budget
     yield (
-        f"cost: {tuning.points} live points with {tuning.live_s:.0f} s of load, {tuning.measured_now} of them now; "
+        f"cost: {tuning.points} live points with {tuning.live_s:.0f} s of load, warm-ups included, "
+        f"{tuning.measured_now} of them now; "
         f"profile: {budget.profile_points} ramps with {budget.profile_s:.0f} s of load; "
         f"{tuning.wall_s:.0f} s in all now, server starts and simulation included"
     )
-    yield f"record: {tuning.question.record}"
+    question = tuning.question
+    yield f"record: {question.record}"
+    yield f"as a page: make report RESULTS={question.results}"
+    if tuning.written is not None and question.repository == REPOSITORY:
+        yield f"to serve it: make serve MODEL={question.model} CONFIG={NAME}"
 
 
 def _recipe(tuning: Tuning, console: Console) -> Iterator[str]:

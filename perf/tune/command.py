@@ -25,7 +25,7 @@ LOADS = (
     "closed:16 (clients, the default), poisson:300 or constant:300 (requests per second), gamma:300:4 (and the "
     "burstiness cv2) or trace:FILE (arrival times in seconds, one a line)"
 )
-STOPPED = "stopped; what was measured is kept, the same command goes on from there."
+STOPPED = "stopped; every finished ramp and trial is kept, and the same command goes on from there."
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -111,10 +111,16 @@ def _load(arguments: argparse.Namespace) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = program_parser("python -m perf.tune", __doc__, example="ranker --p99-ms 50 --load closed:16")
-    parser.add_argument("model")
+    parser.add_argument("model", help="its name in the repository")
     parser.add_argument("--p99-ms", type=float, required=True, metavar="MS", help="latency of 99 requests in a hundred")
     parser.add_argument("--load", help=LOADS)
-    parser.add_argument("--objective", choices=OBJECTIVES, default="throughput")
+    parser.add_argument(
+        "--objective",
+        choices=OBJECTIVES,
+        default="throughput",
+        help="throughput within the target (the default; of an open load, the lowest latency), goodput: the highest "
+        "Poisson rate within it, cost: the fewest instances that carry the load within it",
+    )
     parser.add_argument("--config-name", help="the configuration to beat, a file of configs/ (default: config.pbtxt)")
     parser.add_argument("-b", "--rows", type=int, default=1, help="rows per request (default 1)")
     space = parser.add_argument_group("the space")
@@ -128,5 +134,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--explain-recipe", action="store_true", help="also print the classic recipe's path")
     parser.add_argument("--force", action="store_true", help="replace a tuned.pbtxt changed by hand (a copy is kept)")
     parser.add_argument("--results", type=Path, default=Path("perf/results/local/tune"), help="folder of the records")
-    parser.add_argument("--repository", type=Path, default=Question.repository)
+    parser.add_argument(
+        "--repository", type=Path, default=Question.repository, help="model repository (default: this project's)"
+    )
     return parser

@@ -18,6 +18,8 @@ def reasons(screen: Screen, belief: Belief, chosen: Candidate, default: Candidat
         found[name] = f"{_figures(now)} expected with it, {_figures(before)} without"
         if not worth(screen.goal, now, before, belief.error):
             found[name] += f", which is within the model's error, {belief.error:.1%}; it was measured with the others"
+    if chosen.delay_us > default.delay_us:
+        found["max_queue_delay_microseconds"] += "; a request that finds no company waits it out"
     if chosen.dynamic and not default.dynamic:
         found["dynamic_batching"] = "requests that wait together run together"
     return found

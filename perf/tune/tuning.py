@@ -36,7 +36,6 @@ from serve.batcher.rules import Rules
 from serve.doctor.document import Document
 
 Told = Callable[[str], None]
-PROFILED_CLIENTS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,8 +196,7 @@ def _space(question: Question, config: ModelConfig) -> Space:
 
 
 def _profile(question: Question, config: ModelConfig, searched: Space, told: Told) -> Profile:
-    # A closed loop never has more rows on their way than its clients send.
-    reached = None if question.traffic.open else question.traffic.clients * question.traffic.rows
+    reached = question.traffic.reached
     widest = ModelConfig()
     widest.CopyFrom(config)
     widest.max_batch_size = min(max(searched.sizes), reached or max(searched.sizes))
@@ -207,8 +205,7 @@ def _profile(question: Question, config: ModelConfig, searched: Space, told: Tol
         [(pair.instances, pair.threads) for pair in searched.profiled],
         question.results,
         config_name=question.config_name or "default",
-        # Twice as many as there are clients tell how long the batches take that these seldom form.
-        in_flight=None if reached is None else PROFILED_CLIENTS * reached,
+        in_flight=None if reached is None else service_time.CLIENTS * reached,
         command=question.command,
         repository=question.repository,
         progress=lambda text, done: told(f"profile: {text}"),
@@ -271,7 +268,8 @@ def _conclude(
     held_back = limit(chosen.trials)
     now = f"p99 {chosen.p99_ms:.4g} ms at {chosen.throughput_rows_per_s:.4g} rows/s under {chosen.trials[0].load}"
     why = Why(
-        headline=f"Measured: {now}. Now it is limited by {held_back.split(' (')[0]}.",
+        headline=f"Measured: {now}. Now it is limited by {held_back.split(' (')[0]}. A comment without 'tuned' is "
+        "older, and speaks of the value that was there before.",
         reasons=reasons(screen, outcome.belief, chosen.candidate, journal.study.default),
     )
 

@@ -1,0 +1,91 @@
+"""What was measured before: trials that stand beside a prediction, and ramps that need not be measured again."""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from test_perf_simulate import ramp
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from clients.fleet.variant import read
+from clients.machine import Machine
+from perf import service_time
+from perf.service_profile import Profile, ServiceTimes, write
+from perf.simulate.known import known
+from perf.study import Study
+from perf.traffic import Traffic
+
+MODEL = "simulated_accelerator"
+STUDY = Path("perf/results/grid") / f"{MODEL}.closed-32.throughput.p99-55ms.json"
+LOAD = Traffic.parse("closed:32")
+
+Profiling = Callable[[ModelConfig], Profile]
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Study:
+    """A committed study as if it had been made on this machine, in a folder with another kind of record."""
+    study = replace(Study.read(STUDY), machine=Machine.this())
+    study.write(tmp_path / STUDY.name)
+    shutil.copy(STUDY.parent / f"{MODEL}.default.b32.k1.json", tmp_path)
+    return study
+
+
+def test_trials_of_the_same_load_on_this_machine_are_found(here: Study, tmp_path: Path) -> None:
+    found = known(tmp_path, MODEL, LOAD)
+    assert set(found) == {trial.candidate for trial in here.trials}
+    assert here.chosen is not None
+    trials = [trial.throughput_rows_per_s for trial in here.trials if trial.candidate == here.chosen]
+    one = found[here.chosen]
+    assert (one.trials, min(trials) <= one.throughput_rows_per_s <= max(trials)) == (len(trials), True)
+    assert 30 < one.p99_ms < 55
+
+
+def test_trials_of_something_else_are_not(here: Study, tmp_path: Path) -> None:
+    assert known(tmp_path, MODEL, Traffic.parse("closed:16")) == {}
+    assert known(tmp_path, MODEL, replace(LOAD, rows=2)) == {}
+    assert known(tmp_path, "ranker", LOAD) == {}
+    elsewhere = replace(Machine.this(), cpu="another")
+    replace(here, machine=elsewhere).write(tmp_path / STUDY.name)
+    assert known(tmp_path, MODEL, LOAD) == {}
+
+
+def sized(rows: int) -> ModelConfig:
+    config = ModelConfig()
+    config.CopyFrom(read(MODEL, None))
+    config.max_batch_size = rows
+    return config
+
+
+@pytest.fixture
+def profiling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Profiling:
+    """Profiles one instance from a folder with a ramp of 32 rows and 17 requests; one that it lacks is an error."""
+
+    def measure(planned: ServiceTimes, *_: object, **__: object) -> ServiceTimes:
+        raise LookupError(planned.file_name)
+
+    monkeypatch.setattr(service_time, "measure", measure)
+    made = ramp()
+    plan = service_time.plan(sized(32), config_name="large", instances=1)
+    write(replace(plan, levels=made.levels, sizes=made.sizes, noise=made.noise, alone_us=made.alone_us), tmp_path)
+    return lambda config: service_time.profile(config, [(1, None)], tmp_path, config_name="tuned")
+
+
+def test_a_ramp_of_a_larger_maximum_is_used_again(profiling: Profiling) -> None:
+    (found,) = profiling(sized(8)).ramps
+    assert (found.max_batch_size, found.config_name) == (32, "large")
+
+
+@pytest.mark.parametrize("rows", [16, 64])
+def test_a_ramp_that_did_not_climb_so_high_is_not(profiling: Profiling, rows: int) -> None:
+    with pytest.raises(LookupError, match=f"tuned.b{rows}.k1"):
+        profiling(sized(rows))
+
+
+def test_a_ramp_of_another_configuration_is_not(profiling: Profiling) -> None:
+    other = sized(8)
+    other.parameters["another"].string_value = "value"
+    with pytest.raises(LookupError):
+        profiling(other)
