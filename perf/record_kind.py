@@ -15,7 +15,10 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "comparison": ("what perf.compare found", "python -m perf.compare A B"),
     "grid": ("a full grid", "python -m perf.tune.grid MODEL --results {folder}"),
     "judgement": ("a tuner's choice held against a full grid", "python -m perf.tune.grid MODEL --results {folder}"),
-    "predicted_point": ("a measured point of a prediction", "python -m perf.simulate.check --results {folder}"),
+    "predicted_point": (
+        "a measured point of a prediction",
+        "python -m perf.simulate.check --only-compare --results {folder}/..",
+    ),
     "goodput": ("a point of goodput", "python -m perf.goodput --results {folder}"),
     "peers": ("a comparison with other servers", "python -m perf.peers --results {folder}"),
     "pictures": ("a measurement of perf.pictures", "python -m perf.pictures --results {folder}"),

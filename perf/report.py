@@ -73,10 +73,10 @@ def summarise(folder: Path) -> Summary:
     comparisons = compare(entries)
     if not comparisons:
         below = sorted({path.parent for path in folder.glob("*/*.json") if is_study(path) or is_record(path)})
-        found = "".join(f" There are records in {one}: make report RESULTS={one}." for one in below)
-        raise ReportError(
-            f"{folder}: holds no measured point.{found} Measure first: make measure MODEL=ranker RESULTS={folder}"
-        )
+        first = f"Measure first: make measure MODEL=ranker RESULTS={folder}"
+        there = f"Name a folder below it that does: make report RESULTS={below[0]}" if below else ""
+        more = f" (or {', '.join(str(one) for one in below[1:4])})" if below[1:] else ""
+        raise ReportError(f"{folder}: holds no measured point. {there + more or first}")
     return Summary(folder=folder, entries=entries, comparisons=comparisons)
 
 

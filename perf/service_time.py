@@ -7,13 +7,11 @@ and threads, some 20 to 50 s each, and prints the table; what is measured alread
 import contextlib
 import dataclasses
 import datetime
-import hashlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-from google.protobuf import text_format
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -21,28 +19,22 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from clients.fleet.target import Running
 from clients.fleet.variant import read
-from clients.machine import Machine, versions
-from export.recipe import digest
-from export.repository import REPOSITORY, model_file, model_folder
+from export.repository import REPOSITORY
 from export.terminal import Failure, Mistake, guarded, program_parser, terminal
 from perf import gpu_use
 from perf.analyzer import Target
 from perf.candidate import Candidate
-from perf.ramp import Glimpse, Level, climb, levels, rarely
-from perf.record import RecordError
+from perf.ramp import Glimpse, Level, climb, rarely
 from perf.service_curve import Size
-from perf.service_profile import SHARES, Profile, ServiceTimes, load, write
+from perf.service_profile import SHARES, Profile, ServiceTimes, write
+from perf.service_records import RESULTS, climbed, known, plan
 from perf.service_table import show
 from perf.trial import serving
 
-# Those that `perf.tune` measures are there, too.
-RESULTS = Path("perf/results/local/tune")
 # Noise is told from readings of the counters that saw at most so many executions of a size that was counted so often,
 # if there are so many such readings; a scaled ratio is not taken below this, which no execution is.
 FEW_SEEN, LEAST_SEEN, LEAST_READINGS, LEAST_RATIO = 2, 5, 50, 0.5
 
-# Of a closed loop's: twice as many tell how long the batches take that these seldom form.
-CLIENTS = 2
 # Of the time of a lone request: what those that come rarely keep an instance busy.
 SPARSE = 0.1
 
@@ -82,78 +74,13 @@ def profile(
             command=command,
             repository=repository,
         )
-        steps = climbed(planned, in_flight)
-        known = _known(planned, config, steps, folder)
-        if known is None:
-            known = measure(planned, config, steps, repository=repository, progress=told)
-            write(known, folder)
-        found.append(known)
+        steps = climbed(planned.max_batch_size, instances, in_flight)
+        ramp = known(planned, config, steps, folder)
+        if ramp is None:
+            ramp = measure(planned, config, steps, repository=repository, progress=told)
+            write(ramp, folder)
+        found.append(ramp)
     return Profile(ramps=tuple(found))
-
-
-def plan(
-    config: ModelConfig,
-    *,
-    config_name: str = "default",
-    instances: int,
-    threads: int | None = None,
-    command: Sequence[str] = (),
-    repository: Path = REPOSITORY,
-) -> ServiceTimes:
-    """A record of `config` without measurements, to be measured or to be looked up."""
-    served = model_file(model_folder(config.name, repository), config)
-    largest = max(1, config.max_batch_size)
-    return ServiceTimes(
-        model=config.name,
-        config_name=config_name,
-        config_sha256=_ramped_sha256(config, largest, instances, threads),
-        model_sha256=digest(served) if served.is_file() else "",
-        machine=Machine.this(),
-        versions=versions(),
-        started_at="",
-        command=tuple(command),
-        instances=instances,
-        threads=threads,
-        max_batch_size=largest,
-        sizes=(),
-        alone_us=0.0,
-        noise=(),
-        noise_count=0,
-        levels=(),
-    )
-
-
-def climbed(planned: ServiceTimes, in_flight: int | None) -> list[int]:
-    """The levels of its ramp, up to the first that has `in_flight` requests."""
-    steps = levels(planned.max_batch_size, planned.instances)
-    if in_flight is None or in_flight >= steps[-1]:
-        return steps
-    return [*(one for one in steps if one < in_flight), in_flight]
-
-
-def _known(planned: ServiceTimes, config: ModelConfig, steps: Sequence[int], folder: Path) -> ServiceTimes | None:
-    """A record of `folder` that is of the same, or of the same with a larger maximum, and climbs as high as `steps`."""
-    threads = "" if planned.threads is None else f".t{planned.threads}"
-    for path in sorted(folder.glob(f"{planned.model}.*.b*.k{planned.instances}{threads}.json")):
-        try:
-            found = load(path)
-        except RecordError:
-            continue
-        asked = dataclasses.replace(
-            planned,
-            config_name=found.config_name,
-            config_sha256=_ramped_sha256(config, found.max_batch_size, planned.instances, planned.threads),
-            max_batch_size=found.max_batch_size,
-        )
-        large = found.max_batch_size >= planned.max_batch_size
-        if large and found.same(asked) and found.levels[-1].concurrency >= steps[-1]:
-            return found
-    return None
-
-
-def _ramped_sha256(config: ModelConfig, largest: int, instances: int, threads: int | None) -> str:
-    ramped = Candidate(max_batch_size=largest, instances=instances, threads=threads).apply(config)
-    return hashlib.sha256(text_format.MessageToString(ramped).encode()).hexdigest()
 
 
 def measure(
@@ -270,7 +197,7 @@ def main(argv: list[str] | None = None) -> int:
         threads = numbers("--threads", arguments.threads) if arguments.threads else [Candidate.of(config).threads]
         counts = [(k, one) for k in numbers("--instances", arguments.instances) for one in threads]
         console = terminal()
-        with bar(console, sum(len(levels(max(1, config.max_batch_size), k)) for k, _ in counts)) as told:
+        with bar(console, sum(len(climbed(max(1, config.max_batch_size), k, None)) for k, _ in counts)) as told:
             found = profile(
                 config,
                 counts,

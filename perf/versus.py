@@ -29,6 +29,7 @@ from perf.comparison import SLOWER
 from perf.interleaved import Lane, interleaved, lanes
 from perf.round_record import Slot
 from perf.runs import Runs, of_trial
+from perf.service_time import recorded
 from perf.study import AGAINST, NOISE, Trial
 from perf.traffic import Traffic
 from perf.trial import Meter
@@ -82,7 +83,7 @@ class Match:
 def main(argv: list[str] | None = None) -> int:
     """Exit code 0 where B is not slower than A, 1 where it surely is, 2 for a mistake in the call."""
     arguments = _parser().parse_args(argv)
-    command = ("python", "-m", "perf.versus", *(sys.argv[1:] if argv is None else argv))
+    command = recorded("perf.versus", argv)
     stopped = "stopped; what was measured is kept, and the same command goes on."
     return guarded(
         lambda: versus(_match(arguments, command), terminal(), together=not arguments.restart), on_interrupt=stopped

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from perf import service_time
+from perf import service_records
 from perf.memory import __main__ as memory
 from perf.memory import lab, record
 from perf.memory.estimate import check, operators
@@ -23,7 +23,7 @@ IGNORED = [
 @pytest.mark.parametrize(
     "folder",
     [
-        *(service_time.RESULTS, lab.FOLDER, record.FOLDER, check.FOLDER, operators.FOLDER),
+        *(service_records.RESULTS, lab.FOLDER, record.FOLDER, check.FOLDER, operators.FOLDER),
         *(grid.RESULTS, Question.results, interference.RESULTS, study.RESULTS, prove.RESULTS, prediction.RESULTS),
     ],
     ids=str,

@@ -135,6 +135,14 @@ def test_latency_is_taken_from_a_service_time_record(tmp_path: Path) -> None:
     (model,) = plan_file.read(written(tmp_path, text), records=tmp_path).models
     found = [model.latency.at(rows) for rows in range(1, 9)]
     assert found == pytest.approx([22, 23, 24, 25, 25, 27, 28, 29], abs=0.01)
+    # A ramp of another variant is as good; one that stopped below max_batch_size is not of all sizes.
+    (tmp_path / record.file_name).unlink()
+    write(replace(record, config_name="dynamic"), tmp_path)
+    assert plan_file.read(written(tmp_path, text), records=tmp_path).models[0].latency.largest == 8
+    write(replace(record, config_name="dynamic", max_batch_size=4), tmp_path)
+    (tmp_path / "simulated_accelerator.dynamic.b8.k1.json").unlink()
+    with pytest.raises(Mistake, match="went up to 4 of 8 rows only"):
+        plan_file.read(written(tmp_path, text), records=tmp_path)
 
 
 def repository(tmp_path: Path) -> Path:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from perf.simulate.check import MODELS, Compared, by_load, compare
-from perf.simulate.points import LIMITS, holds
+from perf.simulate.points import LIMITS, ROUNDS, holds
 
 RESULTS = Path("perf/results/prediction")
 TEXT = (Path("perf") / "SIMULATE.md").read_text()
@@ -23,6 +23,7 @@ def test_six_configurations_of_a_model_were_measured_under_both_loads(compared: 
         points = [one.point for one in some]
         assert len({point.candidate for point in points}) == len(points) == 6
         assert {point.candidate.instances for point in points} == {1, 2}
+        assert all(one.rounds >= ROUNDS and one.rounds % 2 for one in some)
 
 
 def test_the_limits_are_those_that_were_asked_for() -> None:

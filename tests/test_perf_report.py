@@ -120,7 +120,7 @@ def test_of_an_empty_folder_those_below_it_are_named(tmp_path: Path, capsys: pyt
     below = tmp_path / "below"
     write(record(), below)
     assert main([str(tmp_path)]) == 2
-    assert f"There are records in {below}: make report RESULTS={below}." in capsys.readouterr().err
+    assert f"Name a folder below it that does: make report RESULTS={below}\n" in capsys.readouterr().err
 
 
 def test_of_a_folder_with_a_study_the_points_are_said_to_be_left_out(

@@ -2,22 +2,23 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from clients.fleet.variant import read
 from perf.service_profile import Profile
 from perf.service_profile import load as load_ramp
 from perf.simulate import points
-from perf.simulate.bench import Bench
+from perf.simulate.bench import stands
 from perf.simulate.check import compare, main
+from perf.simulate.points import ROUNDS, round_folders
 
 RESULTS = Path("perf/results/prediction")
 MODEL = "simulated_accelerator"
-POINT = f"{MODEL}.b8.d2000.k2.closed_24.json"
-RAMP = f"{MODEL}.default.b8.k2.json"
+POINT = f"round_2/{MODEL}.b8.d2000.k2.closed_24.json"
+RAMP = f"round_2/{MODEL}.default.b8.k2.json"
 LATER = "2100-01-01T00:00:00+00:00"
 
 
@@ -33,20 +34,19 @@ def change(path: Path, **values: Any) -> None:
 
 def standing(folder: Path) -> set[str]:
     """The records that a check would not measure again, on the machine and versions of their ramps."""
-    bench = Bench(config=read(MODEL, None), folder=folder, command=())
     found = set()
-    for path in sorted(folder.glob(f"{MODEL}.*.json")):
-        if ".default." not in path.name:
-            committed = points.load(RESULTS / path.name)
-            ramps = Profile(ramps=tuple(load_ramp(folder / name) for name in committed.ramps))
-            if bench.measured(committed.candidate, committed.load, ramps):
-                found.add(path.name)
+    for each in round_folders(folder):
+        for path in sorted(each.glob(f"{MODEL}.b*.json")):
+            committed = points.load(RESULTS / each.name / path.name)
+            ramps = Profile(ramps=tuple(load_ramp(each / name) for name in committed.ramps))
+            if stands(each, MODEL, committed.candidate, committed.load, ramps):
+                found.add(f"{each.name}/{path.name}")
     return found
 
 
 def test_what_is_committed_stands(folder: Path) -> None:
     found = standing(folder)
-    assert len(found) == 12  # 6 configurations x 2 loads
+    assert len(found) == ROUNDS * 12  # 6 configurations x 2 loads
     assert POINT in found
 
 
@@ -69,14 +69,36 @@ def test_a_point_of_something_else_is_measured_again(folder: Path, values: dict[
 def test_points_are_measured_again_after_their_ramp(folder: Path) -> None:
     """A ramp is measured again when the model's or the configuration's file has changed, and its points with it."""
     change(folder / RAMP, started_at=LATER)
-    assert {name for name in standing(RESULTS) if ".k2." in name} == standing(RESULTS) - standing(folder)
-    assert {one.point.candidate.instances for one in compare(folder, [MODEL])} == {1}
+    gone = {name for name in standing(RESULTS) if name.startswith("round_2/") and ".k2." in name}
+    assert gone == standing(RESULTS) - standing(folder)
+    used = {(one.point.candidate.instances, one.rounds) for one in compare(folder, [MODEL])}
+    assert used == {(1, ROUNDS), (2, 1)}  # of the two rounds that are left, the later one
+
+
+def test_a_slow_round_is_in_no_figure_of_a_point() -> None:
+    point = points.load(RESULTS / POINT)
+    slow = replace(
+        point,
+        throughput_rows_per_s=point.throughput_rows_per_s / 1.5,
+        mean_ms=1.5 * point.mean_ms,
+        percentiles_ms={one: 1.5 * value for one, value in point.percentiles_ms.items()},
+    )
+    found = points.together([point, slow, point])
+    names = ("throughput_rows_per_s", "mean_ms", "percentiles_ms")
+    assert [getattr(found, name) for name in names] == [getattr(point, name) for name in names]
+    assert (found.requests, found.counted.rows) == (3 * point.requests, 3 * point.counted.rows)
+
+
+def test_rounds_of_another_model_file_are_not_taken_together_with_the_last(folder: Path) -> None:
+    for path in sorted((folder / "round_1").glob(f"{MODEL}.default.*.json")):
+        change(path, model_sha256="another")
+    assert {one.rounds for one in compare(folder, [MODEL])} == {1}
 
 
 def test_what_was_left_out_is_said(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     change(folder / POINT, versions={})
     assert main([MODEL, "--only-compare", "--results", str(folder)]) == 0
-    assert "left out: 1 measured point(s)" in capsys.readouterr().out
+    assert "left out: " in capsys.readouterr().out
 
 
 def test_nothing_to_compare_is_a_users_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -84,3 +106,8 @@ def test_nothing_to_compare_is_a_users_mistake(tmp_path: Path, capsys: pytest.Ca
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"{tmp_path / 'none'}: holds no measured point of {MODEL}")
     assert f"Measure first: python -m perf.simulate.check {MODEL} --results" in line
+
+
+def test_an_even_number_of_rounds_is_a_users_mistake(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([MODEL, "--rounds", "2"]) == 2
+    assert "--rounds 2: there is a median of an odd number only" in capsys.readouterr().err

@@ -1,40 +1,46 @@
 """What was measured before: trials that stand beside a prediction, and ramps that need not be measured again."""
 
+import io
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from test_perf_simulate import ramp
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from clients.fleet.variant import read
-from clients.machine import Machine
-from perf import service_time
-from perf.service_profile import Profile, ServiceTimes, write
-from perf.simulate.known import known
-from perf.study import Study
+from perf import service_records, service_time
+from perf.candidate import Candidate
+from perf.service_profile import Profile, ServiceTimes, load, write
+from perf.simulate.__main__ import show
+from perf.simulate.known import Known, known
+from perf.study import Prediction, Sla, Study
 from perf.traffic import Traffic
 
 MODEL = "simulated_accelerator"
 STUDY = Path("perf/results/grid") / f"{MODEL}.closed-32.throughput.p99-55ms.json"
 LOAD = Traffic.parse("closed:32")
+CONFIG = read(MODEL, None)
+RAMP = load(STUDY.parent / f"{MODEL}.default.b32.k1.json")
 
 Profiling = Callable[[ModelConfig], Profile]
 
 
 @pytest.fixture
 def here(tmp_path: Path) -> Study:
-    """A committed study as if it had been made on this machine, in a folder with another kind of record."""
-    study = replace(Study.read(STUDY), machine=Machine.this())
+    """A committed study in a folder of its own, with another kind of record."""
+    study = Study.read(STUDY)
     study.write(tmp_path / STUDY.name)
     shutil.copy(STUDY.parent / f"{MODEL}.default.b32.k1.json", tmp_path)
     return study
 
 
-def test_trials_of_the_same_load_on_this_machine_are_found(here: Study, tmp_path: Path) -> None:
-    found = known(tmp_path, MODEL, LOAD)
+def test_trials_of_the_same_load_are_found(here: Study, tmp_path: Path) -> None:
+    (tmp_path / f"{MODEL}.old.json").write_text('{"kind": "study", "format": 0}')
+    found = known(tmp_path, CONFIG, LOAD, RAMP)
     assert set(found) == {trial.candidate for trial in here.trials}
     assert here.chosen is not None
     trials = [trial.throughput_rows_per_s for trial in here.trials if trial.candidate == here.chosen]
@@ -44,12 +50,31 @@ def test_trials_of_the_same_load_on_this_machine_are_found(here: Study, tmp_path
 
 
 def test_trials_of_something_else_are_not(here: Study, tmp_path: Path) -> None:
-    assert known(tmp_path, MODEL, Traffic.parse("closed:16")) == {}
-    assert known(tmp_path, MODEL, replace(LOAD, rows=2)) == {}
-    assert known(tmp_path, "ranker", LOAD) == {}
-    elsewhere = replace(Machine.this(), cpu="another")
-    replace(here, machine=elsewhere).write(tmp_path / STUDY.name)
-    assert known(tmp_path, MODEL, LOAD) == {}
+    assert known(tmp_path, CONFIG, Traffic.parse("closed:16"), RAMP) == {}
+    assert known(tmp_path, CONFIG, replace(LOAD, rows=2), RAMP) == {}
+    assert known(tmp_path, read("ranker", None), LOAD, RAMP) == {}
+    other = sized(8)
+    other.parameters["another"].string_value = "value"
+    assert known(tmp_path, other, LOAD, RAMP) == {}
+    assert known(tmp_path, sized(16), LOAD, RAMP)  # what is searched is no difference
+    elsewhere = replace(RAMP, machine=replace(RAMP.machine, cpu="another"))
+    for changed in (elsewhere, replace(RAMP, versions={}), replace(RAMP, model_sha256="another")):
+        assert known(tmp_path, CONFIG, LOAD, changed) == {}
+
+
+def test_a_prediction_has_what_was_measured_beside_it(here: Study, tmp_path: Path) -> None:
+    assert here.chosen is not None
+    measured = known(tmp_path, CONFIG, LOAD, RAMP)
+    figures = measured[here.chosen]
+    predictions = [one for one in here.predictions if one.candidate == here.chosen]
+    assert f"{figures.throughput_rows_per_s:,.1f} rows/s, p99 {figures.p99_ms:.1f} ms" in shown(predictions, measured)
+    assert "none of these was measured" in shown(predictions, {})
+
+
+def shown(predictions: Sequence[Prediction], measured: Mapping[Candidate, Known]) -> str:
+    text = io.StringIO()
+    show(predictions, measured, Sla(latency_ms=55), MODEL, Console(file=text, width=200))
+    return " ".join(text.getvalue().split())
 
 
 def sized(rows: int) -> ModelConfig:
@@ -68,7 +93,7 @@ def profiling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Profiling:
 
     monkeypatch.setattr(service_time, "measure", measure)
     made = ramp()
-    plan = service_time.plan(sized(32), config_name="large", instances=1)
+    plan = service_records.plan(sized(32), config_name="large", instances=1)
     write(replace(plan, levels=made.levels, sizes=made.sizes, noise=made.noise, alone_us=made.alone_us), tmp_path)
     return lambda config: service_time.profile(config, [(1, None)], tmp_path, config_name="tuned")
 

@@ -46,10 +46,12 @@ def test_a_model_is_tuned_from_the_command_line(
     assert "use max 4" in said
     assert "in place of max 2, 0 ms, 1 instance" in said
     assert "the classic recipe" in said
+    assert f"as a page: make report RESULTS={tmp_path}" in " ".join(said.split())
 
     path = config_file(repository / MODEL, "tuned")
     tuned = Candidate.of(read_config(path))
     assert tuned.max_batch_size == 4
+    assert ("beware: a request that finds no company waits out the delay" in said) == (tuned.delay_us > 0)
     assert is_ours(path.read_text())
     assert doctor([str(repository), "--fail-on", "info"]) == 0
 

@@ -2,10 +2,9 @@ import pytest
 from simulated_bench import CONFIG, Modelled, accelerator
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
-from clients.fleet.variant import read
 from export.terminal import Mistake
-from perf import service_time
 from perf.candidate import THREADS, Candidate
+from perf.service_records import climbed, reaching
 from perf.study import Sla
 from perf.traffic import Traffic
 from perf.tune.belief import Belief
@@ -103,9 +102,24 @@ def test_candidates_that_differ_beyond_the_load_are_one() -> None:
 
 
 def test_a_ramp_climbs_no_further_than_the_load_reaches() -> None:
-    planned = service_time.plan(read("ranker", None), instances=2, threads=1)
-    whole = service_time.climbed(planned, None)
+    whole = climbed(64, 2, None)
     assert whole[-1] == 2 * 64 * 2 + 2
-    assert service_time.climbed(planned, 50) == [*(level for level in whole if level < 50), 50]
-    assert service_time.climbed(planned, 1) == [1]
-    assert service_time.climbed(planned, 10_000) == whole
+    assert climbed(64, 2, 50) == [*(level for level in whole if level < 50), 50]
+    assert climbed(64, 2, 1) == [1]
+    assert climbed(64, 2, 10_000) == whole
+
+
+@pytest.mark.parametrize(
+    ("load", "rows", "reached"),
+    [
+        ("closed:16", 1, (16, 32)),
+        ("closed:16", 4, (64, 128)),
+        ("closed:100", 1, (64, 200)),
+        ("poisson:300", 1, (64, None)),
+    ],
+)
+def test_a_ramp_reaches_what_the_load_can_bring_together(load: str, rows: int, reached: tuple[int, int | None]) -> None:
+    config = ModelConfig(max_batch_size=8)
+    widest, in_flight = reaching(config, 64, Traffic.parse(load, rows=rows))
+    assert (widest.max_batch_size, in_flight) == reached
+    assert config.max_batch_size == 8

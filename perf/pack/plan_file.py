@@ -1,5 +1,6 @@
 """The plan file: devices and models in TOML, with what is not written there read from records and model files."""
 
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,7 +12,7 @@ from perf.memory.estimate.batch_memory import Model as MemoryModel
 from perf.pack.interference_record import read as read_pair
 from perf.pack.workload import Curve, Devices, Model, Pair, Workload
 from perf.service_profile import load
-from perf.service_time import RESULTS
+from perf.service_records import RESULTS
 
 MIB = 2**20
 KEYS: Mapping[str, frozenset[str]] = {
@@ -22,6 +23,8 @@ KEYS: Mapping[str, frozenset[str]] = {
     ),
     "pairs": frozenset({"models", "factors", "record"}),
 }
+# Where the configuration sets threads, the name of a ramp's record ends in their number.
+RAMP = re.compile(r"\.b(\d+)\.k1(?:\.t\d+)?\.json$")
 LINE = frozenset({"fixed", "row", "max_batch_size"})
 
 
@@ -56,7 +59,7 @@ def read(path: Path, *, records: Path = RESULTS, repository: Path = REPOSITORY) 
 
 def _model(content: Mapping[str, Any], where: str, records: Path, repository: Path) -> Model:
     name = _of(content, "name", str, where)
-    latency = _at(where, lambda: _latency(content, name, where, records))
+    latency = _at(where, lambda: _latency(content, name, where, records, repository))
     return Model(
         name=name,
         rate_per_s=_number(content, "rate_per_s", where),
@@ -67,7 +70,7 @@ def _model(content: Mapping[str, Any], where: str, records: Path, repository: Pa
     )
 
 
-def _latency(content: Mapping[str, Any], name: str, where: str, records: Path) -> Curve:
+def _latency(content: Mapping[str, Any], name: str, where: str, records: Path, repository: Path) -> Curve:
     """Given by size, given as a line, or as one instance was measured on this machine."""
     if "latency_ms" in content:
         given = _of(content, "latency_ms", dict, where)
@@ -77,17 +80,21 @@ def _latency(content: Mapping[str, Any], name: str, where: str, records: Path) -
             fixed, row = _number(given, "fixed", where, least=0.0), _number(given, "row", where, least=0.0)
             return Curve.line(fixed, row, int(_number(given, "max_batch_size", where)))
         return _by_size(given)
-    # Of several ramps the one that went furthest; where the configuration sets threads, the name ends in their number.
-    ramps = sorted(
-        records.glob(f"{name}.default.b*.k1*.json"), key=lambda one: int(one.name.split(".default.b")[1].split(".")[0])
-    )
-    expected = ramps[-1] if ramps else records / f"{name}.default.bN.k1.json"
+    # Of several ramps the one that went furthest.
+    ramps = sorted(records.glob(f"{name}.*.b*.k1*.json"), key=_ramped)
+    expected = ramps[-1] if ramps and _ramped(ramps[-1]) else records / f"{name}.default.bN.k1.json"
     path = Path(content["service_time"]) if "service_time" in content else expected
     if not path.is_file():
         raise Mistake(
             f"has no latency_ms, and there is no record {path}. Measure it: python -m perf.service_time {name}."
         )
     found = load(path)
+    most = _most_rows(name, repository)
+    if "service_time" not in content and found.max_batch_size < most:
+        raise Mistake(
+            f"has no latency_ms, and {path} went up to {found.max_batch_size} of {most} rows only. Measure it whole: "
+            f"python -m perf.service_time {name}."
+        )
     # A larger batch that was measured a little faster is no reason to count on it.
     table_us, gap = found.table_us, found.gap
     highest, values = 0.0, []
@@ -95,6 +102,18 @@ def _latency(content: Mapping[str, Any], name: str, where: str, records: Path) -
         highest = max(highest, (table_us[rows] + gap.at(rows)) / 1e3)
         values.append(highest)
     return Curve(sizes=tuple(range(1, found.max_batch_size + 1)), values=tuple(values))
+
+
+def _most_rows(name: str, repository: Path) -> int:
+    """The model's max_batch_size; 0 for one that is not in the repository."""
+    file = repository / name / "config.pbtxt"
+    return read_config(file).max_batch_size if file.is_file() else 0
+
+
+def _ramped(path: Path) -> int:
+    """Rows that a ramp of one instance went up to, by the name of its record; 0 for another record."""
+    found = RAMP.search(path.name)
+    return int(found[1]) if found else 0
 
 
 def _memory(content: Mapping[str, Any], name: str, largest: int, where: str, repository: Path) -> Curve:

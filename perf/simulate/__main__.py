@@ -21,9 +21,9 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from clients.fleet.variant import read
 from export.terminal import Mistake, guarded, program_parser, terminal
 from perf.candidate import Candidate
-from perf.ramp import levels
 from perf.service_profile import Profile
-from perf.service_time import CLIENTS, RESULTS, bar, numbers, profile, recorded
+from perf.service_records import RESULTS, climbed, reaching
+from perf.service_time import bar, numbers, profile, recorded
 from perf.simulate.costs import Costs
 from perf.simulate.known import Known, known
 from perf.simulate.predict import predict
@@ -47,14 +47,14 @@ def main(argv: list[str] | None = None) -> int:
             predict(one, config, traffic, found, sla, requests=arguments.requests, seed=arguments.seed)
             for one in track(candidates, "simulating", console=Console(stderr=True), transient=True)
         ]
-        show(
-            predictions,
-            known(arguments.results, arguments.model, traffic),
-            sla,
-            f"{arguments.model}, {traffic}",
-            console,
-        )
-        for note in dict.fromkeys(note for one in candidates for note in Costs.of(one, found).notes):
+        measured = known(arguments.results, config, traffic, found.ramps[0])
+        show(predictions, measured, sla, f"{arguments.model}, {traffic}", console)
+        # Of the batches that formed: larger ones need not have been profiled.
+        formed = [
+            dataclasses.replace(one.candidate, max_batch_size=max(one.sizes, default=1), preferred=())
+            for one in predictions
+        ]
+        for note in dict.fromkeys(note for one in formed for note in Costs.of(one, found).notes):
             console.print(f"not measured: {note}", markup=False)
 
     return guarded(run, on_interrupt=f"stopped; finished ramps are kept in {arguments.results}.")
@@ -111,17 +111,15 @@ def _profile(
 ) -> Profile:
     """The ramps of the candidates' instances and threads, up to their largest batch, as high as the load reaches."""
     asked = sorted({(one.instances, one.threads) for one in candidates}, key=lambda count: (count[0], count[1] or 0))
-    widest = ModelConfig()
-    widest.CopyFrom(config)
-    widest.max_batch_size = max(config.max_batch_size, *(one.max_batch_size for one in candidates))
-    reached = traffic.reached
-    with bar(console, sum(len(levels(max(1, widest.max_batch_size), k)) for k, _ in asked)) as told:
+    largest = max(1, config.max_batch_size, *(one.max_batch_size for one in candidates))
+    widest, in_flight = reaching(config, largest, traffic)
+    with bar(console, sum(len(climbed(widest.max_batch_size, k, in_flight)) for k, _ in asked)) as told:
         return profile(
             widest,
             asked,
             arguments.results,
             config_name=arguments.config_name or "default",
-            in_flight=None if reached is None else CLIENTS * reached,
+            in_flight=in_flight,
             command=command,
             progress=told,
         )
@@ -159,11 +157,9 @@ def show(
         console.print(f"{one.candidate}: executions by rows {sizes}", markup=False)
     for one in predictions:
         if found := measured.get(one.candidate):
-            rate = one.throughput_rows_per_s / found.throughput_rows_per_s - 1
-            tail = one.percentiles_ms[99] / found.p99_ms - 1
             console.print(
-                f"{one.candidate}: measured by perf.tune {found.throughput_rows_per_s:,.1f} rows/s, p99 "
-                f"{found.p99_ms:.1f} ms (median of {found.trials}); the simulation is {rate:+.0%} and {tail:+.0%} off",
+                f"{one.candidate}: measured by perf.tune, whose clients take more of the machine than a ramp's: "
+                f"{found.throughput_rows_per_s:,.1f} rows/s, p99 {found.p99_ms:.1f} ms (median of {found.trials})",
                 markup=False,
             )
     if not any(one.candidate in measured for one in predictions):

@@ -59,26 +59,31 @@ KINDS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
-    """One model, and where its records are."""
+    """One model, and the folder of its records, which has one folder for each round."""
 
     config: ModelConfig
     folder: Path
     command: tuple[str, ...]
+    rounds: int = points.ROUNDS
 
     def run(self, progress: Told) -> None:
-        """Measure what is missing; each record is on disk as soon as it is measured."""
-        for instances in sorted({kind.instances for kind in KINDS}):
-            ramps = self.profile(instances, progress)
-            for kind in KINDS:
-                if kind.instances == instances:
-                    self._configuration(kind, ramps, progress)
+        """Measure what is missing, round after round; each record is on disk as soon as it is measured."""
+        rates: dict[Kind, float] = {}
+        for number in range(1, self.rounds + 1):
+            folder = points.round_folder(self.folder, number)
+            for instances in sorted({kind.instances for kind in KINDS}):
+                ramps = self.profile(folder, instances, progress)
+                for kind in KINDS:
+                    if kind.instances == instances:
+                        rate = rates.setdefault(kind, self._rate(kind, ramps))
+                        self._configuration(folder, kind, rate, ramps, progress)
 
-    def profile(self, instances: int, progress: Told = lambda text, done: None) -> Profile:
+    def profile(self, folder: Path, instances: int, progress: Told) -> Profile:
         """The service times with so many instances, and with fewer."""
         threads = Candidate.of(self.config).threads
         counts = [(count, threads) for count in range(1, instances + 1)]
         return profile(
-            self.config, counts, self.folder, command=self.command, progress=lambda text, _: progress(text, False)
+            self.config, counts, folder, command=self.command, progress=lambda text, _: progress(text, False)
         )
 
     def candidate(self, kind: Kind) -> Candidate:
@@ -90,34 +95,27 @@ class Bench:
             threads=Candidate.of(self.config).threads,
         )
 
-    def measured(self, candidate: Candidate, load: str, ramps: Profile) -> bool:
-        """Whether the record of this point stands: of these ramps, which are known to."""
-        try:
-            found = points.load(self.folder / file_name(self.config.name, candidate, load))
-        except RecordError:
-            return False
-        return (found.candidate, found.load) == (candidate, load) and found.fits(ramps)
-
-    def _configuration(self, kind: Kind, ramps: Profile, progress: Told) -> None:
+    def _configuration(self, folder: Path, kind: Kind, rate: float, ramps: Profile, progress: Told) -> None:
         candidate = self.candidate(kind)
         clients = round(kind.clients * min(self.config.max_batch_size, MOST_CLIENTS))
-        loads = [f"closed:{clients}", f"poisson:{self._rate(candidate, ramps, kind.rate):g}"]
-        missing = [load for load in loads if not self.measured(candidate, load, ramps)]
+        loads = [f"closed:{clients}", f"poisson:{rate:g}"]
+        missing = [load for load in loads if not stands(folder, self.config.name, candidate, load, ramps)]
         if missing:
             with self._serving(candidate, progress) as server:
                 for load in missing:
-                    progress(f"{self.config.name}: {candidate}, {load}", False)
-                    write(self._point(server, candidate, load, ramps), self.folder)
-        progress(f"{self.config.name}: {candidate}", True)
+                    progress(f"{self.config.name}, {folder.name}: {candidate}, {load}", False)
+                    write(self._point(server, candidate, load, ramps), folder)
+        progress(f"{self.config.name}, {folder.name}: {candidate}", True)
 
     def _serving(self, candidate: Candidate, progress: Told) -> AbstractContextManager[Running]:
         config = candidate.apply(self.config)
         return serving(self.config.name, config, trace_rate=0, progress=lambda text: progress(text, False))
 
-    def _rate(self, candidate: Candidate, ramps: Profile, share: float) -> float:
+    def _rate(self, kind: Kind, ramps: Profile) -> float:
+        candidate = self.candidate(kind)
         table = ramps.nearest(candidate.instances, candidate.threads).table_us
         most = max(rows / table[rows] for rows in range(1, candidate.max_batch_size + 1))
-        return float(f"{share * candidate.instances * most * 1e6:.2g}")
+        return float(f"{kind.rate * candidate.instances * most * 1e6:.2g}")
 
     def _point(self, server: Running, candidate: Candidate, load: str, ramps: Profile) -> Point:
         traffic, target = Traffic.parse(load), service_time.target(server)
@@ -150,6 +148,15 @@ class Bench:
             percentiles_ms={one: (value or 0.0) / 1e3 for one, value in percentiles.items()},
             counted=counted,
         )
+
+
+def stands(folder: Path, model: str, candidate: Candidate, load: str, ramps: Profile) -> bool:
+    """Whether a round's folder holds a record of this point: of these ramps, which are known to."""
+    try:
+        found = points.load(folder / file_name(model, candidate, load))
+    except RecordError:
+        return False
+    return (found.candidate, found.load) == (candidate, load) and found.fits(ramps)
 
 
 def _now() -> str:

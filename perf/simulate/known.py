@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
 from clients.fleet.percentile import percentile
-from clients.machine import Machine
 from perf.candidate import Candidate
-from perf.study import Study, Trial, is_study
+from perf.service_profile import ServiceTimes
+from perf.study import Study, StudyError, Trial, is_study
 from perf.traffic import Traffic
 
 
@@ -22,17 +25,40 @@ class Known:
     trials: int
 
 
-def known(folder: Path, model: str, traffic: Traffic) -> dict[Candidate, Known]:
-    """By configuration, all trials of the studies in `folder` that were made on this machine under the same load."""
+def known(folder: Path, config: ModelConfig, traffic: Traffic, ramp: ServiceTimes) -> dict[Candidate, Known]:
+    """By configuration, all trials under the same load in the studies of `folder` that are of what `ramp` is of.
+
+    That is: of the same machine, versions and model file, and of a configuration that differs from `config` in what is
+    searched only.
+    """
     found: defaultdict[Candidate, list[Trial]] = defaultdict(list)
-    for path in sorted(folder.glob(f"{model}.*.json")):
-        if is_study(path):
-            study = Study.read(path)
-            if (study.model, study.machine) == (model, Machine.this()):
-                for trial in study.trials:
-                    if _same(trial, traffic):
-                        found[trial.candidate].append(trial)
+    for path in sorted(folder.glob(f"{config.name}.*.json")):
+        study = _study(path)
+        if study is not None and _fits(study, config, ramp):
+            for trial in study.trials:
+                if _same(trial, traffic):
+                    found[trial.candidate].append(trial)
     return {candidate: _known(trials) for candidate, trials in found.items()}
+
+
+def _study(path: Path) -> Study | None:
+    try:
+        return Study.read(path) if is_study(path) else None
+    except StudyError:
+        return None
+
+
+def _fits(study: Study, config: ModelConfig, ramp: ServiceTimes) -> bool:
+    of_ramp = ramp.machine, dict(ramp.versions), ramp.model_sha256
+    before = text_format.Parse(study.before_pbtxt, ModelConfig())
+    return (study.machine, dict(study.versions), study.model_sha256) == of_ramp and _plain(before) == _plain(config)
+
+
+def _plain(config: ModelConfig) -> ModelConfig:
+    """Without what is searched, and without the name, which a file need not say."""
+    plain = Candidate(max_batch_size=1).apply(config)
+    plain.name = ""
+    return plain
 
 
 def _same(trial: Trial, traffic: Traffic) -> bool:

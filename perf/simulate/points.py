@@ -1,11 +1,13 @@
 """A measured point beside what is predicted for it: the record of one configuration under one load."""
 
 import dataclasses
+import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
@@ -22,6 +24,8 @@ from perf.traffic import Traffic
 FORMAT = 2
 # Enough that the draw hardly shows.
 REQUESTS = 24_000
+# Of three rounds, medians leave out what the machine did in one of them; where it does so more often, more are needed.
+ROUNDS = 3
 # How far a prediction may be off.
 LIMITS = {"throughput": 0.05, "p50": 0.10, "p95": 0.20}
 
@@ -135,6 +139,31 @@ def load(path: Path) -> Point:
         ) from error
 
 
+def together(points: Sequence[Point]) -> Point:
+    """The same point of several rounds as one: medians, over all that was counted."""
+    return dataclasses.replace(
+        points[0],
+        seconds=sum(one.seconds for one in points),
+        requests=sum(one.requests for one in points),
+        throughput_rows_per_s=median(one.throughput_rows_per_s for one in points),
+        mean_ms=median(one.mean_ms for one in points),
+        percentiles_ms={
+            percent: median(one.percentiles_ms[percent] for one in points) for percent in points[0].percentiles_ms
+        },
+        counted=sum((one.counted for one in points[1:]), points[0].counted),
+    )
+
+
+def round_folder(folder: Path, number: int) -> Path:
+    """Where the ramps and points of one round are, counted from 1."""
+    return folder / f"round_{number}"
+
+
+def round_folders(folder: Path) -> list[Path]:
+    """The folders of all rounds that were begun."""
+    return list(itertools.takewhile(Path.is_dir, (round_folder(folder, number) for number in itertools.count(1))))
+
+
 def measured(folder: Path, models: Sequence[str]) -> list[Point]:
-    """The points of these models in a folder, by file name."""
+    """The points of these models in the folder of a round, by file name."""
     return [load(path) for model in models for path in sorted(folder.glob(f"{model}.b*.json"))]

@@ -40,7 +40,7 @@ def show(tuning: Tuning, console: Console, *, explain_recipe: bool = False) -> N
         for line in _recipe(tuning, console):
             console.print(line, markup=False)
     for line in cost(tuning):
-        console.print(line, markup=False)
+        console.print(line, markup=False, soft_wrap=True)  # so that paths and commands stay whole
 
 
 def verdict(tuning: Tuning) -> Iterator[str]:

@@ -133,7 +133,7 @@ def _parser() -> argparse.ArgumentParser:
     cost.add_argument("--margin", type=float, default=0.05, help="share of the target that is kept free (default 0.05)")
     parser.add_argument("--explain-recipe", action="store_true", help="also print the classic recipe's path")
     parser.add_argument("--force", action="store_true", help="replace a tuned.pbtxt changed by hand (a copy is kept)")
-    parser.add_argument("--results", type=Path, default=Path("perf/results/local/tune"), help="folder of the records")
+    parser.add_argument("--results", type=Path, default=Question.results, help="folder of the records")
     parser.add_argument(
         "--repository", type=Path, default=Question.repository, help="model repository (default: this project's)"
     )

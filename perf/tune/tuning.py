@@ -17,6 +17,7 @@ from export.terminal import Failure, Mistake
 from perf import service_time
 from perf.candidate import Candidate
 from perf.service_profile import Profile
+from perf.service_records import RESULTS, reaching
 from perf.study import Sla, Study
 from perf.traffic import Traffic
 from perf.tune import tuned_file
@@ -53,7 +54,7 @@ class Question:
     points: int = 13
     seconds: float = 90.0
     margin: float = 0.05
-    results: Path = Path("perf/results/local/tune")
+    results: Path = RESULTS
     repository: Path = REPOSITORY
     force: bool = False
     command: tuple[str, ...] = ()
@@ -196,16 +197,13 @@ def _space(question: Question, config: ModelConfig) -> Space:
 
 
 def _profile(question: Question, config: ModelConfig, searched: Space, told: Told) -> Profile:
-    reached = question.traffic.reached
-    widest = ModelConfig()
-    widest.CopyFrom(config)
-    widest.max_batch_size = min(max(searched.sizes), reached or max(searched.sizes))
+    widest, in_flight = reaching(config, max(searched.sizes), question.traffic)
     return service_time.profile(
         widest,
         [(pair.instances, pair.threads) for pair in searched.profiled],
         question.results,
         config_name=question.config_name or "default",
-        in_flight=None if reached is None else service_time.CLIENTS * reached,
+        in_flight=in_flight,
         command=question.command,
         repository=question.repository,
         progress=lambda text, done: told(f"profile: {text}"),

@@ -54,6 +54,10 @@ class Arrivals:
         return ()
 
 
+# Requests that each client of a closed loop sends after the last one that is looked at: none is gone while that waits.
+MORE = 4
+
+
 class ClosedLoop:
     """So many clients, each with one request in flight, `total` requests in all.
 

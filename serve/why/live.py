@@ -11,14 +11,14 @@ from rich.progress import track
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.terminal import Mistake, terminal
-from serve.batcher.load import Arrivals, ClosedLoop, Load
+from serve.batcher.load import MORE, Arrivals, ClosedLoop, Load
 from serve.batcher.request import Request, Time
 from serve.batcher.rules import Rules
 from serve.counters import Counters
 from serve.loaded import config as loaded_config
 from serve.why import sampled
 from serve.why.changes import Study, study
-from serve.why.report import as_dict, show
+from serve.why.report import FULL, as_dict, show
 from serve.why.traces import HOW, Recording, recording
 
 STEP_S = 0.1
@@ -78,7 +78,7 @@ def _load(traced: Recording) -> Callable[[], Load]:
             kind = next(kinds)
             return Request(number=number, at=at, client=client, rows=kind.rows, shapes=kind.shapes)
 
-        return ClosedLoop(traced.clients, len(traced.requests) + traced.clients, make)
+        return ClosedLoop(traced.clients, len(traced.requests) + MORE * traced.clients, make)
 
     return again
 
@@ -110,7 +110,7 @@ def _hint(config: ModelConfig, rules: Rules, counted: Counters) -> str:
         return "The model has no dynamic_batching, so every request is an execution. Add: dynamic_batching { }."
     mean = counted.rows_per_execution
     largest = max(rules.preferred, default=rules.max_batch_size)
-    if max(counted.batches) >= largest and mean > 0.9 * largest:
+    if max(counted.batches) >= largest and mean > FULL * largest:
         what = "max_batch_size" if largest == rules.max_batch_size else "the largest preferred_batch_size"
         return f"Batches are full: {what} is {largest}."
     if counted.queue_ns < counted.compute_ns / 2:

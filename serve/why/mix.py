@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.terminal import Mistake
-from serve.batcher.load import Arrivals, ClosedLoop, Load
+from serve.batcher.load import MORE, Arrivals, ClosedLoop, Load
 from serve.batcher.request import MS, Request, Time
 from serve.why.requests_file import MOST, complete
 
@@ -20,7 +20,7 @@ class Mix:
     """`sizes` in turn, each put in place of every -1 in the dims; `count` requests of `rows` rows.
 
     They come `per_second` evenly, or as fast as `concurrency` clients are answered, or, with neither, all at once.
-    Clients send one more each, so that all are there until the last of `count` is answered.
+    Clients go on after `count`, so that all are there until its last is answered.
     """
 
     sizes: Sequence[int]
@@ -44,7 +44,7 @@ class Mix:
             )
 
         if self.concurrency:
-            return ClosedLoop(self.concurrency, self.count + self.concurrency, make)
+            return ClosedLoop(self.concurrency, self.count + MORE * self.concurrency, make)
         gap = round(1000 * MS / self.per_second) if self.per_second else 0
         return Arrivals([make(number, 0, (number - 1) * gap) for number in range(1, self.count + 1)])
 

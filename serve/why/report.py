@@ -60,10 +60,10 @@ def advice(study: Study) -> str:
 
 
 def verdict(study: Study) -> str:
-    """That batches form, where they do."""
+    """That batches form, where they do; a preferred size may keep them from being as large as they could."""
     rules, rows = study.rules, study.now.rows_per_execution
-    most = max(rules.preferred, default=rules.max_batch_size) if rules.dynamic else 0
-    return f"Batches form: {rows:.1f} rows of {most}." if most > 1 and rows > FULL * most else ""
+    most = rules.max_batch_size
+    return f"Batches form: {rows:.1f} rows of {most}." if rules.dynamic and rows > max(1.0, FULL * most) else ""
 
 
 def caveat(study: Study) -> str:
@@ -79,6 +79,7 @@ def as_dict(study: Study) -> dict[str, Any]:
     best = study.best
     return {
         "now": _outcome(study.now),
+        "batches_form": bool(verdict(study)),
         "closed": [
             {
                 "rule": one.rule.name.lower(),
