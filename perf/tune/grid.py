@@ -21,6 +21,7 @@ from clients.fleet.variant import read as read_variant
 from clients.machine import Machine
 from export.terminal import Mistake, guarded, program_parser, terminal
 from perf.candidate import Candidate
+from perf.service_records import RESULTS as RESULTS  # perf.tune's own, whose studies a judgement reads
 from perf.study import Study
 from perf.traffic import Traffic
 from perf.tune import grid_record, judgement
@@ -28,8 +29,6 @@ from perf.tune.grid_record import Grid, GridError, Point
 from perf.tune.journal import Bench
 from perf.tune.live import LiveBench
 
-# Where perf.tune leaves its studies and the service times that they name, which a judgement reads.
-RESULTS = Path("perf/results/local/tune")
 GRID = "grid"
 INCOMPLETE = 3
 # A trial is judged by every target later; until then by one that nothing misses.
