@@ -1,6 +1,7 @@
 """What `serve.why` says of files and mixes, and how it refuses what a model could never get."""
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -9,14 +10,16 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.terminal import Mistake
 from serve.batcher.load import Arrivals
+from serve.batcher.payload import Rule
 from serve.batcher.request import MS, Request
 from serve.batcher.rules import Rules, RulesError, instance_count
+from serve.batcher.simulation import simulate
 from serve.why.__main__ import main
 from serve.why.changes import Study, study
 from serve.why.mix import MixError
 from serve.why.requests_file import RequestsError
 from serve.why.service import ServiceError
-from serve.why.traces import clients, read_traces
+from serve.why.traces import Recording, clients, read_traces
 
 ONE = "instance_group [ { count: 1 } ] "
 X = 'input [ { name: "X" data_type: TYPE_INT32 dims: [ -1 ] } ] '
@@ -238,6 +241,7 @@ def test_instances_as_triton_counts_them() -> None:
 def test_traces_become_requests() -> None:
     def entries(number: int, queued: int, shape: str, model: str = "m") -> list[dict[str, object]]:
         stamps = {"REQUEST_START": queued - 1, "QUEUE_START": queued, "REQUEST_END": queued + 100}
+        stamps["COMPUTE_START"] = queued + 30
         return [
             {"id": number, "model_name": model},
             *({"id": number, "timestamps": [{"name": name, "ns": ns}]} for name, ns in stamps.items()),
@@ -246,8 +250,9 @@ def test_traces_become_requests() -> None:
         ]
 
     all_of_them = [*entries(7, 900, "2,30"), *entries(3, 500, "1,20"), *entries(4, 100, "1,5", model="other")]
-    requests, spans = read_traces(all_of_them, "m", batched=True)
+    requests, waited, spans = read_traces(all_of_them, "m", batched=True)
     assert [(one.at, one.rows, one.shapes) for one in requests] == [(0, 1, {"X": (20,)}), (400, 2, {"X": (30,)})]
+    assert waited == 30
     assert spans == [(499, 600), (899, 1000)]
     assert read_traces(all_of_them, "m", batched=False)[0][1].shapes == {"X": (2, 30)}
 
@@ -260,6 +265,20 @@ def test_clients_that_wait_for_answers_are_recognised() -> None:
     assert clients([(start, start + 5) for start in range(0, 1000, 100)]) == 0  # mostly nobody
     assert clients([(start, start + 5000) for start in range(0, 1000, 100)]) == 0  # none ended before the last came
     assert clients([]) == 0
+
+
+def test_a_replay_begins_with_the_queue_that_was_there() -> None:
+    """One request each 10 ms, as fast as they run, behind 12 that came untraced: the 13th is in the first batch."""
+    rules = Rules.of(config(X + "max_batch_size: 16 dynamic_batching { } " + ONE))
+    requests = burst(40, shapes=[{"X": (4,)}, {"X": (5,)}], gap_ms=10)
+    closed = [
+        Counter(one.closing.rule for one in simulate(rules, lambda rows: 10 * MS, traced.load(0)).executions)
+        for traced in (Recording(requests=requests), Recording(requests=requests, waited=120 * MS))
+    ]
+    assert closed[0].most_common(1)[0][0] is Rule.NOTHING_WAITED
+    assert closed[1].most_common(1)[0][0] is Rule.SHAPE
+    delayed = Recording(requests=requests, waited=120 * MS).load(120 * MS)
+    assert [one.at for one in delayed.arrivals()] == [one.at for one in requests]  # the delay alone explains it
 
 
 def test_a_mistake_is_one_kind_of_error() -> None:

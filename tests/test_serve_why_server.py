@@ -15,7 +15,7 @@ from streams import counted as read_counters
 from test_serve_batcher_server import CASES, HELD, VARIABLE, requests
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from clients.connection import connect
+from clients.connection import Connection, connect
 from clients.counters import Counters
 from serve.batcher.load import Arrivals
 from serve.batcher.request import MS, Request
@@ -104,13 +104,15 @@ def test_a_running_server_is_explained_from_its_traces(changed: Server, capsys: 
     """Twelve clients that wait for answers send three lengths: the shape is named, and ragged would run about six."""
     model, over = "live", threading.Event()
 
-    async def client(number: int) -> None:
+    async def client(connection: Connection, number: int) -> None:
+        tensors = {"X": np.zeros((1, 20 + number % 3 * 10), np.int32)}
         while not over.is_set():
-            await send(changed.grpc_url, model, [Request(number=1, at=0, shapes={"X": (20 + number % 3 * 10,)})])
+            await connection.infer(model, tensors)
 
     async def load() -> None:
         await send(changed.grpc_url, model, requests(HELD))  # what the batcher was held for
-        await asyncio.gather(*(client(number) for number in range(12)))
+        async with connect(changed.grpc_url) as connection:
+            await asyncio.gather(*(client(connection, number) for number in range(12)))
 
     before = Counters.read(changed.grpc_url, model)
     thread = threading.Thread(target=lambda: asyncio.run(load()))
@@ -130,7 +132,7 @@ def test_a_running_server_is_explained_from_its_traces(changed: Server, capsys: 
     # Over HTTP the server says the same as over gRPC, field by field.
     assert vars(sampled.counters(f"http://{changed.http_url}", model)) == vars(Counters.read(changed.grpc_url, model))
     assert "not_known" not in said, said["not_known"]
-    assert said["closed"][0]["rule"] == "shape"
+    assert said["closed"][0]["rule"] == "shape", said
     assert said["closed"][0]["inputs"] == ["X"]
     assert said["now"]["rows_per_execution"] == pytest.approx(said["counted"]["rows_per_execution"], rel=0.25)
     assert said["best"] == "allow_ragged_batch: true on X"

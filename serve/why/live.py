@@ -1,18 +1,15 @@
 """Why batches do not form on a running server: its statistics over some seconds, and its traces where it has them."""
 
-import itertools
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.progress import track
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.terminal import Mistake, terminal
-from serve.batcher.load import MORE, Arrivals, ClosedLoop, Load
-from serve.batcher.request import Request, Time
 from serve.batcher.rules import Rules
 from serve.counters import Counters
 from serve.loaded import config as loaded_config
@@ -41,7 +38,10 @@ def explain(url: str, model: str, *, seconds: float, as_json: bool) -> int:
         )
     found = _replayed(config, rules, counted, traced) if traced.requests else None
     if as_json:
-        known = as_dict(found) if found else {"not_known": traced.missing, "hint": _hint(config, rules, counted)}
+        if found:
+            known = {"replayed": len(traced.requests), "clients": traced.clients, **as_dict(found)}
+        else:
+            known = {"not_known": traced.missing, "hint": _hint(config, rules, counted)}
         print(json.dumps({"counted": _counted(counted), **known}, indent=2))
         return 0
     console = terminal()
@@ -63,24 +63,7 @@ def _wait(seconds: float, *, quiet: bool) -> None:
 
 def _replayed(config: ModelConfig, rules: Rules, counted: Counters, traced: Recording) -> Study:
     first = len(traced.requests) if traced.clients else None
-    return study(config, rules, sampled.service(counted), _load(traced), first=first)
-
-
-def _load(traced: Recording) -> Callable[[], Load]:
-    """What came, again: as from the same number of waiting clients where that is what it was, else at its times."""
-    if not traced.clients:
-        return lambda: Arrivals(traced.requests)
-
-    def again() -> Load:
-        kinds = itertools.cycle(traced.requests)
-
-        def make(number: int, client: int, at: Time) -> Request:
-            kind = next(kinds)
-            return Request(number=number, at=at, client=client, rows=kind.rows, shapes=kind.shapes)
-
-        return ClosedLoop(traced.clients, len(traced.requests) + MORE * traced.clients, make)
-
-    return again
+    return study(config, rules, sampled.service(counted), lambda: traced.load(rules.delay), first=first)
 
 
 def _show_counted(console: Console, url: str, model: str, counted: Counters, seconds: float) -> None:

@@ -9,11 +9,12 @@ import itertools
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from serve.batcher.request import Request
+from serve.batcher.load import MORE, Arrivals, ClosedLoop, Load
+from serve.batcher.request import Request, Time
 from serve.why.sampled import ServerError, call
 
 # Traces hold every tensor's values, and a tritonserver of release 24.10 that traces every request can die after some
@@ -29,11 +30,32 @@ HOW = (
 
 @dataclass(kw_only=True)
 class Recording:
-    """What was traced: requests in order of arrival, or the reason why there are none."""
+    """What was traced: requests in order of arrival, or the reason why there are none.
+
+    `waited` is the time until the first execution of one of them. `clients` is 0 where no steady number of them waits.
+    """
 
     requests: list[Request] = field(default_factory=list)
+    waited: Time = 0
     clients: int = 0
     missing: str = ""
+
+    def load(self, delay: Time) -> Load:
+        """What came, again: as from the same number of waiting clients where that is what it was, else at its times.
+
+        Requests that came before tracing began are not known. While those were executed others came, and waited longer
+        than the batcher's `delay` makes them: they are there from the start, as at the first execution that is known.
+        """
+        if not self.clients:
+            behind = max(0, self.waited - delay)
+            return Arrivals([replace(one, at=max(0, one.at - behind)) for one in self.requests])
+        kinds = itertools.cycle(self.requests)
+
+        def make(number: int, client: int, at: Time) -> Request:
+            kind = next(kinds)
+            return Request(number=number, at=at, client=client, rows=kind.rows, shapes=kind.shapes)
+
+        return ClosedLoop(self.clients, len(self.requests) + MORE * self.clients, make)
 
 
 @contextlib.contextmanager
@@ -84,14 +106,15 @@ def _fill(found: Recording, files: list[Path], model: str, *, batched: bool) -> 
             entries += json.loads(one.read_text())
         except (OSError, ValueError):
             continue  # another trace's file, or one still being written
-    found.requests, spans = read_traces(entries, model, batched=batched)
+    found.requests, found.waited, spans = read_traces(entries, model, batched=batched)
     found.clients = clients(spans)
 
 
 def read_traces(
     entries: list[dict[str, Any]], model: str, *, batched: bool
-) -> tuple[list[Request], list[tuple[int, int]]]:
-    """Requests to `model` in order of arrival, and from when to when each was in the server (ns)."""
+) -> tuple[list[Request], Time, list[tuple[int, int]]]:
+    """Requests to `model` in order of arrival, how long after the first one of them was first executed, and from when
+    to when each was in the server (ns)."""
     names: dict[int, str] = {}
     times: dict[int, dict[str, int]] = defaultdict(dict)
     shapes: dict[int, dict[str, tuple[int, ...]]] = defaultdict(dict)
@@ -106,16 +129,18 @@ def read_traces(
             shapes[number][tensor["name"]] = tuple(int(dim) for dim in tensor["shape"].split(",") if dim)
     ours = [n for n, name in names.items() if name == model and {"QUEUE_START", "REQUEST_END"} <= times[n].keys()]
     ours.sort(key=lambda n: times[n]["QUEUE_START"])
+    begin = times[ours[0]]["QUEUE_START"] if ours else 0
+    waited = min((times[n]["COMPUTE_START"] - begin for n in ours if "COMPUTE_START" in times[n]), default=0)
     requests = [
         Request(
             number=index,
-            at=times[n]["QUEUE_START"] - times[ours[0]]["QUEUE_START"],
+            at=times[n]["QUEUE_START"] - begin,
             rows=next(iter(shapes[n].values()), (1,))[0] if batched else 1,
             shapes={name: shape[1:] if batched else shape for name, shape in shapes[n].items()},
         )
         for index, n in enumerate(ours, 1)
     ]
-    return requests, [(times[n]["REQUEST_START"], times[n]["REQUEST_END"]) for n in ours]
+    return requests, waited, [(times[n]["REQUEST_START"], times[n]["REQUEST_END"]) for n in ours]
 
 
 def clients(spans: list[tuple[int, int]]) -> int:
