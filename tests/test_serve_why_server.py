@@ -12,7 +12,7 @@ import pytest
 from google.protobuf import text_format
 from sleepers import PLAIN, send, sleeper
 from streams import counted as read_counters
-from test_serve_batcher_server import CASES, HELD, VARIABLE, requests
+from test_serve_batcher_server import CASES, VARIABLE, requests
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from clients.connection import Connection, connect
@@ -26,6 +26,8 @@ from serve.why.__main__ import main
 from serve.why.changes import Study, study
 
 pytestmark = pytest.mark.server
+# Every request of a prediction waits before the batcher looks: on a busy machine they would come too late for a batch.
+HELD = 48
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,17 +42,17 @@ class Asked:
 ASKED = {
     "seed": Asked(
         case="lengths_20_30_40",
-        requests=requests(60, lengths=[20, 30, 40]),
+        requests=requests(HELD, lengths=[20, 30, 40]),
         best="allow_ragged_batch: true on X",
     ),
     "two_inputs": Asked(
         case="two_inputs_one_of_them_ragged",
-        requests=requests(48, lengths=[20, 20, 20, 30], names=["AX"]),
+        requests=requests(HELD, lengths=[20, 20, 20, 30], names=["AX"]),
         best="allow_ragged_batch: true on X",
     ),
-    "preferred": Asked(case="preferred_size_is_a_cap", requests=requests(48), best="no preferred_batch_size"),
-    "unbatched": Asked(case="no_dynamic_batching", requests=requests(48), best="dynamic_batching { }"),
-    "small": Asked(case="rows_3_of_8", requests=requests(48, rows=[3]), best="max_batch_size: 64"),
+    "preferred": Asked(case="preferred_size_is_a_cap", requests=requests(HELD), best="no preferred_batch_size"),
+    "unbatched": Asked(case="no_dynamic_batching", requests=requests(HELD), best="dynamic_batching { }"),
+    "small": Asked(case="rows_3_of_8", requests=requests(HELD, rows=[3]), best="max_batch_size: 64"),
 }
 
 
