@@ -13,15 +13,19 @@ from perf.service_profile import SHARES, Profile, ServiceTimes, Way
 from serve.batcher.request import US, Time
 
 DRAWN = 4096
-# Of text_recognition, whose executions take two fifths longer after a pause: after 2 ms most of it.
-COOLING_US = 2000.0
+# Of ranker and text_recognition, whose executions take up to four fifths longer after 20 ms of pause: a tenth of that
+# after 2 or 3 ms, a third after 7.
+COOLING_US = 10_000.0
+# A lone request's way took twice as long in an open loop as in a closed one of one client, at whatever rate, and so did
+# the dispatch: in the closed loop no thread of client and server sleeps long. Measured on all three models.
+ASLEEP = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
     """All in microseconds. `alone_us` and `shared_us` map rows to an execution's time until it has computed, with
-    nothing else running, and with all `instances` at work; `dispatch_us` lies before each execution, a gap after it,
-    in which its answers leave; `burden_us` is what an arrival adds to each execution while all are at work, `cold_us`
+    nothing else running, and with all `instances` at work; an idle instance takes a batch `dispatch_us` after it is
+    formed, and an execution is followed by a gap in which its answers leave; `burden_us` is what an arrival adds to each execution while all are at work, `cold_us`
     what a long pause adds to the next; `way` is a request's from and to its execution, as `ramp` saw it. `notes` say
     what was not measured but interpolated.
     """
@@ -38,7 +42,7 @@ class Costs:
     notes: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, candidate: Candidate, profile: Profile) -> "Costs":
+    def of(cls, candidate: Candidate, profile: Profile, *, open_loop: bool = False) -> "Costs":
         """Those of a candidate; an instance count without a ramp of its own is interpolated from the others'."""
         threads = candidate.threads if any(one.threads is not None for one in profile.ramps) else None
         ramp = profile.nearest(candidate.instances, threads)
@@ -65,11 +69,11 @@ class Costs:
             instances=candidate.instances,
             alone_us=alone,
             shared_us=shared,
-            dispatch_us=ramp.dispatch_us,
+            dispatch_us=ramp.dispatch_us * (ASLEEP if open_loop else 1.0),
             burden_us=burden.each_us,
             cold_us=ramp.cold_us,
             noise=_of_mean_1(ramp.noise),
-            way=ramp.way,
+            way=replace(ramp.way, lone_us=ramp.way.lone_us * (ASLEEP if open_loop else 1.0)),
             ramp=ramp,
             notes=tuple(notes),
         )
@@ -87,13 +91,7 @@ class Costs:
     def service(self, seed: Sequence[int]) -> Callable[[int], Time]:
         """Nanoseconds from when an instance takes a batch until its answers leave; a new noise with each call."""
         multipliers = self._drawn(seed)
-        before = self.dispatch_us * US
-        alone = {rows: us * US for rows, us in self.alone_us.items()}
-
-        def service(rows: int) -> Time:
-            return round(before + alone[rows] * next(multipliers))
-
-        return service
+        return lambda rows: round(self.alone_us[rows] * next(multipliers) * US)
 
     def output_us(self, rows: int) -> float:
         """Mean microseconds in which the answers of so many rows leave."""
@@ -106,7 +104,7 @@ class Costs:
         # leave at any pace from a tenth to twice the mean, as the other threads of the server let them.
         drawn = itertools.cycle(rng.exponential(1.0, DRAWN).tolist())
         pace = itertools.cycle(rng.uniform(0.1, 1.9, DRAWN).tolist())
-        means = {rows: max(0.0, self.ramp.gap.at(rows) - self.dispatch_us) for rows in self.alone_us}
+        means = {rows: max(0.0, self.ramp.gap.at(rows)) for rows in self.alone_us}
         leaving = {rows: self.output_us(rows) for rows in self.alone_us}
         return lambda rows: round((leaving[rows] * next(pace) + means[rows] * next(drawn)) * US)
 

@@ -10,7 +10,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from clients.fleet.percentile import percentile
 from perf.candidate import Candidate
-from perf.service_profile import Profile, Way
+from perf.service_profile import Profile
 from perf.simulate.clients import Clients
 from perf.simulate.costs import Costs
 from perf.study import Prediction, Sla
@@ -35,24 +35,25 @@ def predict(
     *,
     requests: int = 20_000,
     seed: int = 0,
-    way: Way | None = None,
+    overhead_us: float = 0.0,
     stretch: float = 1.0,
 ) -> Prediction:
     """What `candidate`, put into `config`, does under `traffic`, from the service times in `profile`.
 
-    Latencies are the client's: the queue, the computing, and `way`, the network, the client and the answers before its
-    own, which without one is as the ramp saw it (of perf_analyzer, a light client). Executions take `stretch` times as
-    long as in the ramp. The first requests are left out. Raises `Mistake` for threads without a ramp, `RulesError` for
+    Latencies are the client's: the queue, the computing, and the way through network and client behind the answers
+    before its own, which is `overhead_us` longer than the ramp saw it (of perf_analyzer, a light client). Executions
+    take `stretch` times as long as in the ramp. The first requests are left out. Raises `Mistake` for threads without a ramp, `RulesError` for
     a scheduler that is not the batcher.
     """
-    costs = Costs.of(candidate, profile).stretched(stretch)
+    costs = Costs.of(candidate, profile, open_loop=traffic.open).stretched(stretch)
     rules = candidate.rules(config)
     slowdown = costs.slowdown if costs.instances > 1 else None
     times = 1 if traffic.open else max(1, min(MOST_RUNS, requests // (ROUNDS * traffic.clients)))
+    way = costs.way.longer(overhead_us)
     runs = []
     for one in range(times):
         drawn = [seed, one]
-        load = Clients(traffic, requests // times, way or costs.way, seed=drawn, delayed=rules.delay > 0)
+        load = Clients(traffic, requests // times, way, seed=drawn, delayed=rules.delay > 0)
         outcome = simulate(
             rules,
             costs.service(drawn),
@@ -61,6 +62,7 @@ def predict(
             burden=costs.burden,
             gap=costs.gap(drawn),
             waking=costs.waking if costs.cold_us else None,
+            dispatch=round(costs.dispatch_us * US),
         )
         runs.append(_cut(outcome, costs, load.extra_us, drain=traffic.clients))
     return Run.together(runs).prediction(candidate, sla, traffic.rows)
@@ -157,10 +159,10 @@ def _cut(outcome: Outcome, costs: Costs, extra_us: Mapping[int, float], *, drain
     within = [one for one in outcome.executions if begin <= one.start < end]
     computing: dict[int, float] = {}
     for one in within:
-        computing[one.rows] = computing.get(one.rows, 0.0) + float(one.end - one.start) / US - costs.dispatch_us
+        computing[one.rows] = computing.get(one.rows, 0.0) + float(one.end - one.start) / US
     return Run(
         latencies_us=latencies,
-        queues_us=queues + costs.dispatch_us,
+        queues_us=queues,
         # Of the batches at both ends, either none counts or all.
         answered=sum(begin < answer.at <= end and not answer.error for answer in answers[first:]),
         refused=len(kept) - len(served),

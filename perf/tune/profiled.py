@@ -34,7 +34,7 @@ class Profiled:
             self.profile,
             self.sla,
             requests=requests,
-            way=Costs.of(candidate, self.profile).way.longer(terms.overhead_us),
+            overhead_us=terms.overhead_us,
             stretch=terms.contention,
         )
 
@@ -53,5 +53,6 @@ class Profiled:
 
     def outside_us(self, trial: Trial) -> float:
         """Microseconds outside the server that the ramps say of a trial's cycle, its client's turnaround included."""
-        way = Costs.of(trial.candidate, self.profile).way
-        return way.mean_us(trial.counted.batches) + (0.0 if Traffic.parse(trial.load).open else way.turnaround_us)
+        open_loop = Traffic.parse(trial.load).open
+        way = Costs.of(trial.candidate, self.profile, open_loop=open_loop).way
+        return way.mean_us(trial.counted.batches) + (0.0 if open_loop else way.turnaround_us)

@@ -48,7 +48,8 @@ class Instances:
 
     Instances that share a device slow each other down: with `slowdown`, whenever an execution starts or ends, what is
     left of the others is stretched to the new number (processor sharing). With `burden`, so does what arrives; with
-    `waking` an execution takes longer after a pause.
+    `waking` an execution takes longer after a pause. An idle instance is notified of a payload and takes one `dispatch`
+    later, what has been added to it meanwhile included; one that has just ended an execution takes one at once.
     """
 
     def __init__(
@@ -59,21 +60,30 @@ class Instances:
         slowdown: Slowdown | None = None,
         burden: Burden | None = None,
         waking: Waking | None = None,
+        dispatch: Time = 0,
     ) -> None:
-        self._rules, self._service = rules, service
+        self._rules, self._service, self._dispatch = rules, service, dispatch
         self._slowdown, self._burden, self._waking = slowdown, burden, waking
         self._payloads: deque[Payload] = deque()
         self._idle: deque[tuple[int, Time]] = deque((number, 0) for number in range(rules.instances))
+        self._notified: deque[tuple[Time, int, Time]] = deque()
         self._running: list[_Running] = []
         self.next_end: Time | None = None
         """When the next execution ends."""
         # Triton's own count of idle instances without a payload; merged payloads are never given back to it.
         self._consumers = rules.instances
 
-    def queue(self, payload: Payload) -> None:
+    def queue(self, payload: Payload, now: Time) -> None:
         """Take a payload; it may still grow until an instance takes it."""
         self._payloads.append(payload)
         self._consumers -= 1
+        if self._idle:
+            self._notified.append((now + self._dispatch, *self._idle.popleft()))
+
+    @property
+    def next_awake(self) -> Time | None:
+        """When the next instance that was notified looks for a payload."""
+        return self._notified[0][0] if self._notified else None
 
     def slot_free(self) -> bool:
         """Whether the batcher may form another payload."""
@@ -94,18 +104,20 @@ class Instances:
         return first.execution if first.end == first.execution.end else replace(first.execution, end=first.end)
 
     def release(self, execution: Execution, now: Time) -> None:
-        """Its instance is idle again."""
-        self._idle.append((execution.instance, now))
+        """Its instance looks for the next payload."""
+        self._notified.appendleft((now, execution.instance, now))
         self._consumers += 1
 
     def start(self, now: Time) -> Execution | None:
-        """Begin one execution where an instance is idle and a payload waits."""
-        if not self._idle or not self._payloads:
+        """Begin one execution where an instance is awake and a payload waits; where none does, it is idle again."""
+        while self._notified and self._notified[0][0] <= now and not self._payloads:
+            self._idle.append(self._notified.popleft()[1:])
+        if not self._notified or self._notified[0][0] > now:
             return None
         payload = self._payloads.popleft()
         payload.taken = True
         self._merge(payload, now)
-        instance, since = self._idle.popleft()
+        _, instance, since = self._notified.popleft()
         takes = self._service(payload.rows) + (self._waking(now - since) if self._waking else 0)
         execution = Execution(
             instance=instance,

@@ -94,15 +94,16 @@ def simulate(
     burden: Burden | None = None,
     gap: Gap | None = None,
     waking: Waking | None = None,
+    dispatch: Time = 0,
 ) -> Outcome:
     """Run `load` to its end under `rules`, with executions that take `service(rows)` when they run alone.
 
     `slowdown` says how much longer they take while others run; without it instances do not disturb each other. `burden`
     says by how much each request that arrives makes those under way longer. `gap` says how long an instance is not yet
     idle after an execution's end: who comes in it may be in its next batch. `waking` says how much longer an execution
-    takes after a pause.
+    takes after a pause, `dispatch` how long an idle instance needs to take a batch, which may still grow meanwhile.
     """
-    instances = Instances(rules, service, slowdown=slowdown, burden=burden, waking=waking)
+    instances = Instances(rules, service, slowdown=slowdown, burden=burden, waking=waking, dispatch=dispatch)
     return _Simulation(rules, load, instances, gap).run()
 
 
@@ -146,6 +147,9 @@ class _Simulation:
             found = end
         if self._recovering and (found is None or self._recovering[0][0] < found):
             found = self._recovering[0][0]
+        awake = self._instances.next_awake
+        if awake is not None and (found is None or awake < found):
+            found = awake
         if self._batcher.queue and (found is not None or not self._is_stuck()):
             deadline = self._batcher.deadline
             if found is None or deadline < found:
@@ -173,11 +177,11 @@ class _Simulation:
             return bool(wake)
         payload = Payload(queued=True, closing=Closing(rule=Rule.NOT_DYNAMIC))
         payload.add([Waiting(request, self._now, None, ())])
-        self._instances.queue(payload)
+        self._send(payload)
         return False
 
     def _send(self, payload: Payload) -> None:
-        self._instances.queue(payload)
+        self._instances.queue(payload, self._now)
 
     def _wake(self) -> None:
         self._batcher.wake(self._now)
