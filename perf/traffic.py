@@ -29,7 +29,7 @@ class Traffic:
     """One load: `clients` for a closed loop, `rate_per_s` requests per second and `cv2` for an open one.
 
     Every request has `rows` rows. Where `shapes` has any, requests take them in turn: each input's shape without the
-    batch axis.
+    batch axis. Where `times_s` has any, an open loop's requests are due then and not drawn.
     """
 
     pattern: str
@@ -38,6 +38,7 @@ class Traffic:
     rate_to_per_s: float = 0.0
     cv2: float = 1.0
     trace: Path | None = None
+    times_s: tuple[float, ...] = ()
     rows: int = 1
     shapes: tuple[Mapping[str, tuple[int, ...]], ...] = ()
 
@@ -113,7 +114,9 @@ class Traffic:
 
     def arrivals(self, requests: int, seed: int) -> Iterator[Request]:
         """So many requests of an open loop, in order of time."""
-        if self.trace is not None:
+        if self.times_s:
+            times = np.array(self.times_s[:requests])
+        elif self.trace is not None:
             times = read_trace(self.trace)[:requests]
         elif self.pattern == "ramp":
             counts = np.cumsum(np.random.default_rng(seed).exponential(size=requests))

@@ -15,7 +15,7 @@ from perf.candidate import Candidate
 from perf.ramp import Level
 from perf.record import Measured
 from perf.service_curve import Size
-from perf.service_profile import SHARES, Profile, ServiceTimes, Way, load, write
+from perf.service_profile import SHARES, Profile, ServiceTimes, load, write
 from perf.simulate.costs import Costs, contention
 from perf.simulate.predict import predict
 from perf.study import Prediction, Sla
@@ -24,7 +24,6 @@ from perf.traffic import Traffic
 MACHINE = Machine(cpu="none", cores=2, memory_bytes=1, system="none", gpu=None)
 CONFIG = ModelConfig(name="hand_made", max_batch_size=8)
 SLA = Sla(latency_ms=50.0)
-AT_ONCE = Way(lone_us=0.0, each_us=0.0, turnaround_us=0.0)
 
 
 def counters(
@@ -124,13 +123,9 @@ SLOWER = replace(
 )
 
 
-def predicted(
-    load: str, *ramps: ServiceTimes, requests: int = 4000, way: Way | None = AT_ONCE, instances: int = 1
-) -> Prediction:
+def predicted(load: str, *ramps: ServiceTimes, requests: int = 4000, instances: int = 1) -> Prediction:
     candidate = replace(Candidate(max_batch_size=8), instances=instances)
-    return predict(
-        candidate, CONFIG, Traffic.parse(load), Profile(ramps=ramps or (ramp(),)), SLA, requests=requests, way=way
-    )
+    return predict(candidate, CONFIG, Traffic.parse(load), Profile(ramps=ramps or (ramp(),)), SLA, requests=requests)
 
 
 def test_one_client_waits_for_one_execution_at_a_time() -> None:
@@ -150,11 +145,10 @@ def test_a_full_closed_loop_runs_full_batches_and_waits_for_one() -> None:
 
 def test_the_way_and_the_gap_are_part_of_a_clients_cycle() -> None:
     """A request is back after 1.5 ms; the gap, exponential with mean 0.7 ms, is longer once in exp(1.5 / 0.7)."""
-    way = Way(lone_us=1000.0, each_us=0.0, turnaround_us=500.0)
-    found = predicted("closed:1", ramp(gap_us=700.0), way=way)
+    found = predicted("closed:1", ramp(gap_us=700.0, outside_us=1500.0))
     assert found.throughput_rows_per_s == pytest.approx(1 / (22.0e-3 + 0.7e-3 * np.exp(-1.5 / 0.7)), rel=0.005)
     assert np.mean(list(found.percentiles_ms.values())) > 21.0
-    full = predicted("closed:32", ramp(gap_us=700.0), way=AT_ONCE)
+    full = predicted("closed:32", ramp(gap_us=700.0))
     assert full.throughput_rows_per_s == pytest.approx(8 / 24.7e-3, rel=0.005)
 
 

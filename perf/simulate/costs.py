@@ -25,9 +25,9 @@ ASLEEP = 2.0
 class Costs:
     """All in microseconds. `alone_us` and `shared_us` map rows to an execution's time until it has computed, with
     nothing else running, and with all `instances` at work; an idle instance takes a batch `dispatch_us` after it is
-    formed, and an execution is followed by a gap in which its answers leave; `burden_us` is what an arrival adds to each execution while all are at work, `cold_us`
-    what a long pause adds to the next; `way` is a request's from and to its execution, as `ramp` saw it. `notes` say
-    what was not measured but interpolated.
+    formed, and each execution is followed by a gap in which its answers leave; `burden_us` is what an arrival adds to
+    each while all are at work, `cold_us` what a long pause adds to the next; `way` is a request's from and to its
+    execution, as `ramp` saw it. `notes` say what was not measured but interpolated.
     """
 
     instances: int

@@ -5,7 +5,7 @@ import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
@@ -14,6 +14,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from clients.counters import Counters
 from clients.machine import Machine
 from perf import record
+from perf.analyzer_schedule import poisson
 from perf.candidate import Candidate
 from perf.record import RecordError
 from perf.service_profile import Profile
@@ -22,7 +23,7 @@ from perf.study import Prediction, Sla
 from perf.traffic import Traffic
 
 FORMAT = 2
-# Enough that the draw hardly shows.
+# Enough that what is drawn hardly shows.
 REQUESTS = 24_000
 # Of three rounds, medians leave out what the machine did in one of them; where it does so more often, more are needed.
 ROUNDS = 3
@@ -32,7 +33,7 @@ LIMITS = {"throughput": 0.05, "p50": 0.10, "p95": 0.20}
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """One configuration, measured by perf_analyzer under one load, from `seconds` of it and so many `requests`.
+    """One configuration, measured by perf_analyzer under one load, for `seconds` and so many `requests`.
 
     Latencies are of requests, in milliseconds. `ramps` names the records of the service times that were measured in the
     same minutes.
@@ -80,10 +81,10 @@ class Point:
 
     def predicted(self, config: ModelConfig, profile: Profile, *, stretch: float = 1.0) -> Prediction:
         """What the simulation says, from the service times alone, or with executions `stretch` times as long."""
-        sla = Sla(latency_ms=float("inf"))
-        return predict(
-            self.candidate, config, Traffic.parse(self.load), profile, sla, requests=REQUESTS, stretch=stretch
-        )
+        traffic, sla = Traffic.parse(self.load), Sla(latency_ms=float("inf"))
+        if traffic.open:
+            traffic = replace(traffic, times_s=tuple(poisson(traffic.rate_per_s, self.seconds).tolist()))
+        return predict(self.candidate, config, traffic, profile, sla, requests=REQUESTS, stretch=stretch)
 
     def errors(self, prediction: Prediction) -> dict[str, float]:
         """Predicted over measured, minus 1, by what `LIMITS` names."""
@@ -141,9 +142,9 @@ def load(path: Path) -> Point:
 
 def together(points: Sequence[Point]) -> Point:
     """The same point of several rounds as one: medians, over all that was counted."""
-    return dataclasses.replace(
+    return replace(
         points[0],
-        seconds=sum(one.seconds for one in points),
+        seconds=median(one.seconds for one in points),
         requests=sum(one.requests for one in points),
         throughput_rows_per_s=median(one.throughput_rows_per_s for one in points),
         mean_ms=median(one.mean_ms for one in points),

@@ -43,11 +43,14 @@ class _Scan:
 class Batcher:
     """The thread that turns waiting requests into payloads.
 
-    `send` gives a payload to the instances; `slot_free` says whether they can have another one.
+    `send` gives a payload to the instances; `slot_free` says whether they can have another one. A delay that is over
+    is seen `lateness` afterwards.
     """
 
-    def __init__(self, rules: Rules, *, send: Callable[[Payload], None], slot_free: Callable[[], bool]) -> None:
-        self.rules, self._send, self._slot_free = rules, send, slot_free
+    def __init__(
+        self, rules: Rules, *, send: Callable[[Payload], None], slot_free: Callable[[], bool], lateness: Time = 0
+    ) -> None:
+        self.rules, self._send, self._slot_free, self._lateness = rules, send, slot_free, lateness
         self.queue = Queue(rules)
         self.deadline: Time = 0
         self.waits_for_slot = False
@@ -94,7 +97,7 @@ class Batcher:
                     continue
                 choice = self._choose(now)
                 if choice.wait:
-                    now = yield from self._sleep(now + choice.wait)
+                    now = yield from self._sleep(now + choice.wait + self._lateness)
                 else:
                     self._extract(choice)
                     if not choice.count and self._payload.requests and not self._full:

@@ -95,23 +95,25 @@ def simulate(
     gap: Gap | None = None,
     waking: Waking | None = None,
     dispatch: Time = 0,
+    lateness: Time = 0,
 ) -> Outcome:
     """Run `load` to its end under `rules`, with executions that take `service(rows)` when they run alone.
 
     `slowdown` says how much longer they take while others run; without it instances do not disturb each other. `burden`
     says by how much each request that arrives makes those under way longer. `gap` says how long an instance is not yet
     idle after an execution's end: who comes in it may be in its next batch. `waking` says how much longer an execution
-    takes after a pause, `dispatch` how long an idle instance needs to take a batch, which may still grow meanwhile.
+    takes after a pause, `dispatch` how long an idle instance needs to take a batch, which may still grow meanwhile, and
+    `lateness` how long after it a delay's end is seen.
     """
     instances = Instances(rules, service, slowdown=slowdown, burden=burden, waking=waking, dispatch=dispatch)
-    return _Simulation(rules, load, instances, gap).run()
+    return _Simulation(rules, load, instances, gap, lateness).run()
 
 
 class _Simulation:
-    def __init__(self, rules: Rules, load: Load, instances: Instances, gap: Gap | None) -> None:
+    def __init__(self, rules: Rules, load: Load, instances: Instances, gap: Gap | None, lateness: Time) -> None:
         self._rules, self._load, self._instances, self._gap = rules, load, instances, gap
         self._recovering: list[tuple[Time, int, Execution]] = []
-        self._batcher = Batcher(rules, send=self._send, slot_free=self._instances.slot_free)
+        self._batcher = Batcher(rules, send=self._send, slot_free=self._instances.slot_free, lateness=lateness)
         self._order: deque[Request] = deque()
         self._done: dict[int, Answer] = {}
         self._executions: list[Execution] = []
