@@ -247,6 +247,22 @@ def test_rare_requests_find_the_caches_cold() -> None:
     assert predicted("closed:2", cold).percentiles_ms[50] == 21.0
 
 
+def test_a_lone_request_of_an_open_loop_wakes_threads_up_on_its_way() -> None:
+    found = ramp(outside_us=400.0)
+    assert predicted("closed:1", found).percentiles_ms[50] == pytest.approx(20.5 + 0.4, rel=0.01)
+    assert predicted("constant:5", found).percentiles_ms[50] == pytest.approx(20.5 + 0.8, rel=0.01)
+
+
+def test_given_times_are_simulated_as_they_are_and_none_is_left_out() -> None:
+    """One, the two that come while it runs, and one much later: as often as 12 requests allow.
+
+    Executions count from the first answer on.
+    """
+    traffic = replace(Traffic.parse("poisson:40"), times_s=(0.0, 0.001, 0.002, 0.1))
+    found = predict(Candidate(max_batch_size=8), CONFIG, traffic, Profile(ramps=(ramp(),)), SLA, requests=12)
+    assert (found.sizes, found.requests) == ({1: 3, 2: 3}, 12)
+
+
 def test_a_pause_that_changes_little_changes_nothing() -> None:
     barely = replace(ramp(), rare_us=20_900.0)
     assert (barely.cold_us, ramp().cold_us) == (0.0, 0.0)

@@ -53,6 +53,11 @@ def requests(draw: st.DrawFn, limit: int) -> list[Request]:
     ]
 
 
+def late() -> st.SearchStrategy[Time]:
+    """How long a thread takes to wake up."""
+    return st.sampled_from([0, 1, MS // 5, 12 * MS])
+
+
 def service(rows: int) -> Time:
     return 10 * MS + rows * MS
 
@@ -71,7 +76,7 @@ def each_instance_runs_one_at_a_time(outcome: Outcome) -> bool:
 def test_every_request_is_answered_once_and_none_is_overfilled(data: st.DataObject) -> None:
     rule = data.draw(rules(policies=data.draw(st.booleans())))
     sent = data.draw(requests(rule.max_batch_size))
-    outcome = simulate(rule, service, Arrivals(sent))
+    outcome = simulate(rule, service, Arrivals(sent), dispatch=data.draw(late()), lateness=data.draw(late()))
     assert sorted(answer.request.number for answer in outcome.answers) == [one.number for one in sent]
     ran = [request.number for one in outcome.executions for request in one.requests]
     assert sorted(ran) == sorted(answer.request.number for answer in outcome.served)
@@ -87,7 +92,8 @@ def test_every_request_is_answered_once_and_none_is_overfilled(data: st.DataObje
 @given(st.data())
 def test_requests_start_in_order_of_arrival_and_are_answered_so_if_asked(data: st.DataObject) -> None:
     rule = data.draw(rules())
-    outcome = simulate(rule, service, Arrivals(data.draw(requests(rule.max_batch_size))))
+    sent = Arrivals(data.draw(requests(rule.max_batch_size)))
+    outcome = simulate(rule, service, sent, dispatch=data.draw(late()), lateness=data.draw(late()))
     started = [request.number for one in outcome.executions for request in one.requests]
     assert started == sorted(started)
     if rule.preserve_ordering or rule.instances == 1:

@@ -1,4 +1,4 @@
-"""Instances that slow each other down, and those that rest after an execution: schedules worked out by hand."""
+"""Instances that slow each other down, rest and wake up, and threads that are late: schedules worked out by hand."""
 
 from fractions import Fraction
 
@@ -66,6 +66,40 @@ def test_an_instance_rests_as_long_as_its_batch_asks() -> None:
     rules = Rules(max_batch_size=8, preferred=frozenset([8]))
     outcome = simulate(rules, lambda rows: 10 * MS, requests(0, 1, 2, 15 * MS), gap=lambda rows: rows * MS)
     assert [(one.rows, one.start) for one in outcome.executions] == [(1, 0), (2, 11 * MS), (1, 23 * MS)]
+
+
+def test_a_batch_grows_until_an_idle_instance_takes_it() -> None:
+    """2 ms to wake up: who comes 1 ms later is in the first batch, and the other instance has nothing to take.
+
+    An instance that ends an execution takes the next batch at once.
+    """
+    rules = Rules(max_batch_size=8, preferred=frozenset([8]), instances=2)
+    sent = requests(0, 1 * MS, 3 * MS, 4 * MS, 6 * MS)
+    outcome = simulate(rules, lambda rows: 10 * MS, sent, dispatch=2 * MS)
+    assert [([r.number for r in one.requests], one.start) for one in outcome.executions] == [
+        ([1, 2], 2 * MS),
+        ([3, 4], 5 * MS),
+        ([5], 12 * MS),
+    ]
+
+
+def test_an_instance_that_wakes_up_for_nothing_is_idle_again() -> None:
+    """The batch that one was woken for at 19 ms goes to the other, which ends an execution before."""
+    rules = Rules(max_batch_size=8, preferred=frozenset([8]), instances=2)
+    sent = requests(0, 19 * MS, 25 * MS)
+    outcome = simulate(rules, lambda rows: 18 * MS, sent, dispatch=2 * MS)
+    assert [(one.instance, one.start) for one in outcome.executions] == [(0, 2 * MS), (0, 20 * MS), (1, 27 * MS)]
+
+
+def test_who_comes_before_a_late_thread_sees_the_end_of_a_delay_is_in_the_batch() -> None:
+    """5 ms of delay, seen 1 ms late: the request at 5.5 ms is in, that at 6.5 ms begins the next wait."""
+    rules = Rules(max_batch_size=8, preferred=frozenset([8]), delay=5 * MS, instances=2)
+    sent = requests(0, 5 * MS + MS // 2, 6 * MS + MS // 2)
+    outcome = simulate(rules, lambda rows: 10 * MS, sent, lateness=1 * MS)
+    assert [([r.number for r in one.requests], one.start) for one in outcome.executions] == [
+        ([1, 2], 6 * MS),
+        ([3], 12 * MS + MS // 2),
+    ]
 
 
 def test_what_arrives_makes_those_under_way_longer() -> None:
