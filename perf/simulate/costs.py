@@ -13,12 +13,13 @@ from perf.service_profile import SHARES, Profile, ServiceTimes, Way
 from serve.batcher.request import US, Time
 
 DRAWN = 4096
-# Of ranker and text_recognition, whose executions take up to four fifths longer after 20 ms of pause: a tenth of that
-# after 2 or 3 ms, a third after 7.
-COOLING_US = 10_000.0
-# A lone request's way took twice as long in an open loop as in a closed one of one client, at whatever rate, and so did
-# the dispatch: in the closed loop no thread of client and server sleeps long. Measured on all three models.
-ASLEEP = 2.0
+# Of what threads and caches take after a pause, medians over three models in `results/pauses` (`perf.simulate.pauses`).
+# A lone request's way, and the dispatch, so many times as long as in a closed loop, in which no thread sleeps long:
+ASLEEP_WAY, ASLEEP_DISPATCH = 2.3, 1.9
+# A thread that sleeps is woken so late; 50 us are what Linux lets a timer be late.
+LATE_US = 110.0
+# After so long an execution has lost two thirds of what it can lose of the caches.
+COOLING_US = 16_000.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,11 +70,11 @@ class Costs:
             instances=candidate.instances,
             alone_us=alone,
             shared_us=shared,
-            dispatch_us=ramp.dispatch_us * (ASLEEP if open_loop else 1.0),
+            dispatch_us=ramp.dispatch_us * (ASLEEP_DISPATCH if open_loop else 1.0),
             burden_us=burden.each_us,
             cold_us=ramp.cold_us,
             noise=_of_mean_1(ramp.noise),
-            way=replace(ramp.way, lone_us=ramp.way.lone_us * (ASLEEP if open_loop else 1.0)),
+            way=replace(ramp.way, lone_us=ramp.way.lone_us * (ASLEEP_WAY if open_loop else 1.0)),
             ramp=ramp,
             notes=tuple(notes),
         )
@@ -110,7 +111,7 @@ class Costs:
 
     def waking(self, idle: Time) -> Time:
         """Nanoseconds that an execution takes longer after so many of pause: the caches are lost little by little."""
-        return round(self.cold_us * (1 - math.exp(-float(idle) / US / COOLING_US)) * US)
+        return round(self.cold_us * cooled(float(idle) / US) * US)
 
     def burden(self, running: int) -> Time:
         """Nanoseconds by which an arrival makes each of so many executions longer: on a line from none to all."""
@@ -127,6 +128,11 @@ class Costs:
     def _drawn(self, seed: Sequence[int]) -> Iterator[float]:
         rng = np.random.default_rng(seed)
         return itertools.cycle(np.interp(rng.random(DRAWN), SHARES, self.noise).tolist())
+
+
+def cooled(pause_us: float) -> float:
+    """The share of `cold_us` that a pause costs: the caches are lost little by little."""
+    return 1 - math.exp(-pause_us / COOLING_US)
 
 
 def _of_mean_1(noise: Sequence[float]) -> tuple[float, ...]:

@@ -12,7 +12,7 @@ from clients.fleet.percentile import percentile
 from perf.candidate import Candidate
 from perf.service_profile import Profile
 from perf.simulate.clients import Clients
-from perf.simulate.costs import Costs
+from perf.simulate.costs import LATE_US, Costs
 from perf.study import Prediction, Sla
 from perf.traffic import Traffic
 from serve.batcher.request import US
@@ -23,9 +23,6 @@ WARM_UP = 0.1
 # A closed loop can settle in more than one rhythm (two half batches in turn, or one full one) and keep it for minutes.
 # So it is started anew as often as the requests allow, as measurements are, and the runs are taken together.
 ROUNDS, MOST_RUNS = 60, 24
-# A thread that sleeps is woken so late: Linux lets a timer be 50 us late, and it has to get a core. As measured with
-# 5 ms under the loads of three models: 110 to 220 us on the mean, the median 85 to 120.
-LATE_US = 150.0
 PERCENTILES = (50, 90, 95, 99)
 
 

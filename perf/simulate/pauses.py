@@ -1,0 +1,224 @@
+"""What pauses cost here: a request that finds threads asleep, a thread that wakes up, an execution that has grown cold.
+
+`python -m perf.simulate.pauses ranker` measures few Poisson arrivals against a closed loop of one, a thread that sleeps
+for 5 ms under load, and lone requests after pauses of 0 to 32 ms, and puts what is simulated of every model beside it.
+Half a minute a round, for each model.
+"""
+
+import dataclasses
+import datetime
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from clients.counters import Counters
+from clients.fleet.target import Running
+from clients.fleet.variant import read
+from clients.machine import Machine, versions
+from clients.model import Model
+from export.terminal import Mistake, guarded, program_parser, terminal
+from perf import record
+from perf.analyzer import measure
+from perf.candidate import Candidate
+from perf.record import Load
+from perf.service_time import bar, recorded, target
+from perf.simulate.check import MODELS
+from perf.simulate.costs import ASLEEP_DISPATCH, ASLEEP_WAY, LATE_US, cooled
+from perf.trial import serving
+
+RESULTS = Path("perf/results/local/pauses")
+ROUNDS = 3
+# Of what an instance could carry: hardly a request waits for another; and much of it, while a thread sleeps beside it.
+SPARSE, BUSY = 0.05, 0.6
+WINDOW_MS, SPARSE_WINDOW_MS = 700, 3000
+SLEEP_S = 0.005
+PAUSES_MS = (0, 2, 4, 8, 16, 32)
+REQUESTS = 40
+# In a process of its own, so that no other thread of Python's keeps it waiting.
+SLEEPER = """
+import sys, time
+end, late = time.monotonic() + float(sys.argv[1]), []
+while time.monotonic() < end:
+    begin = time.monotonic()
+    time.sleep(float(sys.argv[2]))
+    late.append(time.monotonic() - begin - float(sys.argv[2]))
+print(1e6 * sum(late) / len(late))
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """All in microseconds: the way of a lone request in a closed loop and of one of few Poisson arrivals, how late a
+    thread wakes up under load on the mean, and of one row its queue and its computing by the pause before it in ms.
+    """
+
+    closed_way_us: float
+    open_way_us: float
+    late_us: float
+    queue_us: Mapping[int, float]
+    computing_us: Mapping[int, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pauses:
+    """The rounds of one model with one instance; what they say is their median."""
+
+    model: str
+    rounds: tuple[Round, ...]
+
+    @property
+    def way(self) -> float:
+        """How many times as long a lone request of an open loop takes on its way as one of a closed loop."""
+        return median(one.open_way_us / one.closed_way_us for one in self.rounds)
+
+    @property
+    def dispatch(self) -> float:
+        """How many times as long it is from queue to instance after the longest pause as after none."""
+        return median(one.queue_us[PAUSES_MS[-1]] / one.queue_us[0] for one in self.rounds)
+
+    @property
+    def late_us(self) -> float:
+        """How late a thread wakes up under load, on the mean."""
+        return median(one.late_us for one in self.rounds)
+
+    @property
+    def cold_us(self) -> float:
+        """By how much one row takes longer after the longest pause."""
+        return median(one.computing_us[PAUSES_MS[-1]] - one.computing_us[0] for one in self.rounds)
+
+    def cooled(self, pause_ms: int) -> float:
+        """The share of that after a shorter one; nothing where a pause makes no row slower."""
+        longer_us = median(one.computing_us[pause_ms] - one.computing_us[0] for one in self.rounds)
+        return longer_us / self.cold_us if self.cold_us > 0 else 0.0
+
+
+def rounds(config: ModelConfig, count: int, told: Callable[[str, bool], None]) -> Iterator[Round]:
+    """Measure one model; raises the launcher's and perf_analyzer's errors."""
+    model = config.name
+    alone = Candidate(max_batch_size=config.max_batch_size, threads=Candidate.of(config).threads)
+    with serving(model, alone.apply(config), trace_rate=0, progress=lambda text: told(text, False)) as server:
+        measure(target(server), Load(concurrency=2), window_ms=WINDOW_MS)
+        for number in range(1, count + 1):
+            told(f"{model}: round {number}", False)
+            yield _round(server)
+            told(f"{model}: round {number}", True)
+
+
+def _round(server: Running) -> Round:
+    closed_way_us, alone_us = _lone(server, None)
+    open_way_us, _ = _lone(server, SPARSE * 1e6 / alone_us)
+    with ThreadPoolExecutor(1) as pool:
+        load = Load(concurrency=1)
+        loaded = pool.submit(measure, target(server), load, window_ms=1000, poisson_per_s=BUSY * 1e6 / alone_us)
+        time.sleep(0.5)  # until it sends
+        asked = [sys.executable, "-c", SLEEPER, "2", str(SLEEP_S)]
+        late_us = float(subprocess.run(asked, capture_output=True, text=True, check=True).stdout)
+        loaded.result()
+    paused = {pause: _paused(server, pause) for pause in PAUSES_MS}
+    return Round(
+        closed_way_us=closed_way_us,
+        open_way_us=open_way_us,
+        late_us=late_us,
+        queue_us={pause: queue_us for pause, (queue_us, _) in paused.items()},
+        computing_us={pause: computing_us for pause, (_, computing_us) in paused.items()},
+    )
+
+
+def _lone(server: Running, per_s: float | None) -> tuple[float, float]:
+    """Way and computing of a request in microseconds: of a closed loop of one, or of so many a second."""
+    before = Counters.read(server.url, server.config.name)
+    window_ms = WINDOW_MS if per_s is None else SPARSE_WINDOW_MS
+    found, _ = measure(target(server), Load(concurrency=1), window_ms=window_ms, poisson_per_s=per_s)
+    counted = Counters.read(server.url, server.config.name) - before
+    queue_us, computing_us = (counted.per_request_us(ns) for ns in (counted.queue_ns, counted.compute_ns))
+    return (found.mean_us or 0.0) - queue_us - computing_us, computing_us
+
+
+def _paused(server: Running, pause_ms: int) -> tuple[float, float]:
+    """Median microseconds of one row in the queue and computing, so long after the answer before it."""
+    name, found = server.config.name, []
+    with Model(name, url=server.url, transport="grpc") as model, Counters.reader(server.url, name) as counters:
+        rows = [np.zeros([1, *one.shape[1:]], one.dtype) for one in model.metadata.inputs]
+        for _ in range(REQUESTS):
+            before = counters()
+            time.sleep(pause_ms / 1e3)
+            model.predict(*rows)
+            while (counted := counters() - before).executions < 1:
+                pass  # the server answers first and counts then
+            found.append((counted.queue_ns / 1e3, counted.computing_ns(1) / 1e3))
+    queue_us, computing_us = zip(*found, strict=True)
+    return median(queue_us), median(computing_us)
+
+
+def write(found: Pauses, folder: Path, started_at: str, command: Sequence[str]) -> Path:
+    """One record; raises `RecordError`."""
+    about = {"machine": dataclasses.asdict(Machine.this()), "versions": versions(), "started_at": started_at}
+    content = {"format": 1, "kind": "pauses", **about, "command": command, **dataclasses.asdict(found)}
+    return record.write_json(f"{found.model}.json", content, folder)
+
+
+def load(path: Path) -> Pauses:
+    """One record."""
+    content = json.loads(path.read_text())
+    times = ("queue_us", "computing_us")
+    return Pauses(
+        model=content["model"],
+        rounds=tuple(
+            Round(**one | {key: {int(pause): us for pause, us in one[key].items()} for key in times})
+            for one in content["rounds"]
+        ),
+    )
+
+
+def shown(found: Sequence[Pauses]) -> Table:
+    """Each model beside what is simulated of all."""
+    shares = [f"{pause} ms" for pause in PAUSES_MS[1:-1]]
+    table = Table("", "way", "dispatch", "late us", "cold us", *shares, box=SIMPLE_HEAD, pad_edge=False)
+    for one in found:
+        cold = [f"{one.cooled(pause):.2f}" for pause in PAUSES_MS[1:-1]]
+        table.add_row(
+            one.model, f"x {one.way:.2f}", f"x {one.dispatch:.2f}", f"{one.late_us:.0f}", f"{one.cold_us:.0f}", *cold
+        )
+    simulated = [f"{cooled(pause * 1e3) / cooled(PAUSES_MS[-1] * 1e3):.2f}" for pause in PAUSES_MS[1:-1]]
+    table.add_row("simulated", f"x {ASLEEP_WAY:.2f}", f"x {ASLEEP_DISPATCH:.2f}", f"{LATE_US:.0f}", "", *simulated)
+    return table
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Measure and print; exit code 2 for a user's mistake, 1 for a failed measurement."""
+    parser = program_parser("python -m perf.simulate.pauses", __doc__, example="ranker")
+    parser.add_argument("models", nargs="*", default=MODELS, help=f"default: {' '.join(MODELS)}")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"of everything (default {ROUNDS})")
+    parser.add_argument("--results", type=Path, default=RESULTS, help=f"folder of the records (default {RESULTS})")
+    arguments = parser.parse_args(argv)
+    command = recorded("perf.simulate.pauses", argv)
+
+    def run() -> None:
+        if arguments.rounds < 1:
+            raise Mistake(f"--rounds {arguments.rounds}: nothing would be measured. Write 1 or more.")
+        console, found = terminal(), []
+        configs = [read(model, None) for model in arguments.models]
+        with bar(console, arguments.rounds * len(configs)) as told:
+            for config in configs:
+                started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+                found.append(Pauses(model=config.name, rounds=tuple(rounds(config, arguments.rounds, told))))
+                write(found[-1], arguments.results, started_at, command)
+        console.print(shown(found))
+        console.print(f"records: {arguments.results}", markup=False)
+
+    return guarded(run, on_interrupt=f"stopped; finished models are in {arguments.results}.")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
