@@ -18,18 +18,28 @@ def test_numpy_and_the_c_plus_plus_standard_begin_alike() -> None:
 
 
 def test_gaps_are_exponential_and_always_the_same() -> None:
-    times = poisson(1000.0, 100.0)
+    times = poisson(1000.0, 100_000)
     gaps = np.diff(times)
     assert np.mean(gaps) == pytest.approx(1e-3, rel=0.02)
     assert np.std(gaps) == pytest.approx(1e-3, rel=0.02)
-    assert times[-1] < 100.0
-    assert np.array_equal(poisson(1000.0, 5.0), times[times < 5.0])
-    assert np.allclose(poisson(500.0, 200.0), 2 * times, rtol=1e-12)
+    assert np.array_equal(poisson(1000.0, 500), times[:500])
+    assert np.allclose(poisson(500.0, 100_000), 2 * times, rtol=1e-12)
 
 
-@pytest.mark.parametrize("rate", [110, 160, 180, 230, 260, 390])
-def test_a_server_that_keeps_up_answered_at_the_rate_of_the_schedule(rate: int) -> None:
-    """Which is up to 3 % off the rate that was asked for, over the few seconds of a measurement."""
-    point = next(one for one in measured(RECORDS, ["simulated_accelerator"]) if one.load == f"poisson:{rate}")
-    sent = len(poisson(rate, point.seconds)) / point.seconds
-    assert point.throughput_rows_per_s == pytest.approx(sent, rel=0.015)
+@pytest.mark.parametrize(
+    ("model", "rate"),
+    [
+        ("simulated_accelerator", 110),
+        ("simulated_accelerator", 390),
+        ("text_recognition", 520),
+        ("text_recognition", 870),
+        ("ranker", 870),
+        ("ranker", 960),
+    ],
+)
+def test_as_many_were_answered_as_the_schedule_has(model: str, rate: int) -> None:
+    """Over these few seconds up to 2 % fewer than the rate that was asked for says; the schedule says how many."""
+    point = next(one for one in measured(RECORDS, [model]) if one.load == f"poisson:{rate}")
+    scheduled = point.requests / poisson(rate, point.requests)[-1]
+    assert scheduled != pytest.approx(rate, rel=0.004)
+    assert point.throughput_rows_per_s == pytest.approx(scheduled, rel=0.004)

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from perf.simulate.pauses import PAUSES_MS, Pauses, load, main, shown
+from perf.record import RecordError
+from perf.simulate.costs import ASLEEP, LATE_US
+from perf.simulate.pauses import PAUSES_MS, load, main, shown
 
 
 @pytest.mark.server
@@ -30,5 +32,13 @@ def test_mistakes_are_said_before_anything_is_measured(
 
 def test_the_table_shows_medians_beside_what_is_simulated() -> None:
     found = load(Path("perf/results/pauses/ranker.json"))
-    assert isinstance(found, Pauses)
-    assert shown([found]).row_count == 2
+    way, dispatch, late, *_ = (list(column.cells) for column in shown([found]).columns[1:])
+    assert way == [f"x {found.way:.2f}", f"x {ASLEEP:.2f}"]
+    assert dispatch == [f"{found.dispatched_us(None):.0f} -> {found.dispatched_us(4):.0f}", "the same"]
+    assert late == [f"{found.late_us:.0f}", f"{LATE_US:.0f}"]
+
+
+def test_another_record_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "other.json").write_text('{"format": 1, "kind": "aimd_cap"}')
+    with pytest.raises(RecordError, match="not a record of pauses"):
+        load(tmp_path / "other.json")

@@ -16,7 +16,7 @@ from perf.ramp import Level
 from perf.record import Measured
 from perf.service_curve import Size
 from perf.service_profile import SHARES, Profile, ServiceTimes, load, write
-from perf.simulate.costs import ASLEEP_WAY, Costs, contention
+from perf.simulate.costs import ASLEEP, Costs, contention
 from perf.simulate.predict import predict
 from perf.study import Prediction, Sla
 from perf.traffic import Traffic
@@ -250,7 +250,7 @@ def test_rare_requests_find_the_caches_cold() -> None:
 def test_a_lone_request_of_an_open_loop_wakes_threads_up_on_its_way() -> None:
     found = ramp(outside_us=400.0)
     assert predicted("closed:1", found).percentiles_ms[50] == pytest.approx(20.5 + 0.4, rel=0.01)
-    assert predicted("constant:5", found).percentiles_ms[50] == pytest.approx(20.5 + 0.4 * ASLEEP_WAY, rel=0.01)
+    assert predicted("constant:5", found).percentiles_ms[50] == pytest.approx(20.5 + 0.4 * ASLEEP, rel=0.01)
 
 
 def test_given_times_are_simulated_as_they_are_and_none_is_left_out() -> None:

@@ -13,13 +13,13 @@ from perf.service_profile import SHARES, Profile, ServiceTimes, Way
 from serve.batcher.request import US, Time
 
 DRAWN = 4096
-# Of what threads and caches take after a pause, medians over three models in `results/pauses` (`perf.simulate.pauses`).
-# A lone request's way, and the dispatch, so many times as long as in a closed loop, in which no thread sleeps long:
-ASLEEP_WAY, ASLEEP_DISPATCH = 2.3, 1.9
+# From the records in `results/pauses` (`perf.simulate.pauses`), medians of three models. A lone request of
+# perf_analyzer's Poisson arrivals is so many times as long on its way as one of a closed loop:
+ASLEEP = 2.4
 # A thread that sleeps is woken so late; 50 us are what Linux lets a timer be late.
-LATE_US = 110.0
-# After so long an execution has lost two thirds of what it can lose of the caches.
-COOLING_US = 16_000.0
+LATE_US = 120.0
+# After so long an execution has lost two thirds of what it can lose of the caches: the fit over the two that lose any.
+COOLING_US = 17_000.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class Costs:
     nothing else running, and with all `instances` at work; an idle instance takes a batch `dispatch_us` after it is
     formed, and each execution is followed by a gap in which its answers leave; `burden_us` is what an arrival adds to
     each while all are at work, `cold_us` what a long pause adds to the next; `way` is a request's from and to its
-    execution, as `ramp` saw it. `notes` say what was not measured but interpolated.
+    execution, as `ramp` saw it of a closed loop, or longer. `notes` say what was not measured but interpolated.
     """
 
     instances: int
@@ -70,11 +70,11 @@ class Costs:
             instances=candidate.instances,
             alone_us=alone,
             shared_us=shared,
-            dispatch_us=ramp.dispatch_us * (ASLEEP_DISPATCH if open_loop else 1.0),
+            dispatch_us=ramp.dispatch_us,
             burden_us=burden.each_us,
             cold_us=ramp.cold_us,
             noise=_of_mean_1(ramp.noise),
-            way=replace(ramp.way, lone_us=ramp.way.lone_us * (ASLEEP_WAY if open_loop else 1.0)),
+            way=replace(ramp.way, lone_us=ramp.way.lone_us * (ASLEEP if open_loop else 1.0)),
             ramp=ramp,
             notes=tuple(notes),
         )
@@ -130,9 +130,9 @@ class Costs:
         return itertools.cycle(np.interp(rng.random(DRAWN), SHARES, self.noise).tolist())
 
 
-def cooled(pause_us: float) -> float:
+def cooled(pause_us: float, constant_us: float = COOLING_US) -> float:
     """The share of `cold_us` that a pause costs: the caches are lost little by little."""
-    return 1 - math.exp(-pause_us / COOLING_US)
+    return 1 - math.exp(-pause_us / constant_us)
 
 
 def _of_mean_1(noise: Sequence[float]) -> tuple[float, ...]:

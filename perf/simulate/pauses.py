@@ -2,7 +2,7 @@
 
 `python -m perf.simulate.pauses ranker` measures few Poisson arrivals against a closed loop of one, a thread that sleeps
 for 5 ms under load, and lone requests after pauses of 0 to 32 ms, and puts what is simulated of every model beside it.
-Half a minute a round, for each model.
+Half a minute to a minute a round, for each model.
 """
 
 import dataclasses
@@ -27,14 +27,15 @@ from clients.fleet.target import Running
 from clients.fleet.variant import read
 from clients.machine import Machine, versions
 from clients.model import Model
-from export.terminal import Mistake, guarded, program_parser, terminal
+from export.terminal import Failure, Mistake, guarded, program_parser, terminal
 from perf import record
-from perf.analyzer import measure
+from perf.analyzer import AnalyzerError, measure
 from perf.candidate import Candidate
-from perf.record import Load
+from perf.record import Load, RecordError
+from perf.service_profile import COLD
 from perf.service_time import bar, recorded, target
 from perf.simulate.check import MODELS
-from perf.simulate.costs import ASLEEP_DISPATCH, ASLEEP_WAY, LATE_US, cooled
+from perf.simulate.costs import ASLEEP, LATE_US, cooled
 from perf.trial import serving
 
 RESULTS = Path("perf/results/local/pauses")
@@ -44,6 +45,7 @@ SPARSE, BUSY = 0.05, 0.6
 WINDOW_MS, SPARSE_WINDOW_MS = 700, 3000
 SLEEP_S = 0.005
 PAUSES_MS = (0, 2, 4, 8, 16, 32)
+COUNTED_S = 5.0
 REQUESTS = 40
 # In a process of its own, so that no other thread of Python's keeps it waiting.
 SLEEPER = """
@@ -59,11 +61,12 @@ print(1e6 * sum(late) / len(late))
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """All in microseconds: the way of a lone request in a closed loop and of one of few Poisson arrivals, how late a
-    thread wakes up under load on the mean, and of one row its queue and its computing by the pause before it in ms.
+    """All in microseconds: way and queue of a lone request in a closed loop, the way of one of few Poisson arrivals,
+    how late a thread wakes up under load on the mean, and of one row its queue and computing by the pause before in ms.
     """
 
     closed_way_us: float
+    closed_queue_us: float
     open_way_us: float
     late_us: float
     queue_us: Mapping[int, float]
@@ -82,10 +85,9 @@ class Pauses:
         """How many times as long a lone request of an open loop takes on its way as one of a closed loop."""
         return median(one.open_way_us / one.closed_way_us for one in self.rounds)
 
-    @property
-    def dispatch(self) -> float:
-        """How many times as long it is from queue to instance after the longest pause as after none."""
-        return median(one.queue_us[PAUSES_MS[-1]] / one.queue_us[0] for one in self.rounds)
+    def dispatched_us(self, pause_ms: int | None) -> float:
+        """From queue to instance: in the closed loop, or after a pause."""
+        return median(one.closed_queue_us if pause_ms is None else one.queue_us[pause_ms] for one in self.rounds)
 
     @property
     def late_us(self) -> float:
@@ -94,13 +96,31 @@ class Pauses:
 
     @property
     def cold_us(self) -> float:
-        """By how much one row takes longer after the longest pause."""
-        return median(one.computing_us[PAUSES_MS[-1]] - one.computing_us[0] for one in self.rounds)
+        """By how much one row takes longer after the longest pause; 0 where that is hardly anything."""
+        longer_us = self._longer_us(PAUSES_MS[-1])
+        return longer_us if longer_us > COLD * median(one.computing_us[0] for one in self.rounds) else 0.0
 
     def cooled(self, pause_ms: int) -> float:
-        """The share of that after a shorter one; nothing where a pause makes no row slower."""
-        longer_us = median(one.computing_us[pause_ms] - one.computing_us[0] for one in self.rounds)
-        return longer_us / self.cold_us if self.cold_us > 0 else 0.0
+        """The share of that after a shorter one; for models that grow cold."""
+        return self._longer_us(pause_ms) / self.cold_us
+
+    def _longer_us(self, pause_ms: int) -> float:
+        return median(one.computing_us[pause_ms] - one.computing_us[0] for one in self.rounds)
+
+
+def cooling_us(found: Sequence[Pauses]) -> float:
+    """The time constant, to the millisecond, with the least squares over the models that grow cold."""
+
+    def squares(constant_ms: int) -> float:
+        shares = {pause: cooled(pause * 1e3, constant_ms * 1e3) for pause in PAUSES_MS[1:]}
+        return sum(
+            (one.cooled(pause) - shares[pause] / shares[PAUSES_MS[-1]]) ** 2
+            for one in found
+            if one.cold_us
+            for pause in PAUSES_MS[1:]
+        )
+
+    return 1e3 * min(range(1, 100), key=squares)
 
 
 def rounds(config: ModelConfig, count: int, told: Callable[[str, bool], None]) -> Iterator[Round]:
@@ -116,8 +136,8 @@ def rounds(config: ModelConfig, count: int, told: Callable[[str, bool], None]) -
 
 
 def _round(server: Running) -> Round:
-    closed_way_us, alone_us = _lone(server, None)
-    open_way_us, _ = _lone(server, SPARSE * 1e6 / alone_us)
+    closed_way_us, closed_queue_us, alone_us = _lone(server, None)
+    open_way_us, _, _ = _lone(server, SPARSE * 1e6 / alone_us)
     with ThreadPoolExecutor(1) as pool:
         load = Load(concurrency=1)
         loaded = pool.submit(measure, target(server), load, window_ms=1000, poisson_per_s=BUSY * 1e6 / alone_us)
@@ -128,6 +148,7 @@ def _round(server: Running) -> Round:
     paused = {pause: _paused(server, pause) for pause in PAUSES_MS}
     return Round(
         closed_way_us=closed_way_us,
+        closed_queue_us=closed_queue_us,
         open_way_us=open_way_us,
         late_us=late_us,
         queue_us={pause: queue_us for pause, (queue_us, _) in paused.items()},
@@ -135,14 +156,20 @@ def _round(server: Running) -> Round:
     )
 
 
-def _lone(server: Running, per_s: float | None) -> tuple[float, float]:
-    """Way and computing of a request in microseconds: of a closed loop of one, or of so many a second."""
+def _lone(server: Running, per_s: float | None) -> tuple[float, float, float]:
+    """Way, queue and computing of a request in microseconds: of a closed loop of one, or of so many a second.
+
+    The way is what `perf.service_profile` takes it for: it begins when the execution has computed.
+    """
     before = Counters.read(server.url, server.config.name)
     window_ms = WINDOW_MS if per_s is None else SPARSE_WINDOW_MS
     found, _ = measure(target(server), Load(concurrency=1), window_ms=window_ms, poisson_per_s=per_s)
     counted = Counters.read(server.url, server.config.name) - before
-    queue_us, computing_us = (counted.per_request_us(ns) for ns in (counted.queue_ns, counted.compute_ns))
-    return (found.mean_us or 0.0) - queue_us - computing_us, computing_us
+    if found.mean_us is None:
+        raise AnalyzerError(f"perf_analyzer printed no summary of '{server.config.name}'.")
+    queue_us = counted.per_request_us(counted.queue_ns)
+    computing_us = counted.per_request_us(counted.compute_input_ns + counted.compute_infer_ns)
+    return found.mean_us - queue_us - computing_us, queue_us, computing_us
 
 
 def _paused(server: Running, pause_ms: int) -> tuple[float, float]:
@@ -154,8 +181,12 @@ def _paused(server: Running, pause_ms: int) -> tuple[float, float]:
             before = counters()
             time.sleep(pause_ms / 1e3)
             model.predict(*rows)
+            # The server answers first and counts then.
+            end = time.monotonic() + COUNTED_S
             while (counted := counters() - before).executions < 1:
-                pass  # the server answers first and counts then
+                if time.monotonic() > end:
+                    raise Failure(f"{name}: an execution was answered, and not counted for {COUNTED_S:g} s.")
+                time.sleep(COUNTED_S / 5000)
             found.append((counted.queue_ns / 1e3, counted.computing_ns(1) / 1e3))
     queue_us, computing_us = zip(*found, strict=True)
     return median(queue_us), median(computing_us)
@@ -169,29 +200,35 @@ def write(found: Pauses, folder: Path, started_at: str, command: Sequence[str]) 
 
 
 def load(path: Path) -> Pauses:
-    """One record."""
-    content = json.loads(path.read_text())
+    """One record; raises `RecordError`."""
     times = ("queue_us", "computing_us")
-    return Pauses(
-        model=content["model"],
-        rounds=tuple(
-            Round(**one | {key: {int(pause): us for pause, us in one[key].items()} for key in times})
-            for one in content["rounds"]
-        ),
-    )
+    try:
+        content = json.loads(path.read_text())
+        if (content["format"], content["kind"]) != (1, "pauses"):
+            raise ValueError("another kind or format")
+        return Pauses(
+            model=content["model"],
+            rounds=tuple(
+                Round(**one | {key: {int(pause): us for pause, us in one[key].items()} for key in times})
+                for one in content["rounds"]
+            ),
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RecordError(
+            f"{path}: not a record of pauses of this version ({error}). Remove it and measure again."
+        ) from error
 
 
 def shown(found: Sequence[Pauses]) -> Table:
-    """Each model beside what is simulated of all."""
+    """Each model beside what is simulated of all; the dispatch in the closed loop and after a short pause."""
     shares = [f"{pause} ms" for pause in PAUSES_MS[1:-1]]
-    table = Table("", "way", "dispatch", "late us", "cold us", *shares, box=SIMPLE_HEAD, pad_edge=False)
+    table = Table("", "way", "dispatch us", "late us", "cold us", *shares, box=SIMPLE_HEAD, pad_edge=False)
     for one in found:
-        cold = [f"{one.cooled(pause):.2f}" for pause in PAUSES_MS[1:-1]]
-        table.add_row(
-            one.model, f"x {one.way:.2f}", f"x {one.dispatch:.2f}", f"{one.late_us:.0f}", f"{one.cold_us:.0f}", *cold
-        )
+        dispatch = f"{one.dispatched_us(None):.0f} -> {one.dispatched_us(PAUSES_MS[2]):.0f}"
+        cold = [f"{one.cooled(pause):.2f}" if one.cold_us else "" for pause in PAUSES_MS[1:-1]]
+        table.add_row(one.model, f"x {one.way:.2f}", dispatch, f"{one.late_us:.0f}", f"{one.cold_us:.0f}", *cold)
     simulated = [f"{cooled(pause * 1e3) / cooled(PAUSES_MS[-1] * 1e3):.2f}" for pause in PAUSES_MS[1:-1]]
-    table.add_row("simulated", f"x {ASLEEP_WAY:.2f}", f"x {ASLEEP_DISPATCH:.2f}", f"{LATE_US:.0f}", "", *simulated)
+    table.add_row("simulated", f"x {ASLEEP:.2f}", "the same", f"{LATE_US:.0f}", "", *simulated)
     return table
 
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
+from statistics import median, median_low
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
@@ -82,8 +82,8 @@ class Point:
     def predicted(self, config: ModelConfig, profile: Profile, *, stretch: float = 1.0) -> Prediction:
         """What the simulation says, from the service times alone, or with executions `stretch` times as long."""
         traffic, sla = Traffic.parse(self.load), Sla(latency_ms=float("inf"))
-        if traffic.open:
-            traffic = replace(traffic, times_s=tuple(poisson(traffic.rate_per_s, self.seconds).tolist()))
+        if traffic.pattern == "poisson":
+            traffic = replace(traffic, times_s=tuple(poisson(traffic.rate_per_s, self.requests).tolist()))
         return predict(self.candidate, config, traffic, profile, sla, requests=REQUESTS, stretch=stretch)
 
     def errors(self, prediction: Prediction) -> dict[str, float]:
@@ -141,11 +141,11 @@ def load(path: Path) -> Point:
 
 
 def together(points: Sequence[Point]) -> Point:
-    """The same point of several rounds as one: medians, over all that was counted."""
+    """The same point of several rounds as one: medians, over all that the server counted."""
     return replace(
         points[0],
         seconds=median(one.seconds for one in points),
-        requests=sum(one.requests for one in points),
+        requests=median_low(one.requests for one in points),
         throughput_rows_per_s=median(one.throughput_rows_per_s for one in points),
         mean_ms=median(one.mean_ms for one in points),
         percentiles_ms={

@@ -43,8 +43,8 @@ class _Scan:
 class Batcher:
     """The thread that turns waiting requests into payloads.
 
-    `send` gives a payload to the instances; `slot_free` says whether they can have another one. A delay that is over
-    is seen `lateness` afterwards.
+    `send` gives a payload to the instances; `slot_free` says whether they can have another one. The end of a
+    delay, and a request's timeout meanwhile, are seen `lateness` afterwards.
     """
 
     def __init__(

@@ -1,6 +1,7 @@
 """The discrete-event simulation: arrivals, the batcher's thread and the instances on one clock.
 
-At one instant, executions that end come first, then arrivals, then the batcher; its own steps take no time.
+At one instant, executions that end come first, then arrivals, then the batcher, then instances that wake up; the
+batcher's own steps take no time.
 """
 
 import heapq
