@@ -67,7 +67,9 @@ def test_a_model_is_tuned_from_the_command_line(
     for trial in final:
         share = len(trial.parts_us["run"]) / trial.requests
         assert share > 2 / TRACE_RATE
-        assert share == pytest.approx(1 / trace_rate(trial.requests / trial.seconds), rel=0.4)
+        # As many as an earlier trial's rate said, which a busy machine may have slowed down.
+        rates = [trace_rate(one.requests / one.seconds) for one in study.trials if one.candidate == trial.candidate]
+        assert any(share == pytest.approx(1 / rate, rel=0.4) for rate in rates)
     measured = parts(Evidence.read(next(tmp_path.glob(f"{MODEL}.closed-4.*.json")))).data
     assert {"mean", "p50", "p90"} <= set(measured[f"{tuned} (chosen)"])  # type: ignore[call-overload]
 
