@@ -19,6 +19,7 @@ KINDS: Mapping[str, tuple[str, str]] = {
         "a measured point of a prediction",
         "python -m perf.simulate.check --only-compare --results {folder}/..",
     ),
+    "pauses": ("what pauses cost", "python -m perf.simulate.pauses"),
     "goodput": ("a point of goodput", "python -m perf.goodput --results {folder}"),
     "peers": ("a comparison with other servers", "python -m perf.peers --results {folder}"),
     "pictures": ("a measurement of perf.pictures", "python -m perf.pictures --results {folder}"),

@@ -41,9 +41,9 @@ def predict(
     """What `candidate`, put into `config`, does under `traffic`, from the service times in `profile`.
 
     Latencies are the client's: the queue, the computing, and the way through network and client behind the answers
-    before its own, which is `overhead_us` longer than perf_analyzer's, a light client. Executions
-    take `stretch` times as long as in the ramp. The first requests are left out, unless their times are given. Raises
-    `Mistake` for threads without a ramp, `RulesError` for a scheduler that is not the batcher.
+    before its own, which is `overhead_us` longer than perf_analyzer's, a light client. Executions take `stretch` times
+    as long as in the ramp. The first requests are left out, unless their times are given. Raises `Mistake` for threads
+    without a ramp, `RulesError` for a scheduler that is not the batcher.
     """
     costs = Costs.of(candidate, profile, open_loop=traffic.open).stretched(stretch)
     rules = candidate.rules(config)
