@@ -26,6 +26,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from export.samples import sample
 from export.terminal import Failure
 from perf.record import Load, Measured, Window
+from serve import admin, hidden_arguments
 from serve.installation import bundled_libraries, link_plain_names
 
 # perf_analyzer ends after three windows whose spread is within this limit: always.
@@ -93,20 +94,32 @@ def _run(
         table = Path(folder) / "point.csv"
         arguments = [*_arguments(target, load, Path(folder), window_ms, rows), *_pace(load, poisson_per_s)]
         limit_s = 60 + WINDOWS * 10 * window_ms / 1e3
+        output, errors = _answer(target, load, [*arguments, "-f", str(table)], Path(folder), limit_s)
+        measured = parse(output, table.read_text() if table.is_file() else "", window_ms)
+    command = ("perf_analyzer", *(Path(part).name if folder in part else part for part in arguments))
+    return measured, command, "\n".join([*output.splitlines()[-5:], *errors.splitlines()[-5:]])
+
+
+def _answer(target: Target, load: Load, arguments: list[str], folder: Path, limit_s: float) -> tuple[str, str]:
+    """What it prints on its standard output and error."""
+    # Shared memory is registered through an admin API, which asks for the server's secret.
+    headers = admin.headers(target.grpc_url) if load.shared_memory else {}
+    hidden = {f"HEADER_{number}": f"{name}:{value}" for number, (name, value) in enumerate(headers.items())}
+    with hidden_arguments.start(
+        [str(_binary()), *arguments, *(part for name in hidden for part in ("-H", name))],
+        hidden,
+        environment=_environment(folder / "libraries"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+    ) as process:
         try:
-            answer = subprocess.run(
-                [str(_binary()), *arguments, "-f", str(table)],
-                capture_output=True,
-                text=True,
-                env=_environment(Path(folder) / "libraries"),
-                timeout=limit_s,
-                cwd=folder,
-            )
+            return process.communicate(timeout=limit_s)
         except subprocess.TimeoutExpired as error:
             raise AnalyzerError(f"perf_analyzer did not end within {limit_s:.0f} s for '{target.model}'.") from error
-        measured = parse(answer.stdout, table.read_text() if table.is_file() else "", window_ms)
-    command = ("perf_analyzer", *(Path(part).name if folder in part else part for part in arguments))
-    return measured, command, "\n".join([*answer.stdout.splitlines()[-5:], *answer.stderr.splitlines()[-5:]])
+        finally:
+            process.kill()
 
 
 def parse(output: str, table: str, window_ms: int) -> Measured | None:

@@ -78,6 +78,7 @@ def _settings(arguments: argparse.Namespace, theirs: list[str]) -> Settings:
         metrics_port=arguments.metrics_port,
         arguments=tuple(theirs),
         log=LOG,
+        open_admin=arguments.open_admin,
     )
 
 
@@ -116,6 +117,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--http-port", type=int, default=8000, help="0 takes any free port")
     parser.add_argument("--grpc-port", type=int, default=8001)
     parser.add_argument("--metrics-port", type=int, default=8002)
+    parser.add_argument(
+        "--open-admin",
+        action="store_true",
+        help="let everybody who reaches the ports, web pages included, load models (which runs their code as you), "
+        "register shared memory and set traces and logs; by default only programs of yours on this machine may",
+    )
     return parser
 
 

@@ -1,12 +1,13 @@
-"""The watchdog between a launcher and its tritonserver: `python guard.py FOLDER LOG PREFIX COMMAND...`.
+"""The watchdog between a launcher and its tritonserver: `python -m serve.guard FOLDER LOG PREFIX COMMAND...`.
 
-It owns the server process. When its standard input closes, because the launcher says stop or because the launcher
-died in whatever way, it stops the server (SIGINT, wait, SIGKILL) and removes what the server leaves in /dev/shm.
-FOLDER is removed too when the launcher is gone. The exit code is the server's. It imports nothing of the project, so
-that it runs by its path from anywhere.
+It owns the server process. The first line of its standard input is an `Inheritance` as JSON. When its standard input
+closes, because the launcher says stop or because the launcher died in whatever way, it stops the server (SIGINT, wait,
+SIGKILL) and removes what the server leaves in /dev/shm. FOLDER is removed too when the launcher is gone. The exit code
+is the server's.
 """
 
 import ctypes
+import json
 import os
 import select
 import shutil
@@ -14,11 +15,29 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import TypedDict
+
+from serve import hidden_arguments
 
 GRACE_S = 12.0
 POLL_S = 0.1
 PR_SET_PDEATHSIG = 1
 SHARED_MEMORY = Path("/dev/shm")
+VISIBLE = (
+    "triton-batching: the secret of the admin APIs stands on the server's command line, which other users can read"
+)
+
+
+class Inheritance(TypedDict):
+    """What must not stand on a command line, which every user of the machine can read.
+
+    `environment` is the server's, `hidden` the value of each argument of COMMAND that is a key of it, `files` what is
+    removed with the server.
+    """
+
+    environment: dict[str, str]
+    hidden: dict[str, str]
+    files: list[str]
 
 
 def sweep(prefix: str) -> None:
@@ -56,20 +75,26 @@ def _stop(server: subprocess.Popen[bytes]) -> None:
 def main(argv: list[str]) -> int:
     """Run the command under guard until it ends or the launcher goes."""
     folder, prefix, launcher = Path(argv[0]), argv[2], os.getppid()
-    with Path(argv[1]).open("wb") as log:
-        server = subprocess.Popen(
+    inherited: Inheritance = json.loads(sys.stdin.buffer.readline())
+    with Path(argv[1]).open("wb", buffering=0) as log:
+        server = hidden_arguments.start(
             argv[3:],
+            inherited["hidden"],
+            environment=inherited["environment"],
+            before=_die_with_guard,
+            visible=lambda why: log.write(f"{VISIBLE} ({why}).\n".encode()),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
             cwd=folder / "work",
-            preexec_fn=_die_with_guard,
         )
     try:
         _wait_for_end(server, launcher)
     finally:
         _stop(server)
         sweep(prefix)
+        for file in inherited["files"]:
+            Path(file).unlink(missing_ok=True)
     if _launcher_gone(launcher):
         shutil.rmtree(folder, ignore_errors=True)
     return server.returncode if server.returncode >= 0 else 128 - server.returncode

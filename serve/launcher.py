@@ -5,6 +5,7 @@ with launch(Settings(models=("ranker",), config_name="dynamic")) as server:
 """
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -23,7 +24,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.repository import REPOSITORY, config_file, model_file, model_folder, read_config, with_steps
 from export.terminal import Failure, Mistake
-from serve import failure_log, guard, loaded
+from serve import admin, failure_log, guard, loaded
 from serve.installation import Installation, find
 
 START_TIMEOUT_S = 120.0
@@ -48,7 +49,7 @@ class Settings:
 
     A port of 0 means any free one. `environment` is added to the server's. `log` is where the log is written and
     stays; None drops it at the end. `arguments` go to tritonserver as they are; those that the fields above stand for
-    are refused.
+    are refused. `open_admin` lets everybody who reaches the ports load models and set traces (see admin.py).
     """
 
     models: tuple[str, ...]
@@ -61,6 +62,7 @@ class Settings:
     arguments: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     log: Path | None = None
+    open_admin: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,10 +219,14 @@ def _start(
     prefix: str,
     ports: tuple[int, int, int],
 ) -> subprocess.Popen[bytes]:
+    secret = admin.make_secret()
+    hidden = {} if settings.open_admin else admin.flags(secret)
+    published = [] if settings.open_admin else admin.publish(secret, settings.host, ports[:2])
     # An empty working directory: the Python stub has it on sys.path, so anything in it would change imports.
     (folder / "work").mkdir()
     command = [
         str(installation.binary),
+        *hidden,
         f"--model-repository={settings.repository.resolve()}",
         f"--backend-directory={installation.assemble_backends(folder / 'backends')}",
         f"--backend-config=python,shm-region-prefix-name={prefix}",
@@ -232,19 +238,21 @@ def _start(
         "--exit-timeout-secs=10",
         *settings.arguments,
     ]
-    environment = installation.environment() | dict(settings.environment)
-    return subprocess.Popen(
-        # The guard runs in this Python's own environment and hands the server's on through `env`.
-        [sys.executable, guard.__file__, str(folder), str(log), prefix, *_env_command(environment), *command],
+    inherited = guard.Inheritance(
+        environment=installation.environment() | dict(settings.environment), hidden=hidden, files=[*map(str, published)]
+    )
+    process = subprocess.Popen(
+        # -P: a folder of the caller's that is called `serve` must not be taken for this package.
+        [sys.executable, "-P", "-m", guard.__name__, str(folder), str(log), prefix, *command],
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         start_new_session=True,
     )
-
-
-def _env_command(environment: Mapping[str, str]) -> list[str]:
-    changed = {key: value for key, value in environment.items() if os.environ.get(key) != value}
-    return ["env", *(f"{key}={value}" for key, value in changed.items())]
+    assert process.stdin is not None
+    process.stdin.write(json.dumps(inherited).encode() + b"\n")
+    process.stdin.flush()
+    return process
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], url: str, log: Path, progress: Callable[[str], None]) -> None:

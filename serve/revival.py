@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from http.client import HTTPException
 from pathlib import Path
 
-from serve import loaded
+from serve import admin, loaded
 from serve.launcher import Server
 
 PROC = Path("/proc")
@@ -107,7 +107,7 @@ def reload(server: Server, model: str) -> None:
     # Triton does nothing for a model of which nothing has changed, so something has to.
     config.setdefault("parameters", {})[MARK] = {"string_value": str(time.time_ns())}
     body = json.dumps({"parameters": {"config": json.dumps(config)}}).encode()
-    headers = {"Content-Type": "application/json"}
+    headers = {"Content-Type": "application/json"} | admin.headers(server.http_url)
     request = urllib.request.Request(f"{base}/repository/models/{model}/load", data=body, headers=headers)
     loaded.DIRECT.open(request, timeout=LOAD_TIMEOUT_S).close()
 

@@ -20,6 +20,7 @@ from tritonclient.grpc import aio as triton
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from clients.counters import Counters
+from serve import admin
 from serve.doctor.example import NAME, write
 from serve.doctor.rule import RULES, Example
 from serve.launcher import Server, Settings, launch
@@ -170,7 +171,9 @@ class Examiner:
 
     def _call(self, path: str) -> str:
         """POST; the body of the answer, which is empty unless the server refuses or has something to tell."""
-        request = urllib.request.Request(f"http://{self.server.http_url}/v2/{path}", data=b"{}", method="POST")
+        request = urllib.request.Request(
+            f"http://{self.server.http_url}/v2/{path}", data=b"{}", headers=admin.headers(self.server.http_url)
+        )
         try:
             with urllib.request.urlopen(request, timeout=45) as answer:
                 return str(answer.read().decode())

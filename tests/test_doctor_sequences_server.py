@@ -10,6 +10,7 @@ import pytest
 import tritonclient.grpc as grpc
 from doctor_server import HEAD, Examiner, bad, examiner, good, settled, telling, value
 
+from serve import admin
 from serve.doctor.example import write
 from serve.doctor.rule import Example
 from serve.doctor.rules import all_rules
@@ -45,7 +46,7 @@ def sequences(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Examiner]:
     with launch(Settings(models=(), repository=prepared(repository))) as server:
         with grpc.InferenceServerClient(server.grpc_url) as client:
             for name in SEQUENCES:
-                client.load_model(name)
+                client.load_model(name, headers=admin.headers(server.grpc_url))
         yield Examiner(server=server, repository=repository)
 
 

@@ -20,6 +20,7 @@ from processes import wait_until
 from clients.connection import channel_arguments
 from clients.counters import Counters
 from export.add import main
+from serve import admin
 from serve.launcher import Server, Settings, launch
 
 pytestmark = pytest.mark.server
@@ -129,8 +130,9 @@ def test_requests_of_one_row_fill_the_batch(
 def test_a_dag_runs_its_models_one_after_the_other(
     repository: Path, served: Server, client: triton.InferenceServerClient
 ) -> None:
-    client.load_model("wide")
-    client.load_model("chain")
+    headers = admin.headers(served.grpc_url)
+    client.load_model("wide", headers=headers)
+    client.load_model("chain", headers=headers)
     rows = np.random.default_rng(6).standard_normal((3, 2)).astype(np.float32)
     before = [Counters.read(served.grpc_url, name) for name in ("wide", "scores")]
     found = client.infer("chain", tensors({"x": rows})).as_numpy("y")

@@ -17,6 +17,7 @@ from perf.watch.history import History
 from perf.watch.metrics import Metrics
 from perf.watch.page import page
 from perf.watch.reading import Source
+from serve import admin
 from serve.launcher import Server, Settings, launch
 
 pytestmark = pytest.mark.server
@@ -98,13 +99,13 @@ def test_every_request_is_on_the_page(
         assert state is not None
         assert state.cpu is not None
         assert 0 <= state.cpu <= 1
-        with triton.InferenceServerClient(server.grpc_url) as admin:
-            admin.unload_model(MODEL)
+        with triton.InferenceServerClient(server.grpc_url) as client:
+            client.unload_model(MODEL, headers=admin.headers(server.grpc_url))
             while source.read().counters:
                 time.sleep(0.05)
             history.add(source.read())
             assert not history.tracks[MODEL].loaded
-            admin.load_model(MODEL)
+            client.load_model(MODEL, headers=admin.headers(server.grpc_url))
         send(server, 2)
         look(source, history, 4)
         assert total(history) == ["4", "7", "4"]

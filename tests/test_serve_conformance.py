@@ -1,6 +1,6 @@
 """What the C++ onnxruntime backend does, on the real server: loading, completing, types, and errors."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from streams import Stream, counted
 from tiny_models import parameters, ragged_padded, save
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
+from serve import admin
 from serve.launcher import Server, Settings, launch
 
 pytestmark = pytest.mark.server
@@ -175,12 +176,18 @@ def zoo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def load(server: Server, models: Sequence[str]) -> dict[str, bool]:
     """Ask a running server for models whose configuration is the test, so that the launcher cannot compare it."""
     with triton.InferenceServerClient(server.grpc_url) as client, ThreadPoolExecutor(4) as pool:
-        return dict(zip(models, pool.map(lambda model: _load(client, model), models), strict=True))
+        return dict(
+            zip(
+                models,
+                pool.map(lambda model: _load(client, model, admin.headers(server.grpc_url)), models),
+                strict=True,
+            )
+        )
 
 
-def _load(client: triton.InferenceServerClient, model: str) -> bool:
+def _load(client: triton.InferenceServerClient, model: str, headers: Mapping[str, str]) -> bool:
     try:
-        client.load_model(model)
+        client.load_model(model, headers=headers)
     except InferenceServerException:
         return False
     return True

@@ -51,7 +51,8 @@ def test_stop_leaves_no_process_and_no_file(tmp_path: Path) -> None:
         assert len(processes) >= 3  # guard, server, one stub
         assert leftovers(running.shared_memory_prefix)
         assert running.log == log
-        folder = Path(f"/proc/{running.pid}/cmdline").read_bytes().split(b"\0")[2].decode()
+        guard = Path(f"/proc/{running.pid}/cmdline").read_text().split("\0")
+        folder = guard[guard.index("serve.guard") + 1]
         assert Path(folder).is_dir()
     assert not alive(processes)
     assert not leftovers(running.shared_memory_prefix)

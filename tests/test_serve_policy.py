@@ -18,6 +18,7 @@ from tritonclient.utils import InferenceServerException
 from clients.connection import channel_arguments
 from clients.counters import Counters
 from export.repository import REPOSITORY
+from serve import admin
 from serve.launcher import Server, Settings, launch
 
 pytestmark = pytest.mark.server
@@ -247,7 +248,7 @@ def test_unloading_answers_what_waits(policy_server: Server) -> None:
         sending.send(rows_of(number))
     time.sleep(0.1)  # the requests have to be there before the model is asked to leave
     with triton.InferenceServerClient(policy_server.grpc_url) as client:
-        client.unload_model("leaving")
+        client.unload_model("leaving", headers=admin.headers(policy_server.grpc_url))
         assert right(sending.answers()) == 200
         with pytest.raises(InferenceServerException, match=r"not ready|unknown model|is not found"):
             client.infer("leaving", [triton.InferInput("x", [1, 4], "FP32").set_data_from_numpy(rows_of(0))])

@@ -11,6 +11,7 @@ from tritonclient.utils import InferenceServerException
 
 from clients.connection import channel_arguments
 from clients.errors import RequestFailedError
+from serve import admin
 
 # The file is a list that is closed only when the server ends, so what is complete in it is looked for.
 _REQUEST = re.compile(r'"id":(\d+),"model_name":"([^"]*)","model_version":-?\d+,"request_id":"([^"]*)"')
@@ -44,7 +45,8 @@ def start(url: str, rate: int) -> None:
     """Trace every `rate`-th request on the server at `host:port` (gRPC) from now on; raises `RequestFailedError`."""
     try:
         with triton.InferenceServerClient(url, channel_args=channel_arguments(url)) as client:
-            client.update_trace_settings(settings={"trace_level": ["TIMESTAMPS"], "trace_rate": [str(rate)]})
+            settings = {"trace_level": ["TIMESTAMPS"], "trace_rate": [str(rate)]}
+            client.update_trace_settings(settings=settings, headers=admin.headers(url))
     except InferenceServerException as error:
         raise RequestFailedError(f"{url}: the server does not trace: {error}") from error
 
@@ -53,7 +55,7 @@ def stop(url: str) -> None:
     """End tracing on the server at `host:port` (gRPC), so that it writes what it still holds."""
     try:
         with triton.InferenceServerClient(url, channel_args=channel_arguments(url)) as client:
-            client.update_trace_settings(settings={"trace_level": ["OFF"]})
+            client.update_trace_settings(settings={"trace_level": ["OFF"]}, headers=admin.headers(url))
     except InferenceServerException:
         return  # a server that has gone has written what it could
 

@@ -1,5 +1,6 @@
 """A running server as the doctor sees it: its index, configurations, statistics and shared memory, asked over HTTP."""
 
+import http
 import json
 import re
 import urllib.error
@@ -14,6 +15,7 @@ from google.protobuf import json_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.terminal import Mistake
+from serve import admin
 from serve.doctor.examination import apply
 from serve.doctor.finding import Finding, Position
 from serve.doctor.repository import Model, Repository
@@ -96,11 +98,18 @@ def examine_live(server: LiveServer, rules: Iterable[Rule]) -> list[Finding]:
 
 def _call(address: str, path: str, body: bytes | None) -> Any:
     url = f"http://{address}/v2/{path}"
-    request = urllib.request.Request(url, data=body, headers={"Content-Type": "application/json"})
+    headers = {"Content-Type": "application/json"} | admin.headers(address)
     try:
-        with DIRECT.open(request, timeout=TIMEOUT_S) as answer:
+        with DIRECT.open(urllib.request.Request(url, data=body, headers=headers), timeout=TIMEOUT_S) as answer:
             return json.load(answer)
-    except (OSError, ValueError, urllib.error.HTTPError) as error:
+    except urllib.error.HTTPError as error:
+        if error.code == http.HTTPStatus.FORBIDDEN:
+            raise Mistake(
+                f"--live: {url} is kept for those who know the server's secret ({error}). Run this on the server's "
+                "machine as the user who started it."
+            ) from error
+        raise Mistake(f"--live: {url} answers with an error ({error}). The server's log says why.") from error
+    except (OSError, ValueError) as error:
         raise Mistake(
             f"--live: {url} does not answer ({error}). Name host:port of a running tritonserver's HTTP endpoint."
         ) from error

@@ -11,6 +11,7 @@ from google.protobuf import json_format
 from tritonclient.grpc.service_pb2 import ModelStatisticsResponse
 
 from export.terminal import Failure, Mistake
+from serve import admin
 from serve.batcher.instances import ServiceTime
 from serve.counters import Counters
 from serve.loaded import DIRECT
@@ -38,7 +39,8 @@ def call(url: str, body: Mapping[str, Any] | None = None) -> Any:
     """The JSON that the server answers; raises `ServerError` with its words."""
     data = None if body is None else json.dumps(body).encode()
     try:
-        with DIRECT.open(urllib.request.Request(url, data=data), timeout=5) as answer:
+        request = urllib.request.Request(url, data=data, headers=admin.headers(url))
+        with DIRECT.open(request, timeout=5) as answer:
             return json.load(answer)
     except urllib.error.HTTPError as error:
         raise ServerError(

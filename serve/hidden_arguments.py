@@ -1,0 +1,126 @@
+"""Start a program with arguments that other users of the machine cannot read.
+
+Linux shows every process's command line to every user (/proc/PID/cmdline), but its environment only to its own user.
+So an argument that holds a secret goes into the environment, and the command line names the variable. The new process
+is stopped before its first instruction, and the pointer to that argument is set to the variable's value.
+"""
+
+import ctypes
+import os
+import platform
+import signal
+import struct
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+# Of <sys/ptrace.h>.
+TRACE_ME, GET_REGISTERS, DETACH = 0, 12, 17
+# user_regs_struct of x86-64 has 27 registers; the one with index 19 is the stack pointer.
+REGISTERS, STACK_POINTER = 27, 19
+WORD = struct.Struct("<Q")
+
+
+class _VisibleError(Exception):
+    """Arguments cannot be hidden here; nothing is running."""
+
+
+def start(
+    command: Sequence[str],
+    hidden: Mapping[str, str],
+    *,
+    environment: Mapping[str, str],
+    before: Callable[[], object] = lambda: None,
+    visible: Callable[[str], object] = lambda _: None,
+    **options: Any,
+) -> subprocess.Popen[Any]:
+    """Start `command`; each argument that is a key of `hidden` is replaced by its value.
+
+    `before` runs in the new process before the program does; `options` are those of `subprocess.Popen`. Where the
+    values cannot be hidden (a container that forbids ptrace, a processor other than x86-64), `visible` gets the reason
+    and they stand on the command line. Raises `OSError` when the program cannot be started.
+    """
+    try:
+        return _start(command, hidden, environment, before, options)
+    except _VisibleError as error:
+        visible(str(error))
+    shown = [hidden.get(argument, argument) for argument in command]
+    return subprocess.Popen(shown, env=environment, preexec_fn=before, **options)
+
+
+def _start(
+    command: Sequence[str],
+    hidden: Mapping[str, str],
+    environment: Mapping[str, str],
+    before: Callable[[], object],
+    options: Mapping[str, Any],
+) -> subprocess.Popen[Any]:
+    if platform.machine() != "x86_64":
+        raise _VisibleError(f"not known how to hide them on {platform.machine()}")
+
+    def traced() -> None:
+        before()
+        _ptrace(TRACE_ME, 0)
+
+    try:
+        process = subprocess.Popen(command, env={**environment, **hidden}, preexec_fn=traced, **options)
+    except subprocess.SubprocessError as error:
+        raise _VisibleError("ptrace is not allowed here") from error
+    try:
+        _wait_for_stop(process.pid)
+        _replace(process.pid, set(hidden))
+        _ptrace(DETACH, process.pid)
+    except (OSError, struct.error) as error:
+        process.kill()
+        process.wait()
+        raise _VisibleError(str(error)) from error
+    return process
+
+
+def _wait_for_stop(pid: int) -> None:
+    _, status = os.waitpid(pid, 0)
+    if not os.WIFSTOPPED(status) or os.WSTOPSIG(status) != signal.SIGTRAP:
+        raise OSError(f"the new process did not stop before its first instruction (wait status {status})")
+
+
+def _replace(pid: int, hidden: set[str]) -> None:
+    """Point arguments that name a variable at its value, in a process that has not run yet.
+
+    From its stack pointer upwards lie the number of arguments, a pointer to each, 0, a pointer to each variable of the
+    environment, 0 (System V ABI, AMD64 supplement, 3.4.1).
+    """
+    with open(f"/proc/{pid}/mem", "r+b", buffering=0) as memory:  # noqa: PTH123 - pathlib refuses to open it unbuffered
+
+        def word(address: int) -> int:
+            memory.seek(address)
+            return int(WORD.unpack(memory.read(WORD.size))[0])
+
+        def starts_with(address: int, text: bytes) -> bool:
+            memory.seek(address)
+            return memory.read(len(text)) == text
+
+        arguments = _stack_pointer(pid) + WORD.size
+        variables = arguments + (word(arguments - WORD.size) + 1) * WORD.size
+        for name in hidden:
+            placeholder, assignment = os.fsencode(name) + b"\0", os.fsencode(name) + b"="
+            slot, variable = arguments, variables
+            while not starts_with(word(slot), placeholder):
+                slot += WORD.size
+            while not starts_with(word(variable), assignment):
+                variable += WORD.size
+            value = word(variable) + len(assignment)
+            memory.seek(slot)
+            memory.write(WORD.pack(value))
+
+
+def _stack_pointer(pid: int) -> int:
+    registers = (ctypes.c_uint64 * REGISTERS)()
+    _ptrace(GET_REGISTERS, pid, ctypes.addressof(registers))
+    return registers[STACK_POINTER]
+
+
+def _ptrace(request: int, pid: int, data: int = 0) -> None:
+    call = ctypes.CDLL(None, use_errno=True).ptrace
+    call.argtypes, call.restype = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p), ctypes.c_long
+    if call(request, pid, None, data) != 0:
+        raise OSError(ctypes.get_errno(), f"ptrace: {os.strerror(ctypes.get_errno())}")
