@@ -16,7 +16,9 @@ from tiny_models import lookup
 from tritonclient.utils import InferenceServerException
 
 from serve import admin, hidden_arguments
+from serve.doctor.__main__ import main as doctor
 from serve.launcher import Server, Settings, launch
+from serve.why.traces import recording
 
 NOBODY = 65534
 root = pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")
@@ -124,6 +126,18 @@ def test_another_user_cannot_read_the_secret(served: Server) -> None:
 
     assert search()  # root finds it, in the environment and the files
     assert as_nobody(search) == "[]"
+
+
+@server_test
+def test_programs_of_others_say_whose_the_server_is(
+    served: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(admin, "headers", lambda url: {})
+    assert doctor([str(served.settings.repository), "--live", served.http_url]) == 2
+    assert "as the user who started it" in " ".join(capsys.readouterr().err.split())
+    with recording(f"http://{served.http_url}", "lookup", batched=True) as found:
+        pass
+    assert "keeps this for the user who started it" in found.missing
 
 
 @server_test

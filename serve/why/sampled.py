@@ -22,6 +22,10 @@ class ServerError(Failure, Mistake):
     """No server, no such model, or an answer that is no statistics."""
 
 
+class RestrictedError(ServerError):
+    """The server asks for a secret that this user does not have."""
+
+
 def counters(url: str, model: str) -> Counters:
     """Ask the server at `url` (http://host:port); raises `ServerError`."""
     found = call(f"{url}/v2/models/{model}/stats")
@@ -43,6 +47,10 @@ def call(url: str, body: Mapping[str, Any] | None = None) -> Any:
         with DIRECT.open(request, timeout=5) as answer:
             return json.load(answer)
     except urllib.error.HTTPError as error:
+        if error.code == http.HTTPStatus.FORBIDDEN:
+            raise RestrictedError(
+                f"{url}: the server keeps this for the user who started it. Run this as that user, on its machine."
+            ) from error
         raise ServerError(
             f"{url}: the server answered {error.code}: {error.read().decode(errors='replace')[:300]}"
         ) from error

@@ -15,7 +15,7 @@ from typing import Any
 
 from serve.batcher.load import MORE, Arrivals, ClosedLoop, Load
 from serve.batcher.request import Request, Time
-from serve.why.sampled import ServerError, call
+from serve.why.sampled import RestrictedError, ServerError, call
 
 # Traces hold every tensor's values, and a tritonserver of release 24.10 that traces every request can die after some
 # thousand of them (triton-inference-server/server issue 7795, mended in April 2025).
@@ -77,6 +77,8 @@ def recording(url: str, model: str, *, batched: bool) -> Iterator[Recording]:
             call(address, now)
         else:
             found.missing = f"the server traces, but not to a file. {HOW}"
+    except RestrictedError as error:
+        found.missing = str(error)
     except ServerError as error:
         found.missing = f"the server does not trace ({str(error).rpartition('answered ')[2]}). {HOW}"
     if found.missing:
