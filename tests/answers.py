@@ -10,7 +10,7 @@ from tritonclient.utils import np_to_triton_dtype
 from clients.connection import channel_arguments
 
 Array = np.ndarray[Any, Any]
-TIMEOUT_S = 60.0
+TIMEOUT_S = 30.0
 
 
 class Answers:

@@ -65,7 +65,7 @@ class Refusing:
 
 
 class Metrics:
-    def refused(self):
+    def refused(self, cancelled):
         raise ValueError("cannot count")
 
 

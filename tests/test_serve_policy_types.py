@@ -1,8 +1,7 @@
-"""Every data type under every policy: hundreds of requests wait at once, and each answer is compared with its request."""
+"""Every data type under every policy: hundreds of requests wait at once, and each answer equals its request."""
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import ml_dtypes
 import numpy as np
