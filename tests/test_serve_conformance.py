@@ -167,12 +167,12 @@ def refused_models(repository: Path) -> None:
 def bad_mix(repository: Path) -> None:
     kinds = {"BF16": TensorProto.BFLOAT16, "STRING": TensorProto.STRING}
     nodes = [helper.make_node("Identity", [f"x_{name}"], [f"y_{name}"]) for name in kinds]
-    both = [
+    inputs, outputs = (
         [helper.make_tensor_value_info(f"{letter}_{name}", kind, ["b", 3]) for name, kind in kinds.items()]
         for letter in "xy"
-    ]
+    )
     declared = "".join(re.sub('"([xy])"', f'"\\1_{name}"', tensors("3", name)) for name in kinds)
-    save(repository, "bad_mix", helper.make_graph(nodes, "g", *both), f"max_batch_size: 8\n{declared}")
+    save(repository, "bad_mix", helper.make_graph(nodes, "g", inputs, outputs), f"max_batch_size: 8\n{declared}")
 
 
 @pytest.fixture(scope="module")

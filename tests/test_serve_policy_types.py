@@ -44,10 +44,10 @@ LONG, SHORT = 100_000, 3
 
 def echo(repository: Path, name: str, types: list[str], settings: dict[str, str]) -> None:
     """Gives back one tensor of each type as it is."""
-    both = [
+    inputs, outputs = (
         [helper.make_tensor_value_info(f"{letter}_{kind}", TYPES[kind][0], ["b", WIDTH]) for kind in types]
         for letter in "xy"
-    ]
+    )
     nodes = [helper.make_node("Identity", [f"x_{kind}"], [f"y_{kind}"]) for kind in types]
     config = "".join(
         f'{way} [ {{ name: "{letter}_{kind}" data_type: TYPE_{kind} dims: [ {WIDTH} ] }} ]\n'
@@ -55,7 +55,7 @@ def echo(repository: Path, name: str, types: list[str], settings: dict[str, str]
         for kind in types
     )
     text = f"max_batch_size: 16\n{config}dynamic_batching {{ }}\n{parameters(**settings)}"
-    save(repository, name, helper.make_graph(nodes, "g", *both), text)
+    save(repository, name, helper.make_graph(nodes, "g", inputs, outputs), text)
 
 
 def ragged_echo(repository: Path, name: str, settings: dict[str, str]) -> None:
@@ -68,11 +68,11 @@ def ragged_echo(repository: Path, name: str, settings: dict[str, str]) -> None:
         helper.make_node("Add", ["s0", "nothing"], ["same"]),
         helper.make_node("Cast", ["same"], ["Y"], to=TensorProto.BFLOAT16),
     ]
-    tensors = [[helper.make_tensor_value_info(one, TensorProto.BFLOAT16, ["elements"])] for one in "XY"]
+    x, y = (helper.make_tensor_value_info(one, TensorProto.BFLOAT16, ["elements"]) for one in "XY")
     save(
         repository,
         name,
-        helper.make_graph(nodes, "g", *tensors),
+        helper.make_graph(nodes, "g", [x], [y]),
         "max_batch_size: 16\n"
         'input [ { name: "X" data_type: TYPE_BF16 dims: [ -1 ] allow_ragged_batch: true } ]\n'
         'output [ { name: "Y" data_type: TYPE_BF16 dims: [ -1 ] } ]\n'

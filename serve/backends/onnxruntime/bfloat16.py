@@ -98,5 +98,5 @@ def _at(address: int, shape: tuple[int, ...], owner: Any) -> NDArray[np.uint16]:
     if 0 in shape:
         return np.empty(shape, dtype=np.uint16)
     memory = (ctypes.c_uint16 * int(np.prod(shape))).from_address(address)
-    memory.owner = owner  # the array keeps `memory`
+    memory.owner = owner  # type: ignore[attr-defined]  # the array keeps `memory`
     return np.ctypeslib.as_array(memory).reshape(shape)
