@@ -21,6 +21,7 @@ SOURCES = tuple(
         "batch_policy.py",
         "policy_settings.py",
         "policy_loop.py",
+        "policy_sender.py",
         "policy_metrics.py",
     )
 )

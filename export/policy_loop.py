@@ -3,7 +3,8 @@
 Carried by folders beside their model.py, so it imports nothing of this project. Triton does not tell when a request
 arrived, and what it hands over it hands over once. So `execute` takes requests the moment that Triton has them, notes
 the time and returns None; one thread runs the batches that the policy chooses, and another one sends the answers of a
-batch, one by one, while the next one runs. A model with one answer per request may do that (Triton 24.10).
+batch, one by one, while the next one runs (policy_sender.py). A model with one answer per request may do that (Triton
+24.10).
 
     self._loop = PolicyLoop(settings, policy, self.answers, args, pb_utils, metrics)  # in initialize
     return self._loop.take(requests)  # in execute
@@ -13,11 +14,11 @@ import json
 import math
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from queue import Empty, SimpleQueue
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
+
+from policy_sender import Batch, Entry, PolicySender
 
 FULL_BATCHES = 2
 """Rows that wait here beyond so many full batches make Triton's own queue wait, whose limits then hold."""
@@ -28,39 +29,11 @@ Those of refused requests count until the refusal is sent: answers go first, and
 """
 REQUEST_ELEMENTS = 64
 """What a request takes of that memory beside its tensors: 0.5 KB (measured: 4,000 of 4 elements take 2 MB)."""
-SEND_S = 0.2e-3
-"""What sending one answer takes, until it has been measured."""
-SEND_MEMORY = 0.1
-BATCHES_AHEAD = 2
-"""Batches that may run before the answers of the first are sent: of a quick model sending takes longer than running."""
 END_S = 5.0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Entry:
-    """A request that waits, with the names of `batch_policy.Waiting`; `deadline` is when its answer is due."""
-
-    request: Any
-    sender: Any
-    rows: int
-    kind: Any
-    elements: int
-    arrived: float
-    deadline: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Batch:
-    """Requests that ran together; `responses` has None for those that were answered already.
-
-    `cap` is the policy's when they were chosen, `waiting` the requests that it left.
-    """
-
-    entries: Sequence[Entry]
-    responses: Sequence[Any]
-    seconds: float
-    cap: float
-    waiting: int
+ASK_S = 40e-6
+"""What asking Triton whether a request was cancelled takes: a round trip to the server (measured: 30 to 50 us)."""
+ASK_SHARE = 0.01
+"""Of the time of a batch, what asking its requests may take: those of batches of less than 4 ms are not asked."""
 
 
 class PolicyLoop:
@@ -80,8 +53,7 @@ class PolicyLoop:
         metrics: Any = None,
     ) -> None:
         config = json.loads(args["model_config"])
-        self._name = args["model_instance_name"]
-        self._settings, self._policy, self._run_batch, self._triton = settings, policy, run, triton
+        self._settings, self._policy, self._run_batch = settings, policy, run
         # Shapes of inputs that are not ragged decide who can run together; those that cannot differ need no look.
         self._shaped = frozenset(
             tensor["name"]
@@ -91,15 +63,12 @@ class PolicyLoop:
         self._changed = threading.Condition()
         self._waiting: list[Entry] = []
         self._rows = self._elements = self._refused_elements = 0
-        self._send_s = SEND_S
+        self._batch_s = math.inf
+        self._asked = set[int]()
         self._ended = False
-        self._ahead = threading.Semaphore(BATCHES_AHEAD)
-        # A request stands for its refusal.
-        self._answers: SimpleQueue[Batch | Entry | None] = SimpleQueue()
-        self._metrics = metrics
-        self._threads = [threading.Thread(target=one, daemon=True) for one in (self._run_all, self._send_all)]
-        for thread in self._threads:
-            thread.start()
+        self._sender = PolicySender(settings, policy, args["model_instance_name"], triton, metrics, self._refused)
+        self._thread = threading.Thread(target=self._run_all, daemon=True)
+        self._thread.start()
 
     def take(self, requests: Sequence[Any]) -> Any:
         """Take requests over, and let Triton wait where there are too many already; None, which `execute` returns."""
@@ -108,7 +77,7 @@ class PolicyLoop:
         with self._changed:
             self._waiting += entries
             self._rows += sum(entry.rows for entry in entries)
-            self._elements += sum(entry.elements for entry in entries)
+            self._elements += _elements(entries)
             self._changed.notify_all()
             while not (self._has_room() or self._ended):
                 self._changed.wait()
@@ -119,8 +88,8 @@ class PolicyLoop:
         with self._changed:
             self._ended = True
             self._changed.notify_all()
-        for thread in self._threads:
-            thread.join(END_S)
+        self._thread.join(END_S)
+        self._sender.join(END_S)
 
     def _entry(self, request: Any, now: float) -> Entry:
         shapes = {tensor.name(): tuple(tensor.shape()) for tensor in request.inputs()}
@@ -142,31 +111,37 @@ class PolicyLoop:
         # Under deadlines a request that Triton keeps is one whose arrival nobody knows.
         return few or (self._settings.mode == "deadline" and self._elements + self._refused_elements < MOST_ELEMENTS)
 
+    def _count(self) -> None:
+        self._rows = sum(entry.rows for entry in self._waiting)
+        self._elements = _elements(self._waiting)
+
+    def _refused(self, entry: Entry) -> None:
+        """Its refusal is sent next, so it takes no memory any more."""
+        with self._changed:
+            self._refused_elements -= entry.elements
+            self._changed.notify_all()
+
     def _run_all(self) -> None:
         while True:
-            self._ahead.acquire()
+            self._sender.wait()
             batch, taken = None, list[Entry]()
             try:
                 if (chosen := self._choose()) is None:
                     break
                 taken, dropped = chosen
-                for entry in dropped:
-                    self._answers.put(entry)
+                self._sender.refuse(dropped)
+                taken = self._uncancelled(taken)
                 batch = self._run(taken) if taken else None
             except Exception as error:  # of the policy: without this its requests would wait for ever
                 self._fail(taken, f"batch_policy {self._settings.mode}: {type(error).__name__}: {error}")
-            if batch:
-                self._answers.put(batch)
-            else:
-                self._ahead.release()
-        self._answers.put(None)
+            self._sender.answer(batch)
+        self._sender.end()
 
     def _fail(self, taken: list[Entry], text: str) -> None:
         with self._changed:
             waiting, self._waiting, self._rows, self._elements = self._waiting, [], 0, 0
             self._changed.notify_all()
-        for entry in (*taken, *waiting):
-            self._send(entry, self._error(text, "INTERNAL"))
+        self._sender.fail((*taken, *waiting), text)
 
     def _choose(self) -> tuple[list[Entry], list[Entry]] | None:
         """Requests to run and requests to refuse, if any; waits for some, None at the end."""
@@ -183,11 +158,40 @@ class PolicyLoop:
             taken, dropped = ([self._waiting[index] for index in part] for part in (choice.take, choice.drop))
             gone = {*choice.take, *choice.drop}
             self._waiting = [entry for index, entry in enumerate(self._waiting) if index not in gone]
-            self._rows = sum(entry.rows for entry in self._waiting)
-            self._elements = sum(entry.elements for entry in self._waiting)
-            self._refused_elements += sum(entry.elements for entry in dropped)
+            self._count()
+            self._refused_elements += _elements(dropped)
             self._changed.notify_all()
             return taken, dropped
+
+    def _uncancelled(self, entries: list[Entry]) -> list[Entry]:
+        """The batch as it is, unless a client cancelled; then none, as the others wait again for a batch that is full.
+
+        Asks the first requests of the batch; each one that was cancelled saves its share of the batch, so more may be
+        asked.
+        """
+        gone, left = set[int](), ASK_SHARE * self._batch_s
+        for entry in entries:
+            if left < ASK_S:
+                break
+            if id(entry) in self._asked:
+                continue
+            if entry.request.is_cancelled():
+                gone.add(id(entry))
+                left += self._batch_s / len(entries)
+            else:
+                self._asked.add(id(entry))
+                left -= ASK_S
+        if not gone:
+            self._asked.clear()
+            return entries
+        cancelled = [replace(entry, cancelled=True) for entry in entries if id(entry) in gone]
+        with self._changed:
+            back = [entry for entry in entries if id(entry) not in gone]
+            self._waiting = sorted([*back, *self._waiting], key=lambda entry: entry.arrived)
+            self._count()
+            self._refused_elements += _elements(cancelled)
+        self._sender.refuse(cancelled)
+        return []
 
     def _run(self, entries: Sequence[Entry]) -> Batch:
         cap, waiting, started = self._policy.cap, len(self._waiting), time.monotonic()
@@ -195,73 +199,14 @@ class PolicyLoop:
             responses = self._run_batch([entry.request for entry in entries])
             if len(responses) != len(entries):
                 raise ValueError(f"{len(responses)} responses for {len(entries)} requests")
-        except Exception as error:
-            responses = [self._error(f"{type(error).__name__}: {error}", "INTERNAL") for _ in entries]
-        seconds = time.monotonic() - started
+        except BaseException as error:  # SystemExit too: it would end this thread, and the others would wait for ever
+            responses = [self._sender.error(f"{type(error).__name__}: {error}", "INTERNAL") for _ in entries]
+        seconds = self._batch_s = time.monotonic() - started
         # An answer is in time when it was sent in time, not when its batch has ended.
-        sending = len(entries) * self._send_s if self._settings.mode == "deadline" else 0.0
+        sending = len(entries) * self._sender.seconds if self._settings.mode == "deadline" else 0.0
         self._policy.observe(sum(entry.rows for entry in entries), seconds + sending)
         return Batch(entries=entries, responses=responses, seconds=seconds, cap=cap, waiting=waiting)
 
-    def _send_all(self) -> None:
-        """Answers first: a refusal takes as long to send, and nobody's deadline depends on it."""
-        refused: deque[Entry] = deque()
-        open_ = True
-        while open_ or refused:
-            try:
-                found = self._answers.get(block=open_ and not refused)
-            except Empty:
-                self._or_log(self._refuse, refused.popleft())
-                continue
-            if isinstance(found, Entry):
-                refused.append(found)
-            elif found is None:
-                open_ = False
-            else:
-                self._or_log(self._send_batch, found)
-                self._ahead.release()
 
-    def _or_log(self, act: Callable[[Any], None], what: Batch | Entry) -> None:
-        try:
-            act(what)
-        except Exception as error:  # of a metric: without this whoever is next would wait for ever
-            self._triton.Logger.log_error(f"batch_policy {self._name}: {type(error).__name__}: {error}")
-
-    def _send_batch(self, batch: Batch) -> None:
-        began, late = time.monotonic(), 0
-        for entry, response in zip(batch.entries, batch.responses, strict=True):
-            if response is not None:
-                self._send(entry, response)
-            late += time.monotonic() > entry.deadline
-        self._send_s += SEND_MEMORY * ((time.monotonic() - began) / len(batch.entries) - self._send_s)
-        rows = sum(entry.rows for entry in batch.entries)
-        if self._metrics:
-            self._metrics.ran(rows, batch.seconds, late, self._policy.cap)
-        if self._settings.log:
-            self._triton.Logger.log_info(
-                f"batch_policy {self._name}: {rows} rows in {batch.seconds * 1e3:.3f} ms, cap {batch.cap:.2f}, "
-                f"{batch.waiting} requests waiting, {late} late"
-            )
-
-    def _send(self, entry: Entry, response: Any) -> None:
-        try:
-            entry.sender.send(response, self._triton.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
-        except Exception as error:  # the others still wait for theirs
-            self._triton.Logger.log_error(f"batch_policy: an answer was not sent: {error}")
-
-    def _refuse(self, entry: Entry) -> None:
-        with self._changed:
-            self._refused_elements -= entry.elements
-            self._changed.notify_all()
-        waited, budget = time.monotonic() - entry.arrived, entry.deadline - entry.arrived
-        text = (
-            f"batch_policy deadline: refused after {waited * 1e3:.1f} of {budget * 1e3:.1f} ms: the answer would be "
-            "late or delay others too long. Send fewer requests, or allow more time (the request's timeout, or slo_ms)."
-        )
-        self._send(entry, self._error(text, "UNAVAILABLE"))
-        if self._metrics:
-            self._metrics.refused()
-
-    def _error(self, text: str, code: str) -> Any:
-        error = self._triton.TritonError
-        return self._triton.InferenceResponse(error=error(text, getattr(error, code)))
+def _elements(entries: Iterable[Entry]) -> int:
+    return sum(entry.elements for entry in entries)

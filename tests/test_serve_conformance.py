@@ -1,5 +1,6 @@
 """What the C++ onnxruntime backend does, on the real server: loading, completing, types, and errors."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -142,6 +143,8 @@ REFUSED = {
     "bad_accelerator": "unknown Execution Accelerator 'magic' is requested",
     "bad_parameter": "Expected values for  execution_mode are 0 or 1 but got 7",
     "bad_file": "unable to find '",
+    "bad_stream": "unable to load model 'bad_stream', model_transaction_policy says decoupled",
+    "bad_mix": "model 'bad_mix' has BF16 tensors and a STRING input",
 }
 
 
@@ -157,7 +160,20 @@ def refused_models(repository: Path) -> None:
     accelerator = 'optimization { execution_accelerators { cpu_execution_accelerator [ { name: "magic" } ] } }\n'
     refused("bad_accelerator", batch + tensors() + accelerator)
     refused("bad_parameter", batch + tensors() + parameters(execution_mode="7"))
+    refused("bad_stream", f"{batch}{tensors()}model_transaction_policy {{ decoupled: true }}\n")
+    bad_mix(repository)
     (refused("bad_file", batch + tensors()) / "1" / "model.onnx").rename(repository / "bad_file" / "1" / "other.onnx")
+
+
+def bad_mix(repository: Path) -> None:
+    kinds = {"BF16": TensorProto.BFLOAT16, "STRING": TensorProto.STRING}
+    nodes = [helper.make_node("Identity", [f"x_{name}"], [f"y_{name}"]) for name in kinds]
+    inputs, outputs = (
+        [helper.make_tensor_value_info(f"{letter}_{name}", kind, ["b", 3]) for name, kind in kinds.items()]
+        for letter in "xy"
+    )
+    declared = "".join(re.sub('"([xy])"', f'"\\1_{name}"', tensors("3", name)) for name in kinds)
+    save(repository, "bad_mix", helper.make_graph(nodes, "g", inputs, outputs), f"max_batch_size: 8\n{declared}")
 
 
 @pytest.fixture(scope="module")

@@ -66,7 +66,7 @@ class Refusing:
 
 
 class Metrics:
-    def refused(self):
+    def refused(self, cancelled):
         raise ValueError("cannot count")
 
 

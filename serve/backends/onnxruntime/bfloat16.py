@@ -37,16 +37,22 @@ _pointer_of.restype, _pointer_of.argtypes = ctypes.c_void_p, (ctypes.py_object, 
 
 
 def from_triton(tensor: Any) -> NDArray[np.uint16]:
-    """The bits of a `pb_utils.Tensor` in its own memory, which lives as long as its request."""
+    """The bits of a `pb_utils.Tensor` in its own memory, which they keep alive."""
     capsule = tensor.to_dlpack()
     described = _DLTensor.from_address(_pointer_of(capsule, b"dltensor"))
     shape = tuple(described.shape[: described.ndim])
-    return _at((described.data or 0) + described.byte_offset, shape)
+    return _at((described.data or 0) + described.byte_offset, shape, owner=capsule)
 
 
 def to_dlpack(bits: NDArray[np.uint16]) -> onnxruntime.OrtValue:
-    """The array as a BF16 tensor that has `__dlpack__`; nothing is copied, so `bits` must outlive it."""
-    return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(np.ascontiguousarray(bits), ONNX_BFLOAT16)
+    """A BF16 tensor that has `__dlpack__`, a copy of the array.
+
+    A DLPack capsule keeps its `OrtValue` alive and that its own memory, but not a numpy array that it points into. So
+    whoever takes the capsule, a response of Triton, owns the copy for as long as it needs it.
+    """
+    value = onnxruntime.OrtValue.ortvalue_from_shape_and_type(bits.shape, ONNX_BFLOAT16)
+    _bits_of(value)[...] = bits
+    return value
 
 
 def is_used(session: Any) -> bool:
@@ -68,19 +74,29 @@ class Bfloat16Session:
 
     def run(self, names: Sequence[str], feed: dict[str, NDArray[Any]], options: Any = None) -> list[NDArray[Any]]:
         """The outputs of these names."""
-        values = {
-            name: to_dlpack(array) if name in self._inputs else onnxruntime.OrtValue.ortvalue_from_numpy(array)
-            for name, array in feed.items()
-        }
+        values = {name: self._value(name, array) for name, array in feed.items()}
         outputs = self._session.run_with_ort_values(list(names), values, options)
         return [
-            _at(output.data_ptr(), tuple(output.shape())).copy() if name in self._outputs else output.numpy()
+            _bits_of(output) if name in self._outputs else output.numpy()
             for name, output in zip(names, outputs, strict=True)
         ]
 
+    def _value(self, name: str, array: NDArray[Any]) -> onnxruntime.OrtValue:
+        if name in self._inputs:
+            contiguous = np.ascontiguousarray(array)
+            return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(contiguous, ONNX_BFLOAT16)
+        return onnxruntime.OrtValue.ortvalue_from_numpy(array)
 
-def _at(address: int, shape: tuple[int, ...]) -> NDArray[np.uint16]:
+
+def _bits_of(value: onnxruntime.OrtValue) -> NDArray[np.uint16]:
+    """The memory of a BF16 value, which it keeps alive."""
+    return _at(value.data_ptr(), tuple(value.shape()), owner=value)
+
+
+def _at(address: int, shape: tuple[int, ...], owner: Any) -> NDArray[np.uint16]:
+    """The array at an address, which keeps `owner` alive."""
     if 0 in shape:
         return np.empty(shape, dtype=np.uint16)
     memory = (ctypes.c_uint16 * int(np.prod(shape))).from_address(address)
+    memory.owner = owner  # type: ignore[attr-defined]  # the array keeps `memory`
     return np.ctypeslib.as_array(memory).reshape(shape)

@@ -53,6 +53,16 @@ def check(
     check_batch_inputs(config, inputs)
     check_batch_outputs(config)
     sequences.refuse_states(config)
+    _refuse_streams(config)
+
+
+def _refuse_streams(config: Config) -> None:
+    """The C++ backend has no word for decoupled models; Triton fails what a Python backend returns for one."""
+    if (config.get("model_transaction_policy") or {}).get("decoupled"):
+        raise ContractError(
+            f"unable to load model '{config['name']}', model_transaction_policy says decoupled, which this backend "
+            "does not serve: a graph gives one answer to each request. Remove decoupled: true."
+        )
 
 
 def _check_count(config: Config, inputs: Sequence[GraphTensor], controls: int) -> None:

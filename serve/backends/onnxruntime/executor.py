@@ -50,17 +50,23 @@ class Executor:
         """The executor that the graph's types and the instance's kind ask for; `args` are those of `initialize`."""
         import bfloat16
 
+        has_bfloat16 = bfloat16.is_used(session)
+        if has_bfloat16 and any(tensor.type == "tensor(string)" for tensor in session.get_inputs()):
+            raise ValueError(
+                f"model '{config['name']}' has BF16 tensors and a STRING input, which onnxruntime's Python interface "
+                "cannot run together. Cast BF16 to FP16 or FP32 at the edges of the graph."
+            )
         if args["model_instance_kind"] == "GPU":
             import gpu
 
-            if bfloat16.is_used(session):
+            if has_bfloat16:
                 raise ValueError(
                     f"model '{config['name']}' has BF16 tensors, which this backend serves on the CPU only. "
                     "Use KIND_CPU, or cast to FP16 or FP32 at the edges of the graph."
                 )
             bound = gpu.BoundSession(session, "cuda", int(args["model_instance_device_id"]))
             return cls(config, bound, run_options, gpu.pinned_memory())
-        return cls(config, bfloat16.Bfloat16Session(session) if bfloat16.is_used(session) else session, run_options)
+        return cls(config, bfloat16.Bfloat16Session(session) if has_bfloat16 else session, run_options)
 
     def run(self, requests: Sequence[Tensors]) -> list[Answer]:
         """Answer all requests from one run of the graph, in their order; raises what goes wrong."""

@@ -70,7 +70,6 @@ class TritonPythonModel:
         self._count = self._padding and _padding_count(args)
         self._read = _reader(config["input"], [tensor.name for tensor in opened.get_inputs()])
         self._maker = _maker(config["output"])
-        self._kept: Any = None
         self._loop: PolicyLoop | None = None
         if policy:
             metrics = PolicyMetrics.of(policy, args, pb_utils)
@@ -99,7 +98,6 @@ class TritonPythonModel:
                 self._count.add(runs)
             if runs is None or len(runs) == 1:
                 answers = self._run(read, runs[0]) if runs else self._executor.run(read)
-                self._kept = answers  # tensors without a copy must live until Triton has read them
                 return [*map(self._maker, answers)]
         except Exception as error:
             if len(requests) == 1:
@@ -110,10 +108,8 @@ class TritonPythonModel:
     def _execute_in_parts(self, requests: Sequence[Any], runs: Sequence[Run]) -> list[Any]:
         """Return the answers of all runs, with None for those that were sent before the last run had ended."""
         responses: list[Any] = [None] * len(requests)
-        self._kept = []
         for run in runs:
             answers = isolate([requests[index] for index in run.members], partial(self._read_and_run, run))
-            self._kept.append(answers)
             for index, answer in zip(run.members, answers, strict=True):
                 responses[index] = _failed(answer) if isinstance(answer, Exception) else self._maker(answer)
             if run.early and self._padding:

@@ -11,6 +11,7 @@ COUNTERS = {
     "slow_batches": "Batches that took longer than slo_ms",
     "late_requests": "Requests answered after their deadline",
     "dropped_requests": "Requests refused as too late to answer",
+    "cancelled_requests": "Requests that their clients cancelled before they ran",
 }
 
 
@@ -28,7 +29,7 @@ class PolicyMetrics:
         sizes = [2**power for power in range(settings.max_rows.bit_length())]
         self._cap = self._metric("cap_rows", family.GAUGE, "Rows that a batch may have now")
         self._rows = self._metric("rows", family.HISTOGRAM, "Rows of each batch", buckets=sizes)
-        self._slow, self._late, self._dropped = (
+        self._slow, self._late, self._dropped, self._cancelled = (
             self._metric(f"{name}_total", family.COUNTER, description) for name, description in COUNTERS.items()
         )
 
@@ -55,6 +56,6 @@ class PolicyMetrics:
         if late:
             self._late.increment(late)
 
-    def refused(self) -> None:
-        """Count a request that is not run."""
-        self._dropped.increment(1)
+    def refused(self, *, cancelled: bool) -> None:
+        """Count a request that is not run, by its client's will or by the policy's."""
+        (self._cancelled if cancelled else self._dropped).increment(1)

@@ -163,3 +163,28 @@ def decoupled_models_need_streams(config: Configuration) -> Iterator[Found]:
             config.at("model_transaction_policy", "decoupled"),
             "a decoupled model refuses plain HTTP and unary gRPC requests: its clients need gRPC streams.",
         )
+
+
+@rule(
+    "W626",
+    Severity.ERROR,
+    bad=Example(f'backend: "onnxruntime"\n{DECOUPLED}'),
+    good=Example(f'backend: "python"\n{DECOUPLED}', files={"1/model.py": SENDS}),
+    refused="model_transaction_policy says decoupled",
+)
+def graphs_are_not_decoupled(config: Configuration) -> Iterator[Found]:
+    """A decoupled model that is an ONNX graph.
+
+    A graph gives one answer to each request. The drop-in backend refuses the model. NVIDIA's C++ backend does not look
+    at the setting and answers once, and plain HTTP and unary gRPC requests are refused as of any decoupled model.
+
+    Source: serve/backends/onnxruntime/README.md; onnxruntime_backend, onnxruntime.cc (ProcessRequests).
+    Fix: remove model_transaction_policy.
+    """
+    if config.backend == "onnxruntime" and config.proto.model_transaction_policy.decoupled:
+        yield Found(
+            config.at("model_transaction_policy", "decoupled"),
+            "an ONNX graph gives one answer to each request and cannot be decoupled: the drop-in backend refuses the "
+            "model. Remove it.",
+            fix=config.document.removed("model_transaction_policy", "decoupled"),
+        )

@@ -1,0 +1,134 @@
+"""Every data type under every policy: hundreds of requests wait at once, and each answer equals its request."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from answers import Answers, Array
+from onnx import TensorProto, helper
+from tiny_models import parameters, save
+
+from serve.launcher import Server, Settings, launch
+
+pytestmark = pytest.mark.server
+REQUESTS = 300
+WIDTH = 512
+"""Values of each type in a row: large enough for memory that is given back to be used again at once."""
+TYPES = {
+    "BOOL": (TensorProto.BOOL, np.bool_),
+    "UINT8": (TensorProto.UINT8, np.uint8),
+    "UINT16": (TensorProto.UINT16, np.uint16),
+    "UINT32": (TensorProto.UINT32, np.uint32),
+    "UINT64": (TensorProto.UINT64, np.uint64),
+    "INT8": (TensorProto.INT8, np.int8),
+    "INT16": (TensorProto.INT16, np.int16),
+    "INT32": (TensorProto.INT32, np.int32),
+    "INT64": (TensorProto.INT64, np.int64),
+    "BF16": (TensorProto.BFLOAT16, ml_dtypes.bfloat16),
+    "FP16": (TensorProto.FLOAT16, np.float16),
+    "FP32": (TensorProto.FLOAT, np.float32),
+    "FP64": (TensorProto.DOUBLE, np.float64),
+    "STRING": (TensorProto.STRING, np.object_),
+}
+POLICIES = {
+    "all": {"batch_policy": "all"},
+    "aimd": {"batch_policy": "aimd", "slo_ms": "1000"},
+    "deadline": {"batch_policy": "deadline", "slo_ms": "60000"},
+}
+NUMPY = [kind for kind in TYPES if kind != "BF16"]
+"""BF16 has a model of its own: onnxruntime's Python interface does not run it beside STRING."""
+LONG, SHORT = 100_000, 3
+
+
+def echo(repository: Path, name: str, types: list[str], settings: dict[str, str]) -> None:
+    """Gives back one tensor of each type as it is."""
+    inputs, outputs = (
+        [helper.make_tensor_value_info(f"{letter}_{kind}", TYPES[kind][0], ["b", WIDTH]) for kind in types]
+        for letter in "xy"
+    )
+    nodes = [helper.make_node("Identity", [f"x_{kind}"], [f"y_{kind}"]) for kind in types]
+    config = "".join(
+        f'{way} [ {{ name: "{letter}_{kind}" data_type: TYPE_{kind} dims: [ {WIDTH} ] }} ]\n'
+        for way, letter in (("input", "x"), ("output", "y"))
+        for kind in types
+    )
+    text = f"max_batch_size: 16\n{config}dynamic_batching {{ }}\n{parameters(**settings)}"
+    save(repository, name, helper.make_graph(nodes, "g", inputs, outputs), text)
+
+
+def ragged_echo(repository: Path, name: str, settings: dict[str, str]) -> None:
+    """Gives a ragged BF16 tensor back as it is, and takes its time: some 10 ms for `LONG` elements."""
+    slow = [helper.make_node("Sin", [f"s{step}"], [f"s{step + 1}"]) for step in range(20)]
+    nodes = [
+        helper.make_node("Cast", ["X"], ["s0"], to=TensorProto.FLOAT),
+        *slow,
+        helper.make_node("Sub", ["s20", "s20"], ["nothing"]),
+        helper.make_node("Add", ["s0", "nothing"], ["same"]),
+        helper.make_node("Cast", ["same"], ["Y"], to=TensorProto.BFLOAT16),
+    ]
+    x, y = (helper.make_tensor_value_info(one, TensorProto.BFLOAT16, ["elements"]) for one in "XY")
+    save(
+        repository,
+        name,
+        helper.make_graph(nodes, "g", [x], [y]),
+        "max_batch_size: 16\n"
+        'input [ { name: "X" data_type: TYPE_BF16 dims: [ -1 ] allow_ragged_batch: true } ]\n'
+        'output [ { name: "Y" data_type: TYPE_BF16 dims: [ -1 ] } ]\n'
+        'batch_output [ { target_name: "Y" kind: BATCH_SCATTER_WITH_INPUT_SHAPE source_input: "X" } ]\n'
+        f"dynamic_batching {{ }}\n{parameters(**settings)}",
+    )
+
+
+def values(kind: str, number: int, width: int = WIDTH) -> Array:
+    """One row that no other request has; whole numbers that every type can hold."""
+    row = np.random.default_rng(number).integers(0, 100, (1, width))
+    if kind == "STRING":
+        return np.array([[b"%d of %d" % (one, number) for one in row[0]]], dtype=np.object_)
+    return row.astype(TYPES[kind][1]) if kind != "BOOL" else row > 50
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Of each policy a model with all types of numpy, one with BF16, and ragged BF16 whose short items go early."""
+    repository = tmp_path_factory.mktemp("types")
+    for policy, settings in POLICIES.items():
+        echo(repository, f"numpy_{policy}", NUMPY, settings)
+        echo(repository, f"bf16_{policy}", ["BF16"], settings)
+        cut = {"padding_budget": "elements", "padding_budget_run_elements": "10"}
+        ragged_echo(repository, f"ragged_{policy}", settings | cut)
+    names = tuple(folder.name for folder in repository.iterdir())
+    with launch(Settings(models=names, repository=repository)) as running:
+        yield running
+
+
+def check(server: Server, model: str, requests: list[dict[str, Array]]) -> None:
+    """Send all at once; every answer equals its own request."""
+    with Answers(server.grpc_url, model) as sending:
+        for request in requests:
+            sending.send(request)
+        answers = sending.all()
+    for number, (request, answer) in enumerate(zip(requests, answers, strict=True)):
+        assert not isinstance(answer, str), answer
+        for name, sent in request.items():
+            output = name.replace("x_", "y_").replace("X", "Y")
+            np.testing.assert_array_equal(answer[output], sent, err_msg=f"{output} of request {number}")
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_type_of_numpy_comes_back(server: Server, policy: str) -> None:
+    requests = [{f"x_{kind}": values(kind, number) for kind in NUMPY} for number in range(REQUESTS)]
+    check(server, f"numpy_{policy}", requests)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_bf16_alone_comes_back(server: Server, policy: str) -> None:
+    check(server, f"bf16_{policy}", [{"x_BF16": values("BF16", number)} for number in range(REQUESTS)])
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_bf16_that_is_answered_early_comes_back(server: Server, policy: str) -> None:
+    """Short items that wait beside long ones run first, and are answered while those run."""
+    lengths = [LONG if number % 8 == 0 else SHORT for number in range(REQUESTS)]
+    check(server, f"ragged_{policy}", [{"X": values("BF16", *one)} for one in enumerate(lengths)])
