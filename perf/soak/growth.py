@@ -2,7 +2,7 @@
 
 The first third of a run is warm-up and does not count. Over the rest (the window) the Theil-Sen slope, the median of
 the slopes between all pairs of readings, times the window's length is the growth: a few readings that are far out do
-not move it. Its standard error is the spread of the same over 500 resamples (circular block bootstrap of what is left
+not move it. Its standard error is the spread of the same over 200 resamples (circular block bootstrap of what is left
 beside the line, since readings that follow each other are alike). The interval holds the true growths of all series of
 the run together with 95 % (Bonferroni). A series
 
@@ -23,7 +23,7 @@ from perf.bootstrap import block_length
 
 WARM_UP = 1 / 3
 LEVEL = 0.95
-RESAMPLES = 500
+RESAMPLES = 200
 ALLOWED_SHARE, ALLOWED_BYTES, ALLOWED_COUNT = 0.05, 4 << 20, 3.0
 # Of fewer readings nothing is said.
 LEAST = 10

@@ -9,9 +9,11 @@ sums       sums of a ragged input, two instances (an ONNX graph)
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from export.repository import REPOSITORY
@@ -88,7 +90,7 @@ def _sums() -> onnx.ModelProto:
         helper.make_node("Sub", ["after", "before"], ["flat"]),
         helper.make_node("Unsqueeze", ["flat", "one"], ["sum"]),
     ]
-    constants = {
+    constants: Mapping[str, NDArray[Any]] = {
         "nothing": np.zeros(1, np.float32),
         "first_axis": np.array(0, np.int64),
         "zero": np.array([0], np.int64),

@@ -13,6 +13,7 @@ from clients.counters import Counters
 from clients.errors import ClientError
 from clients.machine import Machine, versions
 from clients.process_tree import Footprint
+from clients.regions import FOLDER
 from perf.soak import gauges
 from perf.soak.crew import Crew, crew
 from perf.soak.gauges import Gauges
@@ -165,7 +166,7 @@ def _left(server: Server, processes: Mapping[str, int]) -> list[str]:
     while time.monotonic() < deadline and any(Footprint.of(pid) for pid in processes.values()):
         time.sleep(0.1)
     left = [f"{name} (process {pid}) still runs" for name, pid in processes.items() if Footprint.of(pid)]
-    files = [one.name for one in gauges.FOLDER.glob(f"{server.shared_memory_prefix}*")]
+    files = [one.name for one in FOLDER.glob(f"{server.shared_memory_prefix}*")]
     left += [f"{len(files)} files of the server are left in /dev/shm, one is {files[0]}"] if files else []
     left += ["the server's temporary folder is left behind"] if server.log.parent.exists() else []
     return left
