@@ -58,6 +58,14 @@ def machine_s() -> float:
     return (sum(fields) - fields[3] - fields[4]) / TICKS_PER_S
 
 
+def name(pid: int) -> str:
+    """The name of the program that runs as `pid`, cut off after 15 letters; no letters when it has ended."""
+    try:
+        return (PROC / str(pid) / "comm").read_text().strip()
+    except OSError:
+        return ""
+
+
 def memory_bytes(pids: Iterable[int]) -> int:
     """Memory of these processes together; pages that several share count once (proportional set size)."""
     return sum(map(_memory, pids))

@@ -73,7 +73,7 @@ def test_a_stub_that_is_killed_is_found(tmp_path: Path) -> None:
     record = recorded(tmp_path)
     assert any("a process of the server died" in fault for fault in record.faults)
     assert record.seconds < 100
-    assert not alive(processes)
+    assert wait_until(lambda: not alive(processes), seconds=10)
 
 
 def test_a_wrong_answer_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,4 +103,4 @@ def test_ctrl_c_keeps_what_was_found(tmp_path: Path) -> None:
     assert record.interrupted
     assert record.calls > 0
     assert record.found == ()
-    assert not alive(processes)
+    assert wait_until(lambda: not alive(processes), seconds=10)

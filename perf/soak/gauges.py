@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from clients.process_tree import PROC, Footprint, tree
+from clients.process_tree import name as name_of
 from clients.regions import FOLDER, PREFIX
 from perf.soak.growth import BYTES, WARM_UP, Growth, judge
 from serve.launcher import Server
 from serve.revival import instances
 
-REAPER = "reaper.py"
+REAPER, PROGRAM = "reaper.py", "tritonserver"
 
 
 @dataclass(kw_only=True)
@@ -82,9 +83,10 @@ def of_server(server: Server) -> dict[str, int]:
     for pid in sorted(named):
         number = 1 + sum(name.startswith(f"stub of {named[pid]} ") for name in stubs)
         stubs[f"stub of {named[pid]} {number}"] = pid
-    # The guard has one child; it ends with that one.
-    below = tree(server.pid)[1:2] if server.running() else []
-    return {"tritonserver": below[0], **stubs} if below else stubs
+    main = (pid for pid in tree(server.pid) if name_of(pid) == PROGRAM)
+    if server.running() and (pid := next(main, 0)):
+        return {"tritonserver": pid, **stubs}
+    return stubs
 
 
 def reaper(url: str) -> dict[str, int]:
