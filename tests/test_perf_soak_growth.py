@@ -1,9 +1,12 @@
 """Whether something grows: leaks of known size are found, and noise without a leak is not taken for one."""
 
+from typing import Any
+
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from perf.soak.growth import ALLOWED_BYTES, BYTES, CANNOT_TELL, FLAT, GROWS, Growth, judge
+from perf.soak.growth import ALLOWED_BYTES, BYTES, CANNOT_TELL, FLAT, GROWS, Growth, Values, judge
 
 MIB = 1 << 20
 # A quarter of an hour, read every six seconds; the first five minutes are warm-up.
@@ -11,11 +14,11 @@ TIMES = np.arange(0, 900, 6.0)
 WARM_S = 300.0
 
 
-def verdict(values: np.ndarray, unit: str = BYTES, times: np.ndarray = TIMES) -> Growth:
+def verdict(values: NDArray[Any], unit: str = BYTES, times: Values = TIMES) -> Growth:
     return judge("it", unit, times.tolist(), values.tolist(), warm_s=WARM_S, of=60)
 
 
-def hanging_together(seed: int, scale: float) -> np.ndarray:
+def hanging_together(seed: int, scale: float) -> Values:
     """Noise of which each reading keeps most of the one before."""
     rng = np.random.default_rng(seed)
     values = np.zeros(len(TIMES))

@@ -6,7 +6,7 @@ not move it. Its standard error is the spread of the same over 200 resamples (ci
 beside the line, since readings that follow each other are alike). The interval holds the true growths of all series of
 the run together with 95 % (Bonferroni). A series
 
-    grows         when the whole interval is above what is allowed: 5 % of its median + 4 MiB of memory, 3 of a count
+    grows         when the whole interval is above what is allowed: 5 % of its median + 4 MiB, or + 3 of a count
     is flat       when the whole interval is at most that
     cannot tell   otherwise: the run was too short, or the readings too far apart
 """
@@ -92,7 +92,7 @@ def judge(
         per_hour=slope * 3600,
         low=slope * window - half if math.isfinite(half) else None,
         high=slope * window + half if math.isfinite(half) else None,
-        allowed=ALLOWED_SHARE * middle + ALLOWED_BYTES if unit == BYTES else ALLOWED_COUNT,
+        allowed=ALLOWED_SHARE * middle + (ALLOWED_BYTES if unit == BYTES else ALLOWED_COUNT),
     )
 
 

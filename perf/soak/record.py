@@ -15,6 +15,8 @@ from perf.soak.ledger import Failed
 
 FORMAT = 1
 KIND = "soak"
+# Failed calls that are printed; the record has more.
+SHOWN = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,8 +73,8 @@ class Record:
     @property
     def found(self) -> tuple[str, ...]:
         """Everything that should not be, a line each; none in a clean run."""
-        calls = [f"{self.failures} calls or clients failed; the first are:"] if self.failures else []
-        calls += [f"  seed {self.seed}, {one}" for one in self.failed]
+        calls = [f"{self.failures} calls or clients failed; the first of them:"] if self.failures else []
+        calls += [f"  seed {self.seed}, {one}" for one in self.failed[:SHOWN]]
         grown = [
             f"{one.series} grows: {one.growth:+,.0f} {one.unit} in {one.window_s:.0f} s, allowed are {one.allowed:,.0f}"
             for one in self.growths

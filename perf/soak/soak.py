@@ -133,9 +133,10 @@ def _line(asked: Asked, now: float, clients: Crew, watched: Gauges) -> str:
     counts = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(clients.counts.items()))
     memory = watched.latest("tritonserver: memory") / 2**20
     failed = clients.failures + len(clients.faults)
+    first = f", the first: {clients.failed[0]}" if clients.failed else ""
     return (
         f"{now:5.0f} of {asked.seconds:.0f} s: {clients.calls:,} calls ({counts or 'none yet'}), "
-        f"tritonserver {memory:.0f} MiB, {failed} failures"
+        f"tritonserver {memory:.0f} MiB, {failed} failures{first}"
     )
 
 
