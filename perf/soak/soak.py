@@ -15,7 +15,7 @@ from clients.machine import Machine, versions
 from clients.process_tree import Footprint
 from clients.regions import FOLDER
 from perf.soak import gauges
-from perf.soak.crew import Crew, crew
+from perf.soak.crew import Crew, Member, crew
 from perf.soak.gauges import Gauges
 from perf.soak.job import MODELS, jobs
 from perf.soak.record import Record, Served, User
@@ -27,8 +27,8 @@ from serve.launcher import Server, Settings, launch
 READINGS, LEAST_EVERY_S = 150, 0.5
 CHECK_S = 0.5
 LINES, LINE_EVERY_S = 60, 5.0
-# What ends with the server and the clients may take so long, the reaper's waiting for another client included.
-GONE_S = 10.0
+# What ends with the server and the clients may take so long: the reaper waits 10 s for a server that has died.
+GONE_S = 20.0
 SAID = 300
 
 
@@ -46,48 +46,77 @@ class Asked:
         return self.minutes * 60
 
 
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """What is known when clients have ended their calls. `processes` are the server's, which end after that."""
+
+    clients: Crew
+    watched: Gauges
+    seconds: float
+    interrupted: bool
+    server_version: str
+    served: Mapping[str, Served]
+    processes: Mapping[str, int]
+
+
 def run(asked: Asked, told: Callable[[str], None]) -> Record:
     """Do it all; Ctrl-C ends it early, with what was found so far. `told` gets a line now and then."""
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
     with tempfile.TemporaryDirectory(prefix="perf-soak-") as name:
-        folder = Path(name)
-        (folder / "tmp").mkdir()
-        settings = Settings(
-            models=MODELS,
-            repository=build(folder / "models"),
-            environment={"TMPDIR": str(folder / "tmp")},
-        )
-        with launch(settings, progress=lambda _: None) as server:
+        folder, models = Path(name) / "tmp", build(Path(name) / "models")
+        folder.mkdir()
+        told("tritonserver is starting")
+        with launch(Settings(models=MODELS, repository=models, environment={"TMPDIR": str(folder)})) as server:
             told(f"tritonserver serves {', '.join(MODELS)}")
-            version = json.load(loaded.DIRECT.open(f"http://{server.http_url}/v2", timeout=10))["version"]
-            work = jobs(seed=asked.seed, grpc_url=server.grpc_url, http_url=server.http_url, folder=str(folder / "tmp"))
-            with crew(work) as clients:
-                watched = _gauges(server, clients, folder / "tmp")
-                begin = time.monotonic()
-                interrupted = _watch(asked, server, clients, watched, told)
-                seconds = time.monotonic() - begin
-                with contextlib.suppress(KeyboardInterrupt):
-                    told("clients end their calls")
-                    clients.stop()
-            served = _served(server)
-            processes = {**gauges.of_server(server), **gauges.reaper(server.grpc_url)}
-        clients.faults += _left(server, processes)
+            ended = _soak(asked, server, folder, told)
+        ended.clients.faults += _left(server, ended.processes)
+    told("judging what grew")
+    return _record(asked, started_at, ended)
+
+
+def _soak(asked: Asked, server: Server, folder: Path, told: Callable[[str], None]) -> Ended:
+    """Everything between the server's start and its end; `folder` is for temporary files."""
+    with loaded.DIRECT.open(f"http://{server.http_url}/v2", timeout=10) as answer:
+        version = json.load(answer)["version"]
+    work = jobs(seed=asked.seed, grpc_url=server.grpc_url, http_url=server.http_url, folder=str(folder))
+    with crew(work) as clients:
+        watched = _gauges(server, clients, folder)
+        begin = time.monotonic()
+        interrupted = _watch(asked, server, clients, watched, told)
+        seconds = time.monotonic() - begin
+        told("clients end their calls")
+        with contextlib.suppress(KeyboardInterrupt):
+            clients.stop()
+        if not clients.faults:
+            _check(server, clients, watched, seconds, told)
+    return Ended(
+        clients=clients,
+        watched=watched,
+        seconds=seconds,
+        interrupted=interrupted,
+        server_version=version,
+        served=_served(server),
+        processes={**gauges.of_server(server), **gauges.reaper(server.grpc_url)},
+    )
+
+
+def _record(asked: Asked, started_at: str, ended: Ended) -> Record:
     return Record(
         minutes=asked.minutes,
-        seconds=round(seconds, 1),
-        interrupted=interrupted,
+        seconds=round(ended.seconds, 1),
+        interrupted=ended.interrupted,
         seed=asked.seed,
         started_at=started_at,
         command=asked.command,
         machine=Machine.this(),
         versions=versions(),
-        server_version=version,
-        users=tuple(_user(clients, number) for number in range(len(clients.members))),
-        served=served,
-        failures=clients.failures,
-        failed=tuple(clients.failed),
-        faults=tuple(clients.faults),
-        growths=tuple(watched.judged(seconds)),
+        server_version=ended.server_version,
+        users=tuple(_user(member) for member in ended.clients.members),
+        served=ended.served,
+        failures=ended.clients.failures,
+        failed=tuple(ended.clients.failed),
+        faults=tuple(ended.clients.faults),
+        growths=tuple(ended.watched.judged(ended.seconds)),
     )
 
 
@@ -121,12 +150,19 @@ def _watch(asked: Asked, server: Server, clients: Crew, watched: Gauges, told: C
                 told(_line(asked, now, clients, watched))
                 line_s = now + line_every
             clients.listen(min(CHECK_S, asked.seconds - now))
-            if changed := watched.changed():
-                clients.faults.append(f"after {now:.0f} s {changed}; the log says: {_last_words(server)}")
+            if _check(server, clients, watched, now, told):
                 return False
     except KeyboardInterrupt:
         return True
     return False
+
+
+def _check(server: Server, clients: Crew, watched: Gauges, now: float, told: Callable[[str], None]) -> bool:
+    """Whether the server is not what it was at the start; that is a fault."""
+    if changed := watched.changed():
+        clients.faults.append(f"after {now:.0f} s {changed}; the log says: {_last_words(server)}")
+        told(f"{changed}\n{server.log_tail()}")
+    return bool(changed)
 
 
 def _line(asked: Asked, now: float, clients: Crew, watched: Gauges) -> str:
@@ -173,8 +209,7 @@ def _left(server: Server, processes: Mapping[str, int]) -> list[str]:
     return left
 
 
-def _user(clients: Crew, number: int) -> User:
-    member = clients.members[number]
+def _user(member: Member) -> User:
     return User(
         name=member.job.name,
         shape=member.job.shape,
