@@ -28,11 +28,14 @@ SERVICE = "/inference.GRPCInferenceService/"
 BACKOFF_MS = 100
 # How long a call waits for a server that has gone, before it says so.
 RECONNECT_S = 0.5
+# gRPC takes its least backoff for the longest time that connecting may take too. With 100 ms a server 300 ms away could
+# not be reached at all, nor one on a busy machine.
+CONNECT_MS = 5000
 OPTIONS = [
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
     ("grpc.initial_reconnect_backoff_ms", BACKOFF_MS),
-    ("grpc.min_reconnect_backoff_ms", BACKOFF_MS),
+    ("grpc.min_reconnect_backoff_ms", CONNECT_MS),
     ("grpc.max_reconnect_backoff_ms", BACKOFF_MS),
     # Each client has a connection of its own, so that one does not wait for the bytes of another.
     ("grpc.use_local_subchannel_pool", 1),

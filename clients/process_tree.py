@@ -8,7 +8,8 @@ from pathlib import Path
 PROC = Path("/proc")
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 # After the name in brackets, which may hold blanks: state, parent, ..., utime, stime, and both of children waited for.
-PARENT, TICKS = 1, slice(11, 15)
+PARENT, TICKS, THREADS = 1, slice(11, 15), 17
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +25,27 @@ class Usage:
         return cls(cpu_s=cpu_s(pid), memory_bytes=memory_bytes(tree(pid)))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Footprint:
+    """What one process holds: resident memory, shared pages included, open descriptors and threads."""
+
+    memory_bytes: int
+    descriptors: int
+    threads: int
+
+    @classmethod
+    def of(cls, pid: int) -> "Footprint | None":
+        """What `pid` holds now; None when it has ended."""
+        try:
+            pages = int((PROC / str(pid) / "statm").read_text().split()[1])
+            descriptors = sum(1 for _ in (PROC / str(pid) / "fd").iterdir())
+            threads = int(_fields(pid)[THREADS])
+        except (OSError, IndexError):
+            return None
+        # A process that has ended but was not waited for has no memory.
+        return cls(memory_bytes=pages * PAGE_BYTES, descriptors=descriptors, threads=threads) if pages else None
+
+
 def cpu_s(root: int) -> float:
     """CPU seconds so far of process `root`, of its descendants, and of those that they have waited for."""
     return sum(int(ticks) for pid in tree(root) for ticks in _fields(pid)[TICKS]) / TICKS_PER_S
@@ -34,6 +56,14 @@ def machine_s() -> float:
     # user nice system idle iowait irq softirq steal: what waits is not work.
     fields = [int(ticks) for ticks in (PROC / "stat").read_text().splitlines()[0].split()[1:9]]
     return (sum(fields) - fields[3] - fields[4]) / TICKS_PER_S
+
+
+def name(pid: int) -> str:
+    """The name of the program that runs as `pid`, cut off after 15 letters; no letters when it has ended."""
+    try:
+        return (PROC / str(pid) / "comm").read_text().strip()
+    except OSError:
+        return ""
 
 
 def memory_bytes(pids: Iterable[int]) -> int:

@@ -27,6 +27,7 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "backend_overhead": ("a measurement of the backend's overhead", "python -m perf.backend_overhead"),
     "served_share": ("a measurement of perf.served_share", "python -m perf.served_share"),
     "aimd_cap": ("a measurement of perf.aimd_cap", "python -m perf.aimd_cap"),
+    "soak": ("a soak", "python -m perf.soak --show {file}"),
     "memory trace": ("a memory trace", "python -m perf.memory.lab {file}"),
     "estimate": ("a checked memory estimate", "python -m perf.memory.estimate.check --results {folder}"),
     "operators": ("checked operators", "python -m perf.memory.estimate.operators --results {folder}"),
