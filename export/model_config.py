@@ -28,7 +28,7 @@ class Added:
 
 def quoted(name: str) -> str:
     """A name of a graph as it stands between quotation marks in config.pbtxt."""
-    return CEscape(name, as_utf8=True)
+    return CEscape(name, as_utf8=True)  # type: ignore[arg-type]  # it takes text as well
 
 
 def one_line(text: str) -> str:
