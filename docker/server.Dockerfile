@@ -16,9 +16,8 @@ EXPOSE 8000 8001 8002
 HEALTHCHECK --interval=5s --timeout=3s --start-period=180s --retries=3 \
     CMD ["curl", "--fail", "--silent", "--output", "/dev/null", "http://localhost:8000/v2/health/ready"]
 
-# NVIDIA's script checks the driver and then becomes the server, so that `docker stop` reaches it.
-# No model loads by itself, and requests in flight get 10 s to end.
-ENTRYPOINT ["/opt/nvidia/nvidia_entrypoint.sh", "tritonserver", "--model-repository=/models", \
-    "--model-control-mode=explicit", "--exit-timeout-secs=10"]
+# The flags that hold for every model, and the secret of the administrative APIs.
+COPY --chown=1000:1000 docker/serve.sh /opt/serve.sh
+ENTRYPOINT ["sh", "/opt/serve.sh"]
 # What to serve; arguments of `docker run` take its place.
 CMD ["--load-model=text_recognition", "--model-config-name=dynamic"]

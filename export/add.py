@@ -6,8 +6,10 @@ list of `models:` in the form of grps' inference.yml. `make serve MODEL=NAME` se
 """
 
 import argparse
+import contextlib
 import sys
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from rich.table import Table
@@ -32,12 +34,30 @@ def add(plan: Plan, *, repository: Path, force: bool = False, say: Say = lambda 
     names = [deployment.name for deployment in plan.models] + ([plan.pipeline.name] if plan.pipeline else [])
     for name in names:
         model_folder.existing(repository, name, force=force)
-    with model_folder.drafts(repository) as drafts:
+    with model_folder.drafts(repository) as drafts, _told():
         added = [_draft(deployment, drafts, say) for deployment in plan.models]
         if plan.pipeline:
             model_folder.write(drafts / plan.pipeline.name, pipeline.files(plan.pipeline, added))
         model_folder.move_in([drafts / name for name in names], repository)
     return added
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """Say what a disk that is full, or too little memory, means for the person who adds a model."""
+    try:
+        yield
+    except OSError as error:
+        # Writing to an open file fails without its name.
+        where = f"{error.filename}: " if error.filename else ""
+        raise Mistake(
+            f"{where}the model could not be written ({error.strerror}), and nothing was added. Make room there or in "
+            f"{tempfile.gettempdir()}, where it is tried, or name another --repository."
+        ) from error
+    except MemoryError as error:
+        raise Mistake(
+            f"the model does not fit into memory ({error}), and nothing was added. Lower --max-batch-size."
+        ) from error
 
 
 def _draft(deployment: Deployment, drafts: Path, say: Say) -> Added:

@@ -93,7 +93,7 @@ def read(path: Path) -> Plan:
         content = yaml.safe_load(path.read_text())
     except (OSError, UnicodeDecodeError) as error:
         raise Mistake(f"{path}: cannot be read ({error}). Name a file with a list of models.") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError) as error:
         raise Mistake(f"{path}: not YAML ({' '.join(str(error).split())}). Correct it there.") from error
     if not isinstance(content, dict) or not isinstance(content.get("models"), list) or not content["models"]:
         raise Mistake(f"{path}: models: is no list of models. Write `models:` with an item `- name: ...` for each.")

@@ -1,5 +1,6 @@
 """Valid values for the inputs of any graph: from the user, from the tables that an index looks up, or a guess."""
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,8 @@ Rows = Mapping[str, Array]
 CARRIERS = {"Cast", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Transpose", "Expand", "Slice"}
 # Open dimensions are tried with these sizes in turn: networks for pictures take no small ones, others no large ones.
 OPEN_SIZES = (16, 32, 64, 128, 224, 8, 1)
+# Of random values, which are drawn as float64 or int64: more would not leave the model room on a common machine.
+BYTES_DRAWN, MOST_BYTES = 8, 4 * 2**30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +68,19 @@ def ranges(model: onnx.ModelProto, given: Mapping[str, Range], examples: Rows) -
         if data_type not in ("TYPE_STRING", "TYPE_BOOL"):
             choice = given.get(value.name) or _indexed(net, value.name) or _seen(examples.get(value.name))
             found[value.name] = choice or _guess(data_type)
+            _check_bounds(value.name, found[value.name], data_type)
     return found
+
+
+def _check_bounds(name: str, bounds: Range, data_type: str) -> None:
+    if "INT" not in data_type:
+        return
+    info = np.iinfo(data_type.removeprefix("TYPE_").lower())
+    if int(bounds.low) < info.min or int(bounds.high) > info.max:
+        raise Mistake(
+            f"input {name} is {data_type.removeprefix('TYPE_')}, which holds {info.min} to {info.max}, so its values "
+            f"cannot be {bounds}. Name others with --range {name}=lo:hi."
+        )
 
 
 def _guess(data_type: str) -> Range:
@@ -93,9 +108,11 @@ def _indexed(net: Net, name: str) -> Range | None:
 
 
 def _tables(net: Net, name: str) -> Iterator[tuple[int, str]]:
-    for node, index in net.takers(name):
+    waiting = list(net.takers.get(name, ()))
+    while waiting:
+        node, index = waiting.pop()
         if node.op_type in CARRIERS and index == 0:
-            yield from _tables(net, node.output[0])
+            waiting += net.takers.get(node.output[0], ())
         elif node.op_type == "Gather" and index == 1 and node.input[0] in net.constants:
             size = net.constants[node.input[0]].dims
             if size:
@@ -125,6 +142,12 @@ def random_rows(model: onnx.ModelProto, valid: Mapping[str, Range], *, rows: int
     for value in graph_inputs(model):
         shape = [rows, *(open_dim if isinstance(dim, str) else dim for dim in _named(value))]
         data_type = TYPES[value.type.tensor_type.elem_type]
+        if math.prod(shape) * BYTES_DRAWN > MOST_BYTES:
+            raise Mistake(
+                f'input "{value.name}" of shape {shape[1:]} cannot be tried: random values for {rows} rows of it take '
+                f"{math.prod(shape) * BYTES_DRAWN / 2**30:.3g} GiB, at most {MOST_BYTES // 2**30} are made. Correct "
+                "the shape and export again, or bring --samples FILE.npz."
+            )
         if value.name not in valid:
             made[value.name] = draw(data_type)(rng, shape)
             continue
@@ -141,7 +164,7 @@ def read_samples(path: Path, model: onnx.ModelProto) -> Rows:
     try:
         with np.load(path) as file:
             held = {name: file[name] for name in file.files}
-    except (OSError, ValueError, AttributeError) as error:
+    except Exception as error:  # numpy's, zipfile's and zlib's, and TypeError for an .npy file
         raise Mistake(
             f"{path}: not a readable .npz file ({error}). Write one with numpy.savez(path, NAME=rows)."
         ) from error

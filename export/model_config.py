@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from google.protobuf.text_encoding import CEscape
+
 from export.batch_graph import Batched
 from export.deployment import Deployment
 from export.signature import Signature, Tensor
@@ -24,6 +26,16 @@ class Added:
         return self.deployment.max_batch_size if self.batched else 0
 
 
+def quoted(name: str) -> str:
+    """A name of a graph as it stands between quotation marks in config.pbtxt."""
+    return CEscape(name, as_utf8=True)  # type: ignore[arg-type]  # it takes text as well
+
+
+def one_line(text: str) -> str:
+    """A text of a graph as it stands in a comment, which ends with its line."""
+    return " ".join(text.split())
+
+
 def files(added: Added) -> dict[str, str]:
     """Every text file of the model folder, by its path."""
     made = {"config.pbtxt": _config(added, added.deployment.batching == "dynamic", added.deployment.instances)}
@@ -38,7 +50,7 @@ def files(added: Added) -> dict[str, str]:
 
 
 def _config(added: Added, dynamic: bool, instances: int, told: str = "") -> str:
-    lines = [f"# {added.deployment.name}, from {added.origin}."]
+    lines = [f"# {added.deployment.name}, from {one_line(added.origin)}."]
     lines += [f"# {told}"] if told else []
     if added.batched and not told:
         lines.append("# doctor: ignore=B201 in=baseline it runs every request alone, to compare with.")
@@ -68,9 +80,9 @@ def _tensors(added: Added, tensors: Mapping[str, Tensor]) -> Iterator[str]:
             # Triton wants at least one dimension; an empty one is a reshape of [1].
             dims, reshape = [1], " reshape: { shape: [ ] }"
         comma = "" if name == last else ","
-        note = f"  # proved with {valid}" if valid else ""
+        note = f"  # proved with {one_line(str(valid))}" if valid else ""
         sizes = ", ".join(map(str, dims))
-        yield f'  {{ name: "{name}" data_type: {tensor.type} dims: [ {sizes} ]{reshape} }}{comma}{note}'
+        yield f'  {{ name: "{quoted(name)}" data_type: {tensor.type} dims: [ {sizes} ]{reshape} }}{comma}{note}'
 
 
 def _instances(deployment: Deployment, count: int) -> Iterator[str]:
@@ -88,7 +100,7 @@ def _instances(deployment: Deployment, count: int) -> Iterator[str]:
 def _batching(added: Added, dynamic: bool) -> Iterator[str]:
     timeout = added.deployment.batch_timeout_us
     if not added.batched:
-        yield f"# No batching: {added.why_not}"
+        yield f"# No batching: {one_line(added.why_not)}"
     elif not dynamic:
         yield "# No dynamic_batching: requests never run together, only the rows of one do."
     elif timeout is None:

@@ -1,16 +1,19 @@
 """Where an added model comes from: an ONNX file, a torch.export file or a torch module factory; all become a graph."""
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import onnx
 
 from export.input_values import Array, Rows
-from export.onnx_graph import declare_outputs, graph_inputs, load
+from export.onnx_graph import declare_outputs, dims, graph_inputs, load
 from export.signature import TYPES
 from export.terminal import Mistake
 
+# gRPC and Triton's HTTP front end count bytes in 32 bits.
+LARGEST_TENSOR = 2**31
 FORMS = "an ONNX file (.onnx), a torch.export file (.pt2) or a torch module factory (package.module:function)"
 
 
@@ -39,7 +42,11 @@ def read(text: str) -> Source:
         raise Mistake(f"{text}: {_misread(path)} Name {FORMS}.")
     source = replace(source, named=text)
     _check_inputs(source)
-    declare_outputs(source.model)
+    for value in graph_inputs(source.model):
+        _check_shape(source.origin, "input", value)
+    declare_outputs(source.model, source.origin)
+    for value in source.model.graph.output:
+        _check_shape(source.origin, "output", value)
     return source
 
 
@@ -71,6 +78,8 @@ def _misread(path: Path) -> str:
 
 def _check_inputs(source: Source) -> None:
     inputs = graph_inputs(source.model)
+    if not source.model.graph.output:
+        raise Mistake(f"{source.origin}: the graph has no outputs, so there is nothing to answer. Export it with some.")
     if not inputs:
         raise Mistake(f"{source.origin}: the graph has no inputs, so there is nothing to send. Export it with inputs.")
     for kind, values in (("input", inputs), ("output", list(source.model.graph.output))):
@@ -80,3 +89,33 @@ def _check_inputs(source: Source) -> None:
                     f'{source.origin}: {kind} "{value.name}" is not a tensor of a type that Triton has (it is '
                     f"{value.type.WhichOneof('value') or 'untyped'}). Export the model with plain tensors."
                 )
+    _check_names(source.origin, [*inputs, *source.model.graph.output])
+
+
+def _check_names(origin: str, values: Sequence[onnx.ValueInfoProto]) -> None:
+    names = [value.name for value in values]
+    for name in names:
+        if not name.strip() or not name.isprintable():
+            raise Mistake(f"{origin}: {name!r} is no name for a tensor in a request. Export it with names.")
+        if names.count(name) > 1:
+            raise Mistake(
+                f'{origin}: "{name}" names {names.count(name)} inputs and outputs. Export with different names.'
+            )
+
+
+def _check_shape(origin: str, kind: str, value: onnx.ValueInfoProto) -> None:
+    """Refuse a shape that no request or answer can have; raises `Mistake`."""
+    where = f'{origin}: {kind} "{value.name}"'
+    if not value.type.tensor_type.HasField("shape"):
+        raise Mistake(f"{where} has no shape in the graph, and config.pbtxt needs one. Export it with shapes.")
+    fixed = [dim for dim in dims(value) if isinstance(dim, int)]
+    if any(dim < 0 for dim in fixed) or 0 in dims(value)[1:]:
+        raise Mistake(
+            f"{where} has shape {list(dims(value))}, which no tensor can have. Export it with a name for each "
+            "dimension that is open."
+        )
+    if (elements := math.prod(filter(None, fixed))) > LARGEST_TENSOR:
+        raise Mistake(
+            f"{where} has shape {list(dims(value))}, so it has {elements:.3g} elements or more, and Triton takes "
+            f"{LARGEST_TENSOR // 2**30} GiB in one request. Correct the shape and export it again."
+        )

@@ -1,13 +1,13 @@
 """An ONNX graph as a file and as a net: weights stored beside it, who makes and who takes a tensor, its constants."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import onnx
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, EncodeError
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
@@ -32,7 +32,11 @@ def load(path: Path) -> onnx.ModelProto:
             "copy them there as well."
         ) from error
     except (OSError, DecodeError, ValueError) as error:
-        raise Mistake(f"{path}: not a readable ONNX file ({_first_line(error)}). Export it again.") from error
+        start = _start(path)
+        if start.startswith(b"version https://git-lfs"):
+            raise Mistake(f"{path}: a pointer of Git LFS, not the model itself. Fetch it: git lfs pull.") from error
+        found = f" ({_first_line(error)}); it starts with {start[:8]!r}" if start else f" ({_first_line(error)})"
+        raise Mistake(f"{path}: not a readable ONNX file, or not all of it{found}. Export or copy it again.") from error
     if not model.graph.node:
         raise Mistake(f"{path}: not a readable ONNX file (it has no nodes). Export it again.")
     return model
@@ -41,7 +45,13 @@ def load(path: Path) -> onnx.ModelProto:
 def save(model: onnx.ModelProto, path: Path) -> None:
     """Write `model` as one file, or with its weights in `WEIGHTS` beside it where one file cannot hold them."""
     if sum(len(tensor.raw_data) for tensor in model.graph.initializer) <= SINGLE_FILE_BYTES:
-        onnx.save(model, path)
+        try:
+            onnx.save(model, path)
+        except (EncodeError, ValueError) as error:
+            raise Mistake(
+                f"{path.name}: more than 2 GB that are not raw weights, which one file cannot hold "
+                f"({_first_line(error)}). Export it with its weights as raw data."
+            ) from error
         return
     copy = onnx.ModelProto()
     copy.CopyFrom(model)  # saving marks the tensors as external, in the model that it is given
@@ -68,16 +78,23 @@ def dims(value: onnx.ValueInfoProto) -> Dims:
     )
 
 
-def declare_outputs(model: onnx.ModelProto) -> None:
+def declare_outputs(model: onnx.ModelProto, origin: str) -> None:
     """Write down the shapes of outputs that an exporter left out; raises `Mistake` when they cannot be inferred."""
     bare = [output for output in model.graph.output if not output.type.tensor_type.HasField("shape")]
     if not bare:
         return
-    inferred = {output.name: output for output in onnx.shape_inference.infer_shapes(model).graph.output}
+    try:
+        inferred = {output.name: output for output in onnx.shape_inference.infer_shapes(model).graph.output}
+    except (onnx.shape_inference.InferenceError, ValueError) as error:
+        raise Mistake(
+            f'{origin}: output "{bare[0].name}" has no shape in the graph, and none can be inferred '
+            f"({_first_line(error)}). Export it with shapes."
+        ) from error
     for output in bare:
         if not inferred[output.name].type.tensor_type.HasField("shape"):
             raise Mistake(
-                f'output "{output.name}" has no shape in the graph, and config.pbtxt needs one. Export with it.'
+                f'{origin}: output "{output.name}" has no shape in the graph, and config.pbtxt needs one. Export it '
+                "with shapes."
             )
         output.CopyFrom(inferred[output.name])
 
@@ -103,6 +120,8 @@ class Net:
     model: onnx.ModelProto
     constants: Mapping[str, onnx.TensorProto]
     makers: Mapping[str, onnx.NodeProto]
+    takers: Mapping[str, Sequence[tuple[onnx.NodeProto, int]]]
+    """The nodes that take each tensor, with the index of that input."""
 
     @classmethod
     def of(cls, model: onnx.ModelProto) -> Self:
@@ -112,16 +131,15 @@ class Net:
             if node.op_type == "Constant" and (value := attribute(node, "value")) is not None:
                 held[node.output[0]] = value
         made = {name: node for node in model.graph.node for name in node.output if name}
-        return cls(model=model, constants=held, makers=made)
+        taken: dict[str, list[tuple[onnx.NodeProto, int]]] = {}
+        for node in model.graph.node:
+            for index, name in enumerate(node.input):
+                taken.setdefault(name, []).append((node, index))
+        return cls(model=model, constants=held, makers=made, takers=taken)
 
     def constant(self, name: str) -> NDArray[Any] | None:
         """The value of a tensor that no input changes; None for any other."""
         return numpy_helper.to_array(self.constants[name]) if name in self.constants else None
-
-    def takers(self, name: str) -> Iterator[tuple[onnx.NodeProto, int]]:
-        """Every node that takes the tensor, and as its how-manieth input."""
-        for node in self.model.graph.node:
-            yield from ((node, index) for index, taken in enumerate(node.input) if taken == name)
 
     def numbers(self, node: onnx.NodeProto, name: str, index: int) -> Sequence[int] | None:
         """Whole numbers that older opsets have as attribute `name` and newer ones as a constant input `index`."""
@@ -129,6 +147,15 @@ class Net:
         if value is None and len(node.input) > index:
             value = self.constant(node.input[index])
         return None if value is None else [int(one) for one in np.atleast_1d(value)]
+
+
+def _start(path: Path) -> bytes:
+    """The first bytes of a file, none where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(64)
+    except OSError:
+        return b""
 
 
 def _first_line(error: BaseException) -> str:

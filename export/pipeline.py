@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from export.model_config import Added
+from export.model_config import Added, quoted
 from export.signature import Tensor
 from export.terminal import Mistake
 
@@ -82,7 +82,7 @@ def _told(tensor: Tensor) -> str:
 def _edge(side: str, step: Added, tensors: Mapping[str, Tensor]) -> Iterator[str]:
     for name, tensor in tensors.items():
         dims = ", ".join(str(dim) for dim in tensor.shape[1 if step.batched else 0 :]) or "1"
-        yield f'{side} [ {{ name: "{name}" data_type: {tensor.type} dims: [ {dims} ] }} ]'
+        yield f'{side} [ {{ name: "{quoted(name)}" data_type: {tensor.type} dims: [ {dims} ] }} ]'
 
 
 def _step(number: int, step: Added, links: Sequence[Mapping[str, str]], *, last: int) -> str:
@@ -94,8 +94,8 @@ def _step(number: int, step: Added, links: Sequence[Mapping[str, str]], *, last:
     if number < last:
         given = {name: inner for name, inner in given.items() if name in links[number].values()}
     maps = [
-        *(f'      input_map {{ key: "{key}" value: "{value}" }}' for key, value in taken.items()),
-        *(f'      output_map {{ key: "{key}" value: "{value}" }}' for key, value in given.items()),
+        *(f'      input_map {{ key: "{quoted(key)}" value: "{quoted(value)}" }}' for key, value in taken.items()),
+        *(f'      output_map {{ key: "{quoted(key)}" value: "{quoted(value)}" }}' for key, value in given.items()),
     ]
     return "\n".join(
         ["    {", f'      model_name: "{step.deployment.name}"', "      model_version: -1", *maps, "    }"]

@@ -3,6 +3,7 @@
 import ast
 import importlib.metadata
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -47,16 +48,25 @@ def copied(path: Path) -> list[str]:
 
 def services() -> dict[str, Any]:
     """The services of compose.yaml when nothing is set in the environment."""
-    text = re.sub(r"\$\{\w+:-(\w+)\}", r"\1", COMPOSE[0].read_text())
+    text = re.sub(r"\$\{\w+:-(\w*)\}", r"\1", COMPOSE[0].read_text())
     assert "${" not in text
     loaded: dict[str, Any] = yaml.safe_load(text)["services"]
     return loaded
 
 
+def started(*models: str, secret: str = "") -> list[str]:
+    """The command that docker/serve.sh becomes in the image, printed in place of run."""
+    script = (DOCKER / "serve.sh").read_text().replace("exec /opt/nvidia", "printf '%s\\n' /opt/nvidia")
+    environment = os.environ | {"TRITON_ADMIN_SECRET": secret}
+    command = ["sh", "-c", script, "serve.sh", *models]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
 def server_commands() -> dict[str, list[str]]:
     """Every way in which tritonserver is started, as a whole command."""
     path = DOCKERFILES["server.Dockerfile"]
-    entry = json.loads(arguments(path, "ENTRYPOINT")[0])
+    assert json.loads(arguments(path, "ENTRYPOINT")[0]) == ["sh", "/opt/serve.sh"]
+    entry = started()
     return {
         "server.Dockerfile": [*entry, *json.loads(arguments(path, "CMD")[0])],
         "compose.yaml": [*entry, *services()["server"]["command"]],

@@ -1,6 +1,7 @@
 """Words on a page: components against a flood fill, and pages drawn with known words."""
 
 import itertools
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from export import sample_page
@@ -87,15 +89,37 @@ def test_an_empty_page_has_no_lines() -> None:
     assert not ink(np.zeros((3, 3), dtype=np.uint8)).any()
 
 
-def test_what_is_no_page_of_words_is_refused() -> None:
-    noise = np.random.default_rng(0).integers(0, 2, (2100, 2100), dtype=np.uint8) * 255
-    with pytest.raises(NoPageError, match=r"runs of ink, at most 1000000 are followed\. Send"):
-        lines(noise)
-    blobs = np.full((520, 520), 255, dtype=np.uint8)
-    for row, column in itertools.product(range(3), range(3)):
-        blobs[row::5, column::5] = 0
-    with pytest.raises(NoPageError, match="10816 words, at most 10000"):
-        lines(blobs)
+def spots(size: int, step: int, side: int) -> NDArray[np.uint8]:
+    """A page full of squares."""
+    page = np.full((size, size), 255, dtype=np.uint8)
+    for row, column in itertools.product(range(side), range(side)):
+        page[row::step, column::step] = 0
+    return page
+
+
+def stairs() -> NDArray[np.uint8]:
+    """1,100 letters, each on a line of its own."""
+    page = np.full((3300, 3300), 255, dtype=np.uint8)
+    for number in range(1100):
+        page[number * 3 : number * 3 + 2, number * 3 : number * 3 + 2] = 0
+    return page
+
+
+@pytest.mark.parametrize(
+    ("page", "said"),
+    [
+        (np.random.default_rng(0).integers(0, 2, (2100, 2100), dtype=np.uint8) * 255, "[0-9]+ runs of ink, at most 10"),
+        (spots(2000, 5, 3), "160000 spots of ink, at most 30000 are followed"),
+        (stairs(), "more than 1000 lines"),
+        (spots(520, 5, 3), "10816 words, together 10821 times as wide as high; at most 8000 times"),
+    ],
+    ids=["runs", "spots", "lines", "words"],
+)
+def test_what_is_no_page_of_words_is_refused_at_once(page: NDArray[np.uint8], said: str) -> None:
+    started = time.perf_counter()
+    with pytest.raises(NoPageError, match=rf"{said}.*\. Send"):
+        lines(page)
+    assert time.perf_counter() - started < 10  # what was followed pixel by pixel took minutes
 
 
 def test_boxes_join_and_stay_on_the_page() -> None:

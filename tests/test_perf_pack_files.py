@@ -180,6 +180,10 @@ def test_the_program_writes_what_runs(tmp_path: Path, capsys: pytest.CaptureFixt
         "--model-config-name=packed",
         "--model-config-name=packed_1",
     ]
+    for service in compose.values():
+        assert service["environment"] == {"TRITON_ADMIN_SECRET": "${TRITON_ADMIN_SECRET:-}"}
+        assert all(port.startswith("127.0.0.1:") for port in service["ports"])
+        assert (service["cap_drop"], service["read_only"]) == (["ALL"], True)
     device = compose["device-1"]["deploy"]["resources"]["reservations"]["devices"][0]
     assert device["device_ids"] == ["1"]
     assert (out / "placement.png").read_bytes().startswith(b"\x89PNG")
@@ -226,6 +230,14 @@ def test_kubernetes_runs_one_server_per_device() -> None:
     (container,) = spec["template"]["spec"]["containers"]
     assert "--rate-limit=execution_count" in container["args"]
     assert container["resources"]["limits"] == {"nvidia.com/gpu": 1}
+    # docker/serve.sh restricts the administrative APIs by it, and makes one where there is none.
+    secret = {"name": "triton-batching-admin", "key": "secret", "optional": True}
+    assert container["env"] == [{"name": "TRITON_ADMIN_SECRET", "valueFrom": {"secretKeyRef": secret}}]
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    pod = spec["template"]["spec"]
+    assert (pod["securityContext"]["runAsNonRoot"], pod["automountServiceAccountToken"]) == (True, False)
+    assert {one["name"] for one in container["volumeMounts"]} == {one["name"] for one in pod["volumes"]}
+    assert [port["name"] for port in parts[1]["spec"]["ports"]] == ["http", "grpc"]
     labels = spec["template"]["metadata"]["labels"]
     assert all(part["spec"]["selector"].items() <= labels.items() for part in parts[1:])
 

@@ -15,6 +15,9 @@ COMPOSE, KUBERNETES = "compose.packed.yaml", "kubernetes.packed.yaml"
 IMAGE = "triton-batching-server"
 # HTTP, gRPC, metrics; the server of device n has its ports on this machine n x 10 higher.
 PORTS = (8000, 8001, 8002)
+# Opens the administrative APIs to those who have it; where there is none, docker/serve.sh makes one that nobody has.
+SECRET, SECRET_OBJECT = "TRITON_ADMIN_SECRET", "triton-batching-admin"
+USER = 1000
 MARK = "# Written by: "
 
 
@@ -48,6 +51,11 @@ def _service(server: Server, number: int, devices: Devices) -> dict[str, Any]:
     service: dict[str, Any] = {
         "image": IMAGE,
         "command": arguments(server),
+        "environment": {SECRET: f"${{{SECRET}:-}}"},
+        "cap_drop": ["ALL"],
+        "security_opt": ["no-new-privileges:true"],
+        "read_only": True,
+        "tmpfs": ["/tmp"],
         "ports": [f"127.0.0.1:{port + 10 * number}:{port}" for port in PORTS],
         "shm_size": "1gb",
         "stop_grace_period": "15s",
@@ -71,7 +79,8 @@ def kubernetes(servers: Sequence[Server], devices: Devices) -> str:
     """
     parts: list[Any] = [_deployment(server, devices) for server in servers]
     for name in sorted({name for server in servers for name in server.node.models}):
-        ports = [{"name": kind, "port": port} for kind, port in zip(("http", "grpc", "metrics"), PORTS, strict=True)]
+        # Not the metrics: through a Service they would be those of any replica.
+        ports = [{"name": kind, "port": port} for kind, port in zip(("http", "grpc"), PORTS[:2], strict=True)]
         parts.append(
             {
                 "apiVersion": "v1",
@@ -86,10 +95,18 @@ def kubernetes(servers: Sequence[Server], devices: Devices) -> str:
 def _deployment(server: Server, devices: Devices) -> dict[str, Any]:
     name = f"device-{server.devices[0]}"
     labels = {"app": name} | {f"model-{_label(model)}": "served" for model in server.node.models}
+    secret = {"name": SECRET_OBJECT, "key": "secret", "optional": True}
     container: dict[str, Any] = {
         "name": "tritonserver",
         "image": IMAGE,
         "args": arguments(server),
+        "env": [{"name": SECRET, "valueFrom": {"secretKeyRef": secret}}],
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+        },
+        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}, {"name": "shm", "mountPath": "/dev/shm"}],
         "ports": [{"containerPort": port} for port in PORTS],
         "readinessProbe": {"httpGet": {"path": "/v2/health/ready", "port": PORTS[0]}},
     }
@@ -102,8 +119,26 @@ def _deployment(server: Server, devices: Devices) -> dict[str, Any]:
         "spec": {
             "replicas": len(server.devices),
             "selector": {"matchLabels": {"app": name}},
-            "template": {"metadata": {"labels": labels}, "spec": {"containers": [container]}},
+            "template": {"metadata": {"labels": labels}, "spec": _pod(container)},
         },
+    }
+
+
+def _pod(container: dict[str, Any]) -> dict[str, Any]:
+    """A pod whose server is not root, cannot call Kubernetes and writes to memory alone."""
+    return {
+        "automountServiceAccountToken": False,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [container],
+        "volumes": [
+            {"name": "tmp", "emptyDir": {}},
+            {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}},
+        ],
     }
 
 

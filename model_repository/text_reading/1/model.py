@@ -9,7 +9,10 @@ from batch_hooks import Arrays, BatchHooks, CallError, Request
 from page_words import NoPageError, lines
 from picture_bytes import Limits, UnreadableError, decode
 from PIL import Image
-from word_image import prepare
+from word_image import natural_width, prepare
+
+# Columns of a crop. No word is 40 times as wide as high, and the widest decides how long its batch takes.
+WIDEST = 1280
 
 
 class TritonPythonModel(BatchHooks):
@@ -70,4 +73,5 @@ class TritonPythonModel(BatchHooks):
 
 
 def _crop(grey: Any, box: Any) -> Any:
-    return prepare(Image.fromarray(grey[box.top : box.bottom, box.left : box.right]), width=None)[np.newaxis]
+    picture = Image.fromarray(grey[box.top : box.bottom, box.left : box.right])
+    return prepare(picture, width=WIDEST if natural_width(picture) > WIDEST else None)[np.newaxis]

@@ -1,0 +1,13 @@
+#!/bin/sh
+# Starts tritonserver in the image, its administrative APIs open only to requests that bring a secret in the header
+# `triton-grpc-protocol-admin`, over HTTP and gRPC. Without one in the environment nobody has it.
+set -eu
+secret=${TRITON_ADMIN_SECRET:-$(od -An -N24 -tx1 /dev/urandom | tr -d ' \n')}
+unset TRITON_ADMIN_SECRET
+# Loading a model runs code; the others read and write files and memory.
+apis=model-repository,shared-memory,trace,logging
+# NVIDIA's script checks the driver and then becomes the server, so that `docker stop` reaches it.
+# No model loads by itself, and requests in flight get 10 s to end.
+exec /opt/nvidia/nvidia_entrypoint.sh tritonserver --model-repository=/models --model-control-mode=explicit \
+    --exit-timeout-secs=10 "--http-restricted-api=$apis:triton-grpc-protocol-admin=$secret" \
+    "--grpc-restricted-protocol=$apis:admin=$secret" "$@"
