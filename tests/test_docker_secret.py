@@ -45,7 +45,7 @@ def free_port() -> int:
 def server(folder: Path, flags: Sequence[str]) -> Iterator[tuple[int, int]]:
     """A tritonserver without models, as the image starts it; its HTTP and gRPC ports."""
     installation, http, grpc = find(), free_port(), free_port()
-    command = [installation.binary, f"--model-repository={folder}", "--model-control-mode=explicit", *flags]
+    command = [str(installation.binary), f"--model-repository={folder}", "--model-control-mode=explicit", *flags]
     command += [f"--http-port={http}", f"--grpc-port={grpc}", "--allow-metrics=false"]
     command += ["--http-address=127.0.0.1", "--grpc-address=127.0.0.1"]
     with (folder / "log").open("wb") as log:
