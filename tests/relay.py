@@ -34,10 +34,11 @@ def _frames(sent: bytes, kind: int) -> int:
 
 
 @contextlib.contextmanager
-def relay(target: str, tls: ssl.SSLContext | None = None) -> Iterator[Relay]:
+def relay(target: str, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1") -> Iterator[Relay]:
     """Forward connections to `target` until the end; with `tls` the clients have to speak it."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        running = Relay(url=f"127.0.0.1:{listener.getsockname()[1]}")
+    sixth = ":" in host
+    with socket.create_server((host, 0), family=socket.AF_INET6 if sixth else socket.AF_INET) as listener:
+        running = Relay(url=f"{f'[{host}]' if sixth else host}:{listener.getsockname()[1]}")
         threading.Thread(target=_accept, args=(listener, running, target, tls), daemon=True).start()
         yield running
         # A thread in accept() keeps the socket alive after close().
