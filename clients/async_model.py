@@ -57,13 +57,16 @@ class AsyncModel:
         self._exchange = Exchange(name, str(version), self._endpoint, transport)
         self._in_flight = InFlight(max_in_flight)
         if self._http:
-            self._in_flight = InFlight(min(max_in_flight, THREADS))
+            # A thread waits for each of them.
+            self._in_flight.limit = min(max_in_flight, THREADS)
         self._connection: Connection | RestConnection | None = None
         self._process, self._closing = 0, False
 
     async def __aenter__(self) -> Self:
         """Connect; raises `ServerUnreachableError`, `TlsError`, `AccessError`, `NotReadyError`, `TransportError`."""
         self._process, self._closing = os.getpid(), False
+        # Those of a loop that has ended count no more.
+        self._in_flight = InFlight(self._in_flight.limit)
         connect = RestConnection if self._http else Connection
         self._connection = connect(self._endpoint, self._in_flight)
         try:
@@ -111,7 +114,7 @@ class AsyncModel:
         """One request, when there is a place for it."""
         ends = ending(terms.timeout_s)
         try:
-            await self._in_flight.enter(terms.timeout_s)
+            waited = await self._in_flight.enter(terms.timeout_s)
         except TimeoutError as error:
             raise TimedOutError(
                 f"'{self._name}' was not asked within {terms.timeout_s} s: {self._in_flight.limit} requests were in "
@@ -120,7 +123,7 @@ class AsyncModel:
         try:
             if self._closing:
                 raise ClosedError(closed(self._name))
-            if ends is not None:
+            if waited and ends is not None:
                 terms = replace(terms, timeout_s=max(1e-6, ends - time.monotonic()))
             return await self._run(self._exchange.infer(arrays, terms))
         finally:

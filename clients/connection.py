@@ -68,6 +68,7 @@ class BlockingConnection:
 
     def __init__(self, url: str | Endpoint) -> None:
         self.endpoint = Endpoint.of(url)
+        self.endpoint.over("grpc")  # refuses an HTTP address
         self._channel = self.endpoint.channel(OPTIONS)
         self._detached, self._cancels = BlockingCalls(self._channel), False
         self._calls = {
@@ -125,6 +126,7 @@ class Connection:
 
     def __init__(self, url: str | Endpoint, in_flight: InFlight | None = None) -> None:
         self.endpoint = Endpoint.of(url)
+        self.endpoint.over("grpc")
         self._channel = self.endpoint.aio_channel(OPTIONS)
         self._detached, self._cancels = Calls(self._channel, in_flight), False
         self._calls = {

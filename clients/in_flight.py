@@ -17,11 +17,11 @@ class InFlight:
         self.limit, self.count = limit, 0
         self._waiting: OrderedDict[asyncio.Future[None], None] = OrderedDict()
 
-    async def enter(self, timeout_s: float | None) -> None:
-        """Wait for a place; raises `TimeoutError` when there is none within `timeout_s`."""
+    async def enter(self, timeout_s: float | None) -> bool:
+        """Wait for a place; whether there was none at once. Raises `TimeoutError` when there is none in `timeout_s`."""
         if self.count < self.limit:  # then nobody waits
             self.count += 1
-            return
+            return False
         turn = asyncio.get_running_loop().create_future()
         self._waiting[turn] = None
         try:
@@ -33,6 +33,7 @@ class InFlight:
             raise
         finally:
             self._waiting.pop(turn, None)
+        return True
 
     def stay(self) -> None:
         """The caller leaves and its request goes on: it keeps a place of its own until `leave`."""
