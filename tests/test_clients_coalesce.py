@@ -139,8 +139,9 @@ def test_a_call_that_is_cancelled_is_not_sent_again(client_server: Server, numbe
         assert [type(answer) for answer in answers] == kinds
 
     found = counted(client_server, "narrow", scenario)
-    # Alone: "first", and two of the three again; one that was sent runs, because the server survives no cancellation.
-    assert found.batches == {1: 4 if number == 0 else 3, 3: 1, 8: 1}
+    # "first", the three, "last", and two of the three again. The first of them may have been on its way by then; it is
+    # not called back, because the server would not survive that.
+    assert found.requests + found.failed_requests in ({5, 6} if number == 0 else {5})
 
 
 def test_an_answer_of_other_rows_is_nobodys(client_server: Server) -> None:
