@@ -56,9 +56,8 @@ class AsyncModel:
         self._http = self._endpoint.over(transport) == "http"
         self._exchange = Exchange(name, str(version), self._endpoint, transport)
         self._in_flight = InFlight(max_in_flight)
-        if self._http:
-            # A thread waits for each of them.
-            self._in_flight.limit = min(max_in_flight, THREADS)
+        # Over HTTP a thread waits for each of them.
+        self._limit = min(max_in_flight, THREADS) if self._http else max_in_flight
         self._connection: Connection | RestConnection | None = None
         self._process, self._closing = 0, False
 
@@ -66,7 +65,7 @@ class AsyncModel:
         """Connect; raises `ServerUnreachableError`, `TlsError`, `AccessError`, `NotReadyError`, `TransportError`."""
         self._process, self._closing = os.getpid(), False
         # Those of a loop that has ended count no more.
-        self._in_flight = InFlight(self._in_flight.limit)
+        self._in_flight = InFlight(self._limit)
         connect = RestConnection if self._http else Connection
         self._connection = connect(self._endpoint, self._in_flight)
         try:
@@ -117,7 +116,7 @@ class AsyncModel:
             waited = await self._in_flight.enter(terms.timeout_s)
         except TimeoutError as error:
             raise TimedOutError(
-                f"'{self._name}' was not asked within {terms.timeout_s} s: {self._in_flight.limit} requests were in "
+                f"'{self._name}' was not asked within {terms.timeout_s} s: {self._limit} requests were in "
                 "flight all the time (max_in_flight), and this one waited for its turn."
             ) from error
         try:
@@ -138,6 +137,7 @@ class AsyncModel:
         if self._connection is None or self._closing or self._process != os.getpid():
             return
         self._closing = True
+        self._in_flight.open_up()
         if self._coalescer:
             self._coalescer.close()
         try:

@@ -1,6 +1,7 @@
 """How many requests one client has in flight together; further callers wait in turn for one to end."""
 
 import asyncio
+import sys
 from collections import OrderedDict
 
 from clients.errors import InvalidInputError
@@ -42,6 +43,14 @@ class InFlight:
     def leave(self) -> None:
         """A request has ended: the next one may begin."""
         self.count -= 1
+        self._admit()
+
+    def open_up(self) -> None:
+        """Nobody waits any more: the model is closed, which is for those who come in to find out."""
+        self.limit = sys.maxsize
+        self._admit()
+
+    def _admit(self) -> None:
         while self._waiting and self.count < self.limit:
             turn, _ = self._waiting.popitem(last=False)
             if not turn.done():

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clients import AsyncModel, InvalidInputError, TimedOutError
+from clients import AsyncModel, ClosedError, InvalidInputError, TimedOutError
 from clients.connection import Connection
 from clients.counters import Counters
 from clients.exchange import Transport
@@ -142,6 +142,21 @@ def test_dropped_calls_keep_their_place_and_deadlines_count_while_waiting(
 
 @pytest.mark.server
 def test_http_has_64_places(client_server: Server) -> None:
-    model = AsyncModel("slow", url=client_server.http_url, transport="http")
-    assert model._in_flight.limit == 64
-    assert AsyncModel("slow", url=client_server.grpc_url)._in_flight.limit == 1024
+    async def limit(transport: Transport) -> int:
+        async with AsyncModel("slow", url=address(client_server, transport), transport=transport) as model:
+            return model._in_flight.limit
+
+    assert [asyncio.run(limit("http")), asyncio.run(limit("grpc"))] == [64, 1024]
+
+
+@pytest.mark.server
+def test_callers_that_wait_are_told_of_the_end(client_server: Server) -> None:
+    async def scenario() -> list[Any]:
+        async with AsyncModel("slow", url=client_server.grpc_url, transport="grpc", max_in_flight=1) as model:
+            tasks = [asyncio.create_task(model.predict(0.3 * ONE)) for _ in range(3)]
+            await asyncio.sleep(0.1)
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    before = Counters.read(client_server.grpc_url, "slow")
+    assert [type(end) for end in asyncio.run(scenario())] == [ClosedError] * 3
+    assert (Counters.read(client_server.grpc_url, "slow") - before).rows == 1
