@@ -1,7 +1,9 @@
 """Everything that speaks the KServe v2 protocol to a server; `Model` and `AsyncModel` make a model a function."""
 
 from clients.async_model import AsyncModel
+from clients.endpoint import Tls
 from clients.errors import (
+    AccessError,
     AddressError,
     ClientError,
     ClosedError,
@@ -12,11 +14,13 @@ from clients.errors import (
     ServerFailureError,
     ServerUnreachableError,
     TimedOutError,
+    TlsError,
     TransportError,
 )
 from clients.model import Model
 
 __all__ = [
+    "AccessError",
     "AddressError",
     "AsyncModel",
     "ClientError",
@@ -29,5 +33,7 @@ __all__ = [
     "ServerFailureError",
     "ServerUnreachableError",
     "TimedOutError",
+    "Tls",
+    "TlsError",
     "TransportError",
 ]

@@ -2,20 +2,26 @@
 
 import asyncio
 import os
+import time
 from collections.abc import Mapping
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
 from clients.coalesce import Coalescer
 from clients.connection import DEFAULT_URL, Connection
 from clients.contract import Array, Metadata
-from clients.errors import ClosedError
+from clients.endpoint import Endpoint, Tls
+from clients.errors import ClosedError, TimedOutError
 from clients.exchange import Exchange, Transport
+from clients.in_flight import InFlight
 from clients.model import answer, closed
-from clients.rest import RestConnection
-from clients.steps import Step, Steps, T, run_async
+from clients.rest import THREADS, RestConnection
+from clients.steps import Step, Steps, T, ending, run_async
 from clients.terms import Terms
 from clients.wire import Parameter
+
+MAX_IN_FLIGHT = 1024
 
 
 class AsyncModel:
@@ -25,7 +31,8 @@ class AsyncModel:
         scores = await model.predict(features)
 
     `metadata` is there once it is entered. The arguments are those of `Model`; `coalesce` merges calls that are in
-    flight together into requests of several rows (see coalesce.py).
+    flight together into requests of several rows (see coalesce.py). At most `max_in_flight` requests are in flight
+    together, 64 over HTTP; further calls wait in turn, and their deadline counts.
     """
 
     metadata: Metadata
@@ -39,19 +46,31 @@ class AsyncModel:
         version: str | int = "",
         timeout_s: float | None = None,
         coalesce: bool = False,
+        max_in_flight: int = MAX_IN_FLIGHT,
+        tls: Tls | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         self._name, self._timeout_s, self._coalesce = name, timeout_s, coalesce
         self._coalescer: Coalescer | None = None
-        self._url, self._transport = url, transport
-        self._exchange = Exchange(name, str(version), url, transport)
+        self._endpoint = Endpoint.of(url, tls=tls, headers=headers)
+        self._http = self._endpoint.over(transport) == "http"
+        self._exchange = Exchange(name, str(version), self._endpoint, transport)
+        self._in_flight = InFlight(max_in_flight)
+        # Over HTTP a thread waits for each of them.
+        self._limit = min(max_in_flight, THREADS) if self._http else max_in_flight
         self._connection: Connection | RestConnection | None = None
         self._process, self._closing = 0, False
 
     async def __aenter__(self) -> Self:
-        """Connect; raises `AddressError`, `ServerUnreachableError`, `NotReadyError` and `TransportError`."""
+        """Connect; raises `ServerUnreachableError`, `TlsError`, `AccessError`, `NotReadyError`, `TransportError`."""
         self._process, self._closing = os.getpid(), False
-        self._connection = RestConnection(self._url) if self._transport == "http" else Connection(self._url)
+        # Those of a loop that has ended count no more.
+        self._in_flight = InFlight(self._limit)
+        connect = RestConnection if self._http else Connection
+        self._connection = connect(self._endpoint, self._in_flight)
         try:
+            if isinstance(self._connection, Connection):
+                await self._connection.ask_version(self._name, self._timeout_s)
             self.metadata = await self._run(self._exchange.open(self._timeout_s))
         except BaseException:
             await self.close()
@@ -72,8 +91,9 @@ class AsyncModel:
 
         Each array has the batch axis first when `metadata.max_batch_size` is not 0: pass one row as `array[None]`.
         One mapping from input names to arrays does as well. `priority` 1 is the highest, 0 the model's default.
-        Cancelling the task cancels the request on the server. Raises `InvalidInputError` before anything is sent, or
-        another `ClientError`.
+        Cancelling the task ends the call at once. It cancels the request on the server from Triton 2.59 on; before,
+        that could end the server, so the request goes on and its answer is dropped (see cancelling.py). Raises
+        `InvalidInputError` before anything is sent, or another `ClientError`.
         """
         if not self._process:
             raise ClosedError(f"'{self._name}' is not open. Call it inside: async with AsyncModel(...) as model.")
@@ -90,17 +110,34 @@ class AsyncModel:
         return answer(self.metadata, await infer(checked, terms))
 
     async def _infer(self, arrays: Mapping[str, Array], terms: Terms) -> dict[str, Array]:
-        """One request."""
-        return await self._run(self._exchange.infer(arrays, terms))
+        """One request, when there is a place for it."""
+        ends = ending(terms.timeout_s)
+        try:
+            waited = await self._in_flight.enter(terms.timeout_s)
+        except TimeoutError as error:
+            raise TimedOutError(
+                f"'{self._name}' was not asked within {terms.timeout_s} s: {self._limit} requests were in "
+                "flight all the time (max_in_flight), and this one waited for its turn."
+            ) from error
+        try:
+            if self._closing:
+                raise ClosedError(closed(self._name))
+            if waited and ends is not None:
+                terms = replace(terms, timeout_s=max(1e-6, ends - time.monotonic()))
+            return await self._run(self._exchange.infer(arrays, terms))
+        finally:
+            self._in_flight.leave()
 
     async def close(self) -> None:
         """Unregister the shared memory and end the connection.
 
-        Calls in flight, and calls after that, raise `ClosedError`.
+        Calls in flight, and calls after that, raise `ClosedError`. Where the server does not survive cancellations,
+        waits up to 5 s for the answers to calls in flight, which are dropped (see cancelling.py).
         """
         if self._connection is None or self._closing or self._process != os.getpid():
             return
         self._closing = True
+        self._in_flight.open_up()
         if self._coalescer:
             self._coalescer.close()
         try:

@@ -77,7 +77,9 @@ def main(argv: list[str] | None = None) -> int:
     """Print the classes; exit code 1 when a picture failed, 2 without a server."""
     parser = program_parser("python -m clients.classify", __doc__, example="clients/pictures/batch.png holiday.jpg")
     parser.add_argument("pictures", nargs="+", type=Path, metavar="PICTURE")
-    parser.add_argument("--url", default=DEFAULT_URL, help=f"gRPC address (default {DEFAULT_URL})")
+    parser.add_argument(
+        "--url", default=DEFAULT_URL, help=f"host:port of gRPC, grpcs://... or https://... (default {DEFAULT_URL})"
+    )
     parser.add_argument("--model", default=MODEL, help=f"or image_classification_bls (default {MODEL})")
     arguments = parser.parse_args(argv)
     return guarded(lambda: show(arguments.pictures, url=arguments.url, model=arguments.model))

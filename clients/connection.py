@@ -13,13 +13,21 @@ from numpy.typing import NDArray
 from tritonclient.grpc import service_pb2
 
 from clients import wire
+from clients.cancelling import BlockingCalls, Calls, survives
+from clients.endpoint import HERE, Endpoint
 from clients.errors import (
+    AccessError,
     AddressError,
     ClientError,
+    InvalidInputError,
+    ServerFailureError,
+    ServerUnreachableError,
     TimedOutError,
+    TlsError,
     explained,
     kind,
 )
+from clients.in_flight import InFlight
 from clients.steps import Step, ending
 
 DEFAULT_URL = "localhost:8001"
@@ -41,6 +49,7 @@ OPTIONS = [
     ("grpc.use_local_subchannel_pool", 1),
 ]
 _ANSWERS = {
+    "ServerMetadata": service_pb2.ServerMetadataResponse,
     "ModelInfer": service_pb2.ModelInferResponse,
     "ModelConfig": service_pb2.ModelConfigResponse,
     "ModelReady": service_pb2.ModelReadyResponse,
@@ -50,14 +59,21 @@ _ANSWERS = {
     "CudaSharedMemoryRegister": service_pb2.CudaSharedMemoryRegisterResponse,
     "CudaSharedMemoryUnregister": service_pb2.CudaSharedMemoryUnregisterResponse,
 }
+# Servers that do not tell their version are treated as old ones.
+_WITHOUT_VERSION = (AccessError, InvalidInputError, ServerFailureError)
 
 
 class BlockingConnection:
-    """One connection for one thread at a time or several; made at once, connected with the first call."""
+    """One connection for one thread at a time or several; made at once, connected with the first call.
 
-    def __init__(self, url: str) -> None:
-        self.url = checked(url)
-        self._channel = grpc.insecure_channel(url, OPTIONS + channel_arguments(url))
+    Cancellations and deadlines are kept from the server until `ask_version` finds that it survives them.
+    """
+
+    def __init__(self, url: str | Endpoint) -> None:
+        self.endpoint = Endpoint.of(url)
+        self.endpoint.over("grpc")  # refuses an HTTP address
+        self._channel = self.endpoint.channel(OPTIONS)
+        self._detached, self._cancels = BlockingCalls(self._channel), False
         self._calls = {
             method: self._channel.unary_unary(SERVICE + method, None, answer.FromString)
             for method, answer in _ANSWERS.items()
@@ -65,36 +81,57 @@ class BlockingConnection:
 
     def call(self, step: Step, model: str) -> Any:
         """One call of the protocol about `model`; its parsed answer, or a `ClientError`."""
-        call, ends = self._calls[step.method], step.ends or ending(step.timeout_s)
         request = wire.joined(step.message, step.tensors) if step.tensors else step.message
+        step = replace(step, ends=step.ends or ending(step.timeout_s))
         try:
-            return call(request, step.left_s())
+            return self._once(step, request)
+        except TimeoutError as error:
+            raise late(step, self.endpoint.url, model) from error
         except grpc.RpcError as error:
-            if not _never_sent(error):
-                raise _explained(error, self.url, model, step.timeout_s) from error
-        step = replace(step, ends=ends)
+            first = _explained(error, self.endpoint, model, step.timeout_s)
+            if not _never_sent(error) or isinstance(first, TlsError):
+                raise first from error
         ready = grpc.channel_ready_future(self._channel)
         try:
             ready.result(_shortest(step.left_s(), RECONNECT_S))
-            return call(request, step.left_s())
+            return self._once(step, request)
         except grpc.FutureTimeoutError as error:
-            raise explained("UNAVAILABLE", "connection refused", self.url, model) from error
+            raise first from error
+        except TimeoutError as error:
+            raise late(step, self.endpoint.url, model) from error
         except grpc.RpcError as error:
-            raise _explained(error, self.url, model, step.timeout_s) from error
+            raise _explained(error, self.endpoint, model, step.timeout_s) from error
         finally:
             ready.cancel()  # or it watches the connection for as long as there is one
 
+    def _once(self, step: Step, request: bytes) -> Any:
+        call, metadata = self._calls[step.method], self.endpoint.metadata(step.method)
+        if self._cancels or step.method != "ModelInfer":
+            return call(request, step.left_s(), metadata)
+        return self._detached.call(call, request, step.left_s(), metadata)
+
+    def ask_version(self, model: str, timeout_s: float | None) -> None:
+        """Ask whether the server survives cancellations; raises `ServerUnreachableError`, or `TimedOutError`."""
+        with contextlib.suppress(*_WITHOUT_VERSION):
+            self._cancels = survives(self.call(_asking(timeout_s), model).version)
+
     def close(self) -> None:
-        """End all calls and the connection."""
-        self._channel.close()
+        """End the connection; where the server would not survive that, when the calls in flight are answered."""
+        (self._channel if self._cancels else self._detached).close()
 
 
 class Connection:
-    """One asynchronous connection; requests on it may be in flight together."""
+    """One asynchronous connection; requests on it may be in flight together.
 
-    def __init__(self, url: str) -> None:
-        self.url = checked(url)
-        self._channel = grpc.aio.insecure_channel(url, OPTIONS + channel_arguments(url))
+    Cancellations and deadlines are kept from the server until `ask_version` finds that it survives them. What goes on
+    after its caller has left counts in `in_flight`.
+    """
+
+    def __init__(self, url: str | Endpoint, in_flight: InFlight | None = None) -> None:
+        self.endpoint = Endpoint.of(url)
+        self.endpoint.over("grpc")
+        self._channel = self.endpoint.aio_channel(OPTIONS)
+        self._detached, self._cancels = Calls(self._channel, in_flight), False
         self._calls = {
             method: self._channel.unary_unary(SERVICE + method, None, answer.FromString)
             for method, answer in _ANSWERS.items()
@@ -103,23 +140,39 @@ class Connection:
     async def call(self, step: Step, model: str) -> Any:
         """One call of the protocol about `model`; its parsed answer, or a `ClientError`.
 
-        Cancelling the task cancels the call on the server.
+        Cancelling the task cancels the call on the server if that survives it; otherwise its answer is dropped.
         """
-        call, ends = self._calls[step.method], step.ends or ending(step.timeout_s)
         request = wire.joined(step.message, step.tensors) if step.tensors else step.message
+        step = replace(step, ends=step.ends or ending(step.timeout_s))
         try:
-            return await call(request, timeout=step.left_s())
+            return await self._once(step, request)
+        except TimeoutError as error:
+            raise late(step, self.endpoint.url, model) from error
         except grpc.RpcError as error:
-            if not _never_sent(error):
-                raise _explained(error, self.url, model, step.timeout_s) from error
-        step = replace(step, ends=ends)
+            first = _explained(error, self.endpoint, model, step.timeout_s)
+            if not _never_sent(error) or isinstance(first, TlsError):
+                raise first from error
         try:
             await asyncio.wait_for(self._channel.channel_ready(), _shortest(step.left_s(), RECONNECT_S))
-            return await call(request, timeout=step.left_s())
         except TimeoutError as error:
-            raise explained("UNAVAILABLE", "connection refused", self.url, model) from error
+            raise first from error
+        try:
+            return await self._once(step, request)
+        except TimeoutError as error:
+            raise late(step, self.endpoint.url, model) from error
         except grpc.RpcError as error:
-            raise _explained(error, self.url, model, step.timeout_s) from error
+            raise _explained(error, self.endpoint, model, step.timeout_s) from error
+
+    async def _once(self, step: Step, request: bytes) -> Any:
+        call, metadata = self._calls[step.method], self.endpoint.metadata(step.method)
+        if self._cancels or step.method != "ModelInfer":
+            return await call(request, timeout=step.left_s(), metadata=metadata)
+        return await self._detached.call(call, request, step.left_s(), metadata)
+
+    async def ask_version(self, model: str, timeout_s: float | None) -> None:
+        """Ask whether the server survives cancellations; raises `ServerUnreachableError`, or `TimedOutError`."""
+        with contextlib.suppress(*_WITHOUT_VERSION):
+            self._cancels = survives((await self.call(_asking(timeout_s), model)).version)
 
     async def infer(
         self, model: str, inputs: Mapping[str, NDArray[np.generic]], *, timeout_s: float | None = None
@@ -133,11 +186,11 @@ class Connection:
         """Raise `NotReadyError` unless `model` is ready, `ServerUnreachableError` when no server is there."""
         request = service_pb2.ModelReadyRequest(name=model).SerializeToString()
         if not (await self.call(Step("ModelReady", request), model)).ready:
-            raise explained("UNAVAILABLE", "is not ready", self.url, model)
+            raise explained("UNAVAILABLE", "is not ready", self.endpoint.url, model)
 
     async def close(self) -> None:
-        """End all calls and the connection."""
-        await self._channel.close()
+        """End all calls and the connection; where the server would not survive that, when they are answered."""
+        await (self._channel if self._cancels else self._detached).close()
 
 
 def checked(url: str) -> str:
@@ -150,16 +203,12 @@ def checked(url: str) -> str:
 
 def channel_arguments(url: str) -> list[tuple[str, int]]:
     """gRPC's options for `host:port`: a proxy that the environment names is not asked for this machine itself."""
-    here = url.rpartition(":")[0] in ("localhost", "127.0.0.1", "[::1]")
-    return [("grpc.enable_http_proxy", 0)] if here else []
+    return [("grpc.enable_http_proxy", 0)] if url.rpartition(":")[0] in HERE else []
 
 
 @contextlib.asynccontextmanager
 async def connect(url: str = DEFAULT_URL) -> AsyncIterator[Connection]:
-    """Open a connection to `host:port` (gRPC) and close it at the end; nothing is sent yet.
-
-    Raises `AddressError` for anything else.
-    """
+    """Open a connection to a gRPC address and close it at the end; nothing is sent yet. Raises `AddressError`."""
     connection = Connection(url)
     try:
         yield connection
@@ -172,11 +221,39 @@ def _never_sent(error: grpc.RpcError) -> bool:
     return error.code() is grpc.StatusCode.UNAVAILABLE and "failed to connect" in (error.details() or "")
 
 
-def _explained(error: grpc.RpcError, url: str, model: str, timeout_s: float | None) -> ClientError:
+def late(step: Step, url: str, model: str) -> ClientError:
+    """The error for a step whose time is over."""
+    return explained("DEADLINE_EXCEEDED", f"no answer within {step.timeout_s} s", url, model)
+
+
+def _explained(error: grpc.RpcError, endpoint: Endpoint, model: str, timeout_s: float | None) -> ClientError:
     status, text = error.code().name, error.details() or ""
     if kind(status, text) is TimedOutError and status == "DEADLINE_EXCEEDED":
         text = f"no answer within {timeout_s} s"
-    return explained(status, text, url, model)
+    closed = "Socket closed" in text
+    if _never_sent(error) and endpoint.tls and (closed or "andshake" in text or "erification" in text):
+        return TlsError(
+            f"{endpoint.url}: no TLS connection: {text}. "
+            + (
+                "The server closed it: it may ask for a client certificate that it trusts (tls=Tls(certificate=..., "
+                "key=...)), or not speak TLS."
+                if closed
+                else "Give the certificate that signed the server's, as tls=Tls(ca=...), and the name that is in the "
+                "server's; for a server without TLS write grpc://."
+            )
+        )
+    if _never_sent(error) and closed:
+        return ServerUnreachableError(
+            f"{endpoint.url}: what is there closes plain gRPC connections ({text}). If it speaks TLS, write "
+            "grpcs://; if this is the HTTP port, give the gRPC port."
+        )
+    if _never_sent(error):
+        text = "connection refused"
+    return explained(status, text, endpoint.url, model)
+
+
+def _asking(timeout_s: float | None) -> Step:
+    return Step("ServerMetadata", b"", timeout_s=timeout_s)
 
 
 def _shortest(*seconds: float | None) -> float:

@@ -4,9 +4,11 @@ ClientError                     base of them all
 +-- AddressError                what was given is not host:port
 +-- ServerUnreachableError      nothing answers at that address
 |   +-- NotReadyError           the server runs but does not serve this model, or not yet
+|   +-- TlsError                one of the two does not trust the other, or does not speak TLS; or a file is wrong
 +-- TransportError              the transport asked for cannot be had
 +-- ClosedError                 the model was closed, or made in another process
 +-- RequestFailedError          this request got no answer; others are not affected
+    +-- AccessError             the server wants a header that was not given, or another value of it
     +-- InvalidInputError       it does not fit the model: name, dtype, shape or rows
     +-- RejectedError           the server would not take it now: its queue is full, or it would be late (batch_policy)
     +-- TimedOutError           no answer within timeout_s, or it waited too long in the server's queue
@@ -32,6 +34,10 @@ class NotReadyError(ServerUnreachableError):
     """The server runs but the model is not ready there: the user has to load it."""
 
 
+class TlsError(ServerUnreachableError):
+    """No encrypted connection: the server's certificate or ours is not trusted, or only one side speaks TLS."""
+
+
 class TransportError(ClientError, Mistake):
     """The transport that was asked for by name cannot be had between this client and that server."""
 
@@ -42,6 +48,10 @@ class ClosedError(ClientError):
 
 class RequestFailedError(ClientError):
     """The server refused or failed this request; others are not affected."""
+
+
+class AccessError(RequestFailedError, Mistake):
+    """The server takes this call only with a header that was not given, or with another value of it."""
 
 
 class InvalidInputError(RequestFailedError, Mistake):
@@ -65,6 +75,7 @@ _UNAVAILABLE: dict[str, type[ClientError]] = {
     "Exceeds maximum queue size": RejectedError,
     "batch_policy deadline: refused": RejectedError,
     "timeout expired": TimedOutError,
+    "protocol is restricted": AccessError,
     "unknown model": NotReadyError,
     "is not ready": NotReadyError,
     "Server is stopping": NotReadyError,
@@ -73,6 +84,8 @@ _UNAVAILABLE: dict[str, type[ClientError]] = {
 _STATUS: dict[str, type[ClientError]] = {
     "INVALID_ARGUMENT": InvalidInputError,
     "NOT_FOUND": NotReadyError,
+    "PERMISSION_DENIED": AccessError,
+    "UNAUTHENTICATED": AccessError,
     "RESOURCE_EXHAUSTED": RejectedError,
     "DEADLINE_EXCEEDED": TimedOutError,
 }
@@ -101,4 +114,6 @@ def explained(status: str, text: str, url: str, model: str) -> ClientError:
         return error(
             f"{url}: the server runs but '{model}' is not ready there{why}. Serve it: make serve MODEL={model}."
         )
+    if error is AccessError:
+        return error(f"{url}: refused: {text}. Give the header and its value as headers={{...}}.")
     return error(f"{url}: '{model}' answered: {text}")

@@ -7,6 +7,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from clients import wire
 from clients.contract import Array, Metadata
+from clients.endpoint import Endpoint
 from clients.errors import TransportError
 from clients.shared_memory import SharedMemory
 from clients.steps import Step, Steps
@@ -22,10 +23,11 @@ class Exchange:
 
     metadata: Metadata
 
-    def __init__(self, model: str, version: str, url: str, transport: Transport) -> None:
+    def __init__(self, model: str, version: str, endpoint: Endpoint, transport: Transport) -> None:
         if transport not in (known := get_args(Transport)):
             raise TransportError(f'transport="{transport}" is none of {", ".join(known)}. Write one of them.')
-        self._model, self._version, self._url, self._transport = model, version, url, transport
+        self._model, self._version, self._endpoint = model, version, endpoint
+        self._transport = endpoint.over(transport)
         self._shared: SharedMemory | None = None
         self._heads: dict[object, bytes] = {}
 
@@ -39,7 +41,7 @@ class Exchange:
         answer = yield Step("ModelConfig", request.SerializeToString(), timeout_s=timeout_s)
         self.metadata = Metadata.of(answer.config)
         if self._transport in ("auto", "shared_memory"):
-            self._shared = SharedMemory(self.metadata, self._url, self._version)
+            self._shared = SharedMemory(self.metadata, self._endpoint, self._version)
         if self._shared and (self._transport == "shared_memory" or self._weight(1) >= LIGHT_BYTES):
             yield from self._shared.prepare(self._weight(1))
             self._demand()
@@ -65,8 +67,8 @@ class Exchange:
     def _demand(self) -> None:
         if self._transport == "shared_memory" and not (self._shared and self._shared.works):
             raise TransportError(
-                f"{self._url}: the server cannot open this machine's shared memory: it runs on another host, in a "
-                'container with its own /dev/shm, as another user, or does not allow it. Use transport="auto".'
+                f"{self._endpoint.url}: the server cannot open this machine's shared memory: it runs on another host, "
+                'in a container with its own /dev/shm, as another user, or does not allow it. Use transport="auto".'
             )
 
     def _weight(self, rows: int) -> int:

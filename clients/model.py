@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from clients.connection import DEFAULT_URL, BlockingConnection
 from clients.contract import Array, Metadata
+from clients.endpoint import Endpoint, Tls
 from clients.errors import ClosedError, ServerFailureError, ServerUnreachableError
 from clients.exchange import Exchange, Transport
 from clients.rest import BlockingRestConnection
@@ -21,10 +22,12 @@ class Model:
     with Model("ranker", url="localhost:8001") as model:
         scores = model.predict(features)
 
-    `url` is host:port of the server's gRPC endpoint, or of its HTTP endpoint with `transport="http"`. "auto" takes
-    shared memory where the server is on this host and the tensors are large enough to gain from it, gRPC otherwise.
-    `version` "" is the server's choice, `timeout_s` the deadline of every call that brings none of its own. Raises
-    `AddressError`, `ServerUnreachableError`, `NotReadyError` and `TransportError`.
+    `url` is host:port of the server's gRPC endpoint, or of its HTTP endpoint with `transport="http"`. With TLS it is
+    grpcs://host:port or https://host:port; `tls` names the certificates, and `headers` go with every call. "auto" takes
+    shared memory where the server is on this host and the tensors are large enough to gain from it, gRPC otherwise, and
+    HTTP for an address that says so. `version` "" is the server's choice, `timeout_s` the deadline of every call that
+    brings none of its own. Raises `AddressError`, `InvalidInputError` for a header, `ServerUnreachableError`,
+    `TlsError`, `AccessError`, `NotReadyError` and `TransportError`.
     """
 
     metadata: Metadata
@@ -37,11 +40,17 @@ class Model:
         transport: Transport = "auto",
         version: str | int = "",
         timeout_s: float | None = None,
+        tls: Tls | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         self._name, self._timeout_s, self._process = name, timeout_s, os.getpid()
-        self._exchange = Exchange(name, str(version), url, transport)
-        self._connection = BlockingRestConnection(url) if transport == "http" else BlockingConnection(url)
+        endpoint = Endpoint.of(url, tls=tls, headers=headers)
+        self._exchange = Exchange(name, str(version), endpoint, transport)
+        http = endpoint.over(transport) == "http"
+        self._connection = BlockingRestConnection(endpoint) if http else BlockingConnection(endpoint)
         try:
+            if isinstance(self._connection, BlockingConnection):
+                self._connection.ask_version(name, timeout_s)
             self.metadata = self._run(self._exchange.open(timeout_s))
         except BaseException:
             self.close()
@@ -73,8 +82,9 @@ class Model:
     def close(self) -> None:
         """Unregister the shared memory and end the connection.
 
-        Calls of other threads that are in flight, and calls after that, raise `ClosedError`. HTTP has no word for
-        that: what is in flight there is still answered.
+        Calls after that raise `ClosedError`. So do calls of other threads that are in flight, where the server
+        survives their cancellation (Triton 2.59 and later); before, and over HTTP, they are still answered. Waits up to
+        5 s for the answers to calls whose deadline has passed (see cancelling.py).
         """
         if self._process != os.getpid():
             return

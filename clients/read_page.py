@@ -55,7 +55,9 @@ def main(argv: list[str] | None = None) -> int:
     """Print the lines; exit code 1 when a page could not be read, 2 without a server."""
     parser = program_parser("python -m clients.read_page", __doc__, example="clients/pages/page.png")
     parser.add_argument("pages", nargs="+", type=Path, metavar="PAGE")
-    parser.add_argument("--url", default=DEFAULT_URL, help=f"gRPC address (default {DEFAULT_URL})")
+    parser.add_argument(
+        "--url", default=DEFAULT_URL, help=f"host:port of gRPC, grpcs://... or https://... (default {DEFAULT_URL})"
+    )
     parser.add_argument("--model", default=MODEL)
     arguments = parser.parse_args(argv)
     return guarded(lambda: show(arguments.pages, url=arguments.url, model=arguments.model))

@@ -63,7 +63,9 @@ def main(argv: list[str] | None = None) -> int:
         example="--url localhost:8001 clients/pictures/batch.png",
     )
     parser.add_argument("pictures", nargs="+", type=Path, metavar="IMAGE")
-    parser.add_argument("--url", default=DEFAULT_URL, help=f"gRPC address (default {DEFAULT_URL})")
+    parser.add_argument(
+        "--url", default=DEFAULT_URL, help=f"host:port of gRPC, grpcs://... or https://... (default {DEFAULT_URL})"
+    )
     parser.add_argument("--model", default=MODEL)
     arguments = parser.parse_args(argv)
     return guarded(lambda: read(arguments.pictures, url=arguments.url, model=arguments.model))

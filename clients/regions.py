@@ -10,6 +10,7 @@ import functools
 import hashlib
 import mmap
 import os
+import re
 import secrets
 import threading
 from collections.abc import Iterable, Iterator
@@ -140,12 +141,9 @@ def _rounded(size: int) -> int:
 
 def stale(names: Iterable[str]) -> Iterator[str]:
     """Those of `names` that are a region of a process of this host that is no more."""
-    host = _host()
+    ours = re.compile(rf"{PREFIX}{_host()}_(\d+)_(\d+)_[0-9a-f]+")
     for name in names:
-        if not name.startswith(f"{PREFIX}{host}_"):
-            continue
-        pid, start = name.removeprefix(PREFIX).split("_")[1:3]
-        if _start_of(pid) != start:
+        if (found := ours.fullmatch(name)) and _start_of(found[1]) != found[2]:
             yield name
 
 

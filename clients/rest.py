@@ -8,7 +8,8 @@ import contextlib
 import http.client
 import json
 import socket
-from concurrent.futures import ThreadPoolExecutor
+import ssl
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
@@ -16,22 +17,34 @@ from urllib.parse import quote
 from google.protobuf import json_format
 from tritonclient.grpc import service_pb2 as pb
 
-from clients.connection import checked
-from clients.errors import ClientError, ServerUnreachableError, explained
+from clients.connection import late
+from clients.endpoint import Endpoint
+from clients.errors import ClientError, ServerUnreachableError, TlsError, explained
+from clients.in_flight import InFlight
 from clients.steps import Step, ending
 
 THREADS = 64
 """Requests of one asynchronous connection that are in flight together."""
 
-STATUS = {400: "INVALID_ARGUMENT", 404: "NOT_FOUND", 409: "ALREADY_EXISTS", 501: "UNIMPLEMENTED", 503: "UNAVAILABLE"}
+STATUS = {
+    400: "INVALID_ARGUMENT",
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    409: "ALREADY_EXISTS",
+    501: "UNIMPLEMENTED",
+    503: "UNAVAILABLE",
+}
 LENGTH = "Inference-Header-Content-Length"
 
 
 class BlockingRestConnection:
     """Keeps its sockets for the next request; several threads may use it together."""
 
-    def __init__(self, url: str) -> None:
-        self.url = checked(url)
+    def __init__(self, url: str | Endpoint) -> None:
+        self.endpoint = Endpoint.of(url)
+        self.url = self.endpoint.url
+        self._tls = self.endpoint.tls.context() if self.endpoint.tls else None
         self._idle: list[http.client.HTTPConnection] = []
         self._closed = False
 
@@ -44,12 +57,19 @@ class BlockingRestConnection:
                 connection = self._idle.pop()
                 reused = True
             except IndexError:
-                connection, reused = http.client.HTTPConnection(self.url), False
+                connection, reused = self._connection(), False
             try:
                 answer = self._once(connection, path, head, step)
             except TimeoutError as error:
                 connection.close()
                 raise late(step, self.url, model) from error
+            except ssl.SSLError as error:
+                connection.close()
+                raise TlsError(
+                    f"{self.url}: no TLS connection: {error}. Give the certificate that signed the server's, as "
+                    "tls=Tls(ca=...), the name that is in the server's, and a client certificate if it asks for one; "
+                    "for a server without TLS write http://."
+                ) from error
             except (OSError, http.client.HTTPException) as error:
                 connection.close()
                 # The server may have closed a socket that was idle for long; then nobody has read the request. One
@@ -58,12 +78,18 @@ class BlockingRestConnection:
                     continue
                 raise ServerUnreachableError(
                     f"{self.url}: no HTTP server answers there ({error}). Start one: make serve MODEL={model}; its "
-                    "HTTP port is not its gRPC port."
+                    "HTTP port is not its gRPC port, and TLS wants https://."
                 ) from error
             self._idle.append(connection)
             if self._closed:
                 self.close()
             return _checked(answer, step, self.url, model)
+
+    def _connection(self) -> http.client.HTTPConnection:
+        host = self.endpoint.host.strip("[]")
+        if self._tls:
+            return http.client.HTTPSConnection(host, self.endpoint.port, context=self._tls)
+        return http.client.HTTPConnection(host, self.endpoint.port)
 
     def _once(
         self, connection: http.client.HTTPConnection, path: str, head: bytes, step: Step
@@ -77,6 +103,8 @@ class BlockingRestConnection:
         opened: socket.socket = connection.sock
         opened.settimeout(left)
         connection.putrequest("POST" if head else "GET", path, skip_accept_encoding=True)
+        for name, value in self.endpoint.headers:
+            connection.putheader(name, value)
         if head:
             connection.putheader(LENGTH, str(len(head)))
             connection.putheader("Content-Length", str(len(head) + sum(map(len, step.tensors))))
@@ -97,29 +125,38 @@ class BlockingRestConnection:
 class RestConnection:
     """The same for asyncio: the requests wait in threads."""
 
-    def __init__(self, url: str) -> None:
-        self._blocking = BlockingRestConnection(url)
+    def __init__(self, url: str | Endpoint, in_flight: InFlight | None = None) -> None:
+        self._blocking, self._in_flight = BlockingRestConnection(url), in_flight
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="triton-http")
 
     async def call(self, step: Step, model: str) -> Any:
         """One call of the protocol about `model`; its answer as over gRPC, or a `ClientError`."""
-        waiting = asyncio.get_running_loop().run_in_executor(self._threads, self._blocking.call, step, model)
+        working = self._threads.submit(self._blocking.call, step, model)
         try:
             # The thread keeps the time as well, but may be a long time coming when all of them are busy.
             async with asyncio.timeout(step.left_s()):
-                return await waiting
+                return await asyncio.wrap_future(working)
         except TimeoutError as error:
             raise late(step, self._blocking.url, model) from error
+        finally:
+            self._left(working)
+
+    def _left(self, working: Future[Any]) -> None:
+        """The request of a caller that has left keeps its place until it is answered."""
+        if (in_flight := self._in_flight) and not working.done():
+            loop = asyncio.get_running_loop()
+
+            def answered(_: Future[Any]) -> None:
+                with contextlib.suppress(RuntimeError):  # the loop has ended
+                    loop.call_soon_threadsafe(in_flight.leave)
+
+            in_flight.stay()
+            working.add_done_callback(answered)
 
     async def close(self) -> None:
         """End the idle connections; requests in flight end by themselves."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._blocking.close()
-
-
-def late(step: Step, url: str, model: str) -> ClientError:
-    """The error for a step whose time is over."""
-    return explained("DEADLINE_EXCEEDED", f"no answer within {step.timeout_s} s", url, model)
 
 
 def _translated(step: Step) -> tuple[str, bytes]:

@@ -15,7 +15,9 @@ from tritonclient.grpc import service_pb2 as pb
 from clients import regions, wire
 from clients.contract import Array, Metadata
 from clients.device_memory import DeviceArray, DeviceRegion
+from clients.endpoint import Endpoint
 from clients.errors import (
+    AccessError,
     ClientError,
     InvalidInputError,
     RejectedError,
@@ -44,8 +46,8 @@ class DeviceRefusedError(Exception):
 class SharedMemory:
     """One client's regions on one server; `works` turns False for good when the server cannot share memory."""
 
-    def __init__(self, metadata: Metadata, url: str, version: str) -> None:
-        self._metadata, self._url, self._version = metadata, url, version
+    def __init__(self, metadata: Metadata, endpoint: Endpoint, version: str) -> None:
+        self._metadata, self._endpoint, self._version = metadata, endpoint, version
         self._ring, self._lock = Ring(), threading.Lock()
         # Taken before the other one, and for as long as the reaper and the memory take.
         self._creating, self._closed = threading.Lock(), False
@@ -198,7 +200,7 @@ class SharedMemory:
         request = pb.SystemSharedMemoryRegisterRequest(name=region.name, key=f"/{region.name}", byte_size=region.size)
         try:
             yield Step("SystemSharedMemoryRegister", request.SerializeToString(), (), SOON_S, ends)
-        except (InvalidInputError, RejectedError, ServerFailureError):
+        except (AccessError, InvalidInputError, RejectedError, ServerFailureError):
             # Another host, another /dev/shm, or a server that does not allow it.
             self.works = False
             with self._lock:
@@ -221,7 +223,7 @@ class SharedMemory:
         with self._creating:
             region = None
             try:
-                lease = self._lease or Lease(self._url)
+                lease = self._lease or Lease(self._endpoint)
                 if region := self._ring.create(size):
                     lease.hold(region.name)
             except OSError:

@@ -77,7 +77,7 @@ def test_nobody_there(nobody: str) -> None:
         asyncio.run(ask(nobody, "ranker", np.zeros((1, 2, 256), dtype=np.float32)))
 
 
-@pytest.mark.parametrize("url", ["localhost", "http://localhost:8001", "localhost:", ""])
+@pytest.mark.parametrize("url", ["localhost", "ftp://localhost:8001", "localhost:", ""])
 def test_an_address_is_host_and_port(url: str) -> None:
     with pytest.raises(AddressError, match=r"not an address\. Write host:port"):
         asyncio.run(ask(url, "ranker", np.zeros((1, 2, 256), dtype=np.float32)))

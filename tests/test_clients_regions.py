@@ -13,6 +13,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from clients import regions
 from clients.contract import Metadata
+from clients.endpoint import Endpoint
 from clients.errors import ServerFailureError, ServerUnreachableError, TimedOutError
 from clients.shared_memory import SharedMemory
 from clients.steps import Step, Steps, Work, run
@@ -30,7 +31,7 @@ def metadata(output: str = "TYPE_FP32") -> Metadata:
 @pytest.fixture
 def shared() -> Iterator[SharedMemory]:
     """Regions on a server that is not there; what it would answer is said by each test."""
-    made = SharedMemory(metadata(), "localhost:1", "")
+    made = SharedMemory(metadata(), Endpoint.of("localhost:1"), "")
     yield made
     finish(made.close())
 
@@ -117,7 +118,7 @@ def test_without_a_reaper_nothing_is_shared(shared: SharedMemory, monkeypatch: p
 @pytest.mark.parametrize(("output", "shared"), [("TYPE_FP32", False), ("TYPE_BOOL", True), ("TYPE_STRING", True)])
 def test_only_what_cannot_be_there_by_chance_shows_other_memory(output: str, shared: bool) -> None:
     """The server answers and writes nothing: one byte may have been the same, of a text there may be none."""
-    client = SharedMemory(metadata(output), "localhost:1", "")
+    client = SharedMemory(metadata(output), Endpoint.of("localhost:1"), "")
     if output == "TYPE_STRING":
         client._largest["y"] = 100  # earlier answers were as long, so there is room for one in the region
     steps = client.infer(X, b"", None)

@@ -1,0 +1,162 @@
+"""`max_in_flight`: how many requests are on their way together, and what the callers behind them cost."""
+
+import asyncio
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clients import AsyncModel, ClosedError, InvalidInputError, TimedOutError
+from clients.connection import Connection
+from clients.counters import Counters
+from clients.exchange import Transport
+from clients.in_flight import InFlight
+from clients.steps import Step
+from serve.launcher import Server
+
+ONE = np.ones((1, 1), np.float32)
+CALLERS = 4000
+
+
+def address(server: Server, transport: str) -> str:
+    return server.http_url if transport == "http" else server.grpc_url
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, True, None, "8"])
+def test_a_bound_is_a_number_of_requests(wrong: Any) -> None:
+    with pytest.raises(InvalidInputError, match="max_in_flight is"):
+        AsyncModel("slow", max_in_flight=wrong)
+
+
+def test_places_are_taken_in_turn_and_given_back() -> None:
+    async def scenario() -> None:
+        places, entered = InFlight(2), list[int]()
+
+        async def enter(number: int) -> None:
+            await places.enter(None)
+            entered.append(number)
+
+        tasks = [asyncio.create_task(enter(number)) for number in range(6)]
+        await asyncio.sleep(0)
+        assert (entered, places.count) == ([0, 1], 2)
+        tasks[2].cancel()
+        with pytest.raises(TimeoutError):
+            await places.enter(0.01)
+        places.leave()
+        await asyncio.sleep(0.01)
+        assert (entered, places.count) == ([0, 1, 3], 2)
+        # A caller that is cancelled when its turn has just come passes it on.
+        places.leave()
+        tasks[4].cancel()
+        await asyncio.sleep(0.01)
+        assert (entered, places.count) == ([0, 1, 3, 5], 2)
+        places.stay()
+        places.leave()
+        late = asyncio.create_task(enter(6))
+        await asyncio.sleep(0.01)
+        assert entered[-1] == 5
+        places.leave()
+        await late
+        places.leave()
+        places.leave()
+        assert (places.count, len(places._waiting)) == (0, 0)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("coalesce", [False, True])
+def test_requests_in_flight_never_exceed_the_bound(
+    client_server: Server, monkeypatch: pytest.MonkeyPatch, coalesce: bool
+) -> None:
+    once, counts, most = Connection._once, {"now": 0}, [0]
+
+    async def counted(self: Connection, step: Step, request: bytes) -> Any:
+        counts["now"] += 1
+        most[0] = max(most[0], counts["now"])
+        try:
+            return await once(self, step, request)
+        finally:
+            counts["now"] -= 1
+
+    monkeypatch.setattr(Connection, "_once", counted)
+
+    async def crowd() -> None:
+        url = client_server.grpc_url
+        async with AsyncModel("picky", url=url, transport="grpc", coalesce=coalesce, max_in_flight=1) as model:
+            given = [np.full((1, 1), number, np.float32) for number in range(200)]
+            answers = await asyncio.gather(*map(model.predict, given))
+            np.testing.assert_array_equal(answers, np.sqrt(given))
+
+    asyncio.run(crowd())
+    assert most == [1]
+
+
+@pytest.mark.server
+def test_callers_that_wait_hold_no_request(client_server: Server) -> None:
+    a, b = np.ones((8, 1024), np.float32), np.ones((8, 2), np.int32)
+
+    async def crowd() -> int:
+        async with AsyncModel("pair", url=client_server.grpc_url, transport="grpc", max_in_flight=16) as model:
+            tracemalloc.start()
+            tasks = [asyncio.create_task(model.predict(a, b)) for _ in range(CALLERS)]
+            await asyncio.sleep(0)  # every task has come as far as it can without an answer
+            held, _ = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+            answers = await asyncio.gather(*tasks)
+            assert all((twice == 2 * a).all() for _, twice in answers)
+        return held
+
+    held = asyncio.run(crowd())
+    assert held / CALLERS < 8 << 10  # the request has 32 KB
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("transport", ["grpc", "http"])
+def test_dropped_calls_keep_their_place_and_deadlines_count_while_waiting(
+    client_server: Server, transport: Transport
+) -> None:
+    before = Counters.read(client_server.grpc_url, "slow")
+
+    async def scenario() -> None:
+        url = address(client_server, transport)
+        async with AsyncModel("slow", url=url, transport=transport, max_in_flight=2) as model:
+            tasks = [asyncio.create_task(model.predict(0.5 * ONE)) for _ in range(2)]
+            await asyncio.sleep(0.1)
+            for task in tasks:
+                task.cancel()
+            with pytest.raises(TimedOutError, match="max_in_flight"):
+                await model.predict(0 * ONE, timeout_s=0.1)
+            waiting = asyncio.create_task(model.predict(0 * ONE))
+            await asyncio.sleep(0.05)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            assert (await model.predict(0 * ONE)).item() > 0
+
+    asyncio.run(scenario())
+    # The two that waited for a place were never sent.
+    assert (Counters.read(client_server.grpc_url, "slow") - before).rows == 3
+
+
+@pytest.mark.server
+def test_http_has_64_places(client_server: Server) -> None:
+    async def limit(transport: Transport) -> int:
+        async with AsyncModel("slow", url=address(client_server, transport), transport=transport) as model:
+            return model._in_flight.limit
+
+    assert [asyncio.run(limit("http")), asyncio.run(limit("grpc"))] == [64, 1024]
+
+
+@pytest.mark.server
+def test_callers_that_wait_are_told_of_the_end(client_server: Server) -> None:
+    async def scenario() -> list[Any]:
+        async with AsyncModel("slow", url=client_server.grpc_url, transport="grpc", max_in_flight=1) as model:
+            tasks = [asyncio.create_task(model.predict(0.3 * ONE)) for _ in range(3)]
+            await asyncio.sleep(0.1)
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    before = Counters.read(client_server.grpc_url, "slow")
+    assert [type(end) for end in asyncio.run(scenario())] == [ClosedError] * 3
+    assert (Counters.read(client_server.grpc_url, "slow") - before).rows == 1

@@ -1,0 +1,188 @@
+"""The reaper hears its own user's clients only, and no bytes end it."""
+
+import os
+import random
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import client_models
+import numpy as np
+import pytest
+from processes import alive, wait_until
+
+from clients import Model, TransportError, regions
+from clients.connection import BlockingConnection
+from clients.endpoint import Endpoint
+from clients.lease import Lease, _address
+from clients.regions import PREFIX
+from clients.steps import Step
+from serve.launcher import Server, Settings, launch
+
+NOBODY = 65534
+ONE = np.ones((1, 1), np.float32)
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can play another user")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    repository = client_models.build(tmp_path_factory.mktemp("models"))
+    with launch(Settings(models=("wide",), repository=repository)) as running:
+        yield running
+
+
+def registered(server: Server) -> list[str]:
+    connection = BlockingConnection(server.grpc_url)
+    try:
+        return sorted(connection.call(Step("SystemSharedMemoryStatus", b""), "").regions)
+    finally:
+        connection.close()
+
+
+def connected(server: Server, name: str = "") -> socket.socket:
+    client = socket.socket(socket.AF_UNIX)
+    client.settimeout(10)
+    client.connect(name or _address(Endpoint.of(server.grpc_url).target))
+    return client
+
+
+def as_nobody(do: Callable[[], int]) -> int:
+    """The exit status of a child of another user that does this."""
+    child = os.fork()
+    if not child:
+        try:
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            os._exit(do())
+        except BaseException:
+            os._exit(99)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@pytest.mark.server
+def test_no_bytes_end_the_reaper_or_drop_regions_of_others(server: Server) -> None:
+    rng = random.Random(3)
+    with Model("wide", url=server.grpc_url, transport="shared_memory") as model:
+        held = registered(server)
+        assert len(held) == 1
+        with connected(server) as first:
+            reaper = int(first.recv(32))
+            hostile = [
+                b"+\xff\n",
+                b"-\xff\xfe\n",
+                b"\n\n\n",
+                b"=\xff\n",
+                b"={\n",
+                b'={"target": 1, "tls": {"ca": "/absent"}, "headers": 7}\n',
+                b"+../../etc/passwd\n",
+                b"+/dev/shm/x\n",
+                b"+triton_client_../../x\n",
+                b"+" + b"a" * 100_000 + b"\n",
+                b"+triton_client_" + b"a" * 200 + b"\n",
+                *(rng.randbytes(rng.randrange(1, 3000)) for _ in range(200)),
+            ]
+            for text in hostile:
+                with connected(server) as client:
+                    client.sendall(text)
+            # A line without an end is not kept: whoever sends it is cut off.
+            with connected(server) as endless, pytest.raises(BrokenPipeError):
+                endless.sendall(b"x" * (1 << 24))
+            with connected(server) as many:
+                many.sendall(b"".join(b"+triton_client_%d\n" % number for number in range(1000)))
+            assert alive({reaper}) == {reaper}
+        assert registered(server) == held
+        assert (model.predict(2 * ONE) == 2).all()
+    with connected(server) as again:
+        assert int(again.recv(32)) == reaper
+    assert registered(server) == []
+
+
+@pytest.mark.server
+def test_many_connections_do_not_end_the_reaper(server: Server) -> None:
+    with Model("wide", url=server.grpc_url, transport="shared_memory") as model:
+        with connected(server) as first:
+            reaper = int(first.recv(32))
+        clients = [socket.socket(socket.AF_UNIX) for _ in range(2000)]
+        try:
+            for client in clients:
+                client.setblocking(False)
+                try:
+                    client.connect(_address(Endpoint.of(server.grpc_url).target))
+                except BlockingIOError:  # the queue of the listener is full
+                    break
+            assert alive({reaper}) == {reaper}
+        finally:
+            for client in clients:
+                client.close()
+        with connected(server) as last:
+            assert int(last.recv(32)) == reaper
+        assert (model.predict(2 * ONE) == 2).all()
+
+
+@needs_root
+@pytest.mark.server
+def test_another_user_is_not_heard(server: Server) -> None:
+    with Model("wide", url=server.grpc_url, transport="shared_memory") as model:
+        (held,) = registered(server)
+        name = _address(Endpoint.of(server.grpc_url).target)
+
+        def drops() -> int:
+            with connected(server, name) as client:
+                try:
+                    client.sendall(f"+{held}\n".encode())
+                    return len(client.recv(32))
+                except ConnectionError:
+                    return 0
+
+        assert as_nobody(drops) == 0  # cut off without a word
+        assert not wait_until(lambda: not registered(server), seconds=1)
+        assert (model.predict(2 * ONE) == 2).all()
+
+
+@needs_root
+@pytest.mark.server
+def test_a_reaper_of_another_user_is_not_used(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"\0triton-client-test-{os.getpid()}"
+    monkeypatch.setattr("clients.lease._address", lambda _: name)
+    ready, done = os.pipe(), os.pipe()
+
+    def squats() -> int:
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(name)
+            listener.listen()
+            os.write(ready[1], b"1")
+            os.read(done[0], 1)
+        return 0
+
+    thread = threading.Thread(target=as_nobody, args=(squats,))
+    thread.start()
+    try:
+        os.read(ready[0], 1)
+        with pytest.raises(PermissionError, match="user 65534"):
+            Lease(Endpoint.of(server.grpc_url))
+        with Model("wide", url=server.grpc_url) as model:
+            assert (model.predict(2 * ONE) == 2).all()  # in the message
+            assert registered(server) == []
+        with pytest.raises(TransportError):
+            Model("wide", url=server.grpc_url, transport="shared_memory")
+    finally:
+        os.write(done[1], b"1")
+        thread.join()
+        for descriptor in (*ready, *done):
+            os.close(descriptor)
+
+
+def test_strange_names_on_a_server_are_nobodys_regions() -> None:
+    own = regions._host()
+    strange = [f"{PREFIX}{own}_x", f"{PREFIX}{own}_", f"{PREFIX}{own}_../../1_2_3", f"{PREFIX}{own}_1_2/3_4"]
+    assert list(regions.stale(strange)) == []
+
+
+def test_only_files_of_ours_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(regions, "FOLDER", tmp_path)
+    kept = [tmp_path / f"{PREFIX}{regions._host()}_x", tmp_path / "other"]
+    for path in kept:
+        path.touch()
+    regions.sweep()
+    assert all(path.exists() for path in kept)
