@@ -9,7 +9,7 @@ from typing import Any, Self
 from clients.coalesce import Coalescer
 from clients.connection import DEFAULT_URL, Connection
 from clients.contract import Array, Metadata
-from clients.errors import ClosedError
+from clients.errors import ClientError, ClosedError
 from clients.exchange import Exchange, Transport
 from clients.model import answer, closed
 from clients.rest import RestConnection
@@ -75,19 +75,23 @@ class AsyncModel:
         Cancelling the task cancels the request on the server. Raises `InvalidInputError` before anything is sent, or
         another `ClientError`.
         """
-        if not self._process:
-            raise ClosedError(f"'{self._name}' is not open. Call it inside: async with AsyncModel(...) as model.")
-        if self._connection is None or self._closing or self._process != os.getpid():
-            raise ClosedError(closed(self._name))
-        checked = self.metadata.check(arrays)
-        terms = Terms(
-            timeout_s=self._timeout_s if timeout_s is None else timeout_s,
-            priority=priority,
-            request_id=request_id,
-            parameters=parameters,
-        )
-        infer = self._coalescer.infer if self._coalescer else self._infer
-        return answer(self.metadata, await infer(checked, terms))
+        try:
+            if not self._process:
+                raise ClosedError(f"'{self._name}' is not open. Call it inside: async with AsyncModel(...) as model.")
+            if self._connection is None or self._closing or self._process != os.getpid():
+                raise ClosedError(closed(self._name))
+            checked = self.metadata.check(arrays)
+            terms = Terms(
+                timeout_s=self._timeout_s if timeout_s is None else timeout_s,
+                priority=priority,
+                request_id=request_id,
+                parameters=parameters,
+            )
+            infer = self._coalescer.infer if self._coalescer else self._infer
+            return answer(self.metadata, await infer(checked, terms))
+        except ClientError as error:
+            error.about(self._name, self._url)
+            raise
 
     async def _infer(self, arrays: Mapping[str, Array], terms: Terms) -> dict[str, Array]:
         """One request."""

@@ -75,7 +75,7 @@ class BlockingConnection:
             ready.result(_shortest(step.left_s(), RECONNECT_S))
             return call(request, step.left_s())
         except grpc.FutureTimeoutError as error:
-            raise explained("UNAVAILABLE", "connection refused", self.url, model) from error
+            raise explained("UNAVAILABLE", "connection refused", self.url, model, sent=False) from error
         except grpc.RpcError as error:
             raise _explained(error, self.url, model, step.timeout_s) from error
         finally:
@@ -114,7 +114,7 @@ class Connection:
             await asyncio.wait_for(self._channel.channel_ready(), _shortest(step.left_s(), RECONNECT_S))
             return await call(request, timeout=step.left_s())
         except TimeoutError as error:
-            raise explained("UNAVAILABLE", "connection refused", self.url, model) from error
+            raise explained("UNAVAILABLE", "connection refused", self.url, model, sent=False) from error
         except grpc.RpcError as error:
             raise _explained(error, self.url, model, step.timeout_s) from error
 
@@ -141,7 +141,7 @@ def checked(url: str) -> str:
     """The address, when it is host:port; raises `AddressError` for anything else."""
     port = url.rpartition(":")[2]
     if "://" in url or not port.isdecimal() or not 0 < int(port) < 1 << 16:
-        raise AddressError(f"{url}: not an address. Write host:port, for example {DEFAULT_URL}.")
+        raise AddressError(f"{url}: not an address. Write host:port, for example {DEFAULT_URL}.", url=url)
     return url
 
 
@@ -173,7 +173,7 @@ def _explained(error: grpc.RpcError, url: str, model: str, timeout_s: float | No
     status, text = error.code().name, error.details() or ""
     if kind(status, text) is TimedOutError and status == "DEADLINE_EXCEEDED":
         text = f"no answer within {timeout_s} s"
-    return explained(status, text, url, model)
+    return explained(status, text, url, model, sent=not _never_sent(error))
 
 
 def _shortest(*seconds: float | None) -> float:

@@ -161,7 +161,9 @@ class Metadata:
 def _tensor(config: ModelConfig, tensor: Any, batch: tuple[int, ...]) -> Tensor:
     kind = DataType.Name(tensor.data_type)
     if kind not in _DTYPES:
-        raise InvalidInputError(f"'{config.name}': \"{tensor.name}\" is {kind}, which numpy has no dtype for.")
+        raise InvalidInputError(
+            f"'{config.name}': \"{tensor.name}\" is {kind}, which numpy has no dtype for.", model=config.name
+        )
     is_input = isinstance(tensor, ModelInput)
     return Tensor(
         name=tensor.name,

@@ -24,7 +24,9 @@ class Exchange:
 
     def __init__(self, model: str, version: str, url: str, transport: Transport) -> None:
         if transport not in (known := get_args(Transport)):
-            raise TransportError(f'transport="{transport}" is none of {", ".join(known)}. Write one of them.')
+            raise TransportError(
+                f'transport="{transport}" is none of {", ".join(known)}. Write one of them.', model=model, url=url
+            )
         self._model, self._version, self._url, self._transport = model, version, url, transport
         self._shared: SharedMemory | None = None
         self._heads: dict[object, bytes] = {}
@@ -66,7 +68,9 @@ class Exchange:
         if self._transport == "shared_memory" and not (self._shared and self._shared.works):
             raise TransportError(
                 f"{self._url}: the server cannot open this machine's shared memory: it runs on another host, in a "
-                'container with its own /dev/shm, as another user, or does not allow it. Use transport="auto".'
+                'container with its own /dev/shm, as another user, or does not allow it. Use transport="auto".',
+                model=self._model,
+                url=self._url,
             )
 
     def _weight(self, rows: int) -> int:

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from clients.connection import DEFAULT_URL, BlockingConnection
 from clients.contract import Array, Metadata
-from clients.errors import ClosedError, ServerFailureError, ServerUnreachableError
+from clients.errors import ClientError, ClosedError, ServerFailureError, ServerUnreachableError
 from clients.exchange import Exchange, Transport
 from clients.rest import BlockingRestConnection
 from clients.steps import Step, Steps, T, run
@@ -38,7 +38,7 @@ class Model:
         version: str | int = "",
         timeout_s: float | None = None,
     ) -> None:
-        self._name, self._timeout_s, self._process = name, timeout_s, os.getpid()
+        self._name, self._url, self._timeout_s, self._process = name, url, timeout_s, os.getpid()
         self._exchange = Exchange(name, str(version), url, transport)
         self._connection = BlockingRestConnection(url) if transport == "http" else BlockingConnection(url)
         try:
@@ -61,14 +61,18 @@ class Model:
         One mapping from input names to arrays does as well. `priority` 1 is the highest, 0 the model's default.
         Raises `InvalidInputError` before anything is sent, or another `ClientError`.
         """
-        checked = self.metadata.check(arrays)
-        terms = Terms(
-            timeout_s=self._timeout_s if timeout_s is None else timeout_s,
-            priority=priority,
-            request_id=request_id,
-            parameters=parameters,
-        )
-        return answer(self.metadata, self._run(self._exchange.infer(checked, terms)))
+        try:
+            checked = self.metadata.check(arrays)
+            terms = Terms(
+                timeout_s=self._timeout_s if timeout_s is None else timeout_s,
+                priority=priority,
+                request_id=request_id,
+                parameters=parameters,
+            )
+            return answer(self.metadata, self._run(self._exchange.infer(checked, terms)))
+        except ClientError as error:
+            error.about(self._name, self._url)
+            raise
 
     def close(self) -> None:
         """Unregister the shared memory and end the connection.

@@ -45,7 +45,11 @@ class BlockingRestConnection:
                 reused = True
             except IndexError:
                 connection, reused = http.client.HTTPConnection(self.url), False
+            sent = False
             try:
+                if connection.sock is None:
+                    self._connect(connection, step)
+                sent = True
                 answer = self._once(connection, path, head, step)
             except TimeoutError as error:
                 connection.close()
@@ -58,24 +62,27 @@ class BlockingRestConnection:
                     continue
                 raise ServerUnreachableError(
                     f"{self.url}: no HTTP server answers there ({error}). Start one: make serve MODEL={model}; its "
-                    "HTTP port is not its gRPC port."
+                    "HTTP port is not its gRPC port.",
+                    status="UNAVAILABLE",
+                    text=str(error),
+                    model=model,
+                    url=self.url,
+                    retryable=not sent,
                 ) from error
             self._idle.append(connection)
             if self._closed:
                 self.close()
             return _checked(answer, step, self.url, model)
 
+    def _connect(self, connection: http.client.HTTPConnection, step: Step) -> None:
+        connection.timeout = _time(step)
+        connection.connect()
+
     def _once(
         self, connection: http.client.HTTPConnection, path: str, head: bytes, step: Step
     ) -> tuple[int, str | None, bytes]:
-        left = step.left_s()
-        if left == 0:
-            raise TimeoutError
-        if connection.sock is None:
-            connection.timeout = left
-            connection.connect()
         opened: socket.socket = connection.sock
-        opened.settimeout(left)
+        opened.settimeout(_time(step))
         connection.putrequest("POST" if head else "GET", path, skip_accept_encoding=True)
         if head:
             connection.putheader(LENGTH, str(len(head)))
@@ -115,6 +122,13 @@ class RestConnection:
         """End the idle connections; requests in flight end by themselves."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._blocking.close()
+
+
+def _time(step: Step) -> float | None:
+    """Seconds that a step has; raises `TimeoutError` when there are none left."""
+    if (left := step.left_s()) == 0:
+        raise TimeoutError
+    return left
 
 
 def late(step: Step, url: str, model: str) -> ClientError:

@@ -75,9 +75,9 @@ class SharedMemory:
             except DeviceRefusedError:
                 self._on_device = False  # their bytes go through this machine's memory
             except ServerFailureError as error:
-                if found := TOO_SMALL.search(str(error)):
+                if found := TOO_SMALL.search(error.text):
                     self._largest[found[1]] = int(found[3])  # larger than any answer before it
-                elif UNKNOWN_REGION not in str(error):
+                elif UNKNOWN_REGION not in error.text:
                     raise
                 # A server that was restarted has seen neither the region nor the request.
         return None
@@ -110,7 +110,7 @@ class SharedMemory:
             answered = True
         except (InvalidInputError, RejectedError, ServerFailureError) as error:
             # The server is done with the request, unless it does not know the region (any more).
-            answered = UNKNOWN_REGION not in str(error)
+            answered = UNKNOWN_REGION not in error.text
             raise
         finally:
             # After a deadline or a cancellation the model may still write into it.

@@ -46,7 +46,7 @@ def start(url: str, rate: int) -> None:
         with triton.InferenceServerClient(url, channel_args=channel_arguments(url)) as client:
             client.update_trace_settings(settings={"trace_level": ["TIMESTAMPS"], "trace_rate": [str(rate)]})
     except InferenceServerException as error:
-        raise RequestFailedError(f"{url}: the server does not trace: {error}") from error
+        raise RequestFailedError(f"{url}: the server does not trace: {error}", text=error.message(), url=url) from error
 
 
 def stop(url: str) -> None:
