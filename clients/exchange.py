@@ -8,9 +8,10 @@ from tritonclient.grpc import service_pb2 as pb
 from clients import wire
 from clients.contract import Array, Metadata
 from clients.errors import TransportError
+from clients.layout import contents
 from clients.shared_memory import SharedMemory
-from clients.steps import Step, Steps
-from clients.terms import Terms
+from clients.steps import Step, Steps, ending
+from clients.terms import Terms, deadline, sendable
 
 Transport = Literal["auto", "shared_memory", "grpc", "http"]
 LIGHT_BYTES = 1 << 16
@@ -27,6 +28,8 @@ class Exchange:
             raise TransportError(
                 f'transport="{transport}" is none of {", ".join(known)}. Write one of them.', model=model, url=url
             )
+        sendable(model, "the model's name")
+        sendable(version, "version")
         self._model, self._version, self._url, self._transport = model, version, url, transport
         self._shared: SharedMemory | None = None
         self._heads: dict[object, bytes] = {}
@@ -38,7 +41,7 @@ class Exchange:
         name and cannot be had.
         """
         request = pb.ModelConfigRequest(name=self._model, version=self._version)
-        answer = yield Step("ModelConfig", request.SerializeToString(), timeout_s=timeout_s)
+        answer = yield Step("ModelConfig", request.SerializeToString(), timeout_s=deadline(timeout_s))
         self.metadata = Metadata.of(answer.config)
         if self._transport in ("auto", "shared_memory"):
             self._shared = SharedMemory(self.metadata, self._url, self._version)
@@ -49,14 +52,15 @@ class Exchange:
 
     def infer(self, arrays: Mapping[str, Array], terms: Terms) -> Steps[dict[str, Array]]:
         """Outputs by name for checked `arrays`; raises a `ClientError`."""
+        ends = ending(terms.timeout_s)
         added = terms.written(queue_timeout=self.metadata.queue_timeout)
         if self._shared and self._heavy(arrays):
             found = yield from self._shared.infer(arrays, added, terms.timeout_s)
             if found is not None:
                 return found
             self._demand()
-        tensors = [wire.contents(array) for array in arrays.values()]
-        response = yield Step("ModelInfer", self._head(arrays) + added, tensors, terms.timeout_s)
+        tensors = [tensor for tensor in (yield from contents(arrays.values())) if tensor is not None]
+        response = yield Step("ModelInfer", self._head(arrays) + added, tensors, terms.timeout_s, ends)
         return wire.answers(response)
 
     def close(self) -> Steps[None]:
@@ -82,7 +86,7 @@ class Exchange:
             return True
         rows = len(next(iter(arrays.values()))) if self.metadata.max_batch_size and arrays else 1
         out = rows * sum(one.row_bytes or 0 for one in self.metadata.outputs)
-        return out + sum(array.nbytes for array in arrays.values()) >= LIGHT_BYTES
+        return out + sum(map(wire.size, arrays.values())) >= LIGHT_BYTES
 
     def _head(self, arrays: Mapping[str, Array]) -> bytes:
         key = tuple((name, array.shape) for name, array in arrays.items())
