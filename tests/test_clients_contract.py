@@ -96,7 +96,7 @@ def test_an_answer_without_a_declared_output_is_the_models_fault() -> None:
 
 def test_a_dtype_that_this_client_does_not_know() -> None:
     config = ModelConfig(name="m")
-    config.input.add(name="x", data_type=99, dims=[1])  # type: ignore[arg-type]
+    config.input.add(name="x", data_type=99, dims=[1])
     with pytest.raises(InvalidInputError, match='"x" is datatype 99, which this client has no dtype for'):
         Metadata.of(config)
 

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -79,19 +79,19 @@ def ends(url: str) -> list[Any]:
         async with AsyncModel("m", url=url, transport="http", coalesce=coalesce) as model:
             return await asyncio.gather(*(model.predict(ONE) for _ in range(count)), return_exceptions=True)
 
-    def found() -> Iterator[Any]:
-        for attempt in (
-            lambda: [Model("m", url=url, transport="http").predict(ONE)],
-            lambda: asyncio.run(ask(1, coalesce=False)),
-            lambda: asyncio.run(ask(1, coalesce=True)),
-            lambda: asyncio.run(ask(2, coalesce=True)),
-        ):
-            try:
-                yield from attempt()
-            except ClientError as error:
-                yield error
-
-    return list(found())
+    attempts: list[Callable[[], list[Any]]] = [
+        lambda: [Model("m", url=url, transport="http").predict(ONE)],
+        lambda: asyncio.run(ask(1, coalesce=False)),
+        lambda: asyncio.run(ask(1, coalesce=True)),
+        lambda: asyncio.run(ask(2, coalesce=True)),
+    ]
+    found: list[Any] = []
+    for attempt in attempts:
+        try:
+            found += attempt()
+        except ClientError as error:
+            found.append(error)
+    return found
 
 
 def test_a_good_answer_is_one(between: tuple[type[Between], str]) -> None:
