@@ -14,15 +14,12 @@ from clients import AsyncModel, ClientError, Model, NotReadyError, ServerFailure
 
 ONE = np.ones((1, 1), np.float32)
 PAGE = b"<html><body>Sign in to continue</body></html>"
-CONFIG = json.dumps(
-    {
-        "name": "m",
-        "max_batch_size": 8,
-        "input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [1]}],
-        "output": [{"name": "y", "data_type": "TYPE_FP32", "dims": [1]}],
-        "a_setting_of_a_newer_server": {"value": 1},
-    }
-).encode()
+CONFIG = {
+    "name": "m",
+    "max_batch_size": 8,
+    "input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [1]}],
+    "output": [{"name": "y", "data_type": "TYPE_FP32", "dims": [1]}],
+}
 DATA = np.ones((1, 1), np.float32).tobytes()
 
 
@@ -61,7 +58,7 @@ class Between(BaseHTTPRequestHandler):
 @pytest.fixture
 def between() -> Iterator[tuple[type[Between], str]]:
     class Handler(Between):
-        config, answer = (200, CONFIG), (200, str(len(head())), head() + DATA)
+        config, answer = (200, json.dumps(CONFIG).encode()), (200, str(len(head())), head() + DATA)
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
@@ -95,9 +92,11 @@ def ends(url: str) -> list[Any]:
 
 
 def test_a_good_answer_is_one(between: tuple[type[Between], str]) -> None:
-    _, url = between
-    with Model("m", url=url, transport="http") as model:
-        assert model.predict(ONE).tolist() == [[1.0]]
+    handler, url = between
+    for more in ({}, {"a_setting_of_a_newer_server": {"value": 1}}):
+        handler.config = 200, json.dumps(CONFIG | more).encode()
+        with Model("m", url=url, transport="http") as model:
+            assert model.predict(ONE).tolist() == [[1.0]]
 
 
 @pytest.mark.parametrize("body", [PAGE, b"", b"[]", b"{}", b"null", b"\xff\xfe", b"[" * 100_000, b'{"input": 3}'])
