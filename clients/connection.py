@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tritonclient.grpc import service_pb2
 
-from clients import wire
+from clients import fork, wire
 from clients.errors import (
     AddressError,
     ClientError,
@@ -91,7 +91,9 @@ class Connection:
 
     def __init__(self, url: str) -> None:
         self.url = checked(url)
+        fork.check(url)
         self._channel = grpc.aio.insecure_channel(url, OPTIONS + channel_arguments(url))
+        fork.note(self._channel)
         self._calls = {
             method: self._channel.unary_unary(SERVICE + method, None, answer.FromString)
             for method, answer in _ANSWERS.items()
