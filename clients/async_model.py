@@ -12,13 +12,13 @@ from clients.coalesce import Coalescer
 from clients.connection import DEFAULT_URL, Connection
 from clients.contract import Array, Metadata
 from clients.endpoint import Endpoint, Tls
-from clients.errors import ClosedError, TimedOutError
+from clients.errors import ClientError, ClosedError, TimedOutError
 from clients.exchange import Exchange, Transport
 from clients.in_flight import InFlight
 from clients.model import answer, closed
 from clients.rest import THREADS, RestConnection
 from clients.steps import Step, Steps, T, ending, run_async
-from clients.terms import Terms
+from clients.terms import Terms, deadline
 from clients.wire import Parameter
 
 MAX_IN_FLIGHT = 1024
@@ -50,7 +50,7 @@ class AsyncModel:
         tls: Tls | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        self._name, self._timeout_s, self._coalesce = name, timeout_s, coalesce
+        self._name, self._timeout_s, self._coalesce = name, deadline(timeout_s), coalesce
         self._coalescer: Coalescer | None = None
         self._endpoint = Endpoint.of(url, tls=tls, headers=headers)
         self._http = self._endpoint.over(transport) == "http"
@@ -95,19 +95,23 @@ class AsyncModel:
         that could end the server, so the request goes on and its answer is dropped (see cancelling.py). Raises
         `InvalidInputError` before anything is sent, or another `ClientError`.
         """
-        if not self._process:
-            raise ClosedError(f"'{self._name}' is not open. Call it inside: async with AsyncModel(...) as model.")
-        if self._connection is None or self._closing or self._process != os.getpid():
-            raise ClosedError(closed(self._name))
-        checked = self.metadata.check(arrays)
-        terms = Terms(
-            timeout_s=self._timeout_s if timeout_s is None else timeout_s,
-            priority=priority,
-            request_id=request_id,
-            parameters=parameters,
-        )
-        infer = self._coalescer.infer if self._coalescer else self._infer
-        return answer(self.metadata, await infer(checked, terms))
+        try:
+            if not self._process:
+                raise ClosedError(f"'{self._name}' is not open. Call it inside: async with AsyncModel(...) as model.")
+            if self._connection is None or self._closing or self._process != os.getpid():
+                raise ClosedError(closed(self._name))
+            checked = self.metadata.check(arrays)
+            terms = Terms(
+                timeout_s=self._timeout_s if timeout_s is None else timeout_s,
+                priority=priority,
+                request_id=request_id,
+                parameters=parameters,
+            )
+            infer = self._coalescer.infer if self._coalescer else self._infer
+            return answer(self.metadata, await infer(checked, terms))
+        except ClientError as error:
+            error.about(self._name, self._endpoint.url)
+            raise
 
     async def _infer(self, arrays: Mapping[str, Array], terms: Terms) -> dict[str, Array]:
         """One request, when there is a place for it."""
@@ -117,7 +121,8 @@ class AsyncModel:
         except TimeoutError as error:
             raise TimedOutError(
                 f"'{self._name}' was not asked within {terms.timeout_s} s: {self._limit} requests were in "
-                "flight all the time (max_in_flight), and this one waited for its turn."
+                "flight all the time (max_in_flight), and this one waited for its turn.",
+                retryable=True,
             ) from error
         try:
             if self._closing:

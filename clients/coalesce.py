@@ -8,9 +8,9 @@ leaves after the ones that are ready to run have run.
 """
 
 import asyncio
+import copy
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -79,7 +79,9 @@ class Coalescer:
             async with asyncio.timeout_at(call.deadline):
                 return await call.answer
         except TimeoutError as error:
-            raise TimedOutError(f"'{self._metadata.name}' gave no answer within {terms.timeout_s} s.") from error
+            raise TimedOutError(
+                f"'{self._metadata.name}' gave no answer within {terms.timeout_s} s.", status="DEADLINE_EXCEEDED"
+            ) from error
         finally:
             # Cancelled or out of time: the future is cancelled, and the others go on.
             if call.answer.cancelled():
@@ -135,7 +137,7 @@ class Coalescer:
 
     def _returned(self, task: "asyncio.Task[None]", group: _Group) -> None:
         self._in_flight.discard(task)
-        self._end(group)
+        self._end(group, None if task.cancelled() else task.exception())
         if self._waiting and len(self._in_flight) < self._enough:
             self._plan_flush()
 
@@ -166,10 +168,10 @@ class Coalescer:
             finally:
                 request.cancel()
 
-    def _end(self, group: _Group) -> None:
-        """Whatever still waits for a request that will not come back was closed."""
+    def _end(self, group: _Group, error: BaseException | None = None) -> None:
+        """Fail the calls that have no answer yet: with the error that ended their request, or because of `close`."""
         for call in group.calls:
-            _fail(call, ClosedError(f"'{self._metadata.name}' was closed."))
+            _fail(call, error or ClosedError(f"'{self._metadata.name}' was closed."))
 
     async def _single(self, call: _Call) -> None:
         try:
@@ -217,9 +219,16 @@ def _hand_out(calls: Sequence[_Call], outputs: Outputs) -> None:
         begin = end
 
 
-def _fail(call: _Call, error: Exception) -> None:
+def _fail(call: _Call, error: BaseException) -> None:
     if not call.answer.done():
-        # An error of its own: a shared one would collect the tracebacks of all.
-        own: Any = type(error)(*error.args)
-        own.__cause__ = error
-        call.answer.set_exception(own)
+        call.answer.set_exception(_copied(error))
+
+
+def _copied(error: BaseException) -> BaseException:
+    """The same error for one call: one that calls share would collect the tracebacks of all of them."""
+    try:
+        own = copy.copy(error)
+    except Exception:
+        return error  # of a class that is not ours and that cannot be copied
+    own.__cause__ = error
+    return own

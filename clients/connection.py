@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tritonclient.grpc import service_pb2
 
-from clients import wire
+from clients import fork, wire
 from clients.cancelling import BlockingCalls, Calls, survives
 from clients.endpoint import HERE, Endpoint
 from clients.errors import (
@@ -130,7 +130,9 @@ class Connection:
     def __init__(self, url: str | Endpoint, in_flight: InFlight | None = None) -> None:
         self.endpoint = Endpoint.of(url)
         self.endpoint.over("grpc")
+        fork.check(self.endpoint.url)
         self._channel = self.endpoint.aio_channel(OPTIONS)
+        fork.note(self._channel)
         self._detached, self._cancels = Calls(self._channel, in_flight), False
         self._calls = {
             method: self._channel.unary_unary(SERVICE + method, None, answer.FromString)
@@ -197,7 +199,7 @@ def checked(url: str) -> str:
     """The address, when it is host:port; raises `AddressError` for anything else."""
     port = url.rpartition(":")[2]
     if "://" in url or not port.isdecimal() or not 0 < int(port) < 1 << 16:
-        raise AddressError(f"{url}: not an address. Write host:port, for example {DEFAULT_URL}.")
+        raise AddressError(f"{url}: not an address. Write host:port, for example {DEFAULT_URL}.", url=url)
     return url
 
 
@@ -230,8 +232,9 @@ def _explained(error: grpc.RpcError, endpoint: Endpoint, model: str, timeout_s: 
     status, text = error.code().name, error.details() or ""
     if kind(status, text) is TimedOutError and status == "DEADLINE_EXCEEDED":
         text = f"no answer within {timeout_s} s"
-    closed = "Socket closed" in text
-    if _never_sent(error) and endpoint.tls and (closed or "andshake" in text or "erification" in text):
+    closed, sent = "Socket closed" in text, not _never_sent(error)
+    told: dict[str, Any] = {"status": status, "text": text, "model": model, "url": endpoint.url}
+    if not sent and endpoint.tls and (closed or "andshake" in text or "erification" in text):
         return TlsError(
             f"{endpoint.url}: no TLS connection: {text}. "
             + (
@@ -240,16 +243,18 @@ def _explained(error: grpc.RpcError, endpoint: Endpoint, model: str, timeout_s: 
                 if closed
                 else "Give the certificate that signed the server's, as tls=Tls(ca=...), and the name that is in the "
                 "server's; for a server without TLS write grpc://."
-            )
+            ),
+            **told,
         )
-    if _never_sent(error) and closed:
+    if not sent and closed:
         return ServerUnreachableError(
             f"{endpoint.url}: what is there closes plain gRPC connections ({text}). If it speaks TLS, write "
-            "grpcs://; if this is the HTTP port, give the gRPC port."
+            "grpcs://; if this is the HTTP port, give the gRPC port.",
+            **told,
         )
-    if _never_sent(error):
+    if not sent:
         text = "connection refused"
-    return explained(status, text, endpoint.url, model)
+    return explained(status, text, endpoint.url, model, sent=sent)
 
 
 def _asking(timeout_s: float | None) -> Step:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self, cast
 
 import numpy as np
@@ -11,16 +11,9 @@ from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelInput
 
 from clients.device_memory import on_device
 from clients.errors import InvalidInputError
+from clients.wire import DTYPES
 
 Array = NDArray[Any]
-_DTYPES: dict[str, Any] = {
-    "TYPE_BOOL": np.bool_,
-    "TYPE_FP16": np.float16,
-    "TYPE_FP32": np.float32,
-    "TYPE_FP64": np.float64,
-    "TYPE_STRING": np.object_,
-    **{f"TYPE_{sign}INT{bits}": np.dtype(f"{sign.lower()}int{bits}") for sign in ("", "U") for bits in (8, 16, 32, 64)},
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +58,7 @@ class Metadata:
 
     @classmethod
     def of(cls, config: ModelConfig) -> Self:
-        """Read from what the server has loaded; raises `InvalidInputError` for a dtype that numpy does not have."""
+        """Read from what the server has loaded; raises `InvalidInputError` for a dtype that is not known."""
         batch = (-1,) if config.max_batch_size > 0 else ()
         policy = config.dynamic_batching.default_queue_policy
         policies = [policy, *config.dynamic_batching.priority_queue_policy.values()]
@@ -116,8 +109,7 @@ class Metadata:
         return dict(zip(wanted, arrays, strict=True))
 
     def _fit(self, tensor: Tensor, given: Any) -> Array:
-        # An array on a GPU has what is looked at here: dtype, shape, rows and bytes.
-        array = cast(Array, on_device(given) or np.asarray(given))
+        array = self._array(tensor, given)
         if tensor.datatype == "BYTES" and array.dtype.kind in "SU":
             array = array.astype(np.object_)
         if array.dtype != tensor.dtype:
@@ -126,12 +118,11 @@ class Metadata:
                 + (
                     "Pass bytes or str."
                     if tensor.dtype.hasobject
-                    else f"Convert it: array.astype(numpy.{tensor.dtype.type.__name__})."
+                    else f"Convert it: array.astype({_named(tensor.dtype)})."
                 )
             )
-        if tensor.dtype.hasobject and not all(isinstance(one, bytes | str) for one in array.flat):
-            found = next(type(one).__name__ for one in array.flat if not isinstance(one, bytes | str))
-            raise InvalidInputError(f"'{self.name}': input \"{tensor.name}\" holds a {found}. Pass bytes or str.")
+        if tensor.dtype.hasobject:
+            array = self._as_bytes(tensor, array)
         if len(array.shape) != len(tensor.shape) or any(
             want not in (-1, have) for want, have in zip(tensor.shape, array.shape, strict=True)
         ):
@@ -140,6 +131,41 @@ class Metadata:
                 + self._hint(tensor, array.shape)
             )
         return array
+
+    def _array(self, tensor: Tensor, given: Any) -> Array:
+        # An array on a GPU has what is looked at here: dtype, shape, rows and bytes.
+        found = on_device(given)
+        if found is not None:
+            # By torch's name, since CUDA's interface has none for it.
+            is_bf16 = tensor.datatype == "BF16" and found.dtype == np.dtype("V2")
+            return cast(Array, replace(found, dtype=tensor.dtype) if is_bf16 else found)
+        try:
+            return np.asarray(given)
+        except Exception as error:  # libraries have many words for what they do not convert
+            raise InvalidInputError(
+                f"'{self.name}': input \"{tensor.name}\" is {type(given).__name__}, of which numpy makes no array "
+                f"({error}). Pass a numpy array."
+            ) from error
+
+    def _as_bytes(self, tensor: Tensor, array: Array) -> Array:
+        """Strings as they are sent: str as UTF-8."""
+        if all(isinstance(one, bytes) for one in array.flat):
+            return array
+        encoded = np.empty(array.size, np.object_)
+        for place, one in enumerate(array.flat):
+            if not isinstance(one, bytes | str):
+                raise InvalidInputError(
+                    f"'{self.name}': input \"{tensor.name}\" holds a {type(one).__name__}. Pass bytes or str."
+                )
+            try:
+                encoded[place] = one.encode() if isinstance(one, str) else one
+            except UnicodeEncodeError as error:
+                raise InvalidInputError(
+                    f"'{self.name}': input \"{tensor.name}\" holds a str with {one[error.start]!r} at {error.start}, "
+                    "half of a character, which UTF-8 cannot hold. Pass the bytes that you mean, or replace it: "
+                    'text.encode(errors="replace").'
+                ) from error
+        return encoded.reshape(array.shape)
 
     def _hint(self, tensor: Tensor, shape: tuple[int, ...]) -> str:
         if self.max_batch_size and len(shape) == len(tensor.shape) - 1:
@@ -159,16 +185,26 @@ class Metadata:
 
 
 def _tensor(config: ModelConfig, tensor: Any, batch: tuple[int, ...]) -> Tensor:
-    kind = DataType.Name(tensor.data_type)
-    if kind not in _DTYPES:
-        raise InvalidInputError(f"'{config.name}': \"{tensor.name}\" is {kind}, which numpy has no dtype for.")
+    known = tensor.data_type in DataType.values()
+    kind = DataType.Name(tensor.data_type) if known else f"datatype {tensor.data_type}"
+    datatype = "BYTES" if kind == "TYPE_STRING" else kind.removeprefix("TYPE_")
+    if datatype not in DTYPES:
+        raise InvalidInputError(
+            f"'{config.name}': \"{tensor.name}\" is {kind}, which this client has no dtype for.", model=config.name
+        )
     is_input = isinstance(tensor, ModelInput)
     return Tensor(
         name=tensor.name,
-        datatype="BYTES" if kind == "TYPE_STRING" else kind.removeprefix("TYPE_"),
-        dtype=np.dtype(_DTYPES[kind]),
+        datatype=datatype,
+        dtype=DTYPES[datatype],
         shape=(*batch, *tensor.dims),
         optional=is_input and tensor.optional,
         ragged=is_input and tensor.allow_ragged_batch,
         batched=bool(batch),
     )
+
+
+def _named(dtype: np.dtype[Any]) -> str:
+    """A dtype as a program writes it."""
+    kind = dtype.type
+    return f"{kind.__module__}.{kind.__name__}"

@@ -30,6 +30,8 @@ class Counters(counters.Counters):
                 try:
                     return cls.total(client.get_inference_statistics(model).model_stats)
                 except InferenceServerException as error:
-                    raise RequestFailedError(f"{url}: no statistics for '{model}': {error}") from error
+                    raise RequestFailedError(
+                        f"{url}: no statistics for '{model}': {error}", text=error.message(), model=model, url=url
+                    ) from error
 
             yield read

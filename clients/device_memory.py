@@ -48,8 +48,13 @@ class DeviceArray:
     def to_host(self) -> NDArray[Any]:
         """A copy in this process' own memory."""
         copy = np.empty(self.shape, self.dtype)
-        with _context(self.device) as cuda:
-            _done(cuda.cuMemcpyDtoH_v2(ctypes.c_void_p(copy.ctypes.data), _at(self.pointer), _size(self.nbytes)))
+        try:
+            with _context(self.device) as cuda:
+                _done(cuda.cuMemcpyDtoH_v2(ctypes.c_void_p(copy.ctypes.data), _at(self.pointer), _size(self.nbytes)))
+        except OSError as error:
+            raise InvalidInputError(
+                f"an array cannot be read from GPU {self.device} ({error}). Pass a copy in this machine's memory."
+            ) from error
         return copy
 
 
@@ -85,12 +90,19 @@ def on_device(given: object) -> DeviceArray | None:
     described = getattr(given, "__cuda_array_interface__", None)
     if described is None:
         return None
-    shape, dtype = tuple(described["shape"]), np.dtype(described["typestr"])
+    try:
+        shape, dtype = tuple(map(int, described["shape"])), np.dtype(described["typestr"])
+        strides, pointer = described.get("strides"), int(described["data"][0] or 0)
+        device = _device_of(pointer)
+    except (LookupError, TypeError, ValueError, AttributeError, OSError, ctypes.ArgumentError) as error:
+        raise InvalidInputError(
+            f"{type(given).__name__} says that it lies on a GPU, but it cannot be found there ({error}). Pass a numpy "
+            "array, or look at its __cuda_array_interface__."
+        ) from error
     dense = tuple(int(np.prod(shape[axis + 1 :], dtype=np.int64)) * dtype.itemsize for axis in range(len(shape)))
-    if described.get("strides") not in (None, dense):
+    if strides not in (None, dense):
         raise InvalidInputError("an array on a GPU has to be contiguous: pass array.contiguous(), or a copy.")
-    pointer = int(described["data"][0] or 0)
-    return DeviceArray(pointer=pointer, shape=shape, dtype=dtype, device=_device_of(pointer), owner=given)
+    return DeviceArray(pointer=pointer, shape=shape, dtype=dtype, device=device, owner=given)
 
 
 def _device_of(pointer: int) -> int:

@@ -22,7 +22,7 @@ HEADER_BYTES = 8 << 10
 
 _ADDRESS = re.compile(
     r"(?:(?P<scheme>grpcs?|https?)://|(?P<dns>dns:///))?"
-    r"(?P<host>[^\s/@?#:\[\]]+|\[[0-9A-Fa-f:.]+(?:%[\w.-]+)?\]):(?P<port>[0-9]{1,5})(?P<slash>/?)"
+    r"(?P<host>[^\s/@?#:\[\]\x00-\x20\x7f-\U0010ffff]+|\[[0-9A-Fa-f:.]+(?:%[\w.-]+)?\]):(?P<port>[0-9]{1,5})(?P<slash>/?)"
 )
 _NAME = re.compile(r"[a-z0-9_.-]+")
 _VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
@@ -99,11 +99,12 @@ class Endpoint:
         if not found or not 0 < int(found["port"]) < 1 << 16 or (found["slash"] and not found["scheme"]):
             raise AddressError(
                 f"{url}: not an address. Write host:port, for example localhost:8001 or [::1]:8001; grpcs://host:port "
-                "or https://host:port for TLS; or dns:///host:port."
+                "or https://host:port for TLS; or dns:///host:port.",
+                url=url,
             )
         scheme = found["scheme"]
         if tls and scheme in ("grpc", "http"):
-            raise AddressError(f"{url}: {scheme}:// is without TLS, and tls= was given. Write {scheme}s://.")
+            raise AddressError(f"{url}: {scheme}:// is without TLS, and tls= was given. Write {scheme}s://.", url=url)
         secure = scheme in ("grpcs", "https")
         return cls(
             url=url,
@@ -124,11 +125,13 @@ class Endpoint:
         if self.http:
             raise AddressError(
                 f'{self.url}: an HTTP address, and transport="{transport}" needs the gRPC one. Give the address of '
-                'the gRPC port as grpc:// or grpcs://, or transport="http".'
+                'the gRPC port as grpc:// or grpcs://, or transport="http".',
+                url=self.url,
             )
         raise AddressError(
             f'{self.url}: a gRPC address, and transport="http" needs the HTTP one. Give the address of the HTTP port '
-            "as http:// or https://, or another transport."
+            "as http:// or https://, or another transport.",
+            url=self.url,
         )
 
     def metadata(self, method: str) -> tuple[tuple[str, str], ...]:

@@ -13,13 +13,49 @@ ClientError                     base of them all
     +-- RejectedError           the server would not take it now: its queue is full, or it would be late (batch_policy)
     +-- TimedOutError           no answer within timeout_s, or it waited too long in the server's queue
     +-- ServerFailureError      the model or the server failed on it
+
+Every error carries what is known of the call as attributes, so that no program has to read its words.
 """
 
 from export.terminal import Failure, Mistake
 
 
 class ClientError(Failure):
-    """A call to the server did not bring an answer."""
+    """A call to the server did not bring an answer.
+
+    `status` is gRPC's word for how the call ended, for example "UNAVAILABLE"; None where no call was made. HTTP codes
+    are translated to these words. `text` is what the server, or the connection, said; "" where none of them spoke.
+    `model` and `url` say which model was called and where, None where no one model or address is meant.
+
+    `retryable` is whether the same call may be made again without running twice, and may then succeed:
+
+    - True when nothing was run: the server could not be reached, the model was not ready, the queue was full, a batch
+      policy refused, or the request waited in the server's queue until its time was over.
+    - False when it may have run (no answer in time, or a connection that broke after the request was sent), when the
+      model failed on it, and when the same call would fail again (the input does not fit, the model was closed).
+    """
+
+    retryable: bool = False
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        status: str | None = None,
+        text: str = "",
+        model: str | None = None,
+        url: str | None = None,
+        retryable: bool | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.text, self.model, self.url = status, text, model, url
+        if retryable is not None:
+            self.retryable = retryable
+
+    def about(self, model: str, url: str) -> None:
+        """Set the model and the address where it has none."""
+        self.model = model if self.model is None else self.model
+        self.url = url if self.url is None else self.url
 
 
 class AddressError(ClientError, Mistake):
@@ -29,6 +65,8 @@ class AddressError(ClientError, Mistake):
 class ServerUnreachableError(ClientError, Mistake):
     """Nothing serves at the address: the user has to start it."""
 
+    retryable = True
+
 
 class NotReadyError(ServerUnreachableError):
     """The server runs but the model is not ready there: the user has to load it."""
@@ -36,6 +74,8 @@ class NotReadyError(ServerUnreachableError):
 
 class TlsError(ServerUnreachableError):
     """No encrypted connection: the server's certificate or ours is not trusted, or only one side speaks TLS."""
+
+    retryable = False
 
 
 class TransportError(ClientError, Mistake):
@@ -60,6 +100,8 @@ class InvalidInputError(RequestFailedError, Mistake):
 
 class RejectedError(RequestFailedError):
     """The server would not take the request now; later it may."""
+
+    retryable = True
 
 
 class TimedOutError(RequestFailedError):
@@ -98,22 +140,31 @@ def kind(status: str, text: str) -> type[ClientError]:
         return next(found, ServerUnreachableError)
     if status == "NOT_FOUND" and "shared memory region" in text:
         return ServerFailureError
+    if status == "RESOURCE_EXHAUSTED" and "larger than max" in text:
+        return InvalidInputError  # gRPC's limit for one message: 2 GiB
     return _STATUS.get(status, ServerFailureError)
 
 
-def explained(status: str, text: str, url: str, model: str) -> ClientError:
-    """The error for a call about `model` that ended with this gRPC status, in words that say what to do."""
+def explained(status: str, text: str, url: str, model: str, *, sent: bool = True) -> ClientError:
+    """The error for a call about `model` that ended with this gRPC status, in words that say what to do.
+
+    `sent` is whether the request may have reached a server, which matters where the connection broke.
+    """
     error = kind(status, text)
+    retryable = error.retryable
     if error is ServerUnreachableError:
-        return error(
+        retryable = not sent
+        message = (
             f"{url}: no gRPC server answers there ({text}). Start one: make serve MODEL={model}; "
             "its gRPC port is not its HTTP port."
         )
-    if error is NotReadyError:
+    elif error is NotReadyError:
         why = "" if text == "is not ready" else f" ({text})"
-        return error(
-            f"{url}: the server runs but '{model}' is not ready there{why}. Serve it: make serve MODEL={model}."
-        )
-    if error is AccessError:
-        return error(f"{url}: refused: {text}. Give the header and its value as headers={{...}}.")
-    return error(f"{url}: '{model}' answered: {text}")
+        message = f"{url}: the server runs but '{model}' is not ready there{why}. Serve it: make serve MODEL={model}."
+    elif error is AccessError:
+        message = f"{url}: refused: {text}. Give the header and its value as headers={{...}}."
+    else:
+        # The server's own word for a request that it took out of its queue unrun; a deadline's is DEADLINE_EXCEEDED.
+        retryable = retryable or (error is TimedOutError and status == "UNAVAILABLE")
+        message = f"{url}: '{model}' answered: {text}"
+    return error(message, status=status, text=text, model=model, url=url, retryable=retryable)

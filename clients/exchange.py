@@ -9,9 +9,10 @@ from clients import wire
 from clients.contract import Array, Metadata
 from clients.endpoint import Endpoint
 from clients.errors import TransportError
+from clients.layout import contents
 from clients.shared_memory import SharedMemory
-from clients.steps import Step, Steps
-from clients.terms import Terms
+from clients.steps import Step, Steps, ending
+from clients.terms import Terms, sendable
 
 Transport = Literal["auto", "shared_memory", "grpc", "http"]
 LIGHT_BYTES = 1 << 16
@@ -25,7 +26,13 @@ class Exchange:
 
     def __init__(self, model: str, version: str, endpoint: Endpoint, transport: Transport) -> None:
         if transport not in (known := get_args(Transport)):
-            raise TransportError(f'transport="{transport}" is none of {", ".join(known)}. Write one of them.')
+            raise TransportError(
+                f'transport="{transport}" is none of {", ".join(known)}. Write one of them.',
+                model=model,
+                url=endpoint.url,
+            )
+        sendable(model, "the model's name")
+        sendable(version, "version")
         self._model, self._version, self._endpoint = model, version, endpoint
         self._transport = endpoint.over(transport)
         self._shared: SharedMemory | None = None
@@ -49,14 +56,15 @@ class Exchange:
 
     def infer(self, arrays: Mapping[str, Array], terms: Terms) -> Steps[dict[str, Array]]:
         """Outputs by name for checked `arrays`; raises a `ClientError`."""
+        ends = ending(terms.timeout_s)
         added = terms.written(queue_timeout=self.metadata.queue_timeout)
         if self._shared and self._heavy(arrays):
             found = yield from self._shared.infer(arrays, added, terms.timeout_s)
             if found is not None:
                 return found
             self._demand()
-        tensors = [wire.contents(array) for array in arrays.values()]
-        response = yield Step("ModelInfer", self._head(arrays) + added, tensors, terms.timeout_s)
+        tensors = [tensor for tensor in (yield from contents(arrays.values())) if tensor is not None]
+        response = yield Step("ModelInfer", self._head(arrays) + added, tensors, terms.timeout_s, ends)
         return wire.answers(response)
 
     def close(self) -> Steps[None]:
@@ -68,7 +76,9 @@ class Exchange:
         if self._transport == "shared_memory" and not (self._shared and self._shared.works):
             raise TransportError(
                 f"{self._endpoint.url}: the server cannot open this machine's shared memory: it runs on another host, "
-                'in a container with its own /dev/shm, as another user, or does not allow it. Use transport="auto".'
+                'in a container with its own /dev/shm, as another user, or does not allow it. Use transport="auto".',
+                model=self._model,
+                url=self._endpoint.url,
             )
 
     def _weight(self, rows: int) -> int:
@@ -80,7 +90,7 @@ class Exchange:
             return True
         rows = len(next(iter(arrays.values()))) if self.metadata.max_batch_size and arrays else 1
         out = rows * sum(one.row_bytes or 0 for one in self.metadata.outputs)
-        return out + sum(array.nbytes for array in arrays.values()) >= LIGHT_BYTES
+        return out + sum(map(wire.size, arrays.values())) >= LIGHT_BYTES
 
     def _head(self, arrays: Mapping[str, Array]) -> bytes:
         key = tuple((name, array.shape) for name, array in arrays.items())

@@ -1,7 +1,7 @@
 """Where the tensors of a request lie in its regions, and the request that says so."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from clients import wire
 from clients.contract import Array, Metadata
 from clients.device_memory import DeviceArray
 from clients.regions import Region
+from clients.steps import Steps, Work
 
 ALIGNMENT = 64
 
@@ -71,9 +72,19 @@ def head(metadata: Metadata, version: str, region: Region, layout: Layout, array
     return bytes(request.SerializeToString())
 
 
-def contents(array: Array | DeviceArray, *, on_device: bool) -> memoryview | None:
-    """The bytes of a tensor that go into the region; None for one that stays on its GPU."""
-    return None if on_device and isinstance(array, DeviceArray) else wire.contents(array)
+def contents(arrays: Iterable[Array | DeviceArray], *, on_device: bool = False) -> Steps[list[memoryview | None]]:
+    """The bytes of each tensor; None for one that stays `on_device`, on its GPU."""
+    given = list(arrays)
+    remote = [isinstance(array, DeviceArray) for array in given]
+
+    def read() -> list[memoryview | None]:
+        return [None if stays and on_device else wire.contents(one) for one, stays in zip(given, remote, strict=True)]
+
+    if on_device or not any(remote):
+        return read()
+    # To copy from a GPU is to wait for what it does.
+    found: list[memoryview | None] = yield Work(read, lambda _: None)
+    return found
 
 
 def _aligned(offset: int) -> int:

@@ -8,11 +8,11 @@ from typing import Any, Self
 from clients.connection import DEFAULT_URL, BlockingConnection
 from clients.contract import Array, Metadata
 from clients.endpoint import Endpoint, Tls
-from clients.errors import ClosedError, ServerFailureError, ServerUnreachableError
+from clients.errors import ClientError, ClosedError, ServerFailureError, ServerUnreachableError
 from clients.exchange import Exchange, Transport
 from clients.rest import BlockingRestConnection
 from clients.steps import Step, Steps, T, run
-from clients.terms import Terms
+from clients.terms import Terms, deadline
 from clients.wire import Parameter
 
 
@@ -43,15 +43,15 @@ class Model:
         tls: Tls | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        self._name, self._timeout_s, self._process = name, timeout_s, os.getpid()
+        self._name, self._url, self._timeout_s, self._process = name, url, deadline(timeout_s), os.getpid()
         endpoint = Endpoint.of(url, tls=tls, headers=headers)
         self._exchange = Exchange(name, str(version), endpoint, transport)
         http = endpoint.over(transport) == "http"
         self._connection = BlockingRestConnection(endpoint) if http else BlockingConnection(endpoint)
         try:
             if isinstance(self._connection, BlockingConnection):
-                self._connection.ask_version(name, timeout_s)
-            self.metadata = self._run(self._exchange.open(timeout_s))
+                self._connection.ask_version(name, self._timeout_s)
+            self.metadata = self._run(self._exchange.open(self._timeout_s))
         except BaseException:
             self.close()
             raise
@@ -70,14 +70,18 @@ class Model:
         One mapping from input names to arrays does as well. `priority` 1 is the highest, 0 the model's default.
         Raises `InvalidInputError` before anything is sent, or another `ClientError`.
         """
-        checked = self.metadata.check(arrays)
-        terms = Terms(
-            timeout_s=self._timeout_s if timeout_s is None else timeout_s,
-            priority=priority,
-            request_id=request_id,
-            parameters=parameters,
-        )
-        return answer(self.metadata, self._run(self._exchange.infer(checked, terms)))
+        try:
+            checked = self.metadata.check(arrays)
+            terms = Terms(
+                timeout_s=self._timeout_s if timeout_s is None else timeout_s,
+                priority=priority,
+                request_id=request_id,
+                parameters=parameters,
+            )
+            return answer(self.metadata, self._run(self._exchange.infer(checked, terms)))
+        except ClientError as error:
+            error.about(self._name, self._url)
+            raise
 
     def close(self) -> None:
         """Unregister the shared memory and end the connection.

@@ -26,5 +26,6 @@ def require(model: AsyncModel, outputs: tuple[str, ...], example: str) -> None:
     if takes != ("BYTES",) or gives != outputs:
         raise InvalidInputError(
             f"'{model.metadata.name}' takes {', '.join(takes)} and gives {', '.join(gives)}, where one input of BYTES "
-            f"and {', '.join(outputs)} are needed. Name a model like {example} with --model."
+            f"and {', '.join(outputs)} are needed. Name a model like {example} with --model.",
+            model=model.metadata.name,
         )

@@ -192,7 +192,10 @@ def served_config(url: str, model: str) -> ModelConfig:
             return client.get_model_config(model).config
     except InferenceServerException as error:
         raise ServerUnreachableError(
-            f"{url}: '{model}' does not answer there ({error}). Serve it: make serve MODEL={model}."
+            f"{url}: '{model}' does not answer there ({error}). Serve it: make serve MODEL={model}.",
+            text=error.message(),
+            model=model,
+            url=url,
         ) from error
 
 

@@ -19,7 +19,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from clients.connection import late
 from clients.endpoint import Endpoint
-from clients.errors import ClientError, ServerUnreachableError, TlsError, explained
+from clients.errors import ClientError, ServerFailureError, ServerUnreachableError, TlsError, explained, kind
 from clients.in_flight import InFlight
 from clients.steps import Step, ending
 
@@ -36,6 +36,8 @@ STATUS = {
     503: "UNAVAILABLE",
 }
 LENGTH = "Inference-Header-Content-Length"
+EXCERPT = 200
+"""Bytes of an answer that is not Triton's, for the error."""
 
 
 class BlockingRestConnection:
@@ -58,7 +60,11 @@ class BlockingRestConnection:
                 reused = True
             except IndexError:
                 connection, reused = self._connection(), False
+            sent = False
             try:
+                if connection.sock is None:
+                    self._connect(connection, step)
+                sent = True
                 answer = self._once(connection, path, head, step)
             except TimeoutError as error:
                 connection.close()
@@ -68,7 +74,11 @@ class BlockingRestConnection:
                 raise TlsError(
                     f"{self.url}: no TLS connection: {error}. Give the certificate that signed the server's, as "
                     "tls=Tls(ca=...), the name that is in the server's, and a client certificate if it asks for one; "
-                    "for a server without TLS write http://."
+                    "for a server without TLS write http://.",
+                    status="UNAVAILABLE",
+                    text=str(error),
+                    model=model,
+                    url=self.url,
                 ) from error
             except (OSError, http.client.HTTPException) as error:
                 connection.close()
@@ -76,10 +86,7 @@ class BlockingRestConnection:
                 # that it closed while it worked on the request looks the same.
                 if reused and isinstance(error, (http.client.RemoteDisconnected, ConnectionError)):
                     continue
-                raise ServerUnreachableError(
-                    f"{self.url}: no HTTP server answers there ({error}). Start one: make serve MODEL={model}; its "
-                    "HTTP port is not its gRPC port, and TLS wants https://."
-                ) from error
+                raise _unreachable(str(error), self.url, model, sent=sent) from error
             self._idle.append(connection)
             if self._closed:
                 self.close()
@@ -91,17 +98,15 @@ class BlockingRestConnection:
             return http.client.HTTPSConnection(host, self.endpoint.port, context=self._tls)
         return http.client.HTTPConnection(host, self.endpoint.port)
 
+    def _connect(self, connection: http.client.HTTPConnection, step: Step) -> None:
+        connection.timeout = _time(step)
+        connection.connect()
+
     def _once(
         self, connection: http.client.HTTPConnection, path: str, head: bytes, step: Step
     ) -> tuple[int, str | None, bytes]:
-        left = step.left_s()
-        if left == 0:
-            raise TimeoutError
-        if connection.sock is None:
-            connection.timeout = left
-            connection.connect()
         opened: socket.socket = connection.sock
-        opened.settimeout(left)
+        opened.settimeout(_time(step))
         connection.putrequest("POST" if head else "GET", path, skip_accept_encoding=True)
         for name, value in self.endpoint.headers:
             connection.putheader(name, value)
@@ -159,6 +164,13 @@ class RestConnection:
         self._blocking.close()
 
 
+def _time(step: Step) -> float | None:
+    """Seconds that a step has; raises `TimeoutError` when there are none left."""
+    if (left := step.left_s()) == 0:
+        raise TimeoutError
+    return left
+
+
 def _translated(step: Step) -> tuple[str, bytes]:
     """Path and JSON head of a call; no head is a GET."""
     if step.method == "ModelConfig":
@@ -176,7 +188,8 @@ def _translated(step: Step) -> tuple[str, bytes]:
 
 
 def _path(model: str, version: str, verb: str) -> str:
-    return f"/v2/models/{quote(model)}{f'/versions/{quote(version)}' if version else ''}/{verb}"
+    named = f"/versions/{quote(version, safe='')}" if version else ""
+    return f"/v2/models/{quote(model, safe='')}{named}/{verb}"
 
 
 def _plain(parameters: Any) -> dict[str, Any]:
@@ -184,27 +197,71 @@ def _plain(parameters: Any) -> dict[str, Any]:
 
 
 def _checked(answer: tuple[int, str | None, bytes], step: Step, url: str, model: str) -> Any:
+    """The answer as over gRPC, or the `ClientError` that it stands for."""
     status, length, body = answer
     if status != http.client.OK:
         raise _refused(status, body, url, model)
-    if step.method == "ModelConfig":
-        return pb.ModelConfigResponse(config=json_format.ParseDict(json.loads(body), pb.ModelConfigResponse().config))
-    head = json.loads(body[: int(length)] if length else body)
+    try:
+        return _config(body) if step.method == "ModelConfig" else _outputs(length, body)
+    except Exception as error:  # json, protobuf and we ourselves have many words for bytes that are no answer
+        raise ServerFailureError(
+            f"{url}: what answered for '{model}' is not what Triton sends ({type(error).__name__}: {error}): "
+            f"{body[:EXCERPT]!r}. Give the address of Triton's own HTTP port, or look at the proxy in between.",
+            status="UNKNOWN",
+            text=body[:EXCERPT].decode(errors="replace"),
+            model=model,
+            url=url,
+        ) from error
+
+
+def _config(body: bytes) -> pb.ModelConfigResponse:
+    found = pb.ModelConfigResponse()
+    # A newer server may have settings that this protocol file has not.
+    json_format.ParseDict(json.loads(body), found.config, ignore_unknown_fields=True)
+    if not found.config.name:
+        raise ValueError("a configuration without a name")
+    return found
+
+
+def _outputs(length: str | None, body: bytes) -> pb.ModelInferResponse:
+    """The JSON head of an answer, and the tensors behind it; raises `ValueError` where the sizes do not match."""
+    end = len(body) if length is None else int(length)
+    if not 0 <= end <= len(body):
+        raise ValueError(f"{LENGTH}: {end}, in an answer of {len(body)} bytes")
+    head = json.loads(body[:end])
     response = pb.ModelInferResponse(model_name=head["model_name"], id=head.get("id", ""))
-    offset = int(length or len(body))
     for one in head.get("outputs", ()):
         response.outputs.add(name=one["name"], datatype=one["datatype"], shape=one["shape"])
         size = one["parameters"]["binary_data_size"]
-        response.raw_output_contents.append(body[offset : offset + size])
-        offset += size
+        if not 0 <= size <= len(body) - end:
+            raise ValueError(f'output "{one["name"]}" has {size} bytes, and the answer {len(body) - end} more')
+        response.raw_output_contents.append(body[end : end + size])
+        end += size
+    if end != len(body):
+        raise ValueError(f"{len(body) - end} bytes after the last output")
     return response
 
 
 def _refused(status: int, body: bytes, url: str, model: str) -> ClientError:
     try:
         text = str(json.loads(body)["error"])
-    except (ValueError, KeyError, TypeError):
-        text = body.decode(errors="replace") or f"HTTP status {status}"
+    except (ValueError, KeyError, TypeError, RecursionError):
+        text = body[:EXCERPT].decode(errors="replace") or f"HTTP status {status}"
     if "unknown model" in text or "is not found" in text:
         return explained("NOT_FOUND", text, url, model)
-    return explained(STATUS.get(status, "INTERNAL"), text, url, model)
+    word = STATUS.get(status, "INTERNAL")
+    if kind(word, text) is ServerUnreachableError:
+        return _unreachable(text, url, model, sent=True)
+    return explained(word, text, url, model)
+
+
+def _unreachable(text: str, url: str, model: str, *, sent: bool) -> ServerUnreachableError:
+    return ServerUnreachableError(
+        f"{url}: no HTTP server answers there ({text}). Start one: make serve MODEL={model}; its HTTP port is not its "
+        "gRPC port, and TLS wants https://.",
+        status="UNAVAILABLE",
+        text=text,
+        model=model,
+        url=url,
+        retryable=not sent,
+    )

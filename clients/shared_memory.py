@@ -64,7 +64,7 @@ class SharedMemory:
             return None  # the server takes no 0 bytes from a region
         ends = ending(timeout_s)
         for _ in range(ATTEMPTS):
-            tensors = [contents(array, on_device=self._on_device) for array in arrays.values()]
+            tensors = yield from contents(arrays.values(), on_device=self._on_device)
             layout = lay_out(self._metadata, arrays, tensors, self._largest)
             region = yield from self._region(layout.size, ends)
             if region is None:
@@ -77,9 +77,9 @@ class SharedMemory:
             except DeviceRefusedError:
                 self._on_device = False  # their bytes go through this machine's memory
             except ServerFailureError as error:
-                if found := TOO_SMALL.search(str(error)):
+                if found := TOO_SMALL.search(error.text):
                     self._largest[found[1]] = int(found[3])  # larger than any answer before it
-                elif UNKNOWN_REGION not in str(error):
+                elif UNKNOWN_REGION not in error.text:
                     raise
                 # A server that was restarted has seen neither the region nor the request.
         return None
@@ -112,7 +112,7 @@ class SharedMemory:
             answered = True
         except (InvalidInputError, RejectedError, ServerFailureError) as error:
             # The server is done with the request, unless it does not know the region (any more).
-            answered = UNKNOWN_REGION not in str(error)
+            answered = UNKNOWN_REGION not in error.text
             raise
         finally:
             # After a deadline or a cancellation the model may still write into it.
@@ -125,7 +125,8 @@ class SharedMemory:
         held = region.devices.get(name)
         if held is None or held.size < array.nbytes or held.device != array.device:
             try:
-                held = DeviceRegion(region.name, array.nbytes, array.device)
+                # Off the event loop, as all of CUDA: it waits for what the GPU does.
+                held = yield Work(lambda: DeviceRegion(region.name, array.nbytes, array.device), DeviceRegion.close)
             except OSError as error:
                 raise DeviceRefusedError from error
             if self._lease:
@@ -142,7 +143,10 @@ class SharedMemory:
             if name in region.devices:
                 region.devices[f"{name} {held.name}"] = region.devices[name]
             region.devices[name] = held
-        held.fill(array)
+        try:
+            yield Work(lambda: held.fill(array), lambda _: None)
+        except OSError as error:
+            raise DeviceRefusedError from error
 
     def _canary(self, region: Region, layout: Layout) -> tuple[int, bytes] | None:
         """Random bytes where the first answer will be: they are still there only if the server writes elsewhere.

@@ -2,15 +2,23 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any
 
 from clients import wire
 from clients.errors import InvalidInputError
 from clients.wire import Parameter
 
+LONGEST_S = 1e6
+"""Of a deadline, 11 days: sockets and gRPC fail with times that are much longer, so a longer one is none."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """The terms of one call: `timeout_s` is its deadline, `priority` 1 the highest and 0 the model's default."""
+    """The terms of one call: `timeout_s` is its deadline, `priority` 1 the highest and 0 the model's default.
+
+    Raises `InvalidInputError` for what a request cannot carry, and for no time at all.
+    """
 
     timeout_s: float | None = None
     priority: int = 0
@@ -18,15 +26,19 @@ class Terms:
     parameters: Mapping[str, Parameter] | None = None
 
     def __post_init__(self) -> None:
-        """Raise `InvalidInputError` for a parameter that the protocol has no field for, and for no time at all."""
-        if self.timeout_s is not None and not self.timeout_s > 0:
-            raise InvalidInputError(f"timeout_s is {self.timeout_s}: no time to answer in. Give more than 0 seconds.")
+        object.__setattr__(self, "timeout_s", deadline(self.timeout_s))
+        if not (isinstance(self.priority, Integral) and 0 <= self.priority < 1 << 64):
+            raise InvalidInputError(
+                f"priority is {_shown(self.priority)}. Give an int: 1 for the highest, more for a lower one (up to "
+                "2^64 - 1), 0 for the model's default."
+            )
+        sendable(self.request_id, "request_id")
+        if not isinstance(self.parameters, Mapping | None):
+            raise InvalidInputError(
+                f"parameters is {type(self.parameters).__name__}. Pass a mapping from names to values."
+            )
         for name, value in (self.parameters or {}).items():
-            if type(value) not in wire.FIELDS:
-                raise InvalidInputError(
-                    f'parameter "{name}" is {type(value).__name__}; a request can carry bool, int, float and str. '
-                    "Convert it."
-                )
+            _check(name, value)
 
     def written(self, *, queue_timeout: bool) -> bytes:
         """What they add to a request.
@@ -43,3 +55,60 @@ class Terms:
             queue_timeout_us=int((limit or 0) * 1e6),
             parameters=self.parameters,
         )
+
+
+def deadline(timeout_s: object) -> float | None:
+    """Seconds as the connections can count them; None is no deadline, as is `math.inf` or anything above `LONGEST_S`.
+
+    Raises `InvalidInputError` for what is no time.
+    """
+    if timeout_s is None:
+        return None
+    if not isinstance(timeout_s, Real):
+        raise InvalidInputError(f"timeout_s is {type(timeout_s).__name__}. Give seconds as a number.")
+    seconds: Any = timeout_s
+    if not seconds > 0:
+        raise InvalidInputError(f"timeout_s is {_shown(timeout_s)}: no time to answer in. Give more than 0 seconds.")
+    return None if seconds > LONGEST_S else float(seconds)
+
+
+def sendable(given: object, what: str) -> str:
+    """The same, when a request can carry it; raises `InvalidInputError` for all else."""
+    if not isinstance(given, str):
+        raise InvalidInputError(f"{what} is {type(given).__name__}. Pass a str.")
+    if "\0" in given:
+        raise InvalidInputError(
+            f"{what} {given[:80]!r} holds a NUL character; the server would cut it there. Remove it."
+        )
+    try:
+        given.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInputError(
+            f"{what} {given[:80]!r} holds {given[error.start]!r} at {error.start}, half of a character, which UTF-8 "
+            'cannot hold. Replace it: text.encode(errors="replace").decode().'
+        ) from error
+    return given
+
+
+def _check(name: object, value: object) -> None:
+    """Raise `InvalidInputError` for a parameter that a request has no field for."""
+    sendable(name, "a parameter's name")
+    if type(value) not in wire.FIELDS:
+        raise InvalidInputError(
+            f'parameter "{name}" is {type(value).__name__}; a request can carry bool, int, float and str. Convert it.'
+        )
+    if isinstance(value, str):
+        sendable(value, f'parameter "{name}"')
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+        raise InvalidInputError(
+            f'parameter "{name}" is {_shown(value)}; a request can carry integers of 64 bits, -2^63 to 2^63 - 1. '
+            "Send it as str."
+        )
+
+
+def _shown(value: object) -> str:
+    """A value for a message; Python refuses to write an int of thousands of digits."""
+    try:
+        return repr(value)[:80]
+    except ValueError:
+        return f"an {type(value).__name__} of thousands of digits"

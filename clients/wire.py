@@ -9,17 +9,31 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 from tritonclient.grpc.service_pb2 import ModelInferRequest, ModelInferResponse
-from tritonclient.utils import np_to_triton_dtype, serialize_byte_tensor, triton_to_np_dtype
 
 from clients.device_memory import DeviceArray
+from clients.errors import InvalidInputError, ServerFailureError
 
 Array = NDArray[Any]
 Parameter = bool | int | float | str
 FIELDS = {bool: "bool_param", int: "int64_param", float: "double_param", str: "string_param"}
 """The protocol's field for a parameter of each type."""
+
+DTYPES: dict[str, np.dtype[Any]] = {
+    "BOOL": np.dtype(np.bool_),
+    "FP16": np.dtype(np.float16),
+    "FP32": np.dtype(np.float32),
+    "FP64": np.dtype(np.float64),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    "BYTES": np.dtype(np.object_),
+    **{f"{sign}INT{bits}": np.dtype(f"{sign.lower()}int{bits}") for sign in ("", "U") for bits in (8, 16, 32, 64)},
+}
+"""The protocol's datatypes; numpy has no BF16 of its own."""
+
+_DATATYPES = {dtype: name for name, dtype in DTYPES.items()}
 
 HEADS = 256
 """How many layouts a client remembers; more are made anew."""
@@ -61,9 +75,30 @@ def contents(array: Array | DeviceArray) -> memoryview:
     """The bytes of a tensor as the protocol sends them; one on a GPU is copied from there."""
     held: Array = array.to_host() if isinstance(array, DeviceArray) else array
     if held.dtype.hasobject:
-        texts = serialize_byte_tensor(held)
-        return memoryview(texts.item() if texts.size else b"")
+        return memoryview(_joined_texts(held))
     return np.ascontiguousarray(held).reshape(-1).view(np.uint8).data
+
+
+def size(array: Array | DeviceArray) -> int:
+    """How many bytes a tensor takes; strings are counted as they are, not as the pointers that an array has of them."""
+    if isinstance(array, DeviceArray) or not array.dtype.hasobject:
+        return array.nbytes
+    return array.size * _LENGTH.size + sum(map(len, array.flat))
+
+
+def _joined_texts(array: Array) -> bytes:
+    """Elements of type BYTES, each behind its length; raises `InvalidInputError` for one above 4 GiB."""
+    parts: list[bytes] = []
+    try:
+        for one in array.flat:
+            content = one if isinstance(one, bytes) else one.encode()
+            parts += (_LENGTH.pack(len(content)), content)
+    except struct.error as error:
+        raise InvalidInputError(
+            f"an element of an input has {len(content)} bytes, and the protocol 4 bytes for its length. Send less than "
+            "4 GiB."
+        ) from error
+    return b"".join(parts)
 
 
 def joined(message: bytes, tensors: Sequence[memoryview]) -> bytes:
@@ -86,32 +121,55 @@ def _varint(value: int) -> bytes:
 
 def datatype(array: Array) -> str:
     """The protocol's name of an array's dtype."""
-    return str(np_to_triton_dtype(array.dtype))
+    return _DATATYPES[array.dtype]
 
 
-def tensor(content: bytes | memoryview, kind: str, shape: Iterable[int]) -> Array:
-    """An array of its own out of the bytes of a tensor, and whatever follows them."""
+def tensor(content: bytes | memoryview, kind: str, shape: Iterable[int], *, whole: bool = False) -> Array:
+    """An array of its own out of the bytes of a tensor, and whatever follows them; `whole` says that nothing does.
+
+    Raises `ServerFailureError` when the bytes do not fit the datatype and the shape.
+    """
     dims = tuple(shape)
-    if kind == "BYTES":
-        return _texts(content, math.prod(dims)).reshape(dims)
-    return np.frombuffer(content, triton_to_np_dtype(kind), math.prod(dims)).reshape(dims).copy()
+    count = math.prod(dims)
+    try:
+        if min(dims, default=0) < 0:
+            raise ValueError("a negative length")
+        if kind == "BYTES":
+            found, used = _texts(content, count)
+        else:
+            dtype = DTYPES[kind]
+            found, used = np.frombuffer(content, dtype, count).copy(), count * dtype.itemsize
+        if whole and used != len(content):
+            raise ValueError(f"{used} of them are used")
+    except (KeyError, ValueError, OverflowError, struct.error) as error:
+        raise ServerFailureError(
+            f"an output of {kind} and shape {list(dims)} came in {len(content)} bytes, which do not fit ({error}): the "
+            "answer was cut short or changed on its way. Look at what is between this client and the server."
+        ) from error
+    return found.reshape(dims)
 
 
-def _texts(content: bytes | memoryview, count: int) -> Array:
-    """Elements of type BYTES: each follows its length, in 4 bytes."""
+def _texts(content: bytes | memoryview, count: int) -> tuple[Array, int]:
+    """Elements of type BYTES, each behind its length in 4 bytes, and the bytes of them all."""
+    if count * _LENGTH.size > len(content):
+        raise ValueError(f"{count} elements")
     texts = np.empty(count, dtype=np.object_)
     begin = 0
     for number in range(count):
         (length,) = _LENGTH.unpack_from(content, begin)
         begin += _LENGTH.size + length
         texts[number] = bytes(content[begin - length : begin])
-    return texts
+    if begin > len(content):
+        raise ValueError(f"{begin} are needed")
+    return texts, begin
 
 
 def answers(response: ModelInferResponse) -> dict[str, Array]:
-    """The outputs of an answer by name, in the server's order."""
+    """The outputs of an answer by name, in the server's order; raises `ServerFailureError` for one with gaps."""
     raws = response.raw_output_contents
+    if len(raws) != len(response.outputs):
+        raise ServerFailureError(f"an answer named {len(response.outputs)} outputs and brought {len(raws)} tensors.")
     return {
-        output.name: tensor(raws[number], output.datatype, output.shape)
-        for number, output in enumerate(response.outputs)
+        output.name: tensor(raw, output.datatype, output.shape, whole=True)
+        for output, raw in zip(response.outputs, raws, strict=True)
     }

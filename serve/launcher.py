@@ -33,6 +33,7 @@ OURS = re.compile(
     r"--(model-repository|model-store|backend-directory|model-control-mode|load-model|model-config-name"
     r"|(http|grpc|metrics)-(port|address))(=|$)"
 )
+RESTRICTED = re.compile(r"--(http-restricted-api|grpc-restricted-protocol)(=|$)")
 
 
 class LaunchError(Failure):
@@ -109,7 +110,7 @@ def launch(settings: Settings, *, progress: Callable[[str], None] = lambda _: No
     without a tritonserver and `LaunchError` when the server does not come up with exactly what was asked for.
     """
     asked = _asked(settings)
-    _refuse_ours(settings.arguments)
+    _refuse_ours(settings)
     installation = find()
     ports = _ports(settings)
     folder = Path(tempfile.mkdtemp(prefix="triton-batching-"))
@@ -155,8 +156,13 @@ def _asked(settings: Settings) -> dict[str, ModelConfig]:
     return asked
 
 
-def _refuse_ours(arguments: tuple[str, ...]) -> None:
-    for argument in arguments:
+def _refuse_ours(settings: Settings) -> None:
+    for argument in settings.arguments:
+        if RESTRICTED.match(argument) and not settings.open_admin:
+            raise SettingsError(
+                f"{argument} after -- restricts APIs, which the launcher does itself, and tritonserver takes one such "
+                "setting for an API. Add --open-admin, and restrict all that you want restricted after the --."
+            )
         if OURS.match(argument):
             raise SettingsError(
                 f"{argument} after -- would take the server from under its launcher. Say it before the --, as an "

@@ -50,7 +50,7 @@ def test_arrays_get_the_names_of_the_configuration() -> None:
     checked = metadata().check([A, B, C])
     assert list(checked) == ["a", "b", "c"]
     assert checked["b"].dtype == np.object_
-    assert checked["b"].tolist() == [["x"], ["y"], ["z"]]
+    assert checked["b"].tolist() == [[b"x"], [b"y"], [b"z"]]
     # By name the order does not matter, and what is optional may be missing.
     assert list(metadata().check([{"b": B, "a": A}])) == ["a", "b"]
 
@@ -94,9 +94,11 @@ def test_an_answer_without_a_declared_output_is_the_models_fault() -> None:
         answer(metadata(), {"y": y})
 
 
-def test_a_dtype_that_numpy_does_not_have() -> None:
-    with pytest.raises(InvalidInputError, match='"x" is TYPE_BF16, which numpy has no dtype for'):
-        metadata('name: "m" input { name: "x" data_type: TYPE_BF16 dims: [ 1 ] }')
+def test_a_dtype_that_this_client_does_not_know() -> None:
+    config = ModelConfig(name="m")
+    config.input.add(name="x", data_type=99, dims=[1])
+    with pytest.raises(InvalidInputError, match='"x" is datatype 99, which this client has no dtype for'):
+        Metadata.of(config)
 
 
 class OnDevice:

@@ -29,6 +29,7 @@ from clients.endpoint import Endpoint
 from clients.exchange import Transport
 from clients.lease import Lease
 from clients.steps import Step
+from serve import admin
 from serve.launcher import Server, Settings, launch
 
 ROW = np.arange(5)
@@ -43,7 +44,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @contextlib.contextmanager
 def serving(tmp_path: Path, *arguments: str) -> Iterator[Server]:
     repository = client_models.build(tmp_path / "models")
-    with launch(Settings(models=("unbatched", "wide"), repository=repository, arguments=arguments)) as server:
+    own = any("restricted" in argument for argument in arguments)
+    settings = Settings(models=("unbatched", "wide"), repository=repository, arguments=arguments, open_admin=own)
+    with launch(settings) as server:
         yield server
 
 
@@ -196,18 +199,17 @@ def test_headers_open_restricted_apis(tmp_path: Path) -> None:
 
 
 @pytest.mark.server
-def test_a_client_that_may_not_register_memory_sends_messages(tmp_path: Path) -> None:
+def test_a_client_that_may_not_register_memory_sends_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(tmp_path, "--grpc-restricted-protocol=shared-memory:admin=secret") as server:
         assert [(one == 2).all() for one in both("wide", 2 * WIDE, url=server.grpc_url)] == [True] * 2
         # Where only those calls need a header, it goes with those calls; one that is given wins.
+        monkeypatch.setattr(admin, "headers", lambda url: {"triton-grpc-protocol-admin": "secret"})
         endpoint = Endpoint.of(server.grpc_url)
-        object.__setattr__(endpoint, "admin", lambda: {"triton-grpc-protocol-admin": "secret"})
         assert endpoint.metadata("ModelInfer") == ()
         connection = BlockingConnection(endpoint)
         assert not connection.call(Step("SystemSharedMemoryStatus", b""), "").regions
         connection.close()
         given = Endpoint.of(server.grpc_url, headers={"triton-grpc-protocol-admin": "other"})
-        object.__setattr__(given, "admin", lambda: {"triton-grpc-protocol-admin": "secret"})
         assert given.metadata("SystemSharedMemoryStatus") == (("triton-grpc-protocol-admin", "other"),)
 
 

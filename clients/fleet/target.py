@@ -103,11 +103,16 @@ def _loaded(url: str, model: str) -> ModelConfig:
     try:
         with triton.InferenceServerClient(url, channel_args=channel_arguments(url)) as client:
             if not client.is_server_live():
-                raise ServerUnreachableError(f"{url}: the server does not say that it is alive.")
+                raise ServerUnreachableError(f"{url}: the server does not say that it is alive.", url=url)
             if not client.is_model_ready(model):
-                raise NotReadyError(f"{url}: '{model}' is not ready there. Serve it: make serve MODEL={model}.")
+                raise NotReadyError(
+                    f"{url}: '{model}' is not ready there. Serve it: make serve MODEL={model}.", model=model, url=url
+                )
             return client.get_model_config(model).config
     except InferenceServerException as error:
         raise ServerUnreachableError(
-            f"{url}: no gRPC server answers there ({error}). Start one: make serve MODEL={model}, or leave out --url."
+            f"{url}: no gRPC server answers there ({error}). Start one: make serve MODEL={model}, or leave out --url.",
+            text=error.message(),
+            model=model,
+            url=url,
         ) from error

@@ -48,7 +48,7 @@ def start(url: str, rate: int) -> None:
             settings = {"trace_level": ["TIMESTAMPS"], "trace_rate": [str(rate)]}
             client.update_trace_settings(settings=settings, headers=admin.headers(url))
     except InferenceServerException as error:
-        raise RequestFailedError(f"{url}: the server does not trace: {error}") from error
+        raise RequestFailedError(f"{url}: the server does not trace: {error}", text=error.message(), url=url) from error
 
 
 def stop(url: str) -> None:

@@ -143,7 +143,7 @@ def work(job: Job, parent: Connection) -> None:
     except (EOFError, ConnectionError):
         return  # the parent is gone
     except ClientError as error:
-        parent.send(error.args[0] if error.args else str(error))
+        parent.send(str(error))
 
 
 def _closed(job: Job, parent: Connection) -> None:

@@ -58,7 +58,11 @@ class Source:
         for model in self._models:
             if model not in loaded:
                 there = ", ".join(sorted(loaded)) or "none"
-                raise NotReadyError(f"{self.url}: '{model}' is not loaded there. Loaded: {there}. Name one of these.")
+                raise NotReadyError(
+                    f"{self.url}: '{model}' is not loaded there. Loaded: {there}. Name one of these.",
+                    model=model,
+                    url=self.url,
+                )
 
     def read(self) -> Reading:
         """Ask for everything; raises `ServerUnreachableError` when the server does not answer."""
@@ -79,7 +83,9 @@ class Source:
         except InferenceServerException as error:
             raise ServerUnreachableError(
                 f"{self.url}: no gRPC server answers there ({error.message()}). Start one (make serve MODEL=...), or "
-                "name another's gRPC address with --url."
+                "name another's gRPC address with --url.",
+                text=error.message(),
+                url=self.url,
             ) from error
         return {(one.name, one.version): Counters.of(one) for one in answer.model_stats}
 

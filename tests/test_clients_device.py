@@ -1,0 +1,141 @@
+"""Arrays on a GPU, without one: what is read of them, and on which thread CUDA is asked. The driver is a stand-in."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc import service_pb2 as pb
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from clients import InvalidInputError, device_memory
+from clients.contract import Array, Metadata
+from clients.device_memory import DeviceArray
+from clients.endpoint import Endpoint
+from clients.layout import contents
+from clients.shared_memory import SharedMemory
+from clients.steps import Step, run_async
+
+CONFIG = """name: "m" max_batch_size: 4
+input { name: "x" data_type: TYPE_%s dims: [ 2 ] } output { name: "y" data_type: TYPE_BOOL dims: [ 1 ] }"""
+
+
+def metadata(kind: str = "FP32") -> Metadata:
+    return Metadata.of(text_format.Parse(CONFIG % kind, ModelConfig()))
+
+
+class OnDevice:
+    """What a library says of an array on a GPU; without elements it lies nowhere, so no GPU is needed to look at it."""
+
+    def __init__(self, shape: Any, typestr: str = "<f4", pointer: Any = 0) -> None:
+        self.__cuda_array_interface__ = {"shape": shape, "typestr": typestr, "data": (pointer, False), "version": 3}
+
+
+class Driver:
+    """Says yes to everything, or `refuses` one call; `calls` are the names and threads of all of them."""
+
+    def __init__(self, refuses: str = "") -> None:
+        self.calls: list[tuple[str, int]] = []
+        self._refuses = refuses
+
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        def call(*_: object) -> int:
+            self.calls.append((name, threading.get_ident()))
+            return int(name == self._refuses)
+
+        return call
+
+    def names(self) -> list[str]:
+        return [name.removesuffix("_v2") for name, _ in self.calls]
+
+
+def driven(monkeypatch: pytest.MonkeyPatch, refuses: str = "") -> Driver:
+    driver = Driver(refuses)
+    monkeypatch.setattr(device_memory, "_cuda", lambda: driver)
+    monkeypatch.setattr(device_memory, "_primary", lambda _: None)
+    return driver
+
+
+def far(rows: int = 1) -> dict[str, Array]:
+    return metadata().check([OnDevice((rows, 2), pointer=4096)])
+
+
+@pytest.mark.parametrize(
+    ("shape", "words"),
+    [
+        ((), r'"x" has shape \[-1, 2\], given was \[\]'),
+        ((0, 2), "1 to 4 rows .* given were 0"),
+        ((0, 3), r'"x" has shape \[-1, 2\], given was \[0, 3\]'),
+        ((5, 2), "1 to 4 rows .* given were 5"),
+    ],
+)
+def test_an_array_without_rows_is_looked_at_where_it_lies(shape: tuple[int, ...], words: str) -> None:
+    with pytest.raises(InvalidInputError, match=words):
+        metadata().check([OnDevice(shape)])
+
+
+def test_torchs_word_for_bf16() -> None:
+    one = Metadata.of(text_format.Parse(CONFIG.replace("[ 2 ]", "[ 0 ]") % "BF16", ModelConfig()))
+    found: Any = one.check([OnDevice((1, 0), "<V2")])["x"]
+    assert isinstance(found, DeviceArray)
+    assert found.dtype == ml_dtypes.bfloat16
+    with pytest.raises(InvalidInputError, match=r"FP32, given was \|V2"):
+        metadata().check([OnDevice((1, 2), "<V2")])
+
+
+@pytest.mark.parametrize(
+    ("shape", "typestr", "pointer"), [(None, "<f4", 0), ((1, 2), "?!", 0), ((1, 2), "<f4", "x"), ((1, 2), "<f4", 4096)]
+)
+def test_what_is_on_no_gpu_is_refused(monkeypatch: pytest.MonkeyPatch, shape: Any, typestr: str, pointer: Any) -> None:
+    driven(monkeypatch, refuses="cuPointerGetAttribute")
+    with pytest.raises(InvalidInputError, match="says that it lies on a GPU, but it cannot be found there"):
+        metadata().check([OnDevice(shape, typestr, pointer)])
+
+
+async def answered(step: Step) -> Any:
+    """What a server says that takes everything."""
+    if step.method == "SystemSharedMemoryStatus":
+        return pb.SystemSharedMemoryStatusResponse()
+    response = pb.ModelInferResponse()
+    response.outputs.add(name="y", datatype="BOOL", shape=[1, 1])
+    return response
+
+
+def ask(shared: SharedMemory, arrays: dict[str, Array]) -> dict[str, Array] | None:
+    async def together() -> dict[str, Array] | None:
+        try:
+            return await run_async(shared.infer(arrays, b"", None), answered)
+        finally:
+            await run_async(shared.close(), answered)
+
+    return asyncio.run(together())
+
+
+def test_cuda_is_not_waited_for_on_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = driven(monkeypatch)
+    arrays = far()
+    driver.calls.clear()
+    assert ask(SharedMemory(metadata(), Endpoint.of("localhost:1"), ""), arrays) is not None
+    asked = [name for name in driver.names() if name not in ("cuCtxPushCurrent", "cuCtxPopCurrent", "cuMemFree")]
+    assert asked == ["cuMemAlloc", "cuIpcGetMemHandle", "cuCtxSynchronize", "cuMemcpyDtoD", "cuCtxSynchronize"]
+    here = {name for name, thread in driver.calls if thread == threading.get_ident()}
+    assert here <= {"cuCtxPushCurrent_v2", "cuMemFree_v2", "cuCtxPopCurrent_v2"}
+
+
+@pytest.mark.parametrize("refuses", ["cuMemAlloc_v2", "cuIpcGetMemHandle", "cuMemcpyDtoD_v2", "cuCtxSynchronize"])
+def test_where_cuda_refuses_the_bytes_go_through_this_machines_memory(
+    monkeypatch: pytest.MonkeyPatch, refuses: str
+) -> None:
+    driver = driven(monkeypatch, refuses)
+    assert ask(SharedMemory(metadata(), Endpoint.of("localhost:1"), ""), far()) is not None
+    (reader,) = [thread for name, thread in driver.calls if name == "cuMemcpyDtoH_v2"]
+    assert reader != threading.get_ident()
+
+
+def test_a_gpu_that_cannot_be_read_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    driven(monkeypatch, "cuMemcpyDtoH_v2")
+    with pytest.raises(InvalidInputError, match="cannot be read from GPU 0"):
+        asyncio.run(run_async(contents(far().values()), answered))

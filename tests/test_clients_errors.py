@@ -1,0 +1,172 @@
+"""What an error says in attributes: status, model, address, and whether the same call may be made again."""
+
+import asyncio
+import copy
+import json
+import multiprocessing
+import pickle
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+import clients
+from clients import (
+    AddressError,
+    AsyncModel,
+    ClientError,
+    ClosedError,
+    InvalidInputError,
+    Model,
+    NotReadyError,
+    RejectedError,
+    ServerFailureError,
+    ServerUnreachableError,
+    TimedOutError,
+    TransportError,
+)
+from clients.coalesce import Coalescer
+from clients.contract import Array, Metadata
+from clients.errors import explained
+from clients.exchange import Transport
+from clients.terms import Terms
+from serve.launcher import Server
+
+TRANSPORTS: tuple[Transport, ...] = ("auto", "shared_memory", "grpc", "http")
+ONE = np.ones((1, 1), np.float32)
+CLASSES = [one for name in clients.__all__ if isinstance(one := getattr(clients, name), type)]
+ERRORS = [one for one in CLASSES if issubclass(one, ClientError)]
+
+
+def data(error: BaseException) -> tuple[Any, ...]:
+    assert isinstance(error, ClientError)
+    return (type(error), str(error), error.status, error.text, error.model, error.url, error.retryable)
+
+
+def passed_on(pipe: Any, error: ClientError) -> None:
+    pipe.send(error)
+
+
+@pytest.mark.parametrize("kind", ERRORS)
+def test_a_copy_and_another_process_get_all_of_it(kind: type[ClientError]) -> None:
+    error = kind("words", status="UNAVAILABLE", text="said", model="m", url="h:1", retryable=not kind.retryable)
+    assert data(error) == (kind, "words", "UNAVAILABLE", "said", "m", "h:1", not kind.retryable)
+    for same in (copy.copy(error), copy.deepcopy(error), pickle.loads(pickle.dumps(error))):
+        assert data(same) == data(error)
+    assert data(kind("words")) == (kind, "words", None, "", None, None, kind.retryable)
+
+
+def test_an_error_comes_back_from_another_process() -> None:
+    context = multiprocessing.get_context("forkserver")
+    ours, theirs = context.Pipe()
+    error = explained("UNAVAILABLE", "Exceeds maximum queue size", "h:1", "m")
+    process = context.Process(target=passed_on, args=(theirs, error))
+    process.start()
+    assert data(ours.recv()) == data(error)
+    process.join()
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "sent", "kind", "retryable"),
+    [
+        ("UNAVAILABLE", "failed to connect to all addresses", False, ServerUnreachableError, True),
+        ("UNAVAILABLE", "Socket closed", True, ServerUnreachableError, False),
+        ("UNAVAILABLE", "Request for unknown model: 'm' has no available versions", True, NotReadyError, True),
+        ("NOT_FOUND", "Request for unknown model: 'm' is not found", True, NotReadyError, True),
+        ("UNAVAILABLE", "[request id: 1] Exceeds maximum queue size", True, RejectedError, True),
+        ("RESOURCE_EXHAUSTED", "too many", True, RejectedError, True),
+        ("RESOURCE_EXHAUSTED", "Received message larger than max (1 vs. 0)", True, InvalidInputError, False),
+        ("UNAVAILABLE", "Request timeout expired", True, TimedOutError, True),
+        ("DEADLINE_EXCEEDED", "no answer within 1 s", True, TimedOutError, False),
+        ("INVALID_ARGUMENT", "unexpected shape", True, InvalidInputError, False),
+        ("INTERNAL", "the model failed", True, ServerFailureError, False),
+        ("UNKNOWN", "something", True, ServerFailureError, False),
+    ],
+)
+def test_only_what_was_not_run_may_be_sent_again(
+    status: str, text: str, sent: bool, kind: type[ClientError], retryable: bool
+) -> None:
+    error = explained(status, text, "h:1", "m", sent=sent)
+    assert data(error) == (kind, str(error), status, text, "m", "h:1", retryable)
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("blocking", [True, False])
+def test_what_real_calls_end_with(client_server: Server, transport: Transport, blocking: bool) -> None:
+    url = client_server.http_url if transport == "http" else client_server.grpc_url
+
+    def ended(name: str, x: Any, *, address: str = url, **terms: Any) -> tuple[Any, ...]:
+        def wait() -> None:
+            with Model(name, url=address, transport=transport) as model:
+                model.predict(x, **terms)
+
+        async def wait_async() -> None:
+            async with AsyncModel(name, url=address, transport=transport) as model:
+                await model.predict(x, **terms)
+
+        with pytest.raises(ClientError) as raised:
+            wait() if blocking else asyncio.run(wait_async())
+        kind, _, status, text, model, where, retryable = data(raised.value)
+        assert (model, where) == (name, address)
+        return kind, status, text, retryable
+
+    assert ended("picky", np.ones((9, 1), np.float32)) == (InvalidInputError, None, "", False)
+    assert ended("picky", ONE, timeout_s=-1) == (InvalidInputError, None, "", False)
+    said = "no roots of negative numbers"
+    assert ended("picky", -ONE) == (ServerFailureError, "INTERNAL", said, False)
+    assert ended("absent", ONE)[::3] == (NotReadyError, True)
+    late = ended("slow", 0.3 * ONE, timeout_s=0.1)
+    assert late == (TimedOutError, "DEADLINE_EXCEEDED", "no answer within 0.1 s", False)
+    gone = ended("picky", ONE, address="127.0.0.1:1")
+    assert (*gone[:2], gone[3]) == (ServerUnreachableError, "UNAVAILABLE", True)
+
+
+def test_what_no_call_ends_with() -> None:
+    with pytest.raises(AddressError) as address:
+        Model("any", url="nowhere")
+    assert (address.value.url, address.value.retryable) == ("nowhere", False)
+    with pytest.raises(TransportError) as transport:
+        Model("any", url="h:1", transport="htp")  # type: ignore[arg-type]
+    assert (transport.value.model, transport.value.url, transport.value.retryable) == ("any", "h:1", False)
+    with pytest.raises(ClosedError) as closed:
+        asyncio.run(AsyncModel("any", url="h:1").predict(ONE))
+    assert (closed.value.model, closed.value.url, closed.value.retryable) == ("any", "h:1", False)
+
+
+class UncopiableError(Exception):
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(f"{first} and {second}")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        explained("UNAVAILABLE", "Exceeds maximum queue size", "h:1", "m"),
+        explained("UNAVAILABLE", "Socket closed", "h:1", "m"),
+        json.JSONDecodeError("Expecting value", "<html>", 0),
+        UncopiableError("this", "that"),
+    ],
+)
+@pytest.mark.parametrize("count", [1, 3])
+def test_calls_that_are_merged_get_the_error_that_ended_their_request(error: Exception, count: int) -> None:
+    text = 'name: "m" max_batch_size: 8 input { name: "x" data_type: TYPE_FP32 dims: [ 1 ] }'
+    metadata = Metadata.of(text_format.Parse(text, ModelConfig()))
+
+    async def send(arrays: Mapping[str, Array], terms: Terms) -> dict[str, Array]:
+        raise error
+
+    async def together() -> list[Any]:
+        coalescer = Coalescer(metadata, send)
+        calls = (coalescer.infer({"x": ONE}, Terms()) for _ in range(count))
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    ends = asyncio.run(together())
+    assert [(type(end), str(end)) for end in ends] == [(type(error), str(error))] * count
+    if isinstance(error, ClientError):
+        assert [data(end) for end in ends] == [data(error)] * count
+    if not isinstance(error, UncopiableError):
+        assert len({id(end) for end in ends}) == count

@@ -1,0 +1,178 @@
+"""What is no answer of Triton, with status 200 or another: a proxy's page, and answers that were cut or changed."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clients import AsyncModel, ClientError, Model, NotReadyError, ServerFailureError, ServerUnreachableError
+
+ONE = np.ones((1, 1), np.float32)
+PAGE = b"<html><body>Sign in to continue</body></html>"
+CONFIG = {
+    "name": "m",
+    "max_batch_size": 8,
+    "input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [1]}],
+    "output": [{"name": "y", "data_type": "TYPE_FP32", "dims": [1]}],
+}
+DATA = np.ones((1, 1), np.float32).tobytes()
+
+
+def head(**changes: Any) -> bytes:
+    output = {"name": "y", "datatype": "FP32", "shape": [1, 1], "parameters": {"binary_data_size": 4}} | changes
+    return json.dumps({"model_name": "m", "outputs": [{k: v for k, v in output.items() if v is not None}]}).encode()
+
+
+class Between(BaseHTTPRequestHandler):
+    """Stands where a proxy would: says what each test has put on the server."""
+
+    protocol_version = "HTTP/1.1"
+    config: tuple[int, bytes]
+    answer: tuple[int, str | None, bytes]
+
+    def do_GET(self) -> None:
+        self.reply(*type(self).config, None)
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        status, length, body = type(self).answer
+        self.reply(status, body, length)
+
+    def reply(self, status: int, body: bytes, length: str | None) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        if length is not None:
+            self.send_header("Inference-Header-Content-Length", length)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        return
+
+
+@pytest.fixture
+def between() -> Iterator[tuple[type[Between], str]]:
+    class Handler(Between):
+        config, answer = (200, json.dumps(CONFIG).encode()), (200, str(len(head())), head() + DATA)
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield Handler, f"127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def ends(url: str) -> list[Any]:
+    """What a blocking call, an asynchronous one, and two that are merged end with."""
+
+    async def ask(count: int, *, coalesce: bool) -> list[Any]:
+        async with AsyncModel("m", url=url, transport="http", coalesce=coalesce) as model:
+            return await asyncio.gather(*(model.predict(ONE) for _ in range(count)), return_exceptions=True)
+
+    attempts: list[Callable[[], list[Any]]] = [
+        lambda: [Model("m", url=url, transport="http").predict(ONE)],
+        lambda: asyncio.run(ask(1, coalesce=False)),
+        lambda: asyncio.run(ask(1, coalesce=True)),
+        lambda: asyncio.run(ask(2, coalesce=True)),
+    ]
+    found: list[Any] = []
+    for attempt in attempts:
+        try:
+            found += attempt()
+        except ClientError as error:
+            found.append(error)
+    return found
+
+
+def test_a_good_answer_is_one(between: tuple[type[Between], str]) -> None:
+    handler, url = between
+    for more in ({}, {"a_setting_of_a_newer_server": {"value": 1}}):
+        handler.config = 200, json.dumps(CONFIG | more).encode()
+        with Model("m", url=url, transport="http") as model:
+            assert model.predict(ONE).tolist() == [[1.0]]
+
+
+@pytest.mark.parametrize("body", [PAGE, b"", b"[]", b"{}", b"null", b"\xff\xfe", b"[" * 100_000, b'{"input": 3}'])
+def test_a_page_in_place_of_a_configuration(between: tuple[type[Between], str], body: bytes) -> None:
+    handler, url = between
+    handler.config = 200, body
+    found = ends(url)
+    assert [type(end) for end in found] == [ServerFailureError] * 4
+    assert "is not what Triton sends" in str(found[0])
+    assert (found[0].status, found[0].model, found[0].url, found[0].retryable) == ("UNKNOWN", "m", url, False)
+
+
+@pytest.mark.parametrize(
+    ("length", "body"),
+    [
+        (None, PAGE),
+        ("10", PAGE),
+        (None, b""),
+        (None, b"{}"),
+        (None, b"7"),
+        (None, b'{"model_name": "m", "outputs": 5}'),
+        (None, b'{"model_name": 5, "outputs": []}'),
+        (None, b'{"model_name": "m", "outputs": []}'),
+        ("x", head() + DATA),
+        ("", head() + DATA),
+        ("-1", head() + DATA),
+        ("99999999999999999999", head() + DATA),
+        (str(len(head()) - 1), head() + DATA),
+        (str(len(head()) + 1), head() + DATA),
+        (None, head() + DATA),
+        (str(len(head())), head()),
+        (str(len(head())), head() + DATA[:3]),
+        (str(len(head())), head() + DATA + b"x"),
+        *(
+            (str(len(changed)), changed + DATA)
+            for changed in (
+                head(name=None),
+                head(name=5),
+                head(datatype=None),
+                head(datatype="FP31"),
+                head(datatype="BYTES"),
+                head(datatype="FP64"),
+                head(datatype="FP16"),
+                head(shape=None),
+                head(shape=[2, 1]),
+                head(shape=[-1, -1]),
+                head(shape=[1 << 62, 8]),
+                head(shape=[1 << 64]),
+                head(shape=["1"]),
+                head(parameters=None),
+                head(parameters={}),
+                head(parameters={"binary_data_size": -4}),
+                head(parameters={"binary_data_size": 5}),
+                head(parameters={"binary_data_size": "4"}),
+                head(parameters={"binary_data_size": 4.0}),
+                head(parameters={"binary_data_size": 1 << 70}),
+            )
+        ),
+    ],
+)
+def test_an_answer_that_was_cut_or_changed(between: tuple[type[Between], str], length: str | None, body: bytes) -> None:
+    handler, url = between
+    handler.answer = 200, length, body
+    found = ends(url)
+    assert [type(end) for end in found] == [ServerFailureError] * 5, found
+    assert {(end.model, end.url, end.retryable) for end in found} == {("m", url, False)}
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(302, ServerFailureError), (404, NotReadyError), (500, ServerFailureError), (503, ServerUnreachableError)],
+)
+def test_a_page_with_another_status(between: tuple[type[Between], str], status: int, kind: type[ClientError]) -> None:
+    handler, url = between
+    handler.answer = status, None, PAGE * 100
+    found = ends(url)
+    assert [type(end) for end in found] == [kind] * 5
+    assert all(len(str(end)) < 500 for end in found)
+    assert not any("gRPC server" in str(end) for end in found)

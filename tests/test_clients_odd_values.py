@@ -1,0 +1,151 @@
+"""Whatever is given to `predict`, it ends with an answer or a `ClientError`: through every client and transport."""
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from clients import AsyncModel, ClientError, InvalidInputError, Model
+from clients.exchange import Transport
+from serve.launcher import Server
+
+pytestmark = pytest.mark.server
+
+WAYS = ("blocking", "async", "coalesce")
+TRANSPORTS: tuple[Transport, ...] = ("auto", "shared_memory", "grpc", "http")
+Ask = Callable[..., Any]
+ONE = np.ones((1, 1), np.float32)
+HALF = "a\ud800b"
+"""Half of a character: no UTF-8 has it."""
+
+
+@pytest.fixture(scope="module", params=[(way, transport) for way in WAYS for transport in TRANSPORTS], ids="-".join)
+def ask(client_server: Server, request: pytest.FixtureRequest) -> Iterator[Ask]:
+    """One call of `asked`, or of the model that `of` names: `queued` takes deadlines along, `texts` takes strings."""
+    way, transport = request.param
+    url = client_server.http_url if transport == "http" else client_server.grpc_url
+    names = ("asked", "queued", "texts")
+    with asyncio.Runner() as runner:
+        if way == "blocking":
+            blocking = {name: Model(name, url=url, transport=transport) for name in names}
+            yield lambda *arrays, of="asked", **terms: blocking[of].predict(*arrays, **terms)
+            for model in blocking.values():
+                model.close()
+            return
+        models = {name: AsyncModel(name, url=url, transport=transport, coalesce=way == "coalesce") for name in names}
+
+        async def together(coroutines: list[Any]) -> None:
+            await asyncio.gather(*coroutines)
+
+        runner.run(together([model.__aenter__() for model in models.values()]))
+        yield lambda *arrays, of="asked", **terms: runner.run(models[of].predict(*arrays, **terms))
+        runner.run(together([model.close() for model in models.values()]))
+
+
+odd_texts = st.one_of(st.text(st.characters(), max_size=5), st.sampled_from([HALF, "\0", "", "x" * 1000]))
+integers = st.one_of(st.integers(), st.sampled_from([-1, 1 << 63, (1 << 63) - 1, -(1 << 63) - 1, 1 << 64, 10**5000]))
+numbers = st.one_of(integers, st.floats(), st.fractions(), st.booleans(), st.none())
+odd = st.one_of(numbers, odd_texts, st.binary(max_size=3), st.lists(st.integers(0, 9), max_size=2))
+shapes = st.lists(st.integers(0, 3), max_size=3).map(tuple)
+kinds = st.sampled_from(["f4", ">f4", "f8", "i8", "u1", "?", "S3", "U2", "O", "c8", "M8[s]", "i4,f4", "V2"])
+arrays = st.one_of(
+    st.just(ONE),
+    st.builds(lambda shape, kind: np.zeros(shape, kind), shapes, kinds),
+    st.lists(st.one_of(odd, st.lists(odd, max_size=2)), max_size=3),
+    odd,
+    st.dictionaries(st.sampled_from(["x", "y", HALF]), st.just(ONE)),
+)
+terms = st.fixed_dictionaries(
+    {},
+    optional={
+        "timeout_s": odd,
+        "priority": odd,
+        "request_id": odd,
+        "parameters": st.one_of(odd, st.dictionaries(st.one_of(odd_texts, integers), odd, max_size=2)),
+    },
+)
+
+
+# Of each way there is one server for all examples.
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.one_of(st.just([ONE]), st.lists(arrays, max_size=2)), terms)
+@example([ONE], {"timeout_s": math.inf})
+@example([ONE], {"timeout_s": 1e-320})
+@example([ONE], {"parameters": {"priority": -1}})
+@example([ONE], {"parameters": {"timeout": "x"}})
+@example([ONE], {"parameters": {"sequence_id": 1}})
+def test_an_answer_or_an_error_of_the_client(ask: Ask, given_arrays: list[Any], odd_terms: dict[str, Any]) -> None:
+    with contextlib.suppress(ClientError):
+        assert isinstance(ask(*given_arrays, **odd_terms), np.ndarray)
+
+
+@pytest.mark.parametrize(
+    ("odd_terms", "words"),
+    [
+        ({"priority": -1}, "priority is -1"),
+        ({"priority": 1 << 64}, "priority is 18446744073709551616"),
+        ({"priority": 10**5000}, "priority is an int of thousands of digits"),
+        ({"priority": 1.5}, r"priority is 1\.5"),
+        ({"parameters": {"a": 1 << 63}}, r'parameter "a" is 9223372036854775808; .* 64 bits, .* Send it as str'),
+        ({"parameters": {"a": -(1 << 63) - 1}}, r'parameter "a" is -9223372036854775809'),
+        ({"parameters": {"a": HALF}}, r'parameter "a" .* half of a character, which UTF-8 cannot hold. Replace it'),
+        ({"parameters": {HALF: 1}}, "parameter's name .* half of a character"),
+        ({"parameters": {5: 1}}, "parameter's name is int"),
+        ({"parameters": [1]}, "parameters is list"),
+        ({"request_id": HALF}, "request_id .* half of a character"),
+        ({"request_id": "a\0b"}, "request_id .* NUL"),
+        ({"request_id": 5}, "request_id is int"),
+        ({"timeout_s": math.nan}, "timeout_s is nan: no time"),
+        ({"timeout_s": -math.inf}, "timeout_s is -inf: no time"),
+        ({"timeout_s": "5"}, "timeout_s is str"),
+    ],
+)
+def test_what_cannot_be_sent_says_what_to_do(ask: Ask, odd_terms: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidInputError, match=words):
+        ask(ONE, **odd_terms)
+
+
+@pytest.mark.parametrize("endless", [math.inf, 1e13, 1e300, 10**400, Fraction(10**9)])
+def test_a_time_without_end_is_no_deadline(ask: Ask, endless: Any) -> None:
+    # The queue of this model takes the deadline along, in microseconds of 64 bits.
+    assert ask(0 * ONE, of="queued", timeout_s=endless).item() > 0
+
+
+def test_the_largest_numbers_that_a_request_can_carry(ask: Ask) -> None:
+    numbers = {"low": -(1 << 63), "high": (1 << 63) - 1}
+    told = ask(ONE, parameters=numbers, priority=(1 << 64) - 1).item().decode()
+    assert str(numbers["low"]) in told
+    assert str(numbers["high"]) in told
+
+
+def test_a_string_that_no_utf8_holds(ask: Ask) -> None:
+    for texts in (np.array([["fine", HALF]]), np.array([[b"fine", HALF]], dtype=object)):
+        with pytest.raises(InvalidInputError, match=r'"x" holds a str with .* at 1, half of a character'):
+            ask(texts, of="texts")
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("options", [{"name": HALF}, {"name": "a", "version": HALF}, {"name": 5}, {"name": "\0"}])
+def test_a_name_that_cannot_be_sent(transport: Transport, options: dict[str, Any]) -> None:
+    async def enter() -> None:
+        async with AsyncModel(**options, url="localhost:1", transport=transport):
+            raise AssertionError
+
+    with pytest.raises(InvalidInputError, match=r"half of a character|is int|NUL"):
+        Model(**options, url="localhost:1", transport=transport)
+    with pytest.raises(InvalidInputError, match=r"half of a character|is int|NUL"):
+        asyncio.run(enter())
+
+
+def test_no_time_to_open(client_server: Server) -> None:
+    with pytest.raises(InvalidInputError, match="timeout_s is nan"):
+        Model("asked", url=client_server.grpc_url, timeout_s=math.nan)
+    with Model("asked", url=client_server.grpc_url, timeout_s=math.inf) as model:
+        assert model.predict(ONE).shape == (1, 1)
