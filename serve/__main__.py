@@ -110,10 +110,11 @@ def _table(server: Server) -> Table:
     return table
 
 
-def _seconds(text: str) -> float:
-    if not 0 < (seconds := float(text)) < float("inf"):
+def seconds(text: str) -> float:
+    """A positive number; raises `ValueError`."""
+    if not 0 < (value := float(text)) < float("inf"):
         raise ValueError(text)
-    return seconds
+    return value
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -137,7 +138,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--start-timeout",
-        type=_seconds,
+        type=seconds,
         default=120.0,
         metavar="SECONDS",
         help="how long the server may take until it is ready (default: 120)",

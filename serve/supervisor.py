@@ -81,13 +81,17 @@ def _serve(
         with revived(server, told=told):
             while server.running():
                 time.sleep(POLL_S)
-        ports = {"http_port": server.http_port, "grpc_port": server.grpc_port, "metrics_port": server.metrics_port}
         why = "; ".join(failure_log.reasons_of(server.log))
         return Death(
             how=f"tritonserver {server.end()}" + (f" ({why})" if why else ""),
             details=server.log_tail(),
             served_s=time.monotonic() - started,
-            settings=replace(settings, **ports),
+            settings=replace(
+                settings,
+                http_port=server.http_port,
+                grpc_port=server.grpc_port,
+                metrics_port=server.metrics_port,
+            ),
         )
 
 
