@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +40,8 @@ def program(repository: Path, output: Path, *arguments: str, change: str = "") -
     """`python -m serve` with its output in a file, after the statement `change`."""
     ports = [f"--{kind}-port=0" for kind in ("http", "grpc", "metrics")]
     called = ["--repository", str(repository), *ports, *arguments]
-    code = f"import sys\nfrom serve import supervisor\n{change}\nfrom serve.__main__ import main\nsys.exit(main({called!r}))"
+    imports = "import sys\nfrom serve import supervisor\nfrom serve.__main__ import main"
+    code = f"{imports}\n{change}\nsys.exit(main({called!r}))"
     with output.open("w") as file:
         return subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=file, stderr=subprocess.STDOUT)
 
@@ -153,7 +153,7 @@ def test_a_first_start_that_fails_is_not_tried_again(tmp_path: Path) -> None:
 
 def test_never_ends_with_the_first_death(tmp_path: Path) -> None:
     lookup(tmp_path)
-    settings = replace(Settings(models=("lookup",), repository=tmp_path))
+    settings = Settings(models=("lookup",), repository=tmp_path)
     with pytest.raises(LaunchError, match=r"tritonserver was killed by SIGKILL\.\nlast lines of its log"):
         supervise(
             settings,
