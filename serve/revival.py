@@ -12,7 +12,7 @@ import json
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from http.client import HTTPException
 
@@ -20,6 +20,7 @@ from google.protobuf import json_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from serve import loaded, stubs
+from serve.dead_instance import Control, held
 from serve.launcher import Server
 
 POLL_S = 0.2
@@ -40,7 +41,9 @@ def revived(server: Server, *, told: Callable[[str], None] = lambda _: None) -> 
     `told` gets a sentence each time, on a thread of this module.
     """
     revival, ended = Revival(), threading.Event()
-    watcher = threading.Thread(target=_watch, args=(server, revival, ended, told), daemon=True, name="revival")
+    # Listed before the thread starts, because a process that died before it was listed is never found.
+    arguments = (server, revival, ended, told, instances(server))
+    watcher = threading.Thread(target=_watch, args=arguments, daemon=True, name="revival")
     watcher.start()
     try:
         yield revival
@@ -54,22 +57,32 @@ def instances(server: Server) -> dict[int, str]:
     return stubs.instances(server.shared_memory_prefix)
 
 
-def _watch(server: Server, revival: Revival, ended: threading.Event, told: Callable[[str], None]) -> None:
-    watched = instances(server)
+def _watch(
+    server: Server,
+    revival: Revival,
+    ended: threading.Event,
+    told: Callable[[str], None],
+    watched: dict[int, str],
+) -> None:
+    controls: dict[int, Control] = {}
     replaced: set[int] = set()
     busy: dict[str, threading.Thread] = {}
     while not ended.wait(POLL_S):
         watched |= {pid: model for pid, model in instances(server).items() if pid not in replaced}
+        for pid in watched.keys() - controls.keys():
+            if found := stubs.shared(pid):
+                controls[pid] = Control(region=found[0], offset=found[1])
         for model in sorted({model for pid, model in watched.items() if stubs.is_dead(pid)}):
             if (model in busy and busy[model].is_alive()) or ended.is_set() or not server.running():
                 continue
             # Processes of the old instances may stay for a while; from now on only new ones matter.
             old = {pid for pid, one in watched.items() if one == model}
+            dead = [controls[pid] for pid in old if pid in controls and stubs.is_dead(pid)]
             replaced |= old
             watched = {pid: one for pid, one in watched.items() if pid not in old}
             # The call lasts until the dead instance is gone, and it takes its batches until the queue is empty once.
             # Neither other models nor the end of the program must wait for that.
-            arguments = (server, revival, ended, told, model, replaced)
+            arguments = (server, revival, ended, told, model, replaced, dead)
             busy[model] = threading.Thread(target=_revive, args=arguments, daemon=True, name=f"revival of {model}")
             busy[model].start()
 
@@ -81,10 +94,12 @@ def _revive(
     told: Callable[[str], None],
     model: str,
     replaced: set[int],
+    dead: Sequence[Control],
 ) -> None:
     started = time.monotonic()
     try:
-        reload(server, model)
+        with held(dead, server, model):
+            reload(server, model)
     except TimeoutError:
         # New instances work while the old ones still take part; only without new ones it has failed.
         failed = "it took too long"

@@ -31,6 +31,15 @@ def instances(prefix: str) -> dict[int, str]:
     return found
 
 
+def shared(pid: int) -> tuple[str, int] | None:
+    """The file in /dev/shm through which the process talks to Triton, and where in it what both read begins."""
+    try:
+        arguments = (PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        return arguments[2], int(arguments[7])
+    except (OSError, IndexError, ValueError):
+        return None
+
+
 def servers(prefix: str) -> list[int]:
     """The processes that are neither stubs nor on their way to be one, and name `prefix`: a server, its guard."""
     return [pid for pid, arguments in _with_prefix(prefix) if not _is_stub(arguments) and arguments[0] != "bash"]

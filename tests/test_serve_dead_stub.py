@@ -56,12 +56,13 @@ def served(repository: Path, groups: str, told: list[str]) -> Iterator[Server]:
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_what_waits_is_answered_by_the_new_process(tmp_path: Path, count: int) -> None:
-    """The dead instance takes a batch each second until the queue is empty; the new ones take five each."""
+    """The dead instance keeps the batch that it has, for ten seconds at most; the new ones take five a second each."""
     told: list[str] = []
     with served(tmp_path, f"instance_group [ {{ count: {count} kind: KIND_CPU }} ]", told) as server:
         outcome, old = asyncio.run(kill_one_while_many_wait(server))
         assert set(outcome) <= {"answered", "failed"}
-        assert outcome["answered"] > WAITING / 2
+        # Without new processes 48 of 50 fail; with them, and the dead one taking a batch each second, 10.
+        assert outcome["answered"] >= WAITING - 5
         assert wait_until(lambda: len(told) == 1, seconds=60)
         assert told[0].startswith("a process of 'sleeper' died; the model was loaded again in ")
         # The model is the same one, with new instances in place of all the old ones.
@@ -69,7 +70,7 @@ def test_what_waits_is_answered_by_the_new_process(tmp_path: Path, count: int) -
         assert list(instances(server).values()) == ["sleeper"] * count
         assert server.log.read_text().count("successfully unloaded") == 0
         again, _ = asyncio.run(kill_one_while_many_wait(server))
-        assert again["answered"] > WAITING / 2
+        assert again["answered"] >= WAITING - 5
 
 
 def test_the_configuration_stays_as_it_was(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def test_a_server_runs_where_the_path_is_not_plain(tmp_path: Path, odd: Path, wh
     output = tmp_path / "output.txt"
     ports = [f"--{kind}-port=0" for kind in ("http", "grpc", "metrics")]
     with output.open("w") as file:
-        command = [python, "-m", "serve", "--repository", models, "--start-timeout=60", *ports]
+        command = [str(python), "-m", "serve", "--repository", str(models), "--start-timeout=60", *ports]
         program = subprocess.Popen(command, cwd=clone, env=environment, stdout=file, stderr=subprocess.STDOUT)
     try:
         ready = "gRPC clients take --url "
