@@ -34,13 +34,14 @@ def answer(url: str, model: str) -> float:
 
 @pytest.mark.parametrize("where", ["clone", "repository", "TMPDIR"])
 def test_a_server_runs_where_the_path_is_not_plain(tmp_path: Path, odd: Path, where: str) -> None:
-    """The clone brings its virtual environment, so the path of Python itself is not plain either."""
+    """The clone brings its models and its virtual environment, so the path of Python itself is not plain either."""
     clone, models, environment = ROOT, tmp_path / "models", dict(os.environ)
     if where == "clone":
         clone = odd / "clone"
         for stage in ("export", "serve"):
             shutil.copytree(ROOT / stage, clone / stage, ignore=shutil.ignore_patterns("__pycache__"))
         (clone / ".venv").symlink_to(sys.prefix)
+        models = clone / "model_repository"
     elif where == "repository":
         models = odd / "models"
     else:
