@@ -25,6 +25,7 @@ from serve.launcher import Server
 
 POLL_S = 0.2
 LOAD_TIMEOUT_S = 60.0
+ENDING_S = 2.0
 
 
 @dataclass(kw_only=True)
@@ -107,9 +108,10 @@ def _revive(
         failed = str(error)
     else:
         failed = "the server started no new one"
-    if ended.is_set() or not server.running():
-        return
     if model not in [one for pid, one in instances(server).items() if pid not in replaced]:
+        # The processes of a server that died die too, a moment before its guard has ended.
+        if ended.wait(ENDING_S) or not server.running():
+            return
         told(f"a process of '{model}' died, and the model could not be loaded again: {failed}. Restart the server.")
         return
     revival.took_s.append(time.monotonic() - started)
