@@ -1,4 +1,4 @@
-"""Serve models of the repository on a real tritonserver until Ctrl-C.
+"""Serve models of the repository on a real tritonserver until Ctrl-C; a server that dies is started again.
 
 Anything after `--` goes to tritonserver as it is.
 """
@@ -8,32 +8,35 @@ import os
 import shlex
 import signal
 import sys
-import time
 from pathlib import Path
 
 from rich.table import Table
 
 from export.repository import REPOSITORY, models, served_file, with_steps
 from export.terminal import guarded, program_parser, terminal
-from serve.launcher import LaunchError, Server, Settings, launch
-from serve.revival import revived
+from serve.launcher import Server, Settings
+from serve.supervisor import supervise
 
 # Of its own for each server, so that two of them can be told apart.
 LOG = Path("build").resolve() / f"tritonserver-{os.getpid()}.log"
 
 
-def serve(settings: Settings) -> int:
-    """Serve until the server ends by itself, which is a failure, or Ctrl-C."""
+def serve(settings: Settings, *, restart: bool) -> None:
+    """Serve until Ctrl-C; raises `LaunchError` when the server died for good."""
     console = terminal()
-    with console.status("starting tritonserver") as status, launch(settings, progress=status.update) as server:
-        status.stop()
-        console.print(_table(server))
-        console.print(f"ready; the log is {server.log}. Ctrl-C stops the server.", markup=False)
-        console.print(f"gRPC clients take --url {server.grpc_url}", markup=False)
-        with revived(server, told=lambda text: console.print(text, markup=False)):
-            while server.running():
-                time.sleep(0.2)
-        raise LaunchError(f"tritonserver ended by itself.\n{server.log_tail()}")
+
+    def tell(text: str) -> None:
+        console.print(text, markup=False)
+
+    with console.status("starting tritonserver") as status:
+
+        def ready(server: Server) -> None:
+            status.stop()
+            console.print(_table(server))
+            tell(f"ready; the log is {server.log}. Ctrl-C stops the server.")
+            tell(f"gRPC clients take --url {server.grpc_url}")
+
+        supervise(settings, restart=restart, ready=ready, told=tell, progress=status.update)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -42,7 +45,10 @@ def main(argv: list[str] | None = None) -> int:
     arguments = _parser().parse_args(ours)
     # A service manager stops with SIGTERM: end the same way as on Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    return guarded(lambda: serve(_settings(arguments, theirs)), on_interrupt=f"stopped. The log is {LOG}.")
+    restart = arguments.restart == "always"
+    return guarded(
+        lambda: serve(_settings(arguments, theirs), restart=restart), on_interrupt=f"stopped. The log is {LOG}."
+    )
 
 
 def _exported(repository: Path) -> tuple[str, ...]:
@@ -79,6 +85,7 @@ def _settings(arguments: argparse.Namespace, theirs: list[str]) -> Settings:
         arguments=tuple(theirs),
         log=LOG,
         open_admin=arguments.open_admin,
+        start_timeout_s=arguments.start_timeout,
     )
 
 
@@ -104,6 +111,13 @@ def _table(server: Server) -> Table:
     return table
 
 
+def seconds(text: str) -> float:
+    """A positive number; raises `ValueError`."""
+    if not 0 < (value := float(text)) < float("inf"):
+        raise ValueError(text)
+    return value
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = program_parser(
         "python -m serve",
@@ -122,6 +136,19 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="let everybody who reaches the ports, web pages included, load models (which runs their code as you), "
         "register shared memory and set traces and logs; by default only programs of yours on this machine may",
+    )
+    parser.add_argument(
+        "--restart",
+        choices=("always", "never"),
+        default="always",
+        help="what to do when the server dies by itself (default: always; gives up after 5 deaths in a minute)",
+    )
+    parser.add_argument(
+        "--start-timeout",
+        type=seconds,
+        default=120.0,
+        metavar="SECONDS",
+        help="how long the server may take until it is ready (default: 120)",
     )
     return parser
 

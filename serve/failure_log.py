@@ -26,6 +26,11 @@ def digest(log: Path) -> str:
     return "\n".join([*(f"reason: {one}" for one in reasons(lines)), "last lines of its log:", *last])
 
 
+def reasons_of(log: Path) -> list[str]:
+    """The reasons that a log gives; a missing log has none."""
+    return reasons(log.read_text(errors="replace").splitlines()) if log.is_file() else []
+
+
 def reasons(lines: Sequence[str]) -> list[str]:
     """Why models did not load; of a log that names no model, what ended the server."""
     errors = [

@@ -8,14 +8,11 @@ import contextlib
 import json
 import os
 import re
-import shutil
-import socket
+import signal
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.error
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,10 +21,11 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.repository import REPOSITORY, config_file, model_file, model_folder, read_config, with_steps
 from export.terminal import Failure, Mistake
-from serve import admin, failure_log, guard, loaded
+from serve import admin, descriptors, failure_log, guard, loaded, server_folder, stubs
 from serve.installation import Installation, find
+from serve.ports import free_ports
+from serve.server_folder import ServerFolder
 
-START_TIMEOUT_S = 120.0
 # Flags that the launcher sets itself and relies on.
 OURS = re.compile(
     r"--(model-repository|model-store|backend-directory|model-control-mode|load-model|model-config-name"
@@ -41,7 +39,7 @@ class LaunchError(Failure):
 
 
 class SettingsError(Mistake):
-    """What was asked cannot be served here: a port in use, a model that is not exported."""
+    """What was asked cannot be served here: a model that is not exported, an argument that is the launcher's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +48,8 @@ class Settings:
 
     A port of 0 means any free one. `environment` is added to the server's. `log` is where the log is written and
     stays; None drops it at the end. `arguments` go to tritonserver as they are; those that the fields above stand for
-    are refused. `open_admin` lets everybody who reaches the ports load models and set traces (see admin.py).
+    are refused. `start_timeout_s` is how long the server may take until it is ready. `open_admin` lets everybody who
+    reaches the ports load models and set traces (see admin.py).
     """
 
     models: tuple[str, ...]
@@ -64,11 +63,12 @@ class Settings:
     environment: Mapping[str, str] = field(default_factory=dict)
     log: Path | None = None
     open_admin: bool = False
+    start_timeout_s: float = 120.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Server:
-    """A ready server. `pid` is its guard's; `configs` what it reports to have loaded, by model.
+    """A ready server. `pid` is its guard's; `asked` what the files say, `configs` what it has loaded, by model.
 
     `shared_memory_prefix` begins the name of each of its files in /dev/shm.
     """
@@ -80,6 +80,7 @@ class Server:
     pid: int
     log: Path
     shared_memory_prefix: str
+    asked: Mapping[str, ModelConfig]
     configs: Mapping[str, ModelConfig]
     _process: subprocess.Popen[bytes]
 
@@ -97,6 +98,10 @@ class Server:
         """Whether the process is still there."""
         return self._process.poll() is None
 
+    def end(self) -> str:
+        """How the process ended, once it has."""
+        return _end(self._process.returncode)
+
     def log_tail(self) -> str:
         """What the server's log says of a failure, and its last lines."""
         return failure_log.digest(self.log)
@@ -106,20 +111,22 @@ class Server:
 def launch(settings: Settings, *, progress: Callable[[str], None] = lambda _: None) -> Iterator[Server]:
     """Start a server, yield it when it is ready, stop it at the end.
 
-    Raises `RepositoryError` and `SettingsError` for mistakes in the files and the settings, `InstallationError`
-    without a tritonserver and `LaunchError` when the server does not come up with exactly what was asked for.
+    Raises a `Mistake` for what is wrong with the files, the settings or this machine (`RepositoryError`,
+    `SettingsError`, `PortError`, `DescriptorError`, `NoFolderError`, `InstallationError`) and `LaunchError` when the
+    server does not come up with exactly what was asked for.
     """
     asked = _asked(settings)
     _refuse_ours(settings)
     installation = find()
-    ports = _ports(settings)
-    folder = Path(tempfile.mkdtemp(prefix="triton-batching-"))
-    prefix = f"triton_batching_{uuid.uuid4().hex[:12]}_"
-    try:
-        log = _log(settings, folder)
-        process = _start(settings, tuple(asked), installation, folder, log, prefix, ports)
+    ports = free_ports(settings.host, settings.http_port, settings.grpc_port, settings.metrics_port)
+    descriptors.check(sum(max(group.count, 1) for config in asked.values() for group in config.instance_group))
+    for model in asked:
+        stubs.compile_sources(model_folder(model, settings.repository))
+    with server_folder.made() as folder:
+        log = _log(settings, folder.path)
+        process = _start(settings, tuple(asked), installation, folder, log, ports)
         try:
-            _wait_until_ready(process, f"http://{settings.host}:{ports[0]}", log, progress)
+            _wait_until_ready(process, settings, ports[0], log, folder.prefix, progress)
             configs = {model: loaded.config(f"http://{settings.host}:{ports[0]}", model) for model in asked}
             _compare(asked, configs, log)
             yield Server(
@@ -129,14 +136,13 @@ def launch(settings: Settings, *, progress: Callable[[str], None] = lambda _: No
                 metrics_port=ports[2],
                 pid=process.pid,
                 log=log,
-                shared_memory_prefix=prefix,
+                shared_memory_prefix=folder.prefix,
+                asked=asked,
                 configs=configs,
                 _process=process,
             )
         finally:
             _stop(process)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _asked(settings: Settings) -> dict[str, ModelConfig]:
@@ -175,7 +181,7 @@ def _log(settings: Settings, folder: Path) -> Path:
         return folder / "tritonserver.log"
     try:
         settings.log.parent.mkdir(parents=True, exist_ok=True)
-        settings.log.touch()
+        settings.log.touch(mode=0o600)
     except OSError as error:
         raise SettingsError(
             f"{settings.log}: the log cannot be written there ({error.strerror}). Name another file."
@@ -183,57 +189,24 @@ def _log(settings: Settings, folder: Path) -> Path:
     return settings.log.resolve()
 
 
-def _ports(settings: Settings) -> tuple[int, int, int]:
-    wanted = (settings.http_port, settings.grpc_port, settings.metrics_port)
-    _refuse_twice(dict(zip(("--http-port", "--grpc-port", "--metrics-port"), wanted, strict=True)))
-    with contextlib.ExitStack() as held:
-        return tuple(_claim(settings.host, port, held) for port in wanted)  # type: ignore[return-value]
-
-
-def _refuse_twice(wanted: Mapping[str, int]) -> None:
-    """0 is any free port, so it may be given to all."""
-    for port in filter(None, wanted.values()):
-        flags = [flag for flag, one in wanted.items() if one == port]
-        if len(flags) > 1:
-            raise SettingsError(
-                f"port {port} is given twice, with {' and '.join(flags)}; each endpoint needs one of its own. "
-                "Choose another for one of them; 0 takes any free one."
-            )
-
-
-def _claim(host: str, port: int, held: contextlib.ExitStack) -> int:
-    holder = held.enter_context(socket.socket())
-    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        holder.bind((host, port))
-        holder.listen()
-    except (OSError, OverflowError) as error:
-        why = getattr(error, "strerror", None) or "a port is a number from 0 to 65535"
-        raise SettingsError(
-            f"port {port} on {host} cannot be used ({why}), so the server would not start. Stop what "
-            "uses it, or choose others with --http-port, --grpc-port and --metrics-port."
-        ) from error
-    return int(holder.getsockname()[1])
-
-
 def _start(
     settings: Settings,
     models: tuple[str, ...],
     installation: Installation,
-    folder: Path,
+    home: ServerFolder,
     log: Path,
-    prefix: str,
     ports: tuple[int, int, int],
 ) -> subprocess.Popen[bytes]:
     secret = admin.make_secret()
     hidden = {} if settings.open_admin else admin.flags(secret)
     published = [] if settings.open_admin else admin.publish(secret, settings.host, ports[:2])
+    folder, prefix = home.path, home.prefix
     # An empty working directory: the Python stub has it on sys.path, so anything in it would change imports.
     (folder / "work").mkdir()
     command = [
         str(installation.binary),
         *hidden,
-        f"--model-repository={settings.repository.resolve()}",
+        f"--model-repository={home.plain(settings.repository, 'models')}",
         f"--backend-directory={installation.assemble_backends(folder / 'backends')}",
         f"--backend-config=python,shm-region-prefix-name={prefix}",
         "--model-control-mode=explicit",
@@ -254,6 +227,7 @@ def _start(
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         start_new_session=True,
+        pass_fds=[home.lock],
     )
     assert process.stdin is not None
     process.stdin.write(json.dumps(inherited).encode() + b"\n")
@@ -261,19 +235,39 @@ def _start(
     return process
 
 
-def _wait_until_ready(process: subprocess.Popen[bytes], url: str, log: Path, progress: Callable[[str], None]) -> None:
-    started = time.monotonic()
-    while (waited := time.monotonic() - started) < START_TIMEOUT_S:
+def _wait_until_ready(
+    process: subprocess.Popen[bytes],
+    settings: Settings,
+    port: int,
+    log: Path,
+    prefix: str,
+    progress: Callable[[str], None],
+) -> None:
+    started, loading = time.monotonic(), stubs.Loading(process.pid, prefix)
+    while (waited := time.monotonic() - started) < settings.start_timeout_s:
+        died = loading.look()
         if process.poll() is not None:
-            raise LaunchError(
-                f"tritonserver ended with code {process.returncode} while it started.\n{failure_log.digest(log)}"
-            )
+            died = f"tritonserver {_end(process.returncode)} while it started"
+        if died:
+            said = [*(f"reason: {one}" for one in loading.deaths() if one != died), failure_log.digest(log)]
+            raise LaunchError("\n".join([f"{died}.", *said]))
         with contextlib.suppress(OSError, urllib.error.HTTPError):
-            loaded.DIRECT.open(f"{url}/v2/health/ready", timeout=1).close()
+            loaded.DIRECT.open(f"http://{settings.host}:{port}/v2/health/ready", timeout=1).close()
             return
         progress(f"tritonserver is starting ({waited:.0f} s)")
         time.sleep(0.1)
-    raise LaunchError(f"tritonserver was not ready after {START_TIMEOUT_S:.0f} s.\n{failure_log.digest(log)}")
+    raise LaunchError(
+        f"tritonserver was not ready after {settings.start_timeout_s:g} s (--start-timeout, or start_timeout_s of "
+        f"Settings).\n{failure_log.digest(log)}"
+    )
+
+
+def _end(code: int) -> str:
+    """The guard ends with the server's code, or with 128 and the number of the signal that ended it."""
+    if code > 128:
+        with contextlib.suppress(ValueError):
+            return f"was killed by {signal.Signals(code - 128).name}"
+    return f"ended with code {code}"
 
 
 def _compare(asked: Mapping[str, ModelConfig], configs: Mapping[str, ModelConfig], log: Path) -> None:

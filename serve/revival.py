@@ -1,32 +1,31 @@
-"""The Python processes behind a server's models: one that dies stays dead for Triton, so its model is loaded again.
+"""Gives a model new Python processes when one of them dies: for Triton, one that died stays dead.
 
 tritonserver 2.51 neither restarts the process of a model instance nor takes the instance out of service: the model
-stays "ready", and every batch that falls to the dead instance fails after a second ("Stub process ... is not
-healthy"). Loading the model again brings new instances beside the old ones and then moves all requests over, so none
-is refused meanwhile.
+stays "ready", and every batch that falls to the dead instance fails after a second (python_be.cc waits that long for an
+answer before it looks at the process's health). Loading the model with another instance group makes Triton start new
+instances for the same model, which take requests from the same queue, and end the old ones; so what waits is answered.
+Any other change makes it load a second model, and what waits stays with the first one, at one failure per second.
 """
 
 import contextlib
 import json
-import re
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from http.client import HTTPException
-from pathlib import Path
 
-from serve import admin, loaded
+from google.protobuf import json_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from serve import admin, loaded, stubs
+from serve.dead_instance import Control, held
 from serve.launcher import Server
 
-PROC = Path("/proc")
 POLL_S = 0.2
 LOAD_TIMEOUT_S = 60.0
-# A parameter that the configuration gets when the model is loaded again: the time in nanoseconds.
-MARK = "loaded_again"
-# The stub's last arguments: the instance, which is model_group_number, and a word.
-INSTANCE = re.compile(r"(.+)_\d+_\d+")
+ENDING_S = 2.0
 
 
 @dataclass(kw_only=True)
@@ -38,12 +37,14 @@ class Revival:
 
 @contextlib.contextmanager
 def revived(server: Server, *, told: Callable[[str], None] = lambda _: None) -> Iterator[Revival]:
-    """Watch the model processes of `server` and load a model again when one of its processes dies.
+    """Watch the model processes of `server` and give a model new ones when one of its processes dies.
 
-    `told` gets a sentence each time, on the thread that watches.
+    `told` gets a sentence each time, on a thread of this module.
     """
     revival, ended = Revival(), threading.Event()
-    watcher = threading.Thread(target=_watch, args=(server, revival, ended, told), daemon=True, name="revival")
+    # Listed before the thread starts, because a process that died before it was listed is never found.
+    arguments = (server, revival, ended, told, instances(server))
+    watcher = threading.Thread(target=_watch, args=arguments, daemon=True, name="revival")
     watcher.start()
     try:
         yield revival
@@ -54,67 +55,94 @@ def revived(server: Server, *, told: Callable[[str], None] = lambda _: None) -> 
 
 def instances(server: Server) -> dict[int, str]:
     """The model of each living Python process of the server's model instances, by process id."""
-    found = {}
-    for folder in PROC.iterdir():
-        if folder.name.isdecimal() and (model := _model(folder, server.shared_memory_prefix)):
-            found[int(folder.name)] = model
-    return found
+    return stubs.instances(server.shared_memory_prefix)
 
 
-def _model(folder: Path, prefix: str) -> str | None:
-    try:
-        arguments = (folder / "cmdline").read_text(errors="replace").split("\0")
-    except OSError:
-        return None
-    if not arguments[0].endswith("triton_python_backend_stub") or not any(one.startswith(prefix) for one in arguments):
-        return None
-    named = (INSTANCE.fullmatch(argument) for argument in arguments[-3:])
-    return next((match[1] for match in named if match), None)
-
-
-def _watch(server: Server, revival: Revival, ended: threading.Event, told: Callable[[str], None]) -> None:
-    watched: Mapping[int, str] = instances(server)
+def _watch(
+    server: Server,
+    revival: Revival,
+    ended: threading.Event,
+    told: Callable[[str], None],
+    watched: dict[int, str],
+) -> None:
+    controls: dict[int, Control] = {}
+    replaced: set[int] = set()
+    busy: dict[str, threading.Thread] = {}
     while not ended.wait(POLL_S):
-        dead = {model for pid, model in watched.items() if _is_dead(pid)}
-        if not dead or ended.is_set() or not server.running():
-            continue
-        for model in sorted(dead):
-            told(_revive(server, revival, model, watched))
-        # Processes of the old instances may stay until the server ends; only the new ones matter now.
-        watched = {pid: one for pid, one in instances(server).items() if pid not in watched or one not in dead}
+        watched |= {pid: model for pid, model in instances(server).items() if pid not in replaced}
+        for pid in watched.keys() - controls.keys():
+            if found := stubs.shared(pid):
+                controls[pid] = Control(region=found[0], offset=found[1])
+        for model in sorted({model for pid, model in watched.items() if stubs.is_dead(pid)}):
+            if (model in busy and busy[model].is_alive()) or ended.is_set() or not server.running():
+                continue
+            # Processes of the old instances may stay for a while; from now on only new ones matter.
+            old = {pid for pid, one in watched.items() if one == model}
+            dead = [controls[pid] for pid in old if pid in controls and stubs.is_dead(pid)]
+            replaced |= old
+            watched = {pid: one for pid, one in watched.items() if pid not in old}
+            # The call lasts until the dead instance is gone, and it takes its batches until the queue is empty once.
+            # Neither other models nor the end of the program must wait for that.
+            arguments = (server, revival, ended, told, model, replaced, dead)
+            busy[model] = threading.Thread(target=_revive, args=arguments, daemon=True, name=f"revival of {model}")
+            busy[model].start()
 
 
-def _revive(server: Server, revival: Revival, model: str, old: Mapping[int, str]) -> str:
+def _revive(
+    server: Server,
+    revival: Revival,
+    ended: threading.Event,
+    told: Callable[[str], None],
+    model: str,
+    replaced: set[int],
+    dead: Sequence[Control],
+) -> None:
     started = time.monotonic()
     try:
-        reload(server, model)
+        with held(dead, server, model):
+            reload(server, model)
+    except TimeoutError:
+        # New instances work while the old ones still take part; only without new ones it has failed.
+        failed = "it took too long"
     except (OSError, HTTPException, ValueError) as error:
-        return f"a process of '{model}' died, and the model could not be loaded again: {error}. Restart the server."
-    if model not in [one for pid, one in instances(server).items() if pid not in old]:
-        return f"a process of '{model}' died, and the server started no new one. Restart the server."
+        failed = str(error)
+    else:
+        failed = "the server started no new one"
+    if model not in [one for pid, one in instances(server).items() if pid not in replaced]:
+        # The processes of a server that died die too, a moment before its guard has ended.
+        if ended.wait(ENDING_S) or not server.running():
+            return
+        told(f"a process of '{model}' died, and the model could not be loaded again: {failed}. Restart the server.")
+        return
     revival.took_s.append(time.monotonic() - started)
-    return f"a process of '{model}' died; the model was loaded again in {revival.took_s[-1]:.1f} s."
+    told(f"a process of '{model}' died; the model was loaded again in {revival.took_s[-1]:.1f} s.")
 
 
 def reload(server: Server, model: str) -> None:
-    """Load `model` again with the configuration that it has; requests go on meanwhile.
+    """Start new processes for `model` with the configuration that it has; requests go on meanwhile.
 
     Raises `OSError`, and for an answer that is cut off `HTTPException` or `ValueError`.
     """
-    base = f"http://{server.http_url}/v2"
-    with loaded.DIRECT.open(f"{base}/models/{model}/config", timeout=LOAD_TIMEOUT_S) as answer:
-        config = json.load(answer)
-    # Triton does nothing for a model of which nothing has changed, so something has to.
-    config.setdefault("parameters", {})[MARK] = {"string_value": str(time.time_ns())}
-    body = json.dumps({"parameters": {"config": json.dumps(config)}}).encode()
+    config = json_format.MessageToJson(_regrouped(server, model), preserving_proto_field_name=True)
+    body = json.dumps({"parameters": {"config": config}}).encode()
     headers = {"Content-Type": "application/json"} | admin.headers(server.http_url)
-    request = urllib.request.Request(f"{base}/repository/models/{model}/load", data=body, headers=headers)
+    url = f"http://{server.http_url}/v2/repository/models/{model}/load"
+    request = urllib.request.Request(url, data=body, headers=headers)
     loaded.DIRECT.open(request, timeout=LOAD_TIMEOUT_S).close()
 
 
-def _is_dead(pid: int) -> bool:
-    """Whether the process died on its own: one that Triton ended itself is waited for, and not a zombie."""
-    try:
-        return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return False
+def _regrouped(server: Server, model: str) -> ModelConfig:
+    """The configuration with other instance groups, in nothing that matters: the next rate limiter's priority.
+
+    Triton uses that only with `--rate-limit`. Everything else is to be as in the file, without what the server
+    completed, or Triton would find a change of the model; unless somebody loaded another configuration since.
+    """
+    current = loaded.config(f"http://{server.http_url}", model)
+    asked = server.asked.get(model, current)
+    config = ModelConfig()
+    config.CopyFrom(current if list(loaded.differences(asked, current)) else asked)
+    del config.instance_group[:]
+    for group in current.instance_group:
+        config.instance_group.add().CopyFrom(group)
+        config.instance_group[-1].rate_limiter.priority += 1
+    return config

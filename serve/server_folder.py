@@ -1,0 +1,109 @@
+"""The folder of one server in the temporary directory, and the removal of folders that nobody cleaned up.
+
+A folder is locked for as long as the launcher or the guard of its server lives, because both hold the lock. It is made
+under another name and gets its own when it is locked, so that no other start can take it for a leftover.
+"""
+
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from export.terminal import Mistake
+from serve import guard, stubs
+
+NAME = re.compile(r"triton-batching-([0-9a-f]{12})")
+# Triton hands paths to a shell without quotes.
+PLAIN = re.compile(r"[A-Za-z0-9_./+,@%:=-]+")
+ELSEWHERE = (Path("/tmp"), Path("/var/tmp"), Path("/dev/shm"))
+
+
+class NoFolderError(Mistake):
+    """No place for a server's files."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerFolder:
+    """A folder of mode 0700 and the lock on it, a file descriptor; `prefix` begins the server's names in /dev/shm."""
+
+    path: Path
+    prefix: str
+    lock: int
+
+    def plain(self, path: Path, name: str) -> Path:
+        """`path` itself, or a link `name` to it in this folder where a shell would not take the path as it is."""
+        path = path.resolve()
+        if PLAIN.fullmatch(str(path)):
+            return path
+        link = self.path / name
+        link.symlink_to(path)
+        return link
+
+
+@contextlib.contextmanager
+def made() -> Iterator[ServerFolder]:
+    """Make a folder and remove it at the end; first remove those whose launcher and guard were both killed."""
+    base = _base()
+    _remove_leftovers(base)
+    key = uuid.uuid4().hex[:12]
+    hidden, path = base / f".triton-batching-{key}", base / f"triton-batching-{key}"
+    hidden.mkdir(mode=0o700)
+    lock = _locked(hidden)
+    if lock is None:
+        raise NoFolderError(f"{hidden}: cannot be locked, so its server's end could not be noticed. Set TMPDIR.")
+    try:
+        hidden.rename(path)
+        yield ServerFolder(path=path, prefix=_prefix(key), lock=lock)
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(lock)
+
+
+def _prefix(key: str) -> str:
+    return f"triton_batching_{key}_"
+
+
+def _base() -> Path:
+    """The temporary directory, or another place if its path is not plain."""
+    places = [Path(tempfile.gettempdir()), *ELSEWHERE]
+    for place in places:
+        if PLAIN.fullmatch(str(place)) and os.access(place, os.W_OK | os.X_OK):
+            return place
+    raise NoFolderError(
+        f"no place for the server's files: none of {', '.join(map(str, places))} is writable and has a path without "
+        "spaces and letters outside ASCII, which Triton's shell needs. Set TMPDIR to such a folder."
+    )
+
+
+def _remove_leftovers(base: Path) -> None:
+    for path in base.glob("triton-batching-*"):
+        found = NAME.fullmatch(path.name)
+        if found is None or (lock := _locked(path)) is None:
+            continue
+        prefix = _prefix(found[1])
+        # A server outlives its guard for as long as it takes to end; then it is left for a later start.
+        if not stubs.servers(prefix):
+            stubs.kill(prefix)
+            guard.sweep(prefix)
+            shutil.rmtree(path, ignore_errors=True)
+        os.close(lock)
+
+
+def _locked(path: Path) -> int | None:
+    """A lock on the folder; None when another process has it, or another user owns the folder."""
+    try:
+        lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    with contextlib.suppress(OSError):
+        if os.fstat(lock).st_uid == os.getuid():
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return lock
+    os.close(lock)
+    return None

@@ -1,0 +1,209 @@
+"""A server that dies comes back as it was, unless it dies again and again, and nothing of the dead one stays."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+from processes import alive, descendants, leftovers, wait_until
+from server_processes import model_that, prefix, tritonserver
+from sleepers import PLAIN, sleeper
+from tiny_models import lookup
+
+from serve import supervisor
+from serve.launcher import LaunchError, Server, Settings
+from serve.supervisor import supervise
+
+ROOT = Path(__file__).parents[1]
+CONFIG = 'max_batch_size: 1\ninput [ { name: "X" data_type: TYPE_INT32 dims: [ 1 ] } ]\n'
+pytestmark = pytest.mark.server
+
+
+def ask(url: str) -> str:
+    """One request to the model 'sleeper': "answered", or what went wrong."""
+    tensor = triton.InferInput("X", [1, 1], "INT32")
+    tensor.set_data_from_numpy(np.zeros((1, 1), dtype=np.int32))
+    try:
+        with triton.InferenceServerClient(url) as client:
+            client.infer("sleeper", [tensor], client_timeout=20)
+    except triton.InferenceServerException as error:
+        return str(error)
+    return "answered"
+
+
+def program(repository: Path, output: Path, *arguments: str, change: str = "") -> subprocess.Popen[bytes]:
+    """`python -m serve` with its output in a file, after the statement `change`."""
+    ports = [f"--{kind}-port=0" for kind in ("http", "grpc", "metrics")]
+    called = ["--repository", str(repository), *ports, *arguments]
+    imports = "import sys\nfrom serve import supervisor\nfrom serve.__main__ import main"
+    code = f"{imports}\n{change}\nsys.exit(main({called!r}))"
+    with output.open("w") as file:
+        return subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=file, stderr=subprocess.STDOUT)
+
+
+def said(output: Path, words: str, times: int = 1) -> bool:
+    return wait_until(lambda: output.read_text().count(words) >= times, seconds=60)
+
+
+def test_a_server_killed_under_load_comes_back_and_leaves_nothing(tmp_path: Path) -> None:
+    sleeper(tmp_path / "models", "sleeper", f"{CONFIG}instance_group [ {{ count: 3 kind: KIND_CPU }} ]")
+    output = tmp_path / "output.txt"
+    serving = program(tmp_path / "models", output, "--", *PLAIN)
+    try:
+        assert said(output, "gRPC clients take --url ")
+        url = output.read_text().partition("--url ")[2].split()[0]
+        answers: list[str] = []
+        ended = threading.Event()
+
+        def load() -> None:
+            while not ended.is_set():
+                answers.append(ask(url))
+
+        clients = [threading.Thread(target=load) for _ in range(4)]
+        for client in clients:
+            client.start()
+        assert wait_until(lambda: "answered" in answers, seconds=20)
+        server = tritonserver(serving.pid)
+        shared = prefix(server)
+        stubs = descendants(server)
+        assert len(stubs) == 3
+        # A process that hangs does not notice that its server died, and no signal but SIGKILL ends it.
+        os.kill(min(stubs), signal.SIGSTOP)
+        os.kill(server, signal.SIGKILL)
+        assert wait_until(lambda: not alive(stubs), seconds=20), alive(stubs)
+        assert said(output, "gRPC clients take --url ", times=2)
+        assert not leftovers(shared)
+        before = len(answers)
+        assert wait_until(lambda: "answered" in answers[before:], seconds=20), answers[before:]
+        ended.set()
+        for client in clients:
+            client.join()
+        assert ask(url) == "answered"
+    finally:
+        serving.send_signal(signal.SIGTERM)
+        assert serving.wait(30) == 130
+    log = ROOT / "build" / f"tritonserver-{serving.pid}.log"
+    line = next(line for line in output.read_text().splitlines() if "it is started again" in line)
+    assert line.startswith("tritonserver was killed by SIGKILL; it is started again in 0.5 s. Its log is kept as ")
+    kept = log.with_suffix(".1.log")
+    assert str(kept) in line
+    for file in (log, kept):
+        assert "Started GRPCInferenceService" in file.read_text()
+        assert file.stat().st_mode & 0o777 == 0o600
+        file.unlink()
+
+
+def test_it_gives_up_after_five_deaths_in_a_minute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "FIRST_WAIT_S", 0.01)
+    lookup(tmp_path / "models")
+    settings = Settings(models=("lookup",), repository=tmp_path / "models", log=tmp_path / "server.log")
+    ports: set[tuple[int, int, int]] = set()
+    starts: list[Server] = []
+    told: list[str] = []
+
+    def ready(server: Server) -> None:
+        starts.append(server)
+        ports.add((server.http_port, server.grpc_port, server.metrics_port))
+        os.kill(tritonserver(server.pid), signal.SIGSEGV)
+
+    with pytest.raises(LaunchError, match=r"tritonserver was killed by SIGSEGV\. That was death 5 in 60 s") as failed:
+        supervise(settings, restart=True, ready=ready, told=told.append)
+    assert "last lines of its log" in str(failed.value)
+    assert len(starts) == 5
+    assert len(ports) == 1
+    assert len(told) == 4
+    assert sorted(path.name for path in tmp_path.glob("*.log")) == [
+        *(f"server.{number}.log" for number in range(1, 5)),
+        "server.log",
+    ]
+
+
+def test_a_restart_that_fails_is_tried_again_and_gives_up_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "FIRST_WAIT_S", 0.01)
+    folder = model_that(tmp_path, "fickle")
+    told: list[str] = []
+
+    def ready(server: Server) -> None:
+        (folder / "1" / "model.py").write_text("1 / 0\n")
+        os.kill(tritonserver(server.pid), signal.SIGKILL)
+
+    with pytest.raises(LaunchError, match=r"the start failed: .*death 5 in(.|\n)*ZeroDivisionError"):
+        supervise(Settings(models=("fickle",), repository=tmp_path), restart=True, ready=ready, told=told.append)
+    assert [one.partition(";")[0] for one in told] == [
+        "tritonserver was killed by SIGKILL",
+        *["the start failed: tritonserver ended with code 1 while it started"] * 3,
+    ]
+
+
+def test_a_first_start_that_fails_is_not_tried_again(tmp_path: Path) -> None:
+    model_that(tmp_path, "broken", top="1 / 0")
+    told: list[str] = []
+    settings = Settings(models=("broken",), repository=tmp_path)
+    with pytest.raises(LaunchError, match="ZeroDivisionError"):
+        supervise(settings, restart=True, ready=lambda _: None, told=told.append)
+    assert told == []
+
+
+def test_never_ends_with_the_first_death(tmp_path: Path) -> None:
+    lookup(tmp_path)
+    settings = Settings(models=("lookup",), repository=tmp_path)
+    with pytest.raises(LaunchError, match=r"tritonserver was killed by SIGKILL\.\nlast lines of its log"):
+        supervise(
+            settings,
+            restart=False,
+            ready=lambda server: os.kill(tritonserver(server.pid), signal.SIGKILL),
+            told=pytest.fail,
+        )
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_wait_for_a_restart(tmp_path: Path, how: signal.Signals) -> None:
+    lookup(tmp_path / "models")
+    output = tmp_path / "output.txt"
+    serving = program(tmp_path / "models", output, change="supervisor.FIRST_WAIT_S = supervisor.LONGEST_WAIT_S = 300")
+    assert said(output, "gRPC clients take --url ")
+    os.kill(tritonserver(serving.pid), signal.SIGKILL)
+    assert said(output, "it is started again in 300 s")
+    serving.send_signal(how)
+    assert serving.wait(20) == 130
+    assert "stopped. The log is" in output.read_text()
+
+
+def test_a_signal_ends_a_start(tmp_path: Path) -> None:
+    model_that(tmp_path / "models", "slow", initialize="time.sleep(300)")
+    output = tmp_path / "output.txt"
+    serving = program(tmp_path / "models", output)
+    stub = "triton_python_backend_stub"
+
+    def loading() -> bool:
+        lines = [Path(f"/proc/{pid}/cmdline") for pid in descendants(serving.pid)]
+        return any(line.exists() and stub in line.read_bytes().decode() for line in lines)
+
+    assert wait_until(loading, seconds=60)
+    processes = descendants(serving.pid)
+    shared = prefix(tritonserver(serving.pid))
+    serving.send_signal(signal.SIGTERM)
+    assert serving.wait(30) == 130
+    assert wait_until(lambda: not alive(processes), seconds=20), alive(processes)
+    assert not leftovers(shared)
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf", "soon"])
+def test_a_start_timeout_is_a_positive_number(tmp_path: Path, seconds: str) -> None:
+    output = tmp_path / "output.txt"
+    assert program(tmp_path, output, "--start-timeout", seconds).wait(30) == 2
+    assert f"--start-timeout: invalid seconds value: '{seconds}'" in output.read_text()
+
+
+def test_a_start_ends_after_its_timeout(tmp_path: Path) -> None:
+    model_that(tmp_path / "models", "slow", initialize="time.sleep(300)")
+    output = tmp_path / "output.txt"
+    assert program(tmp_path / "models", output, "--start-timeout", "2.5").wait(60) == 1
+    assert "tritonserver was not ready after 2.5 s (--start-timeout" in output.read_text()
