@@ -64,6 +64,7 @@ class ServerFailureError(RequestFailedError):
 _UNAVAILABLE: dict[str, type[ClientError]] = {
     "Exceeds maximum queue size": RejectedError,
     "batch_policy deadline: refused": RejectedError,
+    "queue_limit_ms: refused": RejectedError,
     "timeout expired": TimedOutError,
     "unknown model": NotReadyError,
     "is not ready": NotReadyError,

@@ -22,6 +22,7 @@ SOURCES = tuple(
         "policy_settings.py",
         "policy_loop.py",
         "policy_metrics.py",
+        "queue_limit.py",
     )
 )
 BACKENDS = Path(__file__).resolve().parents[1] / "serve" / "backends"
