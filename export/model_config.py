@@ -106,9 +106,9 @@ def _batching(added: Added, dynamic: bool) -> Iterator[str]:
 
 
 def _limit() -> Iterator[str]:
-    yield f"# What cannot be answered within {QUEUE_LIMIT_MS} ms is refused: without a limit memory and latency grow for as"
-    yield "# long as more comes than can run. Write the latency that you promise. NVIDIA's C++ backend does not read it:"
-    yield "# there a gateway has to limit the load, as Triton's own queue policies make normal load slower (B208)."
+    yield f"# What cannot be answered within {QUEUE_LIMIT_MS} ms is refused: without a limit memory and latency grow"
+    yield "# for as long as more comes than can run. Write the latency that you promise. NVIDIA's C++ backend does not"
+    yield "# read it: there a gateway has to limit the load, as Triton's queue policies make normal load slower (B208)."
     yield f'parameters {{ key: "queue_limit_ms" value {{ string_value: "{QUEUE_LIMIT_MS}" }} }}'
 
 

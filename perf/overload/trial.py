@@ -14,8 +14,9 @@ from clients.fleet import run, target
 from clients.fleet.load import Load
 from clients.fleet.target import Target
 from clients.fleet.timings import RIGHT, Timings
-from clients.fleet.variant import Overrides, read
+from clients.fleet.variant import TIMES, read, waits
 from clients.machine import Machine, versions
+from export.terminal import Mistake
 from perf.overload import crowd
 from perf.overload.bound import NONE, bounded
 from perf.overload.crowd import WORKERS, Seen
@@ -51,8 +52,7 @@ class Trial:
     @property
     def config(self) -> ModelConfig:
         """The configuration that is served."""
-        config = read(self.model, self.config_name, self.repository)
-        return Overrides(time_scale=self.time_scale).apply(bounded(config, self.bound))
+        return self._with(self.bound)
 
     def question(self) -> dict[str, Any]:
         """What a record of the same trial has in its fields `ASKED`."""
@@ -113,15 +113,23 @@ class Trial:
             command=self.command,
         )
 
+    def _with(self, bound: str) -> ModelConfig:
+        """The model's configuration on a slower device; its bounds are for people, whose patience does not scale."""
+        config = read(self.model, self.config_name, self.repository)
+        if self.time_scale != 1 and not waits(config):
+            raise Mistake(f"--time-scale: '{self.model}' does not only wait, so its times are its own. Leave it out.")
+        for name in TIMES if self.time_scale != 1 else ():
+            parameter = config.parameters[name]
+            parameter.string_value = f"{float(parameter.string_value) * self.time_scale:.10g}"
+        return bounded(config, bound)
+
     @property
     def _target(self) -> Target:
         return Target(model=self.model, config_name=self.config_name, repository=self.repository, trace_rate=0)
 
     def _capacity(self, told: run.Told) -> float:
         """Rows per second of full batches, without a bound: with one, Triton's own policies slow this load down too."""
-        config = Overrides(time_scale=self.time_scale).apply(
-            bounded(read(self.model, self.config_name, self.repository), NONE)
-        )
+        config = self._with(NONE)
         each = max(1, FULL * max(1, config.max_batch_size) * instance_count(config) // WORKERS)
         load = Load(workers=WORKERS, in_flight=each, warm_up_s=WARM_UP_S, duration_s=CAPACITY_S)
         with target.started(self._target, config, _starting(told)) as server:

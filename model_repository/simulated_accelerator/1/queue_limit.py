@@ -21,9 +21,7 @@ from typing import Any
 
 KEY = "queue_limit_ms"
 LOOKS, LOOK_S = 4, 0.25
-"""Looks within the limit, and the longest time between two: at ten times the capacity a refusal is there in 0.7 s even
-with a limit of 5 s. A look takes 0.3 ms.
-"""
+"""Looks within the limit, and the longest time between two, since a refusal waits for one. A look takes 0.3 ms."""
 KEPT = 0.75
 """Share of the limit in which what is kept must be answered; the rest is for the time between two looks."""
 MEMORY = 0.8
