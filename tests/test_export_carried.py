@@ -17,7 +17,13 @@ def test_every_copy_is_its_source() -> None:
         "simulated_accelerator",
     }
     backends = {copy.name for copy, _ in found if copy.is_relative_to(carried.BACKENDS)}
-    assert backends == {"batch_policy.py", "policy_settings.py", "policy_loop.py", "policy_metrics.py"}
+    assert backends == {
+        "batch_policy.py",
+        "policy_settings.py",
+        "policy_loop.py",
+        "policy_metrics.py",
+        "queue_limit.py",
+    }
     assert {source.name for _, source in found} == {source.name for source in carried.SOURCES}
     assert list(carried.stale(REPOSITORY)) == []
 

@@ -172,5 +172,8 @@ def _counter(args: Mapping[str, str], triton: Any) -> Callable[[int], object]:
     except triton.TritonModelException as error:
         triton.Logger.log_warn(f"what {KEY} refuses is not counted: {error}")
         return lambda count: None
-    # The family must live as long as its metric.
-    return lambda count, _=family: metric.increment(count)
+
+    def count(refused: int, _: Any = family) -> None:  # the family must live as long as its metric
+        metric.increment(refused)
+
+    return count
