@@ -14,7 +14,7 @@ from perf.overload.bound import bounded
 from perf.overload.crowd import Seen
 from perf.overload.record import OverloadRecordError, Phase, Record, load, read
 from perf.overload.schedule import Schedule
-from perf.overload.table import markdown
+from perf.overload.table import PAGE, RECORDS, markdown, paged
 from perf.overload.trial import Trial, recovery_s
 
 MS = 1_000_000
@@ -147,6 +147,11 @@ def test_bounds() -> None:
 def test_a_mistake_is_said_before_a_server_starts(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulated_accelerator", "--target-ms", "1000", *arguments]) == 2
     assert capsys.readouterr().err
+
+
+def test_the_page_has_the_table_of_the_records() -> None:
+    text = PAGE.read_text()
+    assert paged(text, list(read(RECORDS))) == text, "python -m perf.overload.table"
 
 
 @pytest.mark.server

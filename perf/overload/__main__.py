@@ -16,7 +16,7 @@ from export.repository import REPOSITORY
 from export.terminal import Mistake, guarded, program_parser, terminal
 from perf.overload.bound import OWN
 from perf.overload.record import ASKED, OverloadRecordError, Record, read
-from perf.overload.table import markdown, table
+from perf.overload.table import table
 from perf.overload.trial import Trial
 
 INTERRUPTED = 130
@@ -42,10 +42,7 @@ def overload(arguments: argparse.Namespace, command: tuple[str, ...], console: C
         found.append(one)
         if one.partial:
             break
-    if arguments.markdown:
-        console.print(markdown(found), markup=False)
-    else:
-        console.print(table(found))
+    console.print(table(found))
     return _verdict(found, console)
 
 
@@ -120,7 +117,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--time-scale", type=float, default=1.0, help="factor on a stand-in's times (default 1)")
     parser.add_argument("--calm", type=float, default=10.0, help="seconds at half load before and after (default 10)")
     parser.add_argument("--again", action="store_true", help="measure what has a record already, and replace it")
-    parser.add_argument("--markdown", action="store_true", help="print the table for a document")
     parser.add_argument("--repository", type=Path, default=REPOSITORY)
     parser.add_argument("--results", type=Path, default=Path("build/overload"), help="folder of the records")
     return parser
