@@ -101,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = program_parser(
         "python -m perf.overload",
         __doc__,
-        example="simulated_accelerator --config-name dynamic --target-ms 1000 --time-scale 5 --seconds 300",
+        example="simulated_accelerator --config-name dynamic --target-ms 2000 --time-scale 8 --seconds 300",
     )
     parser.add_argument("model")
     parser.add_argument("--config-name", help="variant configs/NAME.pbtxt (default: config.pbtxt)")
