@@ -41,9 +41,9 @@ class TritonPythonModel:
 
     def execute(self, requests: Sequence[Any]) -> list[Any] | None:
         """Answer every request of the batch, now or in batches of the policy's."""
-        if self._loop:
-            return self._loop.take(requests)
-        return self._limit.apply(requests, self._answers) if self._limit else self._answers(requests)
+        if self._limit and not self._loop:
+            return self._limit.apply(requests, self._answers)
+        return self._loop.take(requests) if self._loop else self._answers(requests)
 
     def finalize(self) -> None:
         """Answer what still waits."""
