@@ -38,7 +38,7 @@ def prefetch_is_on(config: Configuration) -> Iterator[Found]:
     instance that becomes free waits for the next request that enters the queue, or for a poll of 500 ms. Measured: a
     burst of 100 requests took 2.07 s in the place of 0.18 s, and at half of the capacity the p99 was a third higher. A
     queue that is full makes it worse: what is refused enters no queue and wakes nobody, so under overload every batch
-    waits for the poll, and `max_queue_size` alone takes most of the capacity away.
+    waits for the poll, and `max_queue_size` alone takes capacity away, the more the shorter an execution is.
 
     Source: core, dynamic_batch_scheduler.cc, prefetch_enabled_; server/issues/8870; serve/README.md.
     Fix: to refuse what is late, use `queue_limit_ms` (see B215), which leaves the batcher alone, or limit the load in
