@@ -116,6 +116,7 @@ class ServerFailureError(RequestFailedError):
 _UNAVAILABLE: dict[str, type[ClientError]] = {
     "Exceeds maximum queue size": RejectedError,
     "batch_policy deadline: refused": RejectedError,
+    "queue_limit_ms: refused": RejectedError,
     "timeout expired": TimedOutError,
     "protocol is restricted": AccessError,
     "unknown model": NotReadyError,

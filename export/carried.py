@@ -23,6 +23,7 @@ SOURCES = tuple(
         "policy_loop.py",
         "policy_sender.py",
         "policy_metrics.py",
+        "queue_limit.py",
     )
 )
 BACKENDS = Path(__file__).resolve().parents[1] / "serve" / "backends"

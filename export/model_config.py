@@ -9,6 +9,9 @@ from export.batch_graph import Batched
 from export.deployment import Deployment
 from export.signature import Signature, Tensor
 
+# Of a stranger's model nothing is known: long enough for all who wait in a normal load, and finite.
+QUEUE_LIMIT_MS = 5000
+
 
 @dataclass(frozen=True, kw_only=True)
 class Added:
@@ -110,6 +113,15 @@ def _batching(added: Added, dynamic: bool) -> Iterator[str]:
         yield f"# A request waits {timeout} us ({timeout / 1000:g} ms) at most for others, even when"
         yield "# nothing else runs; a full batch leaves at once. No preferred sizes: they would cap the batch."
         yield f"dynamic_batching {{ max_queue_delay_microseconds: {timeout} }}"
+    if added.batched and dynamic:
+        yield from _limit()
+
+
+def _limit() -> Iterator[str]:
+    yield f"# What cannot be answered within {QUEUE_LIMIT_MS} ms is refused: without a limit memory and latency grow"
+    yield "# for as long as more comes than can run. Write the latency that you promise. NVIDIA's C++ backend does not"
+    yield "# read it: there a gateway has to limit the load, as Triton's queue policies make normal load slower (B208)."
+    yield f'parameters {{ key: "queue_limit_ms" value {{ string_value: "{QUEUE_LIMIT_MS}" }} }}'
 
 
 def _readme(added: Added) -> str:

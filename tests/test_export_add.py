@@ -57,6 +57,16 @@ def test_no_delay_is_the_default(tmp_path: Path) -> None:
     assert config.dynamic_batching.max_queue_delay_microseconds == 0
 
 
+def test_what_batches_has_a_limit_of_its_queue(tmp_path: Path) -> None:
+    assert add(linear(tmp_path / "m.onnx"), tmp_path / "models") == 0
+    folder = tmp_path / "models" / "m"
+    limits = {
+        path.stem: "queue_limit_ms" in read_config(path).parameters
+        for path in (folder / "config.pbtxt", *folder.glob("configs/*.pbtxt"))
+    }
+    assert limits == {"config": True, "baseline": False, "dynamic": True, "dynamic_2_instances": True}
+
+
 def test_without_batching_requests_stay_apart(tmp_path: Path) -> None:
     assert add(linear(tmp_path / "m.onnx"), tmp_path / "models", "--batching", "none", "--max-batch-size", "4") == 0
     config = read_config(tmp_path / "models" / "m" / "config.pbtxt")

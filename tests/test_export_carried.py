@@ -18,7 +18,7 @@ def test_every_copy_is_its_source() -> None:
     }
     backends = {copy.name for copy, _ in found if copy.is_relative_to(carried.BACKENDS)}
     policy = ("settings", "loop", "sender", "metrics")
-    assert backends == {"batch_policy.py", *(f"policy_{name}.py" for name in policy)}
+    assert backends == {"batch_policy.py", "queue_limit.py", *(f"policy_{name}.py" for name in policy)}
     assert {source.name for _, source in found} == {source.name for source in carried.SOURCES}
     assert list(carried.stale(REPOSITORY)) == []
 

@@ -173,10 +173,19 @@ def test_what_still_silences_something_stays_and_the_rest_is_named() -> None:
         return tuned_file.tuned(before, candidate, WHY, COMMAND, silenced=lines)
 
     text = with_lines(tuned_file.silenced(folder, before, with_lines, latency_ms=50))
-    assert re.findall(r"# doctor: ignore=(\S+)", text) == ["B215"]
+    assert re.findall(r"# doctor: ignore=(\S+)", text) == []
     assert "nothing to silence here: ignore=B201 in=baseline." in " ".join(text.replace("\n#", "").split())
     assert tuned_file.findings(folder, text, latency_ms=50) == []
     assert tuned_file.is_ours(text)
+
+
+@pytest.mark.parametrize("variant", [None, "baseline"])
+def test_a_tuned_configuration_has_a_limit_of_its_queue(variant: str | None) -> None:
+    """That of the text it is made from, or one of its own where that has none."""
+    before = Document.read(config_file(model_folder("ranker"), variant))
+    text = tuned_file.tuned(before, Candidate(max_batch_size=16), WHY, COMMAND)
+    assert text.count('key: "queue_limit_ms"') == 1
+    assert ('string_value: "2000"' in text) == (variant is None)
 
 
 def test_the_doctor_is_really_asked() -> None:

@@ -18,6 +18,8 @@ from export.terminal import Mistake
 
 # The times of a model that only waits; scaled together they keep what batching gains.
 TIMES = ("fixed_ms", "row_ms")
+# And how long requests may wait for it, where that has a limit.
+LIMIT = "queue_limit_ms"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,8 +27,8 @@ class Overrides:
     """What replaces the configuration's own values; None keeps them.
 
     `delay_us` is `max_queue_delay_microseconds` and turns dynamic batching on. `parameters` replaces values of
-    parameters that the configuration has. `time_scale` multiplies a stand-in's `fixed_ms` and `row_ms` and the delay
-    with them: the same system in slow motion, for clients that cannot keep up with it.
+    parameters that the configuration has. `time_scale` multiplies a stand-in's `fixed_ms` and `row_ms`, the delay and
+    `queue_limit_ms` with them: the same system in slow motion, for clients that cannot keep up with it.
     """
 
     max_batch_size: int | None = None
@@ -65,7 +67,8 @@ class Overrides:
             return {}
         if not waits(config):
             raise Mistake(f"'{config.name}' has no {' and '.join(TIMES)} to scale: it does not only wait.")
-        now = {name: self.parameters.get(name, config.parameters[name].string_value) for name in TIMES}
+        names = [*TIMES, *([LIMIT] if LIMIT in config.parameters else [])]
+        now = {name: self.parameters.get(name, config.parameters[name].string_value) for name in names}
         return {name: f"{float(value) * self.time_scale:g}" for name, value in now.items()}
 
 

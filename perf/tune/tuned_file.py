@@ -14,7 +14,8 @@ from pathlib import Path
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from export import whole_file
+from export import queue_limit, whole_file
+from export.model_config import QUEUE_LIMIT_MS
 from export.terminal import Failure, Mistake
 from perf.candidate import THREADS, Candidate
 from serve.doctor.document import Document
@@ -52,7 +53,7 @@ def tuned(before: Document, candidate: Candidate, why: Why, command: str, *, sil
     Of what config.pbtxt silences for the doctor the lines `silenced` stay; what else it has is named in the header.
     """
     text = before.text
-    for change in (_size, _dynamic, _delay, _preferred, _instances, _threads):
+    for change in (_size, _dynamic, _limit, _delay, _preferred, _instances, _threads):
         document = Document(path=before.path, text=text)
         for edit in sorted(change(document, candidate, why.reasons), reverse=True):
             text = text[: edit.start] + edit.text + text[edit.end :]
@@ -96,6 +97,8 @@ def check(text: str, before: ModelConfig, candidate: Candidate) -> ModelConfig:
     """The configuration that the text is; raises `Failure` where it is not the candidate's, or has more than it."""
     config = text_format.Parse(text, ModelConfig())
     asked = candidate.apply(before)
+    if queue_limit.KEY in config.parameters:
+        asked.parameters[queue_limit.KEY].CopyFrom(config.parameters[queue_limit.KEY])
     if _comparable(config) != _comparable(asked):
         raise Failure(f"the tuned configuration is not what was chosen, so nothing was written:\n{text}")
     return config
@@ -190,6 +193,19 @@ def _size(document: Document, candidate: Candidate, why: Mapping[str, str]) -> I
 def _dynamic(document: Document, candidate: Candidate, why: Mapping[str, str]) -> Iterator[Edit]:
     if candidate.dynamic and not document.has("dynamic_batching"):
         yield from document.appended(f"{_wrapped(_tuned(why, 'dynamic_batching', 'none'), '')}dynamic_batching {{ }}")
+
+
+def _limit(document: Document, candidate: Candidate, why: Mapping[str, str]) -> Iterator[Edit]:
+    """A limit of the queue where there is none and what serves the model reads one."""
+    message = text_format.Parse(document.text, ModelConfig())
+    folder = document.path.parent.parent if document.path.parent.name == "configs" else document.path.parent
+    is_read = message.backend == "onnxruntime" or any(folder.glob("*/queue_limit.py"))
+    policy = message.dynamic_batching.default_queue_policy
+    has_one = policy.max_queue_size or policy.default_timeout_microseconds or "batch_policy" in message.parameters
+    if candidate.dynamic and is_read and not has_one and queue_limit.KEY not in message.parameters:
+        comment = f"what cannot be answered within {QUEUE_LIMIT_MS} ms is refused, or an overload would never end"
+        entry = f'parameters {{ key: "{queue_limit.KEY}" value {{ string_value: "{QUEUE_LIMIT_MS}" }} }}'
+        yield from document.appended(f"{_wrapped(comment, '')}{entry}")
 
 
 def _delay(document: Document, candidate: Candidate, why: Mapping[str, str]) -> Iterator[Edit]:

@@ -138,13 +138,21 @@ class BatchHooks:
             bad: self.counter("batch_hooks_failed_requests", failures, blame="request" if bad else "model")
             for bad in (True, False)
         }
+        self._hook_limit: Any = None
         try:
+            if "queue_limit_ms" in self.config.get("parameters", {}):
+                from queue_limit import QueueLimit
+
+                self._hook_limit = QueueLimit.of(self.config, args, pb_utils)
             self.setup()
         except ValueError as error:
             raise pb_utils.TritonModelException(f"{args['model_name']}: {error}") from error
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Called by Triton with each batch; one response per request, in order."""
+        return self._hook_limit.apply(requests, self._answers) if self._hook_limit else self._answers(requests)
+
+    def _answers(self, requests: Sequence[Any]) -> list[Any]:
         batch = [
             Request({tensor.name(): tensor.as_numpy() for tensor in request.inputs()}, id=request.request_id())
             for request in requests

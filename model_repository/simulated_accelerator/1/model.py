@@ -13,7 +13,8 @@ import triton_python_backend_utils as pb_utils
 from batch_policy import create
 from policy_loop import PolicyLoop
 from policy_metrics import PolicyMetrics
-from policy_settings import PolicyError, PolicySettings
+from policy_settings import PolicySettings
+from queue_limit import QueueLimit
 
 
 class TritonPythonModel:
@@ -30,7 +31,8 @@ class TritonPythonModel:
         self._dims = tuple(int(dim) for dim in config["output"][0]["dims"])
         try:
             settings = PolicySettings.of(config)
-        except PolicyError as error:
+            self._limit = QueueLimit.of(config, args, pb_utils)
+        except ValueError as error:
             raise pb_utils.TritonModelException(str(error)) from error
         self._loop: PolicyLoop | None = None
         if settings:
@@ -39,6 +41,8 @@ class TritonPythonModel:
 
     def execute(self, requests: Sequence[Any]) -> list[Any] | None:
         """Answer every request of the batch, now or in batches of the policy's."""
+        if self._limit and not self._loop:
+            return self._limit.apply(requests, self._answers)
         return self._loop.take(requests) if self._loop else self._answers(requests)
 
     def finalize(self) -> None:

@@ -21,6 +21,7 @@ from padding import Padding, Run
 from policy_loop import PolicyLoop
 from policy_metrics import PolicyMetrics
 from policy_settings import PolicySettings
+from queue_limit import QueueLimit
 from server_options import backend_options, default_max_batch_size
 from text import to_text
 
@@ -64,6 +65,7 @@ class TritonPythonModel:
             contract.check(config, opened.get_inputs(), opened.get_outputs(), opened.get_overridable_initializers())
             self._padding = Padding.of(config)
             policy = PolicySettings.of(config)
+            self._limit = QueueLimit.of(config, args, pb_utils)
             self._executor = Executor.of(config, opened, session.run_options(config), args)
         except ValueError as error:
             raise pb_utils.TritonModelException(str(error)) from error
@@ -79,6 +81,8 @@ class TritonPythonModel:
 
     def execute(self, requests: Sequence[Any]) -> list[Any] | None:
         """Answer all requests, or take them over for the batches that batch_policy forms."""
+        if self._limit and not self._loop:
+            return self._limit.apply(requests, self._answers)
         return self._loop.take(requests) if self._loop else self._answers(requests)
 
     def finalize(self) -> None:

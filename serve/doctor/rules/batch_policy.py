@@ -1,9 +1,10 @@
-"""P5: `batch_policy` of this project's onnxruntime backend, and of Python models that carry policy_loop.py."""
+"""P5: `batch_policy` and `queue_limit_ms` of our onnxruntime backend, and of Python models that carry their files."""
 
 from collections.abc import Iterator
 
 from google.protobuf.json_format import MessageToDict
 
+from export import queue_limit
 from export.policy_settings import KEYS, PolicyError, PolicySettings
 from serve.doctor.finding import Found, Severity
 from serve.doctor.repository import Configuration
@@ -13,19 +14,25 @@ from serve.doctor.rules.parameters import parameter_text
 AIMD = parameter_text("batch_policy", "aimd")
 DEADLINE = parameter_text("batch_policy", "deadline") + "\n" + parameter_text("slo_ms", "50")
 STAND_IN = 'backend: "python"\n' + parameter_text("fixed_ms", "20") + "\n" + parameter_text("row_ms", "0.5") + "\n"
-CARRIED = "policy_loop.py"
+CARRIED, LIMIT_CARRIED = "policy_loop.py", "queue_limit.py"
 CARRIES = {
     "1/model.py": "class TritonPythonModel:\n    def execute(self, requests):\n        return take(requests)\n",
     f"1/{CARRIED}": "",
 }
 
 
-def _is_read(config: Configuration) -> bool:
+def _is_read(config: Configuration, carried: str = CARRIED) -> bool:
     """Whether the parameters mean anything to what serves the model."""
     if config.backend == "onnxruntime":
         return True
     path = config.model_file
-    return config.backend == "python" and path is not None and path.with_name(CARRIED).is_file()
+    return config.backend == "python" and path is not None and path.with_name(carried).is_file()
+
+
+def is_limited(config: Configuration) -> bool:
+    """Whether what serves the model refuses requests that wait too long, apart from Triton's own queue policy."""
+    has_limit = config.parameter(queue_limit.KEY) is not None and _is_read(config, LIMIT_CARRIED)
+    return has_limit or _policy(config) == "deadline"
 
 
 def _policy(config: Configuration) -> str:
@@ -185,3 +192,27 @@ def a_target_can_be_met(config: Configuration) -> Iterator[Found]:
             config.at_parameter("slo_ms"),
             f"slo_ms {slo:g} is less than one row takes, fixed_ms + row_ms = {fixed + row:g}. Raise it.",
         )
+
+
+@rule(
+    "P547",
+    Severity.ERROR,
+    bad=Example(parameter_text(queue_limit.KEY, "soon")),
+    good=Example(parameter_text(queue_limit.KEY, "5000")),
+    refused="which is no number above 0",
+)
+def a_queue_limit_is_a_time(config: Configuration) -> Iterator[Found]:
+    """`queue_limit_ms` is no number above 0.
+
+    The drop-in backend refuses the model. It is the longest time, in milliseconds, in which a waiting request is to be
+    answered; what cannot be is refused.
+
+    Source: serve/backends/onnxruntime/README.md.
+    Fix: write milliseconds, for example 5000.
+    """
+    text = config.parameter(queue_limit.KEY)
+    if text is not None and _is_read(config, LIMIT_CARRIED):
+        try:
+            queue_limit.limit(config.proto.name, text)
+        except ValueError as error:
+            yield Found(config.at_parameter(queue_limit.KEY), f"{error} The model cannot load.")

@@ -4,9 +4,12 @@ from collections.abc import Iterator
 
 from tritonclient.grpc.model_config_pb2 import ModelQueuePolicy
 
+from export import queue_limit
 from serve.doctor.finding import Found, Severity
 from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
+from serve.doctor.rules.batch_policy import is_limited
+from serve.doctor.rules.parameters import parameter_text
 
 # The batcher looks at expired requests this often while every instance is busy.
 TICK_US = 500_000
@@ -31,14 +34,16 @@ def policies(config: Configuration) -> Iterator[tuple[Steps, ModelQueuePolicy]]:
 def prefetch_is_on(config: Configuration) -> Iterator[Found]:
     """A queue policy or priorities are set, which makes the batcher stop for up to 500 ms.
 
-    Any timeout, max_queue_size or priority level switches prefetching off: batches are no longer formed ahead, and when
-    the queue holds less than a batch the batcher may sleep for 500 ms although an instance is free. Measured: a burst
-    of 100 requests took 2.07 s in the place of 0.18 s. Steady traffic hides it, since every arrival wakes the batcher;
-    bursts, low rates and the last requests of a load show it.
+    Any timeout, max_queue_size or priority level switches prefetching off: batches are no longer formed ahead, and an
+    instance that becomes free waits for the next request that enters the queue, or for a poll of 500 ms. Measured: a
+    burst of 100 requests took 2.07 s in the place of 0.18 s, and at half of the capacity the p99 was a third higher. A
+    queue that is full makes it worse: what is refused enters no queue and wakes nobody, so under overload every batch
+    waits for the poll, and `max_queue_size` alone takes capacity away, the more the shorter an execution is.
 
-    Source: core, dynamic_batch_scheduler.cc, prefetch_enabled_; server/issues/8870.
-    Fix: leave the policy out where nothing needs it, and limit the load in front of the server. Keep it, and ignore the
-    rule with that reason, where a request that is late is worse than a slow one.
+    Source: core, dynamic_batch_scheduler.cc, prefetch_enabled_; server/issues/8870; serve/README.md.
+    Fix: to refuse what is late, use `queue_limit_ms` (see B215), which leaves the batcher alone, or limit the load in
+    front of the server. Where only Triton's own policy can be had (the C++ backend without a gateway), use a timeout of
+    a second or more without max_queue_size, and ignore the rule with that reason.
     """
     queue = config.proto.dynamic_batching
     reasons = [f"priority_levels: {queue.priority_levels}"] if queue.priority_levels > 0 else []
@@ -53,7 +58,7 @@ def prefetch_is_on(config: Configuration) -> Iterator[Found]:
         yield Found(
             config.at("dynamic_batching", *first),
             f"{', '.join(dict.fromkeys(reasons))} switches prefetching off: a burst can stand still for 500 ms with an "
-            "idle instance. Leave it out where nothing needs it.",
+            "idle instance. To bound the queue use queue_limit_ms, or limit the load in front of the server.",
         )
 
 
@@ -241,21 +246,25 @@ def late_requests_do_not_starve(config: Configuration) -> Iterator[Found]:
     "B215",
     Severity.INFO,
     bad=Example("dynamic_batching { }"),
-    good=Example("dynamic_batching { default_queue_policy { max_queue_size: 100 } }"),
+    good=Example(f"dynamic_batching {{ }}\n{parameter_text(queue_limit.KEY, '5000')}"),
 )
 def queue_has_a_limit(config: Configuration) -> Iterator[Found]:
     """The queue has no limit.
 
-    With more load than the model can take, the queue and every request's latency grow until clients give up, and their
-    requests are then executed for nobody. `max_queue_size` answers the excess at once ("Exceeds maximum queue size"),
-    and costs what B208 says.
+    With more load than the model can take, the queue, the server's memory and every request's latency grow until
+    clients give up, and their requests are then executed for nobody. The parameter `queue_limit_ms` of this project's
+    backend (and of Python models that carry queue_limit.py) refuses what cannot be answered in that time and costs a
+    normal load nothing; `batch_policy` deadline does too. Triton's own limits count here as well, and cost what B208
+    says.
 
-    Source: core, scheduler_utils.cc; server/issues/6368.
-    Fix: set max_queue_size to what can be served within the latency you promise, or limit the load in front.
+    Source: core, scheduler_utils.cc; server/issues/6368; serve/README.md.
+    Fix: set queue_limit_ms where this project's backend serves the model. NVIDIA's C++ backend does not read it: limit
+    the load in front of the server there, and ignore the rule with that reason.
     """
-    if config.scheduler == "dynamic_batching" and not any(policy.max_queue_size for _, policy in policies(config)):
+    bounded = any(policy.max_queue_size or policy.default_timeout_microseconds for _, policy in policies(config))
+    if config.scheduler == "dynamic_batching" and not bounded and not is_limited(config):
         yield Found(
             config.at("dynamic_batching"),
-            "the queue has no limit, so under overload every request gets slower without end. Set max_queue_size, or "
-            "limit the load in front of the server.",
+            "the queue has no limit, so under overload every request gets slower without end. Set the parameter "
+            "queue_limit_ms, or limit the load in front of the server.",
         )

@@ -4,6 +4,7 @@ import difflib
 from collections import Counter
 from collections.abc import Iterator
 
+from export import queue_limit
 from export.policy_settings import KEYS
 from serve.doctor.finding import Edit, Found, Severity
 from serve.doctor.repository import Configuration
@@ -29,6 +30,7 @@ ONNXRUNTIME = (
     "padding_budget",
     "padding_budget_run_elements",
     *KEYS,
+    queue_limit.KEY,
 )
 PYTHON = ("EXECUTION_ENV_PATH", "FORCE_CPU_ONLY_INPUT_TENSORS")
 EVERY = ("TRITON_BATCH_STRATEGY_PATH",)

@@ -1,0 +1,179 @@
+"""Refuses what would wait too long in the queue of a model, and leaves the batches of Triton's scheduler as they are.
+
+Carried by folders beside their model.py, so it imports nothing of this project. Triton's own queue policies make normal
+load slower: each of them switches prefetching off, and an instance that became idle then waits for the next request or
+for a poll of 500 ms. So the limit is here: while requests come, it reads from the server's metrics how many wait, a few
+times within the limit. Those that cannot be answered within it are refused, the oldest first: they have the least time
+left, and what comes after them is answered the sooner.
+
+    limit = QueueLimit.of(config, args, pb_utils)  # in initialize; None without the parameter
+    return limit.apply(requests, run)  # in execute
+"""
+
+import contextlib
+import http.client
+import itertools
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+KEY = "queue_limit_ms"
+LOOKS, LOOK_S = 4, 0.25
+"""Looks within the limit, and the longest time between two, since a refusal waits for one. A look takes 0.3 ms."""
+KEPT = 0.75
+"""Share of the limit in which what is kept must be answered; the rest is for the time between two looks."""
+MEMORY = 0.8
+"""Weight of the time that batches of a size took before, when another one has run."""
+ANSWER_S = 0.2
+"""Longest wait for the metrics; they come within 2 ms from a server that has a core for them."""
+GAUGE = "nv_inference_pending_request_count"
+
+
+class QueueLimit:
+    """The limit of one of `instances`; `pending` is how many requests of the model wait in Triton's queue, or None."""
+
+    def __init__(
+        self,
+        *,
+        limit_s: float,
+        instances: int,
+        pending: Callable[[], int | None],
+        triton: Any,
+        refused: Callable[[int], object] = lambda count: None,
+    ) -> None:
+        self._limit_s, self._instances, self._pending, self._triton = limit_s, instances, pending, triton
+        self._refused = refused
+        self._seconds: dict[int, float] = {}
+        self._looked_s, self._excess = 0.0, 0
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any], args: Mapping[str, str], triton: Any) -> "QueueLimit | None":
+        """As config.pbtxt says (Triton's JSON); raises `ValueError`."""
+        text = (config.get("parameters") or {}).get(KEY, {}).get("string_value")
+        if text is None:
+            return None
+        pending = Pending(args["model_name"], args["model_version"], triton)
+        limit_s, instances = limit(config["name"], text) / 1e3, _instances(config)
+        counted = _counter(args, triton)
+        return cls(limit_s=limit_s, instances=instances, pending=pending, triton=triton, refused=counted)
+
+    def apply(self, requests: Sequence[Any], run: Callable[[Sequence[Any]], list[Any]]) -> list[Any]:
+        """The answers of `run`, or a refusal for each request."""
+        count = len(requests)
+        if self._excess <= 0:
+            self._excess = self._look(count)
+        if self._excess > 0:
+            self._excess -= count
+            self._refused(count)
+            return self._refusals(count)
+        started = time.monotonic()
+        answers = run(requests)
+        seconds = time.monotonic() - started
+        self._seconds[count] = seconds + MEMORY * (self._seconds.get(count, seconds) - seconds)
+        return answers
+
+    def _look(self, count: int) -> int:
+        """How many of the waiting requests are too many; of a batch size that never ran nothing is known yet."""
+        now, seconds = time.monotonic(), self._seconds.get(count)
+        if seconds is None or now - self._looked_s < min(LOOK_S, self._limit_s / LOOKS):
+            return 0
+        self._looked_s = now
+        waiting = self._pending()
+        if waiting is None:
+            return 0
+        # All that waits comes in batches like this one. Of a slow model one batch may always wait.
+        batches = max(1.0, (KEPT * self._limit_s - seconds) / max(seconds, 1e-6))
+        return int(waiting / self._instances - batches * count)
+
+    def _refusals(self, count: int) -> list[Any]:
+        error, response = self._triton.TritonError, self._triton.InferenceResponse
+        text = (
+            f"{KEY}: refused: more requests wait than can be answered within {self._limit_s * 1e3:g} ms. Send fewer, "
+            "or serve more instances."
+        )
+        # An object for each: tritonserver ends with a crash when it is given the same response twice.
+        return [response(error=error(text, error.UNAVAILABLE)) for _ in range(count)]
+
+
+class Pending:
+    """Asks the metrics of the server that started this process how many requests of a model wait."""
+
+    def __init__(self, model: str, version: str, triton: Any) -> None:
+        self._line = f'{GAUGE}{{model="{model}",version="{version}"}} '
+        self._host, self._port = address(_command_line())
+        self._connection = http.client.HTTPConnection(self._host, self._port, timeout=ANSWER_S)
+        self._triton, self._told = triton, False
+
+    def __call__(self) -> int | None:
+        """None where the metrics do not tell, which is said once in the server's log."""
+        try:
+            self._connection.request("GET", "/metrics")
+            text = self._connection.getresponse().read().decode(errors="replace")
+            return int(float(text.partition(self._line)[2].partition("\n")[0]))
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            self._connection.close()
+            if not self._told:
+                self._told = True
+                self._triton.Logger.log_warn(
+                    f"{KEY}: http://{self._host}:{self._port}/metrics does not tell how many requests wait ({error}), "
+                    "so the queue has no limit meanwhile. Leave the server's metrics on."
+                )
+            return None
+
+
+def limit(model: str, text: str) -> float:
+    """The parameter's milliseconds; raises `ValueError`."""
+    with contextlib.suppress(ValueError):
+        if 0 < (value := float(text)) < float("inf"):
+            return value
+    raise ValueError(f"model '{model}' has {KEY} '{text}', which is no number above 0. Write milliseconds.")
+
+
+def address(arguments: Sequence[str]) -> tuple[str, int]:
+    """Host and port of the metrics of a tritonserver with this command line."""
+    found = {"--metrics-port": "8002", "--metrics-address": "", "--http-address": ""}
+    for argument, after in itertools.pairwise([*arguments, ""]):
+        name, equals, value = argument.partition("=")
+        if name in found:
+            found[name] = value if equals else after
+    host = found["--metrics-address"] or found["--http-address"]
+    port = found["--metrics-port"]
+    return "127.0.0.1" if host in ("", "0.0.0.0") else host, int(port) if port.isdecimal() else 8002
+
+
+def _command_line() -> list[str]:
+    try:
+        return Path(f"/proc/{os.getppid()}/cmdline").read_text(errors="replace").split("\0")
+    except OSError:
+        return []
+
+
+def _instances(config: Mapping[str, Any]) -> int:
+    groups = config.get("instance_group") or [{}]
+    return max(1, sum(int(one.get("count", 1)) * max(1, len(one.get("gpus") or ())) for one in groups))
+
+
+def _counter(args: Mapping[str, str], triton: Any) -> Callable[[int], object]:
+    """Counts refusals in the server's metrics, as its own statistics take them for answers."""
+    try:
+        family = triton.MetricFamily(
+            name="queue_limit_refused_total",
+            description="Requests that were refused, as more waited than could be answered within queue_limit_ms",
+            kind=triton.MetricFamily.COUNTER,
+        )
+        labels = {
+            "model": args["model_name"],
+            "version": args["model_version"],
+            "instance": args["model_instance_name"],
+        }
+        metric = family.Metric(labels=labels)
+    except triton.TritonModelException as error:
+        triton.Logger.log_warn(f"what {KEY} refuses is not counted: {error}")
+        return lambda count: None
+
+    def count(refused: int, _: Any = family) -> None:  # the family must live as long as its metric
+        metric.increment(refused)
+
+    return count
