@@ -60,7 +60,7 @@ def options(
     """What a caller adds to one request; nothing gives no bytes."""
     request = ModelInferRequest(id=request_id)
     if priority:
-        request.parameters["priority"].uint64_param = priority
+        request.parameters["priority"].uint64_param = int(priority)
     if queue_timeout_us:
         request.parameters["timeout"].int64_param = queue_timeout_us
     for name, value in (parameters or {}).items():

@@ -7,7 +7,7 @@ has N rows, never before.
 import contextlib
 import queue
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,27 +16,32 @@ from numpy.typing import NDArray
 from tritonclient.utils import np_to_triton_dtype, shared_memory
 
 from clients.connection import channel_arguments
+from serve import admin
 
 TIMEOUT_S = 60.0
 
 
 @contextlib.contextmanager
 def shared_rows(
-    client: triton.InferenceServerClient, name: str, batch: NDArray[Any]
+    client: triton.InferenceServerClient, name: str, batch: NDArray[Any], headers: Mapping[str, str]
 ) -> Iterator[list[triton.InferInput]]:
-    """Each row of `batch` (rows, ...) as input `name` of shape (1, ...); the region is removed at the end."""
+    """Each row of `batch` (rows, ...) as input `name` of shape (1, ...); the region is removed at the end.
+
+    `headers` are those that the server wants for registering it.
+    """
     region = f"triton_batching_client_{uuid.uuid4().hex[:12]}"
     handle = shared_memory.create_shared_memory_region(region, f"/{region}", batch.nbytes)
     try:
         shared_memory.set_shared_memory_region(handle, [np.ascontiguousarray(batch)])
-        client.register_system_shared_memory(region, f"/{region}", batch.nbytes)
+        client.register_system_shared_memory(region, f"/{region}", batch.nbytes, headers=headers)
         inputs = []
         for row in range(len(batch)):
             tensor = triton.InferInput(name, [1, *batch.shape[1:]], np_to_triton_dtype(batch.dtype))
             tensor.set_shared_memory(region, batch[0].nbytes, offset=row * batch[0].nbytes)
             inputs.append(tensor)
         yield inputs
-        client.unregister_system_shared_memory(region)  # refused while requests are in flight, as after an error
+        # Refused while requests are in flight, as after an error.
+        client.unregister_system_shared_memory(region, headers=headers)
     finally:
         shared_memory.destroy_shared_memory_region(handle)
 
@@ -70,6 +75,6 @@ def full_batches(url: str, batch: NDArray[Any]) -> Iterator[FullBatches]:
     """Share `batch` with the server at `host:port` (gRPC), on this machine."""
     with (
         triton.InferenceServerClient(url, channel_args=channel_arguments(url)) as client,
-        shared_rows(client, "x", batch) as inputs,
+        shared_rows(client, "x", batch, admin.headers(url)) as inputs,
     ):
         yield FullBatches(client, inputs)

@@ -78,7 +78,9 @@ def test_the_models_that_a_model_calls_come_along_as_its_variant_has_them() -> N
 
 
 def test_an_override_without_a_place_is_refused() -> None:
-    with pytest.raises(Mistake, match=r"has no parameter 'speed' to replace\. It has: fixed_ms, row_ms"):
+    with pytest.raises(
+        Mistake, match=r"has no parameter 'speed' to replace\. It has: fixed_ms, queue_limit_ms, row_ms"
+    ):
         Overrides(parameters={"speed": "1"}).apply(read(MODEL, None))
     with pytest.raises(Mistake, match="no fixed_ms and row_ms to scale"):
         Overrides(time_scale=2.0).apply(read("ranker", None))

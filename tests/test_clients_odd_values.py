@@ -50,7 +50,12 @@ def ask(client_server: Server, request: pytest.FixtureRequest) -> Iterator[Ask]:
 
 
 odd_texts = st.one_of(st.text(st.characters(), max_size=5), st.sampled_from([HALF, "\0", "", "x" * 1000]))
-integers = st.one_of(st.integers(), st.sampled_from([-1, 1 << 63, (1 << 63) - 1, -(1 << 63) - 1, 1 << 64, 10**5000]))
+# By their exponents: hypothesis writes down what it chooses from, and Python refuses to write the last one.
+integers = st.one_of(
+    st.integers(),
+    st.sampled_from([-1, 1 << 63, (1 << 63) - 1, -(1 << 63) - 1, 1 << 64]),
+    st.just(5000).map(lambda digits: 10**digits),
+)
 numbers = st.one_of(integers, st.floats(), st.fractions(), st.booleans(), st.none())
 odd = st.one_of(numbers, odd_texts, st.binary(max_size=3), st.lists(st.integers(0, 9), max_size=2))
 shapes = st.lists(st.integers(0, 3), max_size=3).map(tuple)

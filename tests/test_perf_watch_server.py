@@ -127,4 +127,4 @@ def test_every_request_is_on_the_page(
         parsed = Metrics.read(f"127.0.0.1:{ports[2]}")
         assert parsed.failures[MODEL] == {"OTHER": 0, "BACKEND": 0, "CANCELED": 0, "REJECTED": 0}
         assert set(parsed.quantiles_us[MODEL]) == {0.5, 0.9, 0.95, 0.99, 0.999}
-        assert not parsed.totals[MODEL]
+        assert parsed.totals[MODEL] == {"queue_limit_refused": 0}

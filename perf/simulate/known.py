@@ -10,6 +10,7 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from clients.fleet.percentile import percentile
+from export import queue_limit
 from perf.candidate import Candidate
 from perf.service_profile import ServiceTimes
 from perf.study import Study, StudyError, Trial, is_study
@@ -55,9 +56,10 @@ def _fits(study: Study, config: ModelConfig, ramp: ServiceTimes) -> bool:
 
 
 def _plain(config: ModelConfig) -> ModelConfig:
-    """Without what is searched, and without the name, which a file need not say."""
+    """Without what is searched, the name, which a file need not say, and the queue's limit, which no trial reached."""
     plain = Candidate(max_batch_size=1).apply(config)
     plain.name = ""
+    plain.parameters.pop(queue_limit.KEY, None)
     return plain
 
 
