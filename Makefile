@@ -62,7 +62,7 @@ watch: $(READY)  ## a live page of the running server, in the terminal
 
 test: $(VENV)/.dev  ## every test, with real servers
 	$(PY) -m export
-	$(PY) -m pytest --numprocesses 2 --dist loadfile $(ARGS)
+	$(PY) -m pytest --numprocesses 3 --dist loadfile $(ARGS)
 
 check: $(VENV)/.dev  ## style, types, import direction and the doctor
 	$(PY) -m ruff format --check .
