@@ -165,7 +165,9 @@ def test_a_stall_is_charged_to_every_request_that_was_due_in_it() -> None:
 
         return stall
 
-    target = Target(model=MODEL, overrides=Overrides(max_batch_size=32, time_scale=0.2))
+    # A fifth of the shipped limit of the queue would refuse what waits for the stopped process.
+    overrides = Overrides(max_batch_size=32, time_scale=0.2, parameters={"queue_limit_ms": "60000"})
+    target = Target(model=MODEL, overrides=overrides)
     load = Load(workers=2, pattern="constant", rate_per_s=100.0, warm_up_s=0.5, duration_s=1.5)
     result = measure(target, load, told)
     assert stopped.is_set()
