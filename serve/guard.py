@@ -14,9 +14,11 @@ import resource
 import select
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TypedDict
 
@@ -37,8 +39,8 @@ VISIBLE = (
 class Inheritance(TypedDict):
     """What must not stand on a command line, which every user of the machine can read.
 
-    `environment` is the server's, `hidden` the value of each argument of COMMAND that is a key of it, `files` what is
-    removed with the server.
+    `environment` is the server's, `hidden` the value of each argument of COMMAND that is a key of it, `files` those of
+    `admin.publish`, which are removed with the server.
     """
 
     environment: dict[str, str]
@@ -47,9 +49,18 @@ class Inheritance(TypedDict):
 
 
 def sweep(prefix: str) -> None:
-    """Remove every shared-memory file whose name starts with `prefix`."""
-    for path in SHARED_MEMORY.glob(f"{prefix}*"):
+    """Remove every shared-memory file of this user whose name starts with `prefix`."""
+    for path, _ in _files(prefix):
         path.unlink(missing_ok=True)
+
+
+def _files(prefix: str) -> Iterator[tuple[Path, int]]:
+    """This user's shared-memory files and their modes. Others see the prefix, and may make files and links with it."""
+    for path in SHARED_MEMORY.glob(f"{prefix}*"):
+        with contextlib.suppress(FileNotFoundError):
+            found = path.lstat()
+            if found.st_uid == os.getuid() and stat.S_ISREG(found.st_mode):
+                yield path, stat.S_IMODE(found.st_mode)
 
 
 def _die_with_guard() -> None:
@@ -101,9 +112,10 @@ def _launcher_gone(launcher: int) -> bool:
 
 def _keep_private(prefix: str) -> None:
     """Triton makes files that every user can read, whatever the umask; no request is in one before its model is up."""
-    for path in SHARED_MEMORY.glob(f"{prefix}*"):
-        with contextlib.suppress(FileNotFoundError):
-            path.chmod(0o600)
+    for path, mode in _files(prefix):
+        if mode & 0o077:
+            with contextlib.suppress(FileNotFoundError):
+                path.chmod(0o600)
 
 
 def _wait_for_end(server: subprocess.Popen[bytes], launcher: int, prefix: str) -> None:
@@ -112,6 +124,13 @@ def _wait_for_end(server: subprocess.Popen[bytes], launcher: int, prefix: str) -
         readable, _, _ = select.select([sys.stdin], [], [], POLL_S)
         if readable or _launcher_gone(launcher):
             return
+
+
+def _withdraw(file: Path, launcher: int) -> None:
+    """Remove a published file, unless the next server on its port has replaced it already."""
+    with contextlib.suppress(OSError, ValueError):
+        if json.loads(file.read_text())["pid"] == launcher:
+            file.unlink()
 
 
 def _stop(server: subprocess.Popen[bytes]) -> None:
@@ -151,7 +170,7 @@ def main(argv: list[str]) -> int:
         _end_orphans()
         sweep(prefix)
         for file in inherited["files"]:
-            Path(file).unlink(missing_ok=True)
+            _withdraw(Path(file), launcher)
     if _launcher_gone(launcher):
         shutil.rmtree(folder, ignore_errors=True)
     return server.returncode if server.returncode >= 0 else 128 - server.returncode

@@ -96,9 +96,12 @@ class Loading:
 
 
 def _with_prefix(prefix: str) -> Iterator[tuple[int, list[str]]]:
+    """This user's processes that name `prefix`, with their arguments: another user can name it as well."""
     for folder in PROC.iterdir():
         if folder.name.isdecimal():
             try:
+                if folder.stat().st_uid != os.getuid():
+                    continue
                 arguments = (folder / "cmdline").read_bytes().decode(errors="replace").rstrip("\0").split("\0")
             except OSError:
                 continue

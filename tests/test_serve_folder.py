@@ -48,6 +48,33 @@ def test_the_next_start_removes_what_is_left(temporary: Path) -> None:
     assert list(temporary.iterdir()) == []
 
 
+def test_names_that_another_user_makes_are_left_alone(tmp_path: Path) -> None:
+    """Every user sees how the names begin, on the server's command line."""
+    target = tmp_path / "of this user"
+    target.touch(mode=0o644)
+    names = [SHARED_MEMORY / f"triton_batching_fedcba987654_{name}" for name in ("own", "link", "folder", "other")]
+    own, link, folder, other = names
+    own.touch(mode=0o644)
+    link.symlink_to(target)
+    folder.mkdir()
+    other.touch(mode=0o644)
+    if os.getuid() == 0:
+        os.chown(other, 65534, 65534)
+    try:
+        guard._keep_private("triton_batching_fedcba987654_")
+        assert own.stat().st_mode & 0o777 == 0o600
+        assert target.stat().st_mode & 0o777 == 0o644
+        guard.sweep("triton_batching_fedcba987654_")
+        assert not own.exists()
+        assert link.is_symlink()
+        assert folder.is_dir()
+        assert other.exists() == (os.getuid() == 0)
+    finally:
+        for path in (own, link, other):
+            path.unlink(missing_ok=True)
+        folder.rmdir()
+
+
 def test_only_folders_that_are_certainly_left_are_removed(temporary: Path) -> None:
     (temporary / "triton-batching-aaaaaaaaaaaa").symlink_to(leftover(temporary, "elsewhere"))
     leftover(temporary, "triton-batching-by-hand")
