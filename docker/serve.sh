@@ -1,5 +1,5 @@
 #!/bin/sh
-# Starts tritonserver in the image, its administrative APIs open only to requests that bring a secret in the header
+# Starts tritonserver in the image, its admin APIs open only to requests that bring a secret in the header
 # `triton-grpc-protocol-admin`, over HTTP and gRPC. Without one in the environment nobody has it.
 set -eu
 secret=${TRITON_ADMIN_SECRET:-$(od -An -N24 -tx1 /dev/urandom | tr -d ' \n')}
