@@ -15,7 +15,7 @@ from processes import SHARED_MEMORY, descendants, leftovers, wait_until
 from server_processes import tritonserver
 from tiny_models import lookup
 
-from serve import descriptors, guard, server_folder
+from serve import descriptors, guard, server_folder, stubs
 from serve.launcher import Settings, launch
 from serve.server_folder import NoFolderError, made
 
@@ -73,6 +73,18 @@ def test_names_that_another_user_makes_are_left_alone(tmp_path: Path) -> None:
         for path in (own, link, other):
             path.unlink(missing_ok=True)
         folder.rmdir()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")
+@pytest.mark.parametrize(("user", "count"), [(65534, 0), (0, 1)])
+def test_a_process_of_another_user_is_not_taken_for_a_server(user: int, count: int) -> None:
+    code = f"import os\nos.setresuid({user}, {user}, {user})\nprint(flush=True)\ninput()"
+    command = [sys.executable, "-c", code, "triton_batching_fedcba987654_"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert len(stubs.servers("triton_batching_fedcba987654_")) == count
+        process.communicate(b"\n")
 
 
 def test_only_folders_that_are_certainly_left_are_removed(temporary: Path) -> None:
