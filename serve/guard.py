@@ -147,6 +147,9 @@ def main(argv: list[str]) -> int:
     """Run the command under guard until it ends or the launcher goes."""
     folder, prefix, launcher = Path(argv[0]), argv[2], os.getppid()
     inherited: Inheritance = json.loads(sys.stdin.buffer.readline())
+    # A service manager sends SIGTERM to every process, and what the server leaves is still to be cleaned then. Not
+    # SIG_IGN, because the server would inherit it.
+    signal.signal(signal.SIGTERM, lambda *_: None)
     # Logs and temporary files may hold what clients send.
     os.umask(0o077)
     _adopt_orphans()
