@@ -236,7 +236,7 @@ def _binary() -> Path:
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    # A proxy that the environment names for the world must not be asked for a server on this machine.
+    # A proxy that the environment names must not be asked for a server on this machine.
     environment = {key: value for key, value in os.environ.items() if not key.lower().endswith("_proxy")}
     libraries = bundled_libraries()
     if libraries is not None:
