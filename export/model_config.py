@@ -30,12 +30,12 @@ class Added:
 
 
 def quoted(name: str) -> str:
-    """A name of a graph as it stands between quotation marks in config.pbtxt."""
+    """A name of a graph as it is written between quotation marks in config.pbtxt."""
     return CEscape(name, as_utf8=True)  # type: ignore[arg-type]  # it takes text as well
 
 
 def one_line(text: str) -> str:
-    """A text of a graph as it stands in a comment, which ends with its line."""
+    """A text of a graph on one line, for a comment, which ends with its line."""
     return " ".join(text.split())
 
 

@@ -1,8 +1,8 @@
 """The watchdog between a launcher and its tritonserver: `python -m serve.guard FOLDER LOG PREFIX COMMAND...`.
 
 It owns the server process. The first line of its standard input is an `Inheritance` as JSON. When its standard input
-closes, because the launcher says stop or because the launcher died in whatever way, it stops the server (SIGINT, wait,
-SIGKILL). However the server ended, it then kills the processes that the server left and removes what is left in
+closes, because the launcher says stop or has died in any way, it stops the server (SIGINT, wait, SIGKILL). However the
+server ended, it then kills the processes that the server left and removes what is left in
 /dev/shm. FOLDER is removed too when the launcher is gone. The exit code is the server's.
 """
 
@@ -31,13 +31,11 @@ SHARED_MEMORY = Path("/dev/shm")
 PROC = Path("/proc")
 # More would only cost memory: a server takes one descriptor for each connection.
 MOST_DESCRIPTORS = 65_536
-VISIBLE = (
-    "triton-batching: the secret of the admin APIs stands on the server's command line, which other users can read"
-)
+VISIBLE = "triton-batching: the secret of the admin APIs is on the server's command line, which other users can read"
 
 
 class Inheritance(TypedDict):
-    """What must not stand on a command line, which every user of the machine can read.
+    """What must not be on a command line, which every user of the machine can read.
 
     `environment` is the server's, `hidden` the value of each argument of COMMAND that is a key of it, `files` those of
     `admin.publish`, which are removed with the server.

@@ -38,7 +38,7 @@ def start(
 
     `before` runs in the new process before the program does; `options` are those of `subprocess.Popen`. Where the
     values cannot be hidden (a container that forbids ptrace, a processor other than x86-64), `visible` gets the reason
-    and they stand on the command line. Raises `OSError` when the program cannot be started.
+    and they are on the command line. Raises `OSError` when the program cannot be started.
     """
     try:
         return _start(command, hidden, environment, before, options)
@@ -56,7 +56,7 @@ def _start(
     options: Mapping[str, Any],
 ) -> subprocess.Popen[Any]:
     if platform.machine() != "x86_64":
-        raise _VisibleError(f"not known how to hide them on {platform.machine()}")
+        raise _VisibleError(f"it is not known how to hide them on {platform.machine()}")
 
     def traced() -> None:
         before()
