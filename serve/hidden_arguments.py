@@ -19,6 +19,9 @@ TRACE_ME, GET_REGISTERS, DETACH = 0, 12, 17
 # user_regs_struct of x86-64 has 27 registers; the one with index 19 is the stack pointer.
 REGISTERS, STACK_POINTER = 27, 19
 WORD = struct.Struct("<Q")
+# Found before a process is forked: in the child of a program with threads the loader may be locked for ever.
+PTRACE = ctypes.CDLL(None, use_errno=True).ptrace
+PTRACE.argtypes, PTRACE.restype = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p), ctypes.c_long
 
 
 class _VisibleError(Exception):
@@ -120,7 +123,5 @@ def _stack_pointer(pid: int) -> int:
 
 
 def _ptrace(request: int, pid: int, data: int = 0) -> None:
-    call = ctypes.CDLL(None, use_errno=True).ptrace
-    call.argtypes, call.restype = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p), ctypes.c_long
-    if call(request, pid, None, data) != 0:
+    if PTRACE(request, pid, None, data) != 0:
         raise OSError(ctypes.get_errno(), f"ptrace: {os.strerror(ctypes.get_errno())}")
