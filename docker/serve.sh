@@ -1,6 +1,6 @@
 #!/bin/sh
-# Starts tritonserver in the image, its administrative APIs open only to requests that bring a secret in the header
-# `triton-grpc-protocol-admin`, over HTTP and gRPC. Without one in the environment nobody has it.
+# Starts tritonserver in the image. Its admin APIs want a secret in the header `triton-grpc-protocol-admin`, over HTTP and
+# gRPC. If the environment has none, a random one is made that nobody knows.
 set -eu
 secret=${TRITON_ADMIN_SECRET:-$(od -An -N24 -tx1 /dev/urandom | tr -d ' \n')}
 unset TRITON_ADMIN_SECRET

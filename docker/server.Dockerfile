@@ -16,7 +16,7 @@ EXPOSE 8000 8001 8002
 HEALTHCHECK --interval=5s --timeout=3s --start-period=180s --retries=3 \
     CMD ["curl", "--fail", "--silent", "--output", "/dev/null", "http://localhost:8000/v2/health/ready"]
 
-# The flags that hold for every model, and the secret of the administrative APIs.
+# The flags that hold for every model, and the secret of the admin APIs.
 COPY --chown=1000:1000 docker/serve.sh /opt/serve.sh
 ENTRYPOINT ["sh", "/opt/serve.sh"]
 # What to serve; arguments of `docker run` take its place.

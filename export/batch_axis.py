@@ -18,7 +18,7 @@ MOST_ROWS = 32
 
 HALF_TYPES = {onnx.TensorProto.FLOAT16: 1e-2, onnx.TensorProto.BFLOAT16: 5e-2}
 TOLERANCE = 1e-4
-# File, line and function of onnxruntime's own code, which stand before what it has to say.
+# File, line and function of onnxruntime's own code, which precede its message.
 CODE = re.compile(r"/onnxruntime_src/.*?\) ")
 
 

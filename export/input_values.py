@@ -23,7 +23,7 @@ Rows = Mapping[str, Array]
 CARRIERS = {"Cast", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Transpose", "Expand", "Slice"}
 # Open dimensions are tried with these sizes in turn: networks for pictures take no small ones, others no large ones.
 OPEN_SIZES = (16, 32, 64, 128, 224, 8, 1)
-# Of random values, which are drawn as float64 or int64: more would not leave the model room on a common machine.
+# Random values are drawn as float64 or int64; more bytes of them would leave the model no room on a common machine.
 BYTES_DRAWN, MOST_BYTES = 8, 4 * 2**30
 
 
@@ -146,7 +146,7 @@ def random_rows(model: onnx.ModelProto, valid: Mapping[str, Range], *, rows: int
             raise Mistake(
                 f'input "{value.name}" of shape {shape[1:]} cannot be tried: random values for {rows} rows of it take '
                 f"{math.prod(shape) * BYTES_DRAWN / 2**30:.3g} GiB, at most {MOST_BYTES // 2**30} are made. Correct "
-                "the shape and export again, or bring --samples FILE.npz."
+                "the shape and export again, or give --samples FILE.npz."
             )
         if value.name not in valid:
             made[value.name] = draw(data_type)(rng, shape)

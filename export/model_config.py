@@ -9,7 +9,7 @@ from export.batch_graph import Batched
 from export.deployment import Deployment
 from export.signature import Signature, Tensor
 
-# Of a stranger's model nothing is known: long enough for all who wait in a normal load, and finite.
+# Nothing is known of the model: long enough for every request of a normal load, and finite.
 QUEUE_LIMIT_MS = 5000
 
 
@@ -30,12 +30,12 @@ class Added:
 
 
 def quoted(name: str) -> str:
-    """A name of a graph as it stands between quotation marks in config.pbtxt."""
+    """A name of a graph as it is written between quotation marks in config.pbtxt."""
     return CEscape(name, as_utf8=True)  # type: ignore[arg-type]  # it takes text as well
 
 
 def one_line(text: str) -> str:
-    """A text of a graph as it stands in a comment, which ends with its line."""
+    """A text of a graph on one line, for a comment, which ends with its line."""
     return " ".join(text.split())
 
 
@@ -118,9 +118,10 @@ def _batching(added: Added, dynamic: bool) -> Iterator[str]:
 
 
 def _limit() -> Iterator[str]:
-    yield f"# What cannot be answered within {QUEUE_LIMIT_MS} ms is refused: without a limit memory and latency grow"
-    yield "# for as long as more comes than can run. Write the latency that you promise. NVIDIA's C++ backend does not"
-    yield "# read it: there a gateway has to limit the load, as Triton's queue policies make normal load slower (B208)."
+    yield f"# A request that cannot be answered within {QUEUE_LIMIT_MS} ms is refused: without a limit, memory and"
+    yield "# latency grow for as long as an overload lasts. Write the latency that you promise. NVIDIA's C++ backend"
+    yield "# does not read this: put a gateway that limits the load in front of it, as Triton's queue policies slow"
+    yield "# normal load down (B208)."
     yield f'parameters {{ key: "queue_limit_ms" value {{ string_value: "{QUEUE_LIMIT_MS}" }} }}'
 
 

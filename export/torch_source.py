@@ -78,11 +78,15 @@ def _made(text: str) -> tuple[torch.nn.Module, list[str], list[torch.Tensor], li
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
-        factory = getattr(importlib.import_module(place), name)
+        factory = getattr(importlib.import_module(place), name, None)
     except ModuleNotFoundError as error:
         raise Mistake(f"{text}: no module {error.name} to import. Run from the folder that holds it.") from error
-    except AttributeError as error:
-        raise Mistake(f"{text}: {place} has no function {name}. {CONTRACT}") from error
+    except Exception as error:
+        raise Mistake(
+            f"{text}: importing {place} raised {type(error).__name__}: {_first_line(error)}. Correct it there."
+        ) from error
+    if factory is None:
+        raise Mistake(f"{text}: {place} has no function {name}. {CONTRACT}")
     try:
         made = factory()
     except Exception as error:

@@ -102,7 +102,7 @@ def _run(
 
 def _answer(target: Target, load: Load, arguments: list[str], folder: Path, limit_s: float) -> tuple[str, str]:
     """What it prints on its standard output and error."""
-    # Shared memory is registered through an admin API, which asks for the server's secret.
+    # Shared memory is registered through an admin API, which wants the server's secret.
     headers = admin.headers(target.grpc_url) if load.shared_memory else {}
     hidden = {f"HEADER_{number}": f"{name}:{value}" for number, (name, value) in enumerate(headers.items())}
     with hidden_arguments.start(
@@ -236,7 +236,7 @@ def _binary() -> Path:
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    # A proxy that the environment names for the world must not be asked for a server on this machine.
+    # A proxy that the environment names must not be asked for a server on this machine.
     environment = {key: value for key, value in os.environ.items() if not key.lower().endswith("_proxy")}
     libraries = bundled_libraries()
     if libraries is not None:

@@ -38,7 +38,7 @@ def plan(model: str, *, threads: int | None = None, repeat: int = 1, repository:
     config = read_config(config_file(folder, None))
     path = model_file(folder, config)
     if is_ragged(config):
-        raise LimitError(f"'{model}' is ragged, so its rate hangs on the lengths. Measure it: python -m perf.ragged.")
+        raise LimitError(f"'{model}' is ragged, so its rate depends on the lengths. Measure it: python -m perf.ragged.")
     if config.max_batch_size < 1:
         raise LimitError(f"'{model}' has max_batch_size 0, so it has no batches to measure.")
     if path.suffix != ".onnx":

@@ -25,7 +25,7 @@ class PaddingShare:
     def read(cls, url: str, model: str) -> Self:
         """Ask the metrics endpoint at `host:port`, in `LAG_S`; zeros where the model's batches are not counted."""
         time.sleep(LAG_S)
-        # A proxy that the environment names for the world must not be asked for a server on this machine.
+        # A proxy that the environment names must not be asked for a server on this machine.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with opener.open(f"http://{url}/metrics", timeout=TIMEOUT_S) as answer:
             return cls.parse(answer.read().decode(), model)

@@ -28,6 +28,7 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "served_share": ("a measurement of perf.served_share", "python -m perf.served_share"),
     "aimd_cap": ("a measurement of perf.aimd_cap", "python -m perf.aimd_cap"),
     "soak": ("a soak", "python -m perf.soak --show {file}"),
+    "overload": ("an overload", "python -m perf.overload MODEL --target-ms MS --results {folder}"),
     "memory trace": ("a memory trace", "python -m perf.memory.lab {file}"),
     "estimate": ("a checked memory estimate", "python -m perf.memory.estimate.check --results {folder}"),
     "operators": ("checked operators", "python -m perf.memory.estimate.operators --results {folder}"),

@@ -1,8 +1,8 @@
 """Who may use a server's admin APIs: those that load models, register shared memory, and set traces and logs.
 
-Whoever may load a model runs code as the server's user, and HTTP knows no users: without a secret, every user of the
-machine may, and every web page that one of them opens. So each start of a server makes a secret, the server asks for it
-in a header, and it is published to its own user in files that only that user can read, one for each port.
+Whoever may load a model can run code as the server's user. HTTP knows no users, so without a secret every user of the
+machine could do it, and every web page that one of them opens. Each start of a server therefore makes a secret. The
+server wants it in a header, and the launcher writes it to files that only its own user can read, one for each port.
 """
 
 import json
@@ -21,8 +21,18 @@ APIS = ("model-repository", "shared-memory", "trace", "logging")
 # Triton puts "triton-grpc-protocol-" in front of the key that is given for gRPC, so that one name serves both.
 GRPC_KEY = "admin"
 HEADER = f"triton-grpc-protocol-{GRPC_KEY}"
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
-ANYWHERE = ("0.0.0.0", "::")
+NAME = "localhost"
+# The addresses of this machine that reach a server which listens on the address before them.
+LOOPBACK = {
+    "127.0.0.1": ("127.0.0.1", NAME),
+    NAME: ("127.0.0.1", NAME),
+    "0.0.0.0": ("127.0.0.1", NAME),
+    "::1": ("::1", NAME),
+    "::": ("127.0.0.1", "::1", NAME),
+}
+# Of /proc/net/tcp6: the columns, and the states of a socket that somebody has.
+ADDRESS, STATE, USER = 1, 3, 7
+IN_USE = ("01", "0A")
 
 
 class FolderError(Mistake):
@@ -68,7 +78,7 @@ def publish(secret: str, host: str, ports: Sequence[int]) -> list[Path]:
 def headers(url: str) -> dict[str, str]:
     """What a request to the admin APIs of the server at `url` (host:port, or a whole URL) has to carry.
 
-    Nothing where no server of this user and this machine has that address.
+    Nothing where no server of this user and this machine has that address, or another user may have it.
     """
     try:
         address = urlsplit(url if "//" in url else f"//{url}")
@@ -77,9 +87,25 @@ def headers(url: str) -> dict[str, str]:
         return {}
     for folder in _folders():
         found = _read(folder / f"{port}.json")
-        if found and (host == found["host"] or (host in LOOPBACK and found["host"] in (*LOOPBACK, *ANYWHERE))):
-            return {HEADER: found["secret"]}
+        if found and host in (found["host"], *LOOPBACK.get(found["host"], ())):
+            return {} if host == NAME and port and _has_stranger(port) else {HEADER: found["secret"]}
     return {}
+
+
+def _has_stranger(port: int) -> bool:
+    """Whether another user has the port on IPv6: clients try ::1 first for `localhost`, so they would tell the secret.
+
+    A connection that another user has accepted counts too, as that user may have closed the listening socket since.
+    """
+    try:
+        lines = Path("/proc/net/tcp6").read_text().splitlines()[1:]
+    except OSError:
+        return False
+    found = [line.split() for line in lines]
+    return any(
+        one[ADDRESS].endswith(f":{port:04X}") and one[STATE] in IN_USE and int(one[USER]) != os.getuid()
+        for one in found
+    )
 
 
 def _folders() -> Iterator[Path]:
@@ -107,7 +133,8 @@ def _write(path: Path, content: Mapping[str, str | int]) -> Path:
 
 def _read(path: Path) -> Mapping[str, Any] | None:
     try:
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW)) as file:
+        # Without waiting: in a folder that another user made first, this may be a pipe that nobody writes to.
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)) as file:
             return json.load(file) if _is_private(os.fstat(file.fileno())) else None
     except (OSError, ValueError):
         return None

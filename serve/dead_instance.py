@@ -1,12 +1,12 @@
 """Keeps a model instance whose process died from failing one waiting batch after the other.
 
-Triton does not notice such a death. The instance goes on to take batches, waits a second for an answer to each, and
-fails the batch unless the process tells that it is healthy: a byte in shared memory, which Triton clears before it
-waits and a living process sets every 0.3 s. While that byte is set in place of the dead process, the instance waits on
+Triton does not notice such a death. The instance still takes batches, waits a second for an answer to each, and fails
+the batch unless the process says that it is healthy. It says so by a byte in shared memory, which Triton clears before
+it waits and a living process sets every 0.3 s. While this module sets the byte for the dead process, the instance waits
 with the one batch that it has, and the other instances answer the rest.
 
-Where the byte is was read in the source of the Python backend, release 24.10 (`IPCControlShm` in pb_utils.h, 16 bytes
-after its reference count). Nothing is written if what stands around it is not what that release puts there.
+The place of the byte is from the source of the Python backend, release 24.10 (`IPCControlShm` in pb_utils.h, 16 bytes
+after its reference count). Nothing is written where the bytes around it are not those of that release.
 """
 
 import contextlib

@@ -1,8 +1,8 @@
 """The watchdog between a launcher and its tritonserver: `python -m serve.guard FOLDER LOG PREFIX COMMAND...`.
 
 It owns the server process. The first line of its standard input is an `Inheritance` as JSON. When its standard input
-closes, because the launcher says stop or because the launcher died in whatever way, it stops the server (SIGINT, wait,
-SIGKILL). However the server ended, it then kills the processes that the server left and removes what is left in
+closes, because the launcher says stop or has died in any way, it stops the server (SIGINT, wait, SIGKILL). However the
+server ended, it then kills the processes that the server left and removes what is left in
 /dev/shm. FOLDER is removed too when the launcher is gone. The exit code is the server's.
 """
 
@@ -14,9 +14,11 @@ import resource
 import select
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TypedDict
 
@@ -29,16 +31,14 @@ SHARED_MEMORY = Path("/dev/shm")
 PROC = Path("/proc")
 # More would only cost memory: a server takes one descriptor for each connection.
 MOST_DESCRIPTORS = 65_536
-VISIBLE = (
-    "triton-batching: the secret of the admin APIs stands on the server's command line, which other users can read"
-)
+VISIBLE = "triton-batching: the secret of the admin APIs is on the server's command line, which other users can read"
 
 
 class Inheritance(TypedDict):
-    """What must not stand on a command line, which every user of the machine can read.
+    """What must not be on a command line, which every user of the machine can read.
 
-    `environment` is the server's, `hidden` the value of each argument of COMMAND that is a key of it, `files` what is
-    removed with the server.
+    `environment` is the server's, `hidden` the value of each argument of COMMAND that is a key of it, `files` those of
+    `admin.publish`, which are removed with the server.
     """
 
     environment: dict[str, str]
@@ -47,9 +47,18 @@ class Inheritance(TypedDict):
 
 
 def sweep(prefix: str) -> None:
-    """Remove every shared-memory file whose name starts with `prefix`."""
-    for path in SHARED_MEMORY.glob(f"{prefix}*"):
+    """Remove every shared-memory file of this user whose name starts with `prefix`."""
+    for path, _ in _files(prefix):
         path.unlink(missing_ok=True)
+
+
+def _files(prefix: str) -> Iterator[tuple[Path, int]]:
+    """This user's shared-memory files and their modes. Others see the prefix, and may make files and links with it."""
+    for path in SHARED_MEMORY.glob(f"{prefix}*"):
+        with contextlib.suppress(FileNotFoundError):
+            found = path.lstat()
+            if found.st_uid == os.getuid() and stat.S_ISREG(found.st_mode):
+                yield path, stat.S_IMODE(found.st_mode)
 
 
 def _die_with_guard() -> None:
@@ -101,9 +110,10 @@ def _launcher_gone(launcher: int) -> bool:
 
 def _keep_private(prefix: str) -> None:
     """Triton makes files that every user can read, whatever the umask; no request is in one before its model is up."""
-    for path in SHARED_MEMORY.glob(f"{prefix}*"):
-        with contextlib.suppress(FileNotFoundError):
-            path.chmod(0o600)
+    for path, mode in _files(prefix):
+        if mode & 0o077:
+            with contextlib.suppress(FileNotFoundError):
+                path.chmod(0o600)
 
 
 def _wait_for_end(server: subprocess.Popen[bytes], launcher: int, prefix: str) -> None:
@@ -112,6 +122,13 @@ def _wait_for_end(server: subprocess.Popen[bytes], launcher: int, prefix: str) -
         readable, _, _ = select.select([sys.stdin], [], [], POLL_S)
         if readable or _launcher_gone(launcher):
             return
+
+
+def _withdraw(file: Path, launcher: int) -> None:
+    """Remove a published file, unless the next server on its port has replaced it already."""
+    with contextlib.suppress(OSError, ValueError):
+        if json.loads(file.read_text())["pid"] == launcher:
+            file.unlink()
 
 
 def _stop(server: subprocess.Popen[bytes]) -> None:
@@ -128,6 +145,9 @@ def main(argv: list[str]) -> int:
     """Run the command under guard until it ends or the launcher goes."""
     folder, prefix, launcher = Path(argv[0]), argv[2], os.getppid()
     inherited: Inheritance = json.loads(sys.stdin.buffer.readline())
+    # A service manager sends SIGTERM to every process, and what the server leaves is still to be cleaned then. Not
+    # SIG_IGN, because the server would inherit it.
+    signal.signal(signal.SIGTERM, lambda *_: None)
     # Logs and temporary files may hold what clients send.
     os.umask(0o077)
     _adopt_orphans()
@@ -151,7 +171,7 @@ def main(argv: list[str]) -> int:
         _end_orphans()
         sweep(prefix)
         for file in inherited["files"]:
-            Path(file).unlink(missing_ok=True)
+            _withdraw(Path(file), launcher)
     if _launcher_gone(launcher):
         shutil.rmtree(folder, ignore_errors=True)
     return server.returncode if server.returncode >= 0 else 128 - server.returncode

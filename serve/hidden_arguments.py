@@ -19,6 +19,9 @@ TRACE_ME, GET_REGISTERS, DETACH = 0, 12, 17
 # user_regs_struct of x86-64 has 27 registers; the one with index 19 is the stack pointer.
 REGISTERS, STACK_POINTER = 27, 19
 WORD = struct.Struct("<Q")
+# Found before a process is forked: in the child of a program with threads the loader may be locked for ever.
+PTRACE = ctypes.CDLL(None, use_errno=True).ptrace
+PTRACE.argtypes, PTRACE.restype = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p), ctypes.c_long
 
 
 class _VisibleError(Exception):
@@ -38,7 +41,7 @@ def start(
 
     `before` runs in the new process before the program does; `options` are those of `subprocess.Popen`. Where the
     values cannot be hidden (a container that forbids ptrace, a processor other than x86-64), `visible` gets the reason
-    and they stand on the command line. Raises `OSError` when the program cannot be started.
+    and they are on the command line. Raises `OSError` when the program cannot be started.
     """
     try:
         return _start(command, hidden, environment, before, options)
@@ -56,7 +59,7 @@ def _start(
     options: Mapping[str, Any],
 ) -> subprocess.Popen[Any]:
     if platform.machine() != "x86_64":
-        raise _VisibleError(f"not known how to hide them on {platform.machine()}")
+        raise _VisibleError(f"it is not known how to hide them on {platform.machine()}")
 
     def traced() -> None:
         before()
@@ -120,7 +123,5 @@ def _stack_pointer(pid: int) -> int:
 
 
 def _ptrace(request: int, pid: int, data: int = 0) -> None:
-    call = ctypes.CDLL(None, use_errno=True).ptrace
-    call.argtypes, call.restype = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p), ctypes.c_long
-    if call(request, pid, None, data) != 0:
+    if PTRACE(request, pid, None, data) != 0:
         raise OSError(ctypes.get_errno(), f"ptrace: {os.strerror(ctypes.get_errno())}")

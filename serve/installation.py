@@ -85,7 +85,7 @@ def find() -> Installation:
         offered = sorted(path.name for path in (server / "python_backend_stubs").iterdir())
         raise InstallationError(
             f"Python {version} has no triton_python_backend_stub in the tritonserver wheel (it has "
-            f"{', '.join(offered)}), so no Python backend can start. Use one of those, 3.11 for choice."
+            f"{', '.join(offered)}), so no Python backend can start. Use one of those, best 3.11."
         )
     if not (Path(sys.executable).parent / "python3").exists():
         raise InstallationError(

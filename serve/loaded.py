@@ -11,7 +11,7 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelDynamicBatching
 
-# The server is on this machine: a proxy that the environment names for the world must not be asked.
+# The server is on this machine: a proxy that the environment names must not be asked.
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 # Set in the file or not, these decide how requests are batched, so an unasked one is a difference as well, unless the
 # server completed the file.

@@ -1,7 +1,7 @@
 """The folder of one server in the temporary directory, and the removal of folders that nobody cleaned up.
 
-A folder is locked for as long as the launcher or the guard of its server lives, because both hold the lock. It is made
-under another name and gets its own when it is locked, so that no other start can take it for a leftover.
+Both the launcher and the guard of a server hold the lock on its folder, so the lock is there as long as one of them
+lives. The folder is made and locked under another name and then renamed, so no other start takes it for a leftover.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """The Python processes of a server: Triton starts one for each instance of a Python model, and calls it a stub.
 
-All that is known of them comes from /proc: Triton names neither the processes nor their deaths.
+All that is known of them comes from /proc: Triton reports neither the processes nor their deaths.
 """
 
 import compileall
@@ -67,7 +67,7 @@ def compile_sources(model_folder: Path) -> None:
 
 
 class Loading:
-    """The processes of a server that is starting; asked every now and then, it tells of one that died."""
+    """Watches the processes of a server that is starting for one that died."""
 
     def __init__(self, guard: int, prefix: str) -> None:
         self._guard = guard
@@ -77,7 +77,7 @@ class Loading:
         self._deaths: dict[int, str] = {}
 
     def look(self) -> str | None:
-        """What to say of a process that died and that Triton goes on to wait for; None when there is none."""
+        """A sentence about a process that died and that Triton still waits for, None without one; call it often."""
         self._models |= {pid: _model(arguments) for pid, arguments in _with_prefix(self._prefix) if _is_stub(arguments)}
         now = time.monotonic()
         for pid in _dead_grandchildren(self._guard):
@@ -88,7 +88,7 @@ class Loading:
         return None
 
     def deaths(self) -> list[str]:
-        """What was seen of deaths so far, whether Triton noticed or not."""
+        """A sentence about each death so far, whether Triton noticed it or not."""
         return list(dict.fromkeys(self._deaths.values()))
 
     def _named(self, pid: int) -> str:
@@ -96,9 +96,12 @@ class Loading:
 
 
 def _with_prefix(prefix: str) -> Iterator[tuple[int, list[str]]]:
+    """This user's processes that name `prefix`, with their arguments: another user can name it as well."""
     for folder in PROC.iterdir():
         if folder.name.isdecimal():
             try:
+                if folder.stat().st_uid != os.getuid():
+                    continue
                 arguments = (folder / "cmdline").read_bytes().decode(errors="replace").rstrip("\0").split("\0")
             except OSError:
                 continue

@@ -12,7 +12,6 @@ from serve.revival import revived
 
 POLL_S = 0.1
 FIRST_WAIT_S = 0.5
-LONGEST_WAIT_S = 8.0
 # So many deaths in so many seconds of service end the program; what starting and waiting takes does not count.
 MOST_DEATHS = 5
 WINDOW_S = 60.0
@@ -58,7 +57,7 @@ def supervise(
                 f"{death.how}. That was death {len(times)} in {WINDOW_S:.0f} s of service, so it is not started "
                 f"again.\n{death.details}"
             )
-        wait_s = min(FIRST_WAIT_S * 2 ** (len(times) - 1), LONGEST_WAIT_S)
+        wait_s = FIRST_WAIT_S * 2 ** (len(times) - 1)
         told(f"{death.how}; it is started again in {wait_s:g} s.{_keep(settings.log, number)}")
         time.sleep(wait_s)
         try:
@@ -96,8 +95,11 @@ def _serve(
 
 
 def _keep(log: Path | None, number: int) -> str:
-    """Rename the log of the server that died, because the next one begins its own; says where it is."""
-    if log is None:
+    """Rename the log of the server that died, because the next one begins its own; says where it is.
+
+    A start that failed early, on a port that is taken or a file with a mistake, has none.
+    """
+    if log is None or not log.exists():
         return ""
     kept = log.with_suffix(f".{number}{log.suffix}")
     log.replace(kept)

@@ -1,4 +1,4 @@
-"""What the image starts keeps its administrative APIs closed, on a real server with the flags of docker/serve.sh."""
+"""What the image starts keeps its admin APIs closed, on a real server with the flags of docker/serve.sh."""
 
 import contextlib
 import os
@@ -75,7 +75,7 @@ def ask(port: int, path: str, method: str, secret: str | None = None) -> int:
 
 
 @pytest.mark.server
-def test_administrative_apis_want_the_secret(tmp_path: Path) -> None:
+def test_admin_apis_want_the_secret(tmp_path: Path) -> None:
     flags = restricting(started(secret=SECRET))
     assert len(flags) == 2
     with server(tmp_path, flags) as (http, grpc):

@@ -84,6 +84,13 @@ def test_a_factory_that_breaks_the_contract_is_refused(source: str, said: str) -
         from_factory(source)
 
 
+def test_a_module_that_cannot_be_imported_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "needs_a_file.py").write_text("open('weights.npz')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(Mistake, match=r"importing needs_a_file raised FileNotFoundError: .*weights"):
+        from_factory("needs_a_file:make")
+
+
 def test_a_file_that_is_no_program_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "m.pt2").write_bytes(b"nothing")
     assert main([str(tmp_path / "m.pt2"), "--name", "m", "--repository", str(tmp_path / "models")]) == 2

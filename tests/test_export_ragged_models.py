@@ -99,7 +99,7 @@ dynamic_batching { }
 
 
 class Leaky(nn.Module):
-    """The mean over the padded length: an item's answer hangs on the longest item beside it."""
+    """The mean over the padded length: an item's answer depends on the longest item beside it."""
 
     def forward(self, padded: Tensor, lengths: Tensor) -> Tensor:
         return padded.mean(1, keepdim=True)

@@ -230,7 +230,7 @@ def test_kubernetes_runs_one_server_per_device() -> None:
     (container,) = spec["template"]["spec"]["containers"]
     assert "--rate-limit=execution_count" in container["args"]
     assert container["resources"]["limits"] == {"nvidia.com/gpu": 1}
-    # docker/serve.sh restricts the administrative APIs by it, and makes one where there is none.
+    # docker/serve.sh restricts the admin APIs by it, and makes one where there is none.
     secret = {"name": "triton-batching-admin", "key": "secret", "optional": True}
     assert container["env"] == [{"name": "TRITON_ADMIN_SECRET", "valueFrom": {"secretKeyRef": secret}}]
     assert container["securityContext"]["readOnlyRootFilesystem"] is True

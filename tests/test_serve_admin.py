@@ -15,7 +15,7 @@ import tritonclient.grpc as triton
 from tiny_models import lookup
 from tritonclient.utils import InferenceServerException
 
-from serve import admin, hidden_arguments
+from serve import admin, guard, hidden_arguments
 from serve.doctor.__main__ import main as doctor
 from serve.launcher import Server, Settings, launch
 from serve.why.traces import recording
@@ -163,12 +163,46 @@ def test_the_secret_is_for_the_servers_own_address(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(admin, "_folders", lambda: iter([tmp_path / "kept"]))
     admin.publish("s", "127.0.0.1", [8000, 8001])
     admin.publish("t", "0.0.0.0", [9000])
-    for url in ("localhost:8000", "127.0.0.1:8001", "[::1]:8000", "http://localhost:8000/v2", "grpcs://localhost:8001"):
+    admin.publish("u", "::", [9001])
+    for url in ("localhost:8000", "127.0.0.1:8001", "http://localhost:8000/v2", "grpcs://localhost:8001"):
         assert admin.headers(url) == {admin.HEADER: "s"}, url
     assert admin.headers("localhost:9000") == {admin.HEADER: "t"}
-    for url in ("10.0.0.1:8000", "elsewhere:8000", "localhost:8002", "localhost", "localhost:no", "dns:///localhost"):
+    assert admin.headers("[::1]:9001") == {admin.HEADER: "u"}
+    others = ("10.0.0.1:8000", "elsewhere:8000", "localhost:8002", "localhost", "localhost:no", "dns:///localhost")
+    # Another user may listen on the same port of IPv6.
+    for url in (*others, "[::1]:8000", "[::1]:9000"):
         assert admin.headers(url) == {}, url
     assert {file.stat().st_mode & 0o777 for file in (tmp_path / "kept").iterdir()} == {0o600}
+
+
+@root
+def test_localhost_gets_no_secret_where_another_user_answers_on_ipv6(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Clients try ::1 before 127.0.0.1, on which the server listens."""
+    monkeypatch.setattr(admin, "_folders", lambda: iter([tmp_path / "kept"]))
+    code = (
+        f"import os, socket\nos.setresuid({NOBODY}, {NOBODY}, {NOBODY})\n"
+        "listening = socket.create_server(('::1', 0), family=socket.AF_INET6)\n"
+        "print(listening.getsockname()[1], flush=True)\ninput()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        port = int(other.stdout.readline())
+        admin.publish("s", "127.0.0.1", [port])
+        assert admin.headers(f"localhost:{port}") == {}
+        assert admin.headers(f"127.0.0.1:{port}") == {admin.HEADER: "s"}
+        other.communicate("\n")
+    assert admin.headers(f"localhost:{port}") == {admin.HEADER: "s"}
+
+
+def test_a_pipe_in_place_of_a_secret_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Another user can make the folder first, and in it a pipe that nobody writes to."""
+    monkeypatch.setattr(admin, "_folders", lambda: iter([tmp_path]))
+    os.mkfifo(tmp_path / "8000.json", 0o600)
+    assert admin.headers("localhost:8000") == {}
 
 
 def test_no_secret_is_written_where_others_can_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -199,6 +233,18 @@ def test_files_of_launchers_that_are_gone_are_removed(monkeypatch: pytest.Monkey
         admin.publish("old", "127.0.0.1", [8000])
     admin.publish("new", "127.0.0.1", [8001])
     assert [file.name for file in (tmp_path / "kept").iterdir()] == ["8001.json"]
+
+
+def test_the_guard_leaves_the_secret_of_the_next_server_on_the_port(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(admin, "_folders", lambda: iter([tmp_path / "kept"]))
+    (file,) = admin.publish("s", "127.0.0.1", [8000])
+    guard._withdraw(file, launcher=os.getpid() + 1)
+    assert admin.headers("localhost:8000") == {admin.HEADER: "s"}
+    guard._withdraw(file, launcher=os.getpid())
+    guard._withdraw(file, launcher=os.getpid())
+    assert admin.headers("localhost:8000") == {}
 
 
 SHOW = "import sys; print(sys.argv[1:]); print(open('/proc/self/cmdline').read().split('\\0')[3:-1])"

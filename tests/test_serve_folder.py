@@ -15,7 +15,7 @@ from processes import SHARED_MEMORY, descendants, leftovers, wait_until
 from server_processes import tritonserver
 from tiny_models import lookup
 
-from serve import descriptors, guard, server_folder
+from serve import descriptors, guard, server_folder, stubs
 from serve.launcher import Settings, launch
 from serve.server_folder import NoFolderError, made
 
@@ -46,6 +46,45 @@ def test_the_next_start_removes_what_is_left(temporary: Path) -> None:
         assert folder.path.stat().st_mode & 0o777 == 0o700
         assert folder.path.parent == temporary
     assert list(temporary.iterdir()) == []
+
+
+def test_names_that_another_user_makes_are_left_alone(tmp_path: Path) -> None:
+    """Every user sees how the names begin, on the server's command line."""
+    target = tmp_path / "of this user"
+    target.touch(mode=0o644)
+    names = [SHARED_MEMORY / f"triton_batching_fedcba987654_{name}" for name in ("own", "link", "folder", "other")]
+    own, link, folder, other = names
+    own.touch(mode=0o644)
+    link.symlink_to(target)
+    folder.mkdir()
+    other.touch(mode=0o644)
+    if os.getuid() == 0:
+        os.chown(other, 65534, 65534)
+    try:
+        guard._keep_private("triton_batching_fedcba987654_")
+        assert own.stat().st_mode & 0o777 == 0o600
+        assert target.stat().st_mode & 0o777 == 0o644
+        guard.sweep("triton_batching_fedcba987654_")
+        assert not own.exists()
+        assert link.is_symlink()
+        assert folder.is_dir()
+        assert other.exists() == (os.getuid() == 0)
+    finally:
+        for path in (own, link, other):
+            path.unlink(missing_ok=True)
+        folder.rmdir()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")
+@pytest.mark.parametrize(("user", "count"), [(65534, 0), (0, 1)])
+def test_a_process_of_another_user_is_not_taken_for_a_server(user: int, count: int) -> None:
+    code = f"import os\nos.setresuid({user}, {user}, {user})\nprint(flush=True)\ninput()"
+    command = [sys.executable, "-c", code, "triton_batching_fedcba987654_"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert len(stubs.servers("triton_batching_fedcba987654_")) == count
+        process.communicate(b"\n")
 
 
 def test_only_folders_that_are_certainly_left_are_removed(temporary: Path) -> None:

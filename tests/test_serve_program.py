@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from processes import alive, descendants, wait_until
-from server_processes import tritonserver
+from processes import alive, descendants, leftovers, wait_until
+from server_processes import prefix, tritonserver
 from tiny_models import lookup, python_model
 
 from serve.__main__ import main
@@ -45,6 +45,19 @@ def test_it_serves_until_it_is_stopped(tmp_path: Path, how: signal.Signals) -> N
     assert program.wait(30) == 130
     assert "stopped. The log is" in output.read_text()
     assert not alive(processes)
+
+
+def test_a_signal_to_all_processes_leaves_nothing(tmp_path: Path) -> None:
+    """A service manager ends every process of a service at once."""
+    lookup(tmp_path / "models")
+    program = started(tmp_path / "models", tmp_path / "output.txt")
+    processes = descendants(program.pid)
+    shared = prefix(tritonserver(program.pid))
+    for pid in (*processes, program.pid):
+        os.kill(pid, signal.SIGTERM)
+    assert program.wait(30) == 130
+    assert not alive(processes)
+    assert not leftovers(shared)
 
 
 def test_models_that_are_not_exported_are_left_out(tmp_path: Path) -> None:

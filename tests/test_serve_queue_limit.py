@@ -17,7 +17,7 @@ from clients import AsyncModel
 from clients.counters import Counters
 from clients.errors import ClientError, RejectedError
 from export import queue_limit
-from export.queue_limit import KEPT, KEY, QueueLimit, address, limit
+from export.queue_limit import KEPT, KEY, LOOK_S, QueueLimit, address, limit
 from export.repository import config_file, model_folder, read_config
 from serve.launcher import Server, Settings, launch
 
@@ -65,6 +65,17 @@ def test_what_cannot_run_in_time_is_refused_the_oldest_first(waiting: int, insta
     assert int((KEPT * 10 - 0.7) / 0.7 * 8) == 77
     said = [one.apply(range(8), answers)[0] for _ in range(refused + 1)]
     assert [isinstance(found, Triton.InferenceResponse) for found in said] == [True] * refused + [False]
+
+
+def test_an_excess_that_is_gone_refuses_nobody() -> None:
+    """Clients gave up, or another instance took the queue: what comes later is not refused for them."""
+    waiting = [200]
+    one = QueueLimit(limit_s=10.0, instances=1, pending=lambda: waiting[0], triton=Triton)
+    one._seconds[8] = 0.7
+    assert one.apply(range(8), answers) != answers(range(8))
+    waiting[0] = 0
+    one._looked_s -= LOOK_S
+    assert one.apply(range(8), answers) == answers(range(8))
 
 
 def test_one_batch_of_a_slow_model_may_wait() -> None:

@@ -142,6 +142,24 @@ def test_a_restart_that_fails_is_tried_again_and_gives_up_with_the_reason(
     ]
 
 
+def test_a_restart_that_fails_before_there_is_a_log_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "FIRST_WAIT_S", 0.01)
+    folder = lookup(tmp_path / "models")
+    told: list[str] = []
+
+    def ready(server: Server) -> None:
+        (folder / "config.pbtxt").write_text("{")
+        os.kill(tritonserver(server.pid), signal.SIGKILL)
+
+    settings = Settings(models=("lookup",), repository=tmp_path / "models", log=tmp_path / "server.log")
+    with pytest.raises(LaunchError, match=r"the start failed: .*config\.pbtxt.*death 5 in"):
+        supervise(settings, restart=True, ready=ready, told=told.append)
+    assert len(told) == 4
+    assert [path.name for path in tmp_path.glob("*.log")] == ["server.1.log"]
+
+
 def test_a_first_start_that_fails_is_not_tried_again(tmp_path: Path) -> None:
     model_that(tmp_path, "broken", top="1 / 0")
     told: list[str] = []
@@ -167,7 +185,7 @@ def test_never_ends_with_the_first_death(tmp_path: Path) -> None:
 def test_a_signal_ends_the_wait_for_a_restart(tmp_path: Path, how: signal.Signals) -> None:
     lookup(tmp_path / "models")
     output = tmp_path / "output.txt"
-    serving = program(tmp_path / "models", output, change="supervisor.FIRST_WAIT_S = supervisor.LONGEST_WAIT_S = 300")
+    serving = program(tmp_path / "models", output, change="supervisor.FIRST_WAIT_S = 300")
     assert said(output, "gRPC clients take --url ")
     os.kill(tritonserver(serving.pid), signal.SIGKILL)
     assert said(output, "it is started again in 300 s")

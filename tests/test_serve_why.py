@@ -96,7 +96,7 @@ def test_larger_batches_are_not_advised_while_their_time_is_assumed(
     assert main([*asked, "--concurrency", "64"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "Best single change" not in said
-    assert "Not advised: max_batch_size: 8 and larger. What it brings hangs on" in said
+    assert "Not advised: max_batch_size: 8 and larger. What it brings depends on" in said
     assert main([*asked, "--concurrency", "64", "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["best"], found["assumed"]) == (None, True)

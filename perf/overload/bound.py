@@ -4,10 +4,11 @@ from collections.abc import Callable
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from export import queue_limit
 from export.terminal import Mistake
 
 OWN, NONE = "own", "none"
-LIMIT, POLICY, SLO = "queue_limit_ms", "batch_policy", "slo_ms"
+POLICY, SLO = "batch_policy", "slo_ms"
 
 
 def bounded(config: ModelConfig, bound: str) -> ModelConfig:
@@ -21,7 +22,7 @@ def bounded(config: ModelConfig, bound: str) -> ModelConfig:
     if bound == OWN:
         return changed
     changed.dynamic_batching.ClearField("default_queue_policy")
-    for name in (LIMIT, POLICY, SLO):
+    for name in (queue_limit.KEY, POLICY, SLO):
         changed.parameters.pop(name, None)
     for part in () if bound == NONE else bound.split("+"):
         _set(changed, part, bound)
@@ -36,7 +37,7 @@ def _set(config: ModelConfig, part: str, bound: str) -> None:
         parameters[POLICY].string_value, parameters[SLO].string_value = "deadline", f"{float(value):g}"
 
     def limit() -> None:
-        parameters[LIMIT].string_value = f"{float(value):g}"
+        parameters[queue_limit.KEY].string_value = f"{float(value):g}"
 
     def timeout() -> None:
         queue.default_queue_policy.default_timeout_microseconds = int(float(value) * 1e3)

@@ -16,7 +16,7 @@ from clients.fleet.target import Target
 from clients.fleet.timings import RIGHT, Timings
 from clients.fleet.variant import TIMES, read, waits
 from clients.machine import Machine, versions
-from export.terminal import Mistake
+from export.terminal import Failure, Mistake
 from perf.overload import crowd
 from perf.overload.bound import NONE, bounded
 from perf.overload.crowd import WORKERS, Seen
@@ -135,8 +135,10 @@ class Trial:
         with target.started(self._target, config, _starting(told)) as server:
             prepared = run.prepare(self._target, load, server, told)
             result = run.run(self._target, load, server, prepared, told)
-        if result.partial or not result.outcome.answered:
+        if result.partial:
             raise KeyboardInterrupt
+        if not result.outcome.answered:
+            raise Failure(f"'{self.model}' answered no request of a closed loop, so it has no capacity to exceed.")
         return result.outcome.rows_per_s
 
 

@@ -15,7 +15,7 @@ COMPOSE, KUBERNETES = "compose.packed.yaml", "kubernetes.packed.yaml"
 IMAGE = "triton-batching-server"
 # HTTP, gRPC, metrics; the server of device n has its ports on this machine n x 10 higher.
 PORTS = (8000, 8001, 8002)
-# Opens the administrative APIs to those who have it; where there is none, docker/serve.sh makes one that nobody has.
+# Opens the admin APIs to those who have it; where there is none, docker/serve.sh makes one that nobody has.
 SECRET, SECRET_OBJECT = "TRITON_ADMIN_SECRET", "triton-batching-admin"
 USER = 1000
 MARK = "# Written by: "

@@ -26,7 +26,7 @@ PREFETCH = "Without queue policies and priority levels batches are formed ahead,
 class Change:
     """One change: what to write, a sentence on what it asks of the model or the clients, and the rules it leads to.
 
-    `enlarges`: executions get more rows than any has now, so what it brings hangs on what such a one takes.
+    `enlarges`: executions get more rows than any has now, so what it brings depends on what such a one takes.
     """
 
     text: str

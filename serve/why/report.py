@@ -69,7 +69,7 @@ def verdict(study: Study) -> str:
 def caveat(study: Study) -> str:
     """Why larger batches are not advised, although the simulation makes more of them."""
     return (
-        f"Not advised: {study.unjudged[0].change.text} and larger. What it brings hangs on what an execution of so "
+        f"Not advised: {study.unjudged[0].change.text} and larger. What it brings depends on what an execution of so "
         "many rows takes, and that is assumed to be the same whatever its rows. Measure it and say it: --service-ms."
     )
 

@@ -23,7 +23,7 @@ class ServerError(Failure, Mistake):
 
 
 class RestrictedError(ServerError):
-    """The server asks for a secret that this user does not have."""
+    """The server wants a secret that this user does not have."""
 
 
 def counters(url: str, model: str) -> Counters:

@@ -1,10 +1,10 @@
-"""Refuses what would wait too long in the queue of a model, and leaves the batches of Triton's scheduler as they are.
+"""Refuses requests that would wait too long in the queue of a model; the batches stay those of Triton's scheduler.
 
 Carried by folders beside their model.py, so it imports nothing of this project. Triton's own queue policies make normal
-load slower: each of them switches prefetching off, and an instance that became idle then waits for the next request or
-for a poll of 500 ms. So the limit is here: while requests come, it reads from the server's metrics how many wait, a few
-times within the limit. Those that cannot be answered within it are refused, the oldest first: they have the least time
-left, and what comes after them is answered the sooner.
+load slower: each of them switches prefetching off, and an instance that becomes free then waits for the next request or
+for a poll of 500 ms. Instead, while requests come, the instance reads from the server's metrics how many wait, a few
+times within the limit. It refuses those that cannot be answered within it, the oldest first: they have the least time
+left, and those behind them are answered sooner.
 
     limit = QueueLimit.of(config, args, pb_utils)  # in initialize; None without the parameter
     return limit.apply(requests, run)  # in execute
@@ -21,11 +21,11 @@ from typing import Any
 
 KEY = "queue_limit_ms"
 LOOKS, LOOK_S = 4, 0.25
-"""Looks within the limit, and the longest time between two, since a refusal waits for one. A look takes 0.3 ms."""
+"""Looks within the limit, and the longest time between two, because a refusal waits for one. A look takes 0.3 ms."""
 KEPT = 0.75
-"""Share of the limit in which what is kept must be answered; the rest is for the time between two looks."""
+"""Share of the limit within which a request that is kept must be answered; the rest is the time between two looks."""
 MEMORY = 0.8
-"""Weight of the time that batches of a size took before, when another one has run."""
+"""Weight of the earlier times of a batch size when a batch of that size has run."""
 ANSWER_S = 0.2
 """Longest wait for the metrics; they come within 2 ms from a server that has a core for them."""
 GAUGE = "nv_inference_pending_request_count"
@@ -44,7 +44,7 @@ class QueueLimit:
         refused: Callable[[int], object] = lambda count: None,
     ) -> None:
         self._limit_s, self._instances, self._pending, self._triton = limit_s, instances, pending, triton
-        self._refused = refused
+        self._refused, self._every_s = refused, min(LOOK_S, limit_s / LOOKS)
         self._seconds: dict[int, float] = {}
         self._looked_s, self._excess = 0.0, 0
 
@@ -61,9 +61,10 @@ class QueueLimit:
 
     def apply(self, requests: Sequence[Any], run: Callable[[Sequence[Any]], list[Any]]) -> list[Any]:
         """The answers of `run`, or a refusal for each request."""
-        count = len(requests)
-        if self._excess <= 0:
-            self._excess = self._look(count)
+        count, now = len(requests), time.monotonic()
+        # What an older look found may be gone: other instances take from the same queue, and clients give up.
+        if now - self._looked_s >= self._every_s:
+            self._excess = self._look(count, now)
         if self._excess > 0:
             self._excess -= count
             self._refused(count)
@@ -74,16 +75,16 @@ class QueueLimit:
         self._seconds[count] = seconds + MEMORY * (self._seconds.get(count, seconds) - seconds)
         return answers
 
-    def _look(self, count: int) -> int:
+    def _look(self, count: int, now: float) -> int:
         """How many of the waiting requests are too many; of a batch size that never ran nothing is known yet."""
-        now, seconds = time.monotonic(), self._seconds.get(count)
-        if seconds is None or now - self._looked_s < min(LOOK_S, self._limit_s / LOOKS):
+        seconds = self._seconds.get(count)
+        if seconds is None:
             return 0
         self._looked_s = now
         waiting = self._pending()
         if waiting is None:
             return 0
-        # All that waits comes in batches like this one. Of a slow model one batch may always wait.
+        # As if all came in batches like this one. Even of a slow model one batch may always wait.
         batches = max(1.0, (KEPT * self._limit_s - seconds) / max(seconds, 1e-6))
         return int(waiting / self._instances - batches * count)
 
@@ -156,11 +157,11 @@ def _instances(config: Mapping[str, Any]) -> int:
 
 
 def _counter(args: Mapping[str, str], triton: Any) -> Callable[[int], object]:
-    """Counts refusals in the server's metrics, as its own statistics take them for answers."""
+    """Counts refusals in the server's metrics, because its own statistics take them for answers."""
     try:
         family = triton.MetricFamily(
             name="queue_limit_refused_total",
-            description="Requests that were refused, as more waited than could be answered within queue_limit_ms",
+            description="Requests refused because more waited than could be answered within queue_limit_ms",
             kind=triton.MetricFamily.COUNTER,
         )
         labels = {

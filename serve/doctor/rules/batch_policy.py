@@ -31,8 +31,10 @@ def _is_read(config: Configuration, carried: str = CARRIED) -> bool:
 
 def is_limited(config: Configuration) -> bool:
     """Whether what serves the model refuses requests that wait too long, apart from Triton's own queue policy."""
-    has_limit = config.parameter(queue_limit.KEY) is not None and _is_read(config, LIMIT_CARRIED)
-    return has_limit or _policy(config) == "deadline"
+    policy = _policy(config)
+    # A batch policy takes requests over, so nothing reads the limit.
+    has_limit = not policy and config.parameter(queue_limit.KEY) is not None and _is_read(config, LIMIT_CARRIED)
+    return has_limit or policy == "deadline"
 
 
 def _policy(config: Configuration) -> str:

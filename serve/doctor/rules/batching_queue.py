@@ -254,8 +254,8 @@ def queue_has_a_limit(config: Configuration) -> Iterator[Found]:
     With more load than the model can take, the queue, the server's memory and every request's latency grow until
     clients give up, and their requests are then executed for nobody. The parameter `queue_limit_ms` of this project's
     backend (and of Python models that carry queue_limit.py) refuses what cannot be answered in that time and costs a
-    normal load nothing; `batch_policy` deadline does too. Triton's own limits count here as well, and cost what B208
-    says.
+    normal load nothing; `batch_policy` deadline does too. `batch_policy` aimd refuses nothing and does not read the
+    limit. Triton's own limits count here as well, and cost what B208 says.
 
     Source: core, scheduler_utils.cc; server/issues/6368; serve/README.md.
     Fix: set queue_limit_ms where this project's backend serves the model. NVIDIA's C++ backend does not read it: limit
