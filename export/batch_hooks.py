@@ -37,11 +37,17 @@ class Request:
         self.answer: Arrays | None = None
         self.reason: str | None = None
         self.bad = False
-        """Whether the client is to blame (INVALID_ARGUMENT), or the model (INTERNAL)."""
+        """Whether the client is to blame, or the model."""
+        self.code = "INTERNAL"
+        """The name of its error in Triton's `TritonError`."""
 
-    def fail(self, reason: str, *, bad: bool = True) -> None:
-        """End this request with an error; its neighbours in the batch go on without it."""
-        self.reason, self.bad, self.answer = reason, bad, None
+    def fail(self, reason: str, *, bad: bool = True, unavailable: bool = False) -> None:
+        """End this request with an error; its neighbours in the batch go on without it.
+
+        With INVALID_ARG where it is `bad`, UNAVAILABLE where a later try may succeed, INTERNAL otherwise.
+        """
+        self.reason, self.bad, self.answer = reason, bad and not unavailable, None
+        self.code = "UNAVAILABLE" if unavailable else "INVALID_ARG" if bad else "INTERNAL"
 
 
 def accepted(requests: Sequence[Request]) -> list[Request]:
@@ -71,7 +77,11 @@ def split(results: Arrays, requests: Sequence[Request]) -> list[dict[str, Any]]:
 
 
 class CallError(Exception):
-    """Another model refused or failed a call."""
+    """Another model refused or failed a call; `unavailable` is whether it has no time now (its queue is full)."""
+
+    def __init__(self, text: str, *, unavailable: bool = False) -> None:
+        super().__init__(text)
+        self.unavailable = unavailable
 
 
 class BatchHooks:
@@ -112,10 +122,15 @@ class BatchHooks:
                 if request.reason is None:
                     request.answer = answer
         except Exception as error:
+            left = accepted(requests)
+            if isinstance(error, CallError) and error.unavailable:
+                # A model that has no time has none for the calls of two halves either.
+                for request in left:
+                    request.fail(str(error), unavailable=True)
+                return
             if len(requests) == 1:
                 requests[0].fail(f"{type(error).__name__}: {error}", bad=False)
                 return
-            left = accepted(requests)
             for half in (left[: len(left) // 2], left[len(left) // 2 :]):
                 if half:
                     self.run(half)
@@ -170,7 +185,7 @@ class BatchHooks:
             request.fail(f"{name}: {type(error).__name__}: {error}", bad=False)
         if request.answer is None:
             self._hook_failed[request.bad].increment(1)
-            code = self.triton.TritonError.INVALID_ARG if request.bad else self.triton.TritonError.INTERNAL
+            code = getattr(self.triton.TritonError, request.code)
             return self.triton.InferenceResponse(error=self.triton.TritonError(request.reason or "no answer", code))
         return self.triton.InferenceResponse(tensors)
 
@@ -193,7 +208,8 @@ class BatchHooks:
             model_name=model, requested_output_names=list(outputs), inputs=tensors, preferred_memory=memory
         ).exec()
         if answer.has_error():
-            return CallError(answer.error().message())
+            error = answer.error()
+            return CallError(error.message(), unavailable=error.code() == self.triton.TritonError.UNAVAILABLE)
         return {tensor.name(): tensor.as_numpy() for tensor in answer.output_tensors()}
 
     # User metrics, on Triton's /metrics: every instance of a model adds to the same series. A call takes some 60 us of

@@ -109,6 +109,7 @@ def _answer(target: Target, load: Load, arguments: list[str], folder: Path, limi
         [str(_binary()), *arguments, *(part for name in hidden for part in ("-H", name))],
         hidden,
         environment=_environment(folder / "libraries"),
+        visible=_refuse_to_show,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -120,6 +121,13 @@ def _answer(target: Target, load: Load, arguments: list[str], folder: Path, limi
             raise AnalyzerError(f"perf_analyzer did not end within {limit_s:.0f} s for '{target.model}'.") from error
         finally:
             process.kill()
+
+
+def _refuse_to_show(why: str) -> None:
+    raise AnalyzerError(
+        f"the server's secret, which registering shared memory needs, would stand on perf_analyzer's command line for "
+        f"other users to read ({why}). Measure without --shared-memory."
+    )
 
 
 def parse(output: str, table: str, window_ms: int) -> Measured | None:

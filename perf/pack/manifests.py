@@ -59,6 +59,7 @@ def _service(server: Server, number: int, devices: Devices) -> dict[str, Any]:
         "ports": [f"127.0.0.1:{port + 10 * number}:{port}" for port in PORTS],
         "shm_size": "1gb",
         "stop_grace_period": "15s",
+        "restart": "on-failure",
     }
     if devices.kind == "gpu":
         reserved = {"driver": "nvidia", "device_ids": [str(number)], "capabilities": ["gpu"]}

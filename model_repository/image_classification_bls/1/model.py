@@ -22,7 +22,7 @@ class TritonPythonModel(BatchHooks):
         answers = self.call(self._pictures, [request.inputs for request in requests], ["PIXELS"])
         for request, answer in zip(requests, answers, strict=True):
             if isinstance(answer, CallError):
-                request.fail(str(answer))
+                request.fail(str(answer), unavailable=answer.unavailable)
             else:
                 pixels.append(answer["PIXELS"])
         return np.concatenate(pixels) if pixels else None

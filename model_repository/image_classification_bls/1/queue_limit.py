@@ -46,6 +46,7 @@ class QueueLimit:
         self._limit_s, self._instances, self._pending, self._triton = limit_s, instances, pending, triton
         self._refused, self._every_s = refused, min(LOOK_S, limit_s / LOOKS)
         self._seconds: dict[int, float] = {}
+        self._ran = set[int]()
         self._looked_s, self._excess = 0.0, 0
 
     @classmethod
@@ -72,11 +73,13 @@ class QueueLimit:
         started = time.monotonic()
         answers = run(requests)
         seconds = time.monotonic() - started
-        self._seconds[count] = seconds + MEMORY * (self._seconds.get(count, seconds) - seconds)
+        if count in self._ran:  # the first of a size is slow: memory is made, kernels are chosen
+            self._seconds[count] = seconds + MEMORY * (self._seconds.get(count, seconds) - seconds)
+        self._ran.add(count)
         return answers
 
     def _look(self, count: int, now: float) -> int:
-        """How many of the waiting requests are too many; of a batch size that never ran nothing is known yet."""
+        """How many of the waiting requests are too many; nothing is known of a batch size that ran less than twice."""
         seconds = self._seconds.get(count)
         if seconds is None:
             return 0

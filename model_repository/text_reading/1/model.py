@@ -67,7 +67,7 @@ class TritonPythonModel(BatchHooks):
         for page in request.data:
             read = [[next(words) for _ in range(length)] for length in page]
             for word in (word for line in read for word in line if isinstance(word, CallError)):
-                request.fail(f"{self._recogniser}: {word}", bad=False)
+                request.fail(f"{self._recogniser}: {word}", bad=False, unavailable=word.unavailable)
             pages.append("\n".join(" ".join(map(str, line)) for line in read))
         return {"TEXT": np.array([[page.encode()] for page in pages], dtype=np.object_)}
 
