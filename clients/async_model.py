@@ -67,12 +67,14 @@ class AsyncModel:
         # Those of a loop that has ended count no more.
         self._in_flight = InFlight(self._limit)
         connect = RestConnection if self._http else Connection
-        self._connection = connect(self._endpoint, self._in_flight)
         try:
+            self._connection = connect(self._endpoint, self._in_flight)
             if isinstance(self._connection, Connection):
                 await self._connection.ask_version(self._name, self._timeout_s)
             self.metadata = await self._run(self._exchange.open(self._timeout_s))
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, ClientError):
+                error.about(self._name, self._endpoint.url)
             await self.close()
             raise
         if self._coalesce:
@@ -136,8 +138,9 @@ class AsyncModel:
     async def close(self) -> None:
         """Unregister the shared memory and end the connection.
 
-        Calls in flight, and calls after that, raise `ClosedError`. Where the server does not survive cancellations,
-        waits up to 5 s for the answers to calls in flight, which are dropped (see cancelling.py).
+        Calls in flight, and calls after that, raise `ClosedError`; over HTTP those in flight are still answered. Where
+        the server does not survive cancellations, waits up to 5 s for the answers to calls in flight, which are dropped
+        (see cancelling.py).
         """
         if self._connection is None or self._closing or self._process != os.getpid():
             return

@@ -6,7 +6,7 @@ for backends that send the answer and the end of it separately. A client's deadl
 ended after 1,400 to 4,200 calls of either kind. Closing the connection cancels all that is in flight on it.
 
 So before 2.59 the client keeps the time itself. A caller that is cancelled or out of time leaves at once, and its
-answer is dropped when it comes. Only inference calls are meant: the others have no such state.
+answer is dropped when it comes. This is for inference calls only: the server keeps no such state for other calls.
 """
 
 import asyncio
@@ -60,11 +60,14 @@ class BlockingCalls:
         future.add_done_callback(self._answered)
         try:
             return future.result(left_s)
-        except grpc.FutureTimeoutError as error:
+        except BaseException as error:
+            # Out of time, or Ctrl-C.
             with self._changed:
                 if future in self._with_deadline:
                     self._dropped.add(future)
-            raise TimeoutError from error
+            if isinstance(error, grpc.FutureTimeoutError):
+                raise TimeoutError from error
+            raise
 
     def _ended(self) -> None:
         with self._changed:

@@ -14,7 +14,7 @@ from tritonclient.grpc import service_pb2
 
 from clients import fork, wire
 from clients.cancelling import BlockingCalls, Calls, survives
-from clients.endpoint import HERE, Endpoint
+from clients.endpoint import Endpoint, Options
 from clients.errors import (
     AccessError,
     AddressError,
@@ -59,6 +59,7 @@ _ANSWERS = {
     "CudaSharedMemoryRegister": service_pb2.CudaSharedMemoryRegisterResponse,
     "CudaSharedMemoryUnregister": service_pb2.CudaSharedMemoryUnregisterResponse,
 }
+_NEVER_SENT = ("failed to connect", "errors resolving", "DNS resolution failed")
 # Servers that do not tell their version are treated as old ones.
 _WITHOUT_VERSION = (AccessError, InvalidInputError, ServerFailureError)
 
@@ -196,16 +197,15 @@ class Connection:
 
 
 def checked(url: str) -> str:
-    """The address, when it is host:port; raises `AddressError` for anything else."""
-    port = url.rpartition(":")[2]
-    if "://" in url or not port.isdecimal() or not 0 < int(port) < 1 << 16:
-        raise AddressError(f"{url}: not an address. Write host:port, for example {DEFAULT_URL}.", url=url)
+    """The address, when it is host:port without a scheme; raises `AddressError` for anything else."""
+    if Endpoint.of(url).http is not None:
+        raise AddressError(f"{url}: not host:port. Write it without a scheme, for example {DEFAULT_URL}.", url=url)
     return url
 
 
-def channel_arguments(url: str) -> list[tuple[str, int]]:
-    """gRPC's options for `host:port`: a proxy that the environment names is not asked for this machine itself."""
-    return [("grpc.enable_http_proxy", 0)] if url.rpartition(":")[0] in HERE else []
+def channel_arguments(url: str) -> Options:
+    """gRPC's options for tritonclient's own client of the server at `url`; raises `AddressError`."""
+    return Endpoint.of(url).proxy()
 
 
 @contextlib.asynccontextmanager
@@ -220,7 +220,8 @@ async def connect(url: str = DEFAULT_URL) -> AsyncIterator[Connection]:
 
 def _never_sent(error: grpc.RpcError) -> bool:
     """Whether no connection could be made, so that the request cannot have reached a server."""
-    return error.code() is grpc.StatusCode.UNAVAILABLE and "failed to connect" in (error.details() or "")
+    text = error.details() or ""
+    return error.code() is grpc.StatusCode.UNAVAILABLE and any(words in text for words in _NEVER_SENT)
 
 
 def late(step: Step, url: str, model: str) -> ClientError:
@@ -252,7 +253,7 @@ def _explained(error: grpc.RpcError, endpoint: Endpoint, model: str, timeout_s: 
             "grpcs://; if this is the HTTP port, give the gRPC port.",
             **told,
         )
-    if not sent:
+    if not sent and "onnection refused" in text:
         text = "connection refused"
     return explained(status, text, endpoint.url, model, sent=sent)
 

@@ -33,7 +33,7 @@ class Tensor:
 
     @property
     def row_bytes(self) -> int | None:
-        """Bytes of one row, or of all where there is no batch axis; None where that hangs on the data."""
+        """Bytes of one row, or of the whole tensor without a batch axis; None if the size depends on the data."""
         dims = self.shape[1:] if self.batched else self.shape
         if -1 in dims or self.dtype.hasobject:
             return None

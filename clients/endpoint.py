@@ -3,7 +3,7 @@
 import re
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,9 @@ import grpc.aio
 from clients.errors import AddressError, InvalidInputError, TlsError
 from serve import admin
 
-Channel = list[tuple[str, int]]
+Options = list[tuple[str, int]]
 HERE = ("localhost", "127.0.0.1", "[::1]")
-"""The names of this machine itself."""
+"""The names of this machine itself, as they stand in an address."""
 
 HEADER_BYTES = 8 << 10
 """Names and values of all headers together; gRPC servers refuse more."""
@@ -86,7 +86,7 @@ class Endpoint:
     port: int
     http: bool | None
     tls: Tls | None
-    headers: tuple[tuple[str, str], ...]
+    headers: tuple[tuple[str, str], ...] = field(repr=False)  # they may hold a secret
 
     @classmethod
     def of(
@@ -96,7 +96,13 @@ class Endpoint:
         if not isinstance(url, str):
             return url
         found = _ADDRESS.fullmatch(url)
-        if not found or not 0 < int(found["port"]) < 1 << 16 or (found["slash"] and not found["scheme"]):
+        wrong = found and (
+            not 0 < int(found["port"]) < 1 << 16
+            or (found["slash"] and not found["scheme"])
+            # DNS has no other names, and Python raises UnicodeError for them.
+            or not all(0 < len(label) < 64 for label in found["host"].removesuffix(".").split("."))
+        )
+        if not found or wrong:
             raise AddressError(
                 f"{url}: not an address. Write host:port, for example localhost:8001 or [::1]:8001; grpcs://host:port "
                 "or https://host:port for TLS; or dns:///host:port.",
@@ -138,28 +144,31 @@ class Endpoint:
         """The headers of one call of the protocol; those that register memory carry the secret of our own servers."""
         if "SharedMemory" not in method:
             return self.headers
-        return tuple((admin.headers(self.url) | dict(self.headers)).items())
+        return tuple((self._secret() | dict(self.headers)).items())
 
-    def channel(self, options: Channel) -> grpc.Channel:
+    def _secret(self) -> dict[str, str]:
+        return admin.headers(f"{self.host}:{self.port}")
+
+    def channel(self, options: Options) -> grpc.Channel:
         """A channel for blocking calls."""
         options = options + self.proxy()
         if self.tls:
             return grpc.secure_channel(self.target, self.tls.credentials(), options)
         return grpc.insecure_channel(self.target, options)
 
-    def aio_channel(self, options: Channel) -> grpc.aio.Channel:
+    def aio_channel(self, options: Options) -> grpc.aio.Channel:
         """A channel for asyncio."""
         options = options + self.proxy()
         if self.tls:
             return grpc.aio.secure_channel(self.target, self.tls.credentials(), options)
         return grpc.aio.insecure_channel(self.target, options)
 
-    def proxy(self) -> Channel:
-        """gRPC's option that a proxy which the environment names is not asked for this machine itself."""
-        return [("grpc.enable_http_proxy", 0)] if self.host in HERE else []
+    def proxy(self) -> Options:
+        """gRPC's options for this machine itself: a proxy that the environment names is not used for it."""
+        return [("grpc.enable_http_proxy", 0)] if self.host in HERE or self._secret() else []
 
     def access(self) -> dict[str, Any]:
-        """All that another process of this user needs to unregister shared memory."""
+        """What another process of this user needs to unregister shared memory."""
         return {
             "target": self.target,
             "tls": self.tls.paths() if self.tls else None,

@@ -1,14 +1,14 @@
 """The errors that a call to a server can end in.
 
 ClientError                     base of them all
-+-- AddressError                what was given is not host:port
++-- AddressError                the address cannot be read, or contradicts the transport or TLS
 +-- ServerUnreachableError      nothing answers at that address
 |   +-- NotReadyError           the server runs but does not serve this model, or not yet
-|   +-- TlsError                one of the two does not trust the other, or does not speak TLS; or a file is wrong
-+-- TransportError              the transport asked for cannot be had
+|   +-- TlsError                a certificate is not trusted or not usable, or only one side speaks TLS
++-- TransportError              the transport that was asked for cannot be used
 +-- ClosedError                 the model was closed, or made in another process
 +-- RequestFailedError          this request got no answer; others are not affected
-    +-- AccessError             the server wants a header that was not given, or another value of it
+    +-- AccessError             the server wants a header that was not given, or whose value is wrong
     +-- InvalidInputError       it does not fit the model: name, dtype, shape or rows
     +-- RejectedError           the server would not take it now: its queue is full, or it would be late (batch_policy)
     +-- TimedOutError           no answer within timeout_s, or it waited too long in the server's queue
@@ -23,16 +23,17 @@ from export.terminal import Failure, Mistake
 class ClientError(Failure):
     """A call to the server did not bring an answer.
 
-    `status` is gRPC's word for how the call ended, for example "UNAVAILABLE"; None where no call was made. HTTP codes
-    are translated to these words. `text` is what the server, or the connection, said; "" where none of them spoke.
-    `model` and `url` say which model was called and where, None where no one model or address is meant.
+    `status` is gRPC's name for how the call ended, for example "UNAVAILABLE"; None where no call was made. HTTP codes
+    are translated to these names. `text` is what the server or the connection said, "" where neither said anything.
+    `model` and `url` say which model was called and where; None where the error is not about one model or address.
 
     `retryable` is whether the same call may be made again without running twice, and may then succeed:
 
     - True when nothing was run: the server could not be reached, the model was not ready, the queue was full, a batch
-      policy refused, or the request waited in the server's queue until its time was over.
+      policy refused, or the request's time ended in the server's queue or while it waited for `max_in_flight`.
     - False when it may have run (no answer in time, or a connection that broke after the request was sent), when the
-      model failed on it, and when the same call would fail again (the input does not fit, the model was closed).
+      model failed on it, and when the same call would fail again (the input does not fit, the model was closed, the
+      header is wrong).
     """
 
     retryable: bool = False
@@ -53,13 +54,13 @@ class ClientError(Failure):
             self.retryable = retryable
 
     def about(self, model: str, url: str) -> None:
-        """Set the model and the address where it has none."""
+        """Set the model and the address where they are not known yet."""
         self.model = model if self.model is None else self.model
         self.url = url if self.url is None else self.url
 
 
 class AddressError(ClientError, Mistake):
-    """The address is not of the form host:port."""
+    """The address cannot be read, or contradicts the transport or TLS."""
 
 
 class ServerUnreachableError(ClientError, Mistake):
@@ -79,7 +80,7 @@ class TlsError(ServerUnreachableError):
 
 
 class TransportError(ClientError, Mistake):
-    """The transport that was asked for by name cannot be had between this client and that server."""
+    """The transport that was asked for by name does not work between this client and that server."""
 
 
 class ClosedError(ClientError):
@@ -91,7 +92,7 @@ class RequestFailedError(ClientError):
 
 
 class AccessError(RequestFailedError, Mistake):
-    """The server takes this call only with a header that was not given, or with another value of it."""
+    """The server takes this call only with a header that was not given, or whose value is wrong."""
 
 
 class InvalidInputError(RequestFailedError, Mistake):

@@ -36,7 +36,7 @@ def _in_child() -> None:
     global _inherited
     for channel in list(_CHANNELS):
         _inherited = True
-        # The last of them to be deleted waits for the polling thread, which is not here: none may ever be deleted.
+        # Deleting the last of them would wait for the polling thread, which is not here: none may ever be deleted.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(channel))
 
 

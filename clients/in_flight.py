@@ -19,7 +19,7 @@ class InFlight:
         self._waiting: OrderedDict[asyncio.Future[None], None] = OrderedDict()
 
     async def enter(self, timeout_s: float | None) -> bool:
-        """Wait for a place; whether there was none at once. Raises `TimeoutError` when there is none in `timeout_s`."""
+        """Wait for a place; returns whether it had to wait. Raises `TimeoutError` when none is free in `timeout_s`."""
         if self.count < self.limit:  # then nobody waits
             self.count += 1
             return False
@@ -37,7 +37,7 @@ class InFlight:
         return True
 
     def stay(self) -> None:
-        """The caller leaves and its request goes on: it keeps a place of its own until `leave`."""
+        """The caller leaves and its request goes on: the request takes a place of its own until `leave`."""
         self.count += 1
 
     def leave(self) -> None:
@@ -46,7 +46,7 @@ class InFlight:
         self._admit()
 
     def open_up(self) -> None:
-        """Nobody waits any more: the model is closed, which is for those who come in to find out."""
+        """Let all callers in: the model is closed, and each of them finds that out."""
         self.limit = sys.maxsize
         self._admit()
 

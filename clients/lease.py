@@ -74,6 +74,7 @@ def _connect(target: str) -> socket.socket:
             if client.recv(32):
                 return client
         except ConnectionError:
+            client.close()
             _start(target)
         except OSError:
             client.close()
@@ -90,22 +91,24 @@ def _address(target: str) -> str:
 
 
 def _start(target: str) -> None:
-    """Start a reaper, unless another process was first."""
+    """Start a reaper, unless another process was first; raises `OSError` when it does not run."""
     with socket.socket(socket.AF_UNIX) as listener:
         try:
             listener.bind(_address(target))
         except OSError:
             return
         listener.listen(512)
-        subprocess.run(
+        ended = subprocess.run(
             # -P: its folder holds modules of this package, which must not stand before the standard library's.
             [sys.executable, "-P", reaper.__file__, target],
             stdin=listener.fileno(),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             cwd="/",
-            check=True,
+            check=False,
         )
+    if ended.returncode:
+        raise OSError(f"the reaper for {target} ended with code {ended.returncode}")
 
 
 def _leave() -> None:

@@ -52,7 +52,9 @@ class Model:
             if isinstance(self._connection, BlockingConnection):
                 self._connection.ask_version(name, self._timeout_s)
             self.metadata = self._run(self._exchange.open(self._timeout_s))
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, ClientError):
+                error.about(name, url)
             self.close()
             raise
 

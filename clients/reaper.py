@@ -1,4 +1,4 @@
-"""The process that takes a dead client's shared memory off the server: one per server and user, for as long as needed.
+"""The process that unregisters a dead client's shared memory: one per server and user, as long as there are clients.
 
 `lease.py` starts it with a listening socket as its standard input. A client says `=ACCESS`, how to call the server, in
 JSON; `+REGION` before it registers one and `-REGION` after it unregistered one; the regions of a connection that ends
@@ -28,10 +28,10 @@ UNREACHABLE_S = 10.0
 """A server that does not answer for so long is taken for gone, and its regions with it."""
 
 LINE_BYTES = 1 << 16
-"""A client that says more without an end of line is not one of ours."""
+"""A client that sends a longer line is not one of ours."""
 
 REGIONS = 1 << 16
-"""What one client can hold; ours hold less."""
+"""A client that holds more is not one of ours."""
 
 # The names that our clients give (regions.py, device_memory.py); nobody else's memory is unregistered.
 _LINE = re.compile(rb"([+-])(triton_client_[0-9A-Za-z_]{1,150})")
@@ -66,7 +66,7 @@ class Reaper:
         self._calls: dict[str, list[Any]] = {}
 
     def run(self) -> None:
-        """Serve clients until there is none, and nothing left to unregister."""
+        """Serve until no client is left and nothing has to be unregistered."""
         idle_since = time.monotonic()
         while self._clients or self._orphans or time.monotonic() - idle_since < LINGER_S:
             for key, _ in self._selector.select(RETRY_S if self._orphans else LINGER_S):
@@ -172,7 +172,7 @@ def _channel(access: Any) -> Any:
 
 
 def main() -> None:
-    """Leave the client that started it, then serve. The argument, the server's address, is for those who look at ps."""
+    """Detach from the client that started it, then serve. The argument, the server's address, is only for `ps`."""
     if os.fork():
         os._exit(0)
     os.setsid()

@@ -30,9 +30,8 @@ CANARY_BYTES, CANARY_LEAST_BYTES = 16, 4
 class Region:
     """One registered piece of memory, for one request at a time.
 
-    `heads` keeps what was written about its layout in earlier requests, by their shapes, `devices` the
-    regions on a GPU of inputs that lie there. Raises `OSError` when there
-    is no room in /dev/shm.
+    `heads` keeps the heads of earlier requests by their shapes, `devices` the regions on a GPU of inputs that lie
+    there. Raises `OSError` when there is no room in /dev/shm.
     """
 
     def __init__(self, size: int) -> None:

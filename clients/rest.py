@@ -1,6 +1,6 @@
 """A connection to a KServe v2 server over HTTP with binary tensors: the same calls as over gRPC, translated.
 
-HTTP has no word for cancelling: a request that nobody waits for any more runs to its end.
+HTTP cannot cancel: a request that nobody waits for any more still runs to its end.
 """
 
 import asyncio
@@ -71,6 +71,8 @@ class BlockingRestConnection:
                 raise late(step, self.url, model) from error
             except ssl.SSLError as error:
                 connection.close()
+                if reused and isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+                    continue  # as below
                 raise TlsError(
                     f"{self.url}: no TLS connection: {error}. Give the certificate that signed the server's, as "
                     "tls=Tls(ca=...), the name that is in the server's, and a client certificate if it asks for one; "
@@ -82,7 +84,7 @@ class BlockingRestConnection:
                 ) from error
             except (OSError, http.client.HTTPException) as error:
                 connection.close()
-                # The server may have closed a socket that was idle for long; then nobody has read the request. One
+                # The server may have closed a socket that was idle for long; then it has not read the request. A socket
                 # that it closed while it worked on the request looks the same.
                 if reused and isinstance(error, (http.client.RemoteDisconnected, ConnectionError)):
                     continue
@@ -203,7 +205,7 @@ def _checked(answer: tuple[int, str | None, bytes], step: Step, url: str, model:
         raise _refused(status, body, url, model)
     try:
         return _config(body) if step.method == "ModelConfig" else _outputs(length, body)
-    except Exception as error:  # json, protobuf and we ourselves have many words for bytes that are no answer
+    except Exception as error:  # json, protobuf and our own checks raise many kinds of error
         raise ServerFailureError(
             f"{url}: what answered for '{model}' is not what Triton sends ({type(error).__name__}: {error}): "
             f"{body[:EXCERPT]!r}. Give the address of Triton's own HTTP port, or look at the proxy in between.",
@@ -216,7 +218,7 @@ def _checked(answer: tuple[int, str | None, bytes], step: Step, url: str, model:
 
 def _config(body: bytes) -> pb.ModelConfigResponse:
     found = pb.ModelConfigResponse()
-    # A newer server may have settings that this protocol file has not.
+    # A newer server may have settings that this protocol file does not know.
     json_format.ParseDict(json.loads(body), found.config, ignore_unknown_fields=True)
     if not found.config.name:
         raise ValueError("a configuration without a name")
@@ -247,8 +249,6 @@ def _refused(status: int, body: bytes, url: str, model: str) -> ClientError:
         text = str(json.loads(body)["error"])
     except (ValueError, KeyError, TypeError, RecursionError):
         text = body[:EXCERPT].decode(errors="replace") or f"HTTP status {status}"
-    if "unknown model" in text or "is not found" in text:
-        return explained("NOT_FOUND", text, url, model)
     word = STATUS.get(status, "INTERNAL")
     if kind(word, text) is ServerUnreachableError:
         return _unreachable(text, url, model, sent=True)

@@ -207,8 +207,7 @@ class SharedMemory:
         except (AccessError, InvalidInputError, RejectedError, ServerFailureError):
             # Another host, another /dev/shm, or a server that does not allow it.
             self.works = False
-            with self._lock:
-                self._ring.discard(region)
+            self._give_up(region)
             return None
         except BaseException:
             # It may have been registered all the same.
@@ -243,7 +242,7 @@ class SharedMemory:
         return region
 
     def _give_up(self, region: Region | None) -> None:
-        """The server was not asked to open it."""
+        """The server does not have it."""
         if region:
             with self._lock:
                 self._ring.discard(region)
@@ -281,7 +280,7 @@ class SharedMemory:
             self._closed = True
             everything = self._ring.drain()
         try:
-            yield from self._release(everything)
+            yield from self._release(everything, ending(SOON_S))
         except ClientError:
             return  # the server is gone, and its registrations with it
         finally:

@@ -10,14 +10,14 @@ from clients.errors import InvalidInputError
 from clients.wire import Parameter
 
 LONGEST_S = 1e6
-"""Of a deadline, 11 days: sockets and gRPC fail with times that are much longer, so a longer one is none."""
+"""The longest deadline, 11 days. A longer one counts as none, because sockets and gRPC fail with far longer times."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
     """The terms of one call: `timeout_s` is its deadline, `priority` 1 the highest and 0 the model's default.
 
-    Raises `InvalidInputError` for what a request cannot carry, and for no time at all.
+    Raises `InvalidInputError` for values that a request cannot carry, and for a deadline that is not above 0.
     """
 
     timeout_s: float | None = None
@@ -41,10 +41,10 @@ class Terms:
             _check(name, value)
 
     def written(self, *, queue_timeout: bool) -> bytes:
-        """What they add to a request.
+        """The bytes that they add to a request.
 
-        `queue_timeout` is whether the model's queue policy lets requests bring their own time limit. Then the deadline
-        goes along, and the server drops a request that is still queued at that time. In any case the call ends then.
+        `queue_timeout` is whether the model's queue policy lets requests bring their own time limit. Then the request
+        carries the deadline, and the server drops it if it is still queued by then.
         """
         limit = self.timeout_s if queue_timeout else None
         if not (self.priority or self.request_id or limit or self.parameters):
@@ -60,7 +60,7 @@ class Terms:
 def deadline(timeout_s: object) -> float | None:
     """Seconds as the connections can count them; None is no deadline, as is `math.inf` or anything above `LONGEST_S`.
 
-    Raises `InvalidInputError` for what is no time.
+    Raises `InvalidInputError` for what is not a number above 0.
     """
     if timeout_s is None:
         return None
@@ -68,12 +68,12 @@ def deadline(timeout_s: object) -> float | None:
         raise InvalidInputError(f"timeout_s is {type(timeout_s).__name__}. Give seconds as a number.")
     seconds: Any = timeout_s
     if not seconds > 0:
-        raise InvalidInputError(f"timeout_s is {_shown(timeout_s)}: no time to answer in. Give more than 0 seconds.")
+        raise InvalidInputError(f"timeout_s is {_shown(timeout_s)}: no time for an answer. Give more than 0 seconds.")
     return None if seconds > LONGEST_S else float(seconds)
 
 
 def sendable(given: object, what: str) -> str:
-    """The same, when a request can carry it; raises `InvalidInputError` for all else."""
+    """Returns `given` if a request can carry it as text; raises `InvalidInputError` otherwise."""
     if not isinstance(given, str):
         raise InvalidInputError(f"{what} is {type(given).__name__}. Pass a str.")
     if "\0" in given:

@@ -36,7 +36,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
 _DATATYPES = {dtype: name for name, dtype in DTYPES.items()}
 
 HEADS = 256
-"""How many layouts a client remembers; more are made anew."""
+"""How many request heads a client keeps before it forgets them all."""
 
 # Field 7, raw_input_contents, of wire type 2: the bytes follow their length.
 _RAW = bytes([7 << 3 | 2])
@@ -80,7 +80,7 @@ def contents(array: Array | DeviceArray) -> memoryview:
 
 
 def size(array: Array | DeviceArray) -> int:
-    """How many bytes a tensor takes; strings are counted as they are, not as the pointers that an array has of them."""
+    """How many bytes a tensor takes in a request: of strings their own bytes, not those of the pointers to them."""
     if isinstance(array, DeviceArray) or not array.dtype.hasobject:
         return array.nbytes
     return array.size * _LENGTH.size + sum(map(len, array.flat))
@@ -125,7 +125,7 @@ def datatype(array: Array) -> str:
 
 
 def tensor(content: bytes | memoryview, kind: str, shape: Iterable[int], *, whole: bool = False) -> Array:
-    """An array of its own out of the bytes of a tensor, and whatever follows them; `whole` says that nothing does.
+    """A copy of the tensor at the start of `content`. With `whole`, nothing may follow it.
 
     Raises `ServerFailureError` when the bytes do not fit the datatype and the shape.
     """

@@ -245,17 +245,28 @@ def test_the_end_of_a_loop_cancels_nothing(server: Server, loops: int) -> None:
 
 
 @pytest.mark.server
-def test_a_process_waits_for_the_answers_that_it_dropped(server: Server) -> None:
+@pytest.mark.parametrize(
+    ("before", "timeout_s", "error"),
+    [
+        ("pass", 0.1, "TimedOutError"),
+        ("threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()", 5, "KeyboardInterrupt"),
+    ],
+)
+def test_a_process_waits_for_the_answers_that_it_dropped(
+    server: Server, before: str, timeout_s: float, error: str
+) -> None:
     script = (
-        "import numpy, sys; from clients import Model, TimedOutError\n"
+        "import numpy, os, signal, sys, threading; from clients import Model, TimedOutError\n"
         "with Model('slow', url=sys.argv[1], transport='grpc') as model:\n"
-        "    try: model.predict(numpy.full((1, 1), 0.5, numpy.float32), timeout_s=0.1)\n"
-        "    except TimedOutError: print('late')"
+        f"    {before}\n"
+        f"    try: model.predict(numpy.full((1, 1), 0.5, numpy.float32), timeout_s={timeout_s})\n"
+        f"    except {error}: print('late')\n"
+        "print(len(model._connection._detached._with_deadline), 'left')"
     )
     with relay(server.grpc_url) as relayed:
         ended = subprocess.run(
             [sys.executable, "-c", script, relayed.url], cwd=ROOT, capture_output=True, text=True, timeout=60
         )
-        assert (ended.stdout, ended.stderr) == ("late\n", "")
+        assert (ended.stdout, ended.stderr) == ("late\n0 left\n", "")
         assert all_ended(relayed, 1)
         assert relayed.frames(RST_STREAM) == 0

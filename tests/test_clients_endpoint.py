@@ -241,6 +241,9 @@ def test_the_sixth_version_of_the_internet_protocol(tmp_path: Path) -> None:
         "dns://localhost:8001",
         "local host:8001",
         "localhost:8001\n",
+        "a..b:8001",
+        ".localhost:8001",
+        f"{'a' * 64}:8001",
     ],
 )
 def test_what_is_not_an_address(url: str) -> None:
@@ -265,6 +268,25 @@ def test_what_is_not_an_address(url: str) -> None:
 def test_an_address_that_contradicts_the_transport(url: str, transport: Transport, tls: Tls | None) -> None:
     with pytest.raises(AddressError, match=r"(needs the|without TLS)"):
         AsyncModel("m", url=url, transport=transport, tls=tls)
+
+
+@pytest.mark.parametrize("transport", ["grpc", "http"])
+def test_a_name_that_nobody_has(transport: Transport) -> None:
+    for error in both("m", ROW, url="absent.invalid:8001", transport=transport):
+        assert type(error) is ServerUnreachableError
+        assert (error.status, error.model, error.retryable) == ("UNAVAILABLE", "m", True)
+
+
+def test_a_secret_is_not_shown() -> None:
+    assert "abc" not in repr(Endpoint.of("localhost:8001", headers={"authorization": "Bearer abc"}))
+
+
+def test_our_own_server_is_known_by_every_form_of_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Endpoint.of("192.0.2.1:8001").proxy() == []
+    monkeypatch.setattr(admin, "headers", lambda url: {"secret-of": url})
+    assert Endpoint.of("192.0.2.1:8001").proxy() == Endpoint.of("localhost:8001").proxy() != []
+    for url in ("localhost:8001", "grpcs://localhost:8001", "grpc://localhost:8001/", "dns:///localhost:8001"):
+        assert Endpoint.of(url).metadata("SystemSharedMemoryRegister") == (("secret-of", "localhost:8001"),)
 
 
 @pytest.mark.parametrize(

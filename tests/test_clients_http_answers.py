@@ -1,16 +1,30 @@
 """What is no answer of Triton, with status 200 or another: a proxy's page, and answers that were cut or changed."""
 
 import asyncio
+import contextlib
 import json
+import ssl
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
+import certificates
 import numpy as np
 import pytest
 
-from clients import AsyncModel, ClientError, Model, NotReadyError, ServerFailureError, ServerUnreachableError
+from clients import (
+    AsyncModel,
+    ClientError,
+    InvalidInputError,
+    Model,
+    NotReadyError,
+    ServerFailureError,
+    ServerUnreachableError,
+    Tls,
+)
 
 ONE = np.ones((1, 1), np.float32)
 PAGE = b"<html><body>Sign in to continue</body></html>"
@@ -55,18 +69,26 @@ class Between(BaseHTTPRequestHandler):
         return
 
 
-@pytest.fixture
-def between() -> Iterator[tuple[type[Between], str]]:
+@contextlib.contextmanager
+def serving(tls: ssl.SSLContext | None = None) -> Iterator[tuple[type[Between], str]]:
     class Handler(Between):
         config, answer = (200, json.dumps(CONFIG).encode()), (200, str(len(head())), head() + DATA)
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    if tls:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     yield Handler, f"127.0.0.1:{server.server_port}"
     server.shutdown()
     thread.join()
     server.server_close()
+
+
+@pytest.fixture
+def between() -> Iterator[tuple[type[Between], str]]:
+    with serving() as served:
+        yield served
 
 
 def ends(url: str) -> list[Any]:
@@ -163,6 +185,31 @@ def test_an_answer_that_was_cut_or_changed(between: tuple[type[Between], str], l
     found = ends(url)
     assert [type(end) for end in found] == [ServerFailureError] * 5, found
     assert {(end.model, end.url, end.retryable) for end in found} == {("m", url, False)}
+
+
+def test_a_kept_connection_with_tls_that_was_closed(tmp_path: Path) -> None:
+    folder = certificates.make(tmp_path)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(folder / "server.pem", folder / "server.key")
+    with serving(tls) as (handler, url):
+        handler.timeout = 0.1  # it does not keep connections for long
+        with Model("m", url=f"https://{url}", tls=Tls(ca=folder / "ca.pem")) as model:
+            for _ in range(3):
+                assert model.predict(ONE).tolist() == [[1.0]]
+                time.sleep(0.5)
+
+
+def test_a_model_that_the_client_cannot_call(between: tuple[type[Between], str]) -> None:
+    handler, url = between
+    handler.config = 200, json.dumps(CONFIG | {"input": [{"name": "x", "data_type": "TYPE_INVALID"}]}).encode()
+    found = ends(url)
+    assert [(type(end), end.model, end.url) for end in found] == [(InvalidInputError, "m", url)] * 4
+
+
+def test_what_a_model_says_does_not_make_it_absent(between: tuple[type[Between], str]) -> None:
+    handler, url = between
+    handler.answer = 500, None, b'{"error": "the key of an unknown model is not found"}'
+    assert [(type(end), end.retryable) for end in ends(url)] == [(ServerFailureError, False)] * 5
 
 
 @pytest.mark.parametrize(

@@ -173,6 +173,12 @@ def test_a_reaper_of_another_user_is_not_used(server: Server, monkeypatch: pytes
             os.close(descriptor)
 
 
+def test_a_reaper_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", "/bin/false")
+    with pytest.raises(OSError, match="ended with code 1"):
+        Lease(Endpoint.of("localhost:1"))
+
+
 def test_strange_names_on_a_server_are_nobodys_regions() -> None:
     own = regions._host()
     strange = [f"{PREFIX}{own}_x", f"{PREFIX}{own}_", f"{PREFIX}{own}_../../1_2_3", f"{PREFIX}{own}_1_2/3_4"]

@@ -52,7 +52,7 @@ def _show(record: Record, console: Console) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = program_parser("python -m perf.soak", __doc__, example="--minutes 15 --results perf/results/soak")
     parser.add_argument("--minutes", type=float, default=15.0, help="how long clients call (default 15)")
-    parser.add_argument("--seed", type=int, default=0, help="of everything that is drawn (default 0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of all random numbers (default 0)")
     parser.add_argument("--results", type=Path, default=Path("build/soak"), help="folder of the record")
     parser.add_argument("--show", type=Path, metavar="FILE", help="print a record again, and run nothing")
     return parser

@@ -1,4 +1,4 @@
-"""One call of a soak. Everything about it is drawn from (seed, worker, caller, number), so it can be made again."""
+"""One call of a soak. Everything about it is drawn from (seed, worker, caller, number), so it can be repeated."""
 
 from dataclasses import dataclass
 
@@ -9,10 +9,10 @@ from perf.soak.outcome import ALLOWED, Kind, Outcome
 from perf.soak.request import DRAWN, Arrays, Request
 
 CANCEL_WITHIN_S = 0.01
-# Of a short deadline; most are over before a busy server answers.
+# The shortest and the longest deadline; most pass before a busy server answers.
 DEADLINES_S = (0.001, 0.05)
 THINK_S = 0.4
-# The last number of the key of what is drawn once per child or per client, and not per call.
+# Added to the number where something is drawn once per child or client, not per call.
 ONCE = 1 << 40
 
 

@@ -1,4 +1,4 @@
-"""What is read of all processes of a soak every few seconds, and which of them are no longer who they were."""
+"""What a soak reads of all its processes every few seconds, and whether the server's are still the same."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping

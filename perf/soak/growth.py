@@ -1,10 +1,9 @@
-"""Whether something grows: the rule of a soak, for one series of readings.
+"""Whether a series of readings grows: the rule of a soak.
 
-The first third of a run is warm-up and does not count. Over the rest (the window) the Theil-Sen slope, the median of
-the slopes between all pairs of readings, times the window's length is the growth: a few readings that are far out do
-not move it. Its standard error is the spread of the same over 200 resamples (circular block bootstrap of what is left
-beside the line, since readings that follow each other are alike). The interval holds the true growths of all series of
-the run together with 95 % (Bonferroni). A series
+The first third of a run is warm-up and does not count. The growth over the rest (the window) is the Theil-Sen slope,
+the median of the slopes between all pairs of readings, times the window's length: a few outliers do not move it. Its
+standard error comes from 200 resamples by a circular block bootstrap of the residuals, because successive readings are
+alike. The intervals of all series of the run hold the true growths at once with 95 % confidence (Bonferroni). A series
 
     grows         when the whole interval is above what is allowed: 5 % of its median + 4 MiB, or + 3 of a count
     is flat       when the whole interval is at most that
@@ -25,7 +24,7 @@ WARM_UP = 1 / 3
 LEVEL = 0.95
 RESAMPLES = 200
 ALLOWED_SHARE, ALLOWED_BYTES, ALLOWED_COUNT = 0.05, 4 << 20, 3.0
-# Of fewer readings nothing is said.
+# Fewer readings get no verdict.
 LEAST = 10
 GROWS, FLAT, CANNOT_TELL = "grows", "flat", "cannot tell"
 BYTES = "bytes"
@@ -35,9 +34,10 @@ Values = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class Growth:
-    """One series judged. `first` and `last` are medians of the window's first and last tenth, `growth` is over it.
+    """One series judged. `first` and `last` are medians of the window's first and last tenth.
 
-    `low` and `high` are the interval's ends, None of too few readings; `unit` is that of all but `per_hour`'s time.
+    `growth` is over the window; `low` and `high` are the ends of its interval, None where there are too few readings.
+    All are in `unit`, `per_hour` in units per hour.
     """
 
     series: str
@@ -106,11 +106,11 @@ def _slope(at: Values, found: Values, seed: int) -> tuple[float, float]:
 
     slope = float(slopes(found))
     line = slope * (at - at[0])
-    beside = found - line
-    beside -= np.median(beside)
-    length, count = block_length(beside), len(at)
+    residuals = found - line
+    residuals -= np.median(residuals)
+    length, count = block_length(residuals), len(at)
     rng = np.random.default_rng(seed)
     begins = rng.integers(0, count, (RESAMPLES, -(-count // length), 1))
     picked = ((begins + np.arange(length)) % count).reshape(RESAMPLES, -1)[:, :count]
-    parts = [slopes(line + beside[some]) for some in np.array_split(picked, 10)]
+    parts = [slopes(line + residuals[some]) for some in np.array_split(picked, 10)]
     return slope, float(np.std(np.concatenate(parts), ddof=1))

@@ -11,14 +11,14 @@ from perf.soak.outcome import Outcome
 
 # A call without an answer for so long is lost. The slowest honest one waits for a few executions of 20 ms.
 LOST_S = 30.0
-# Failures that a process tells in full; after them it only counts.
+# How many failures a process reports in full; it only counts the others.
 TOLD = 20
 TEXT = 400
 
 
 @dataclass(frozen=True, kw_only=True)
 class Failed:
-    """A call, or a process, that ended in what it may not. Worker, caller and number with the seed make it again."""
+    """A call, or a process, that ended in what it may not. The seed, worker, caller and number repeat it."""
 
     worker: int
     caller: int

@@ -10,8 +10,8 @@ from clients.errors import InvalidInputError, RejectedError, ServerFailureError,
 class Kind(StrEnum):
     """How a call is made.
 
-    PLAIN without a deadline, DEADLINE with a short one, CANCELLED by its caller after 0 to 10 ms, INVALID in a way
-    that the client sees, UNREADABLE in a way that only the model sees.
+    PLAIN without a deadline, DEADLINE with a short one, CANCELLED by its caller after 0 to 10 ms, INVALID so that the
+    client refuses it, UNREADABLE so that only the model can refuse it.
     """
 
     PLAIN = "plain"

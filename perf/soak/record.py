@@ -72,7 +72,7 @@ class Record:
 
     @property
     def found(self) -> tuple[str, ...]:
-        """Everything that should not be, a line each; none in a clean run."""
+        """Everything that is wrong, a line each; none in a clean run."""
         calls = [f"{self.failures} calls or clients failed; the first of them:"] if self.failures else []
         calls += [f"  seed {self.seed}, {one}" for one in self.failed[:SHOWN]]
         grown = [

@@ -23,11 +23,11 @@ from perf.soak.repository import build
 from serve import loaded
 from serve.launcher import Server, Settings, launch
 
-# Readings of a run: enough for the slope, and no more work than the clients notice.
+# Readings of a run: enough for the slope, and too few to slow the clients.
 READINGS, LEAST_EVERY_S = 150, 0.5
 CHECK_S = 0.5
 LINES, LINE_EVERY_S = 60, 5.0
-# What ends with the server and the clients may take so long: the reaper waits 10 s for a server that has died.
+# How long the processes may take to end after the server: the reaper waits 10 s for a server that has died.
 GONE_S = 20.0
 SAID = 300
 
@@ -48,7 +48,7 @@ class Asked:
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """What is known when clients have ended their calls. `processes` are the server's, which end after that."""
+    """What is known when all calls have ended. `processes` are the server's and the reaper, which end after that."""
 
     clients: Crew
     watched: Gauges
@@ -136,7 +136,7 @@ def _gauges(server: Server, clients: Crew, folder: Path) -> Gauges:
 
 
 def _watch(asked: Asked, server: Server, clients: Crew, watched: Gauges, told: Callable[[str], None]) -> bool:
-    """Listen and read until the time is over, the server is not what it was, or Ctrl-C; whether it was that."""
+    """Listen and read until the time is over, the server has changed, or Ctrl-C; returns whether it was Ctrl-C."""
     every = max(LEAST_EVERY_S, asked.seconds / READINGS)
     line_every = max(LINE_EVERY_S, asked.seconds / LINES)
     begin = time.monotonic()
@@ -158,7 +158,7 @@ def _watch(asked: Asked, server: Server, clients: Crew, watched: Gauges, told: C
 
 
 def _check(server: Server, clients: Crew, watched: Gauges, now: float, told: Callable[[str], None]) -> bool:
-    """Whether the server is not what it was at the start; that is a fault."""
+    """Whether processes of the server have changed since the start, which is noted as a fault."""
     if changed := watched.changed():
         clients.faults.append(f"after {now:.0f} s {changed}; the log says: {_last_words(server)}")
         told(f"{changed}\n{server.log_tail()}")
@@ -198,7 +198,7 @@ def _served(server: Server) -> dict[str, Served]:
 
 
 def _left(server: Server, processes: Mapping[str, int]) -> list[str]:
-    """What should be gone with the server and is not."""
+    """What the server left behind."""
     deadline = time.monotonic() + GONE_S
     while time.monotonic() < deadline and any(Footprint.of(pid) for pid in processes.values()):
         time.sleep(0.1)

@@ -9,13 +9,13 @@ from tritonclient.utils import InferenceServerException
 
 from clients.connection import OPTIONS, channel_arguments, checked
 from clients.counters import Counters
+from clients.endpoint import HERE
 from clients.errors import NotReadyError, ServerUnreachableError
 from perf import gpu_use
 from perf.watch.metrics import Device, Metrics, MetricsError
 
 TIMEOUT_S = 2.0
 MIB = 2**20
-HERE = ("localhost", "127.0.0.1", "[::1]")
 
 Version = tuple[str, str]
 """A model's name and a version of it."""
