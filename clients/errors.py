@@ -168,5 +168,6 @@ def explained(status: str, text: str, url: str, model: str, *, sent: bool = True
     else:
         # The server's own word for a request that it took out of its queue unrun; a deadline's is DEADLINE_EXCEEDED.
         retryable = retryable or (error is TimedOutError and status == "UNAVAILABLE")
-        message = f"{url}: '{model}' answered: {text}"
+        said = "gave" if status == "DEADLINE_EXCEEDED" and text.startswith("no answer") else "answered:"
+        message = f"{url}: '{model}' {said} {text}"
     return error(message, status=status, text=text, model=model, url=url, retryable=retryable)

@@ -76,7 +76,8 @@ class Exchange:
         if self._transport == "shared_memory" and not (self._shared and self._shared.works):
             raise TransportError(
                 f"{self._endpoint.url}: the server cannot open this machine's shared memory: it runs on another host, "
-                'in a container with its own /dev/shm, as another user, or does not allow it. Use transport="auto".',
+                "in a container with its own /dev/shm, as another user, or asks for its secret before it does "
+                '(headers=, see serve/README.md). Use transport="auto".',
                 model=self._model,
                 url=self._endpoint.url,
             )

@@ -34,6 +34,8 @@ def serve(settings: Settings, *, restart: bool) -> None:
             status.stop()
             console.print(_table(server))
             tell(f"ready; the log is {server.log}. Ctrl-C stops the server.")
+            if server.settings.open_admin:
+                tell("--open-admin: whoever reaches these ports can run code as you.")
             tell(f"gRPC clients take --url {server.grpc_url}")
 
         supervise(settings, restart=restart, ready=ready, told=tell, progress=status.update)

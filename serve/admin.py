@@ -96,6 +96,7 @@ def _has_stranger(port: int) -> bool:
     """Whether another user has the port on IPv6: clients try ::1 first for `localhost`, so they would tell the secret.
 
     A connection that another user has accepted counts too, as that user may have closed the listening socket since.
+    Root can read the secret anyway, and the kernel says root of connections that nobody has accepted yet.
     """
     try:
         lines = Path("/proc/net/tcp6").read_text().splitlines()[1:]
@@ -103,7 +104,7 @@ def _has_stranger(port: int) -> bool:
         return False
     found = [line.split() for line in lines]
     return any(
-        one[ADDRESS].endswith(f":{port:04X}") and one[STATE] in IN_USE and int(one[USER]) != os.getuid()
+        one[ADDRESS].endswith(f":{port:04X}") and one[STATE] in IN_USE and int(one[USER]) not in (0, os.getuid())
         for one in found
     )
 
