@@ -31,6 +31,7 @@ from export.repository import config_file, model_file, model_folder, read_config
 from export.samples import sample
 from export.terminal import guarded, program_parser, terminal
 from perf.full_batches import shared_rows
+from serve import admin
 from serve.launcher import LaunchError, Server, Settings, launch
 
 
@@ -76,7 +77,7 @@ def measure(
     with (
         launch(Settings(models=(model,), config_name="dynamic"), progress=progress) as server,
         triton.InferenceServerClient(server.grpc_url, channel_args=channel_arguments(server.grpc_url)) as client,
-        shared_rows(client, name, rows) as tensors,
+        shared_rows(client, name, rows, admin.headers(server.grpc_url)) as tensors,
     ):
         for number in range(rounds + 1):
             progress(f"round {number} of {rounds}")
