@@ -43,58 +43,106 @@ class Triton:
             self.error = error
 
 
-def made(waiting: int | None, *, limit_s: float = 10.0, instances: int = 1) -> QueueLimit:
-    found = QueueLimit(limit_s=limit_s, instances=instances, pending=lambda: waiting, triton=Triton)
-    found._looked_s = time.monotonic() - 3600
-    return found
+class Clock:
+    """The time of the limit: a batch takes as long as it is told to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 3600.0
+        monkeypatch.setattr(queue_limit.time, "monotonic", lambda: self.now)
+
+    def run(self, one: QueueLimit, count: int, seconds: float) -> bool:
+        """Whether a batch of so many requests was run, which took so long, and not refused."""
+
+        def answers(requests: Any) -> list[Any]:
+            self.now += seconds
+            return [f"answer to {request}" for request in requests]
+
+        return isinstance(one.apply(range(count), answers)[0], str)
 
 
-def answers(requests: Any) -> list[Any]:
-    return [f"answer to {one}" for one in requests]
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
 
 
-def test_of_a_size_that_never_ran_nothing_is_refused() -> None:
-    assert made(10**6).apply([1, 2], answers) == ["answer to 1", "answer to 2"]
+def made(waiting: list[int], *, limit_s: float = 10.0, instances: int = 1) -> QueueLimit:
+    return QueueLimit(limit_s=limit_s, instances=instances, pending=lambda: waiting[0], triton=Triton)
 
 
-@pytest.mark.parametrize(("waiting", "instances", "refused"), [(78, 1, 0), (79, 1, 1), (87, 1, 2), (157, 2, 0)])
-def test_what_cannot_run_in_time_is_refused_the_oldest_first(waiting: int, instances: int, refused: int) -> None:
-    """Batches of 8 that take 0.7 s: 75 % of 10 s, less the batch at hand, are 9.7 batches or 77 requests."""
-    one = made(waiting, instances=instances)
-    one._seconds[8] = 0.7
-    assert int((KEPT * 10 - 0.7) / 0.7 * 8) == 77
-    said = [one.apply(range(8), answers)[0] for _ in range(refused + 1)]
-    assert [isinstance(found, Triton.InferenceResponse) for found in said] == [True] * refused + [False]
+def learned(clock: Clock, waiting: list[int], *, batch: int = 8, batch_s: float = 0.7, **options: Any) -> QueueLimit:
+    """A limit that knows that `batch` requests take `batch_s` while others wait."""
+    one = made(waiting, **options)
+    after, waiting[0] = waiting[0], 1
+    for _ in range(queue_limit.LEAST + 2):
+        assert clock.run(one, batch, batch_s)
+    waiting[0] = after
+    clock.now += LOOK_S
+    return one
 
 
-def test_an_excess_that_is_gone_refuses_nobody() -> None:
+@pytest.mark.parametrize(("waiting", "instances", "refused"), [(106, 1, 0), (108, 1, 1), (116, 1, 2), (212, 2, 0)])
+def test_what_cannot_run_in_time_is_refused_the_oldest_first(
+    clock: Clock, waiting: int, instances: int, refused: int
+) -> None:
+    """Batches of 8 that take 0.525 s: in 75 % of 10 s, less the batch at hand, 106 requests are answered."""
+    one = learned(clock, [waiting], batch_s=0.525, instances=instances)
+    assert int((KEPT * 10 - 0.525) / 0.525 * 8) == 106
+    ran = [clock.run(one, 8, 0.525) for _ in range(refused + 1)]
+    assert ran == [False] * refused + [True]
+
+
+def test_a_burst_at_an_idle_model_is_answered(clock: Clock) -> None:
+    """The first request runs alone, as nobody waits yet; that says nothing of batches of 8."""
+    waiting = [29]
+    one = made(waiting, limit_s=2.0)
+    for count in (1, 1, 8, 8, 8, 4):
+        assert clock.run(one, count, 0.3)
+        waiting[0] -= count
+
+
+def test_batches_of_few_requests_with_many_rows_are_taken_together(clock: Clock) -> None:
+    """One request in ten has 8 rows and runs nearly alone: 47 requests take 0.24 s on the average."""
+    waiting = [200]
+    one = made(waiting, limit_s=2.0)
+    for _ in range(5):
+        for count in (8, 8, 1, 8, 8, 1, 8, 5):
+            assert clock.run(one, count, 0.03)
+            waiting[0] = max(1, waiting[0] - 1)
+
+
+def test_a_batch_that_runs_while_nobody_waits_is_not_learned_from(clock: Clock) -> None:
+    waiting = [0]
+    one = made(waiting, limit_s=2.0)
+    for _ in range(50):
+        assert clock.run(one, 1, 0.3)
+    waiting[0] = 100
+    assert clock.run(one, 1, 0.3)
+
+
+def test_an_excess_that_is_gone_refuses_nobody(clock: Clock) -> None:
     """Clients gave up, or another instance took the queue: what comes later is not refused for them."""
     waiting = [200]
-    one = QueueLimit(limit_s=10.0, instances=1, pending=lambda: waiting[0], triton=Triton)
-    one._seconds[8] = 0.7
-    assert one.apply(range(8), answers) != answers(range(8))
+    one = learned(clock, waiting)
+    assert not clock.run(one, 8, 0.7)
     waiting[0] = 0
-    one._looked_s -= LOOK_S
-    assert one.apply(range(8), answers) == answers(range(8))
+    clock.now += LOOK_S
+    assert clock.run(one, 8, 0.7)
 
 
-def test_one_batch_of_a_slow_model_may_wait() -> None:
-    one = made(8)
-    one._seconds[8] = 60.0
-    assert one.apply(range(8), answers) == answers(range(8))
+def test_one_batch_of_a_slow_model_may_wait(clock: Clock) -> None:
+    assert clock.run(learned(clock, [8], batch_s=60.0), 8, 60.0)
+    assert not clock.run(learned(clock, [9], batch_s=60.0), 8, 60.0)
 
 
-def test_without_metrics_nothing_is_refused() -> None:
-    one = made(None)
-    one._seconds[2] = 60.0
-    assert one.apply([1, 2], answers) == answers([1, 2])
+def test_where_the_metrics_do_not_tell_nothing_is_refused(clock: Clock) -> None:
+    one = learned(clock, [10**6])
+    one._pending = lambda: None
+    assert clock.run(one, 8, 0.7)
 
 
-def test_each_refusal_is_an_object_of_its_own() -> None:
+def test_each_refusal_is_an_object_of_its_own(clock: Clock) -> None:
     """tritonserver ends with a crash when it is given the same response twice."""
-    one = made(10**6)
-    one._seconds[8] = 1.0
-    said = one.apply(range(8), answers)
+    said = learned(clock, [10**6]).apply(range(8), list)
     assert len({id(found) for found in said}) == 8
     assert {found.error.code for found in said} == {Triton.TritonError.UNAVAILABLE}
 

@@ -122,6 +122,8 @@ def _png(content: bytes) -> _Outline:
             break
     else:
         raise _too_many_parts("PNG")
+    if len(content) < 24 or int.from_bytes(content[8:12], "big") < 8:  # the header, which has the size
+        raise _truncated("PNG", content)
     width, height = struct.unpack(">II", content[16:24])
     return _Outline(size=(width, height), orientation=_orientation(exif), content=b"".join(kept))
 

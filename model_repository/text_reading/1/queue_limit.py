@@ -24,8 +24,10 @@ LOOKS, LOOK_S = 4, 0.25
 """Looks within the limit, and the longest time between two, because a refusal waits for one. A look takes 0.3 ms."""
 KEPT = 0.75
 """Share of the limit within which a request that is kept must be answered; the rest is the time between two looks."""
-MEMORY = 0.8
-"""Weight of the earlier times of a batch size when a batch of that size has run."""
+LEAST = 3
+"""Batches that must have run while requests waited before any request is refused."""
+MEMORY = 0.95
+"""Weight of the earlier batches when another one has run: some twenty of them say how fast the model is."""
 ANSWER_S = 0.2
 """Longest wait for the metrics; they come within 2 ms from a server that has a core for them."""
 GAUGE = "nv_inference_pending_request_count"
@@ -45,51 +47,58 @@ class QueueLimit:
     ) -> None:
         self._limit_s, self._instances, self._pending, self._triton = limit_s, instances, pending, triton
         self._refused, self._every_s = refused, min(LOOK_S, limit_s / LOOKS)
-        self._seconds: dict[int, float] = {}
         self._ran = set[int]()
-        self._looked_s, self._excess = 0.0, 0
+        self._learned, self._batches, self._answered, self._busy_s = 0, 0.0, 0.0, 0.0
+        self._crowded, self._looked_s, self._excess = False, 0.0, 0
 
     @classmethod
     def of(cls, config: Mapping[str, Any], args: Mapping[str, str], triton: Any) -> "QueueLimit | None":
-        """As config.pbtxt says (Triton's JSON); raises `ValueError`."""
+        """As config.pbtxt says (Triton's JSON), None on a server without metrics; raises `ValueError`."""
         text = (config.get("parameters") or {}).get(KEY, {}).get("string_value")
         if text is None:
             return None
-        pending = Pending(args["model_name"], args["model_version"], triton)
         limit_s, instances = limit(config["name"], text) / 1e3, _instances(config)
-        counted = _counter(args, triton)
+        if (counted := _counter(args, triton)) is None:
+            return None
+        pending = Pending(args["model_name"], args["model_version"], triton)
         return cls(limit_s=limit_s, instances=instances, pending=pending, triton=triton, refused=counted)
 
     def apply(self, requests: Sequence[Any], run: Callable[[Sequence[Any]], list[Any]]) -> list[Any]:
         """The answers of `run`, or a refusal for each request."""
-        count, now = len(requests), time.monotonic()
+        count, now, crowded = len(requests), time.monotonic(), self._crowded
         # What an older look found may be gone: other instances take from the same queue, and clients give up.
         if now - self._looked_s >= self._every_s:
-            self._excess = self._look(count, now)
+            self._excess = self._look(now)
         if self._excess > 0:
             self._excess -= count
             self._refused(count)
             return self._refusals(count)
         started = time.monotonic()
         answers = run(requests)
-        seconds = time.monotonic() - started
-        if count in self._ran:  # the first of a size is slow: memory is made, kernels are chosen
-            self._seconds[count] = seconds + MEMORY * (self._seconds.get(count, seconds) - seconds)
+        # A batch that was formed while none waited may be a small one, and says nothing of what the model can do.
+        if crowded and self._crowded:
+            self._learn(count, time.monotonic() - started)
         self._ran.add(count)
         return answers
 
-    def _look(self, count: int, now: float) -> int:
-        """How many of the waiting requests are too many; nothing is known of a batch size that ran less than twice."""
-        seconds = self._seconds.get(count)
-        if seconds is None:
-            return 0
+    def _learn(self, count: int, seconds: float) -> None:
+        if count in self._ran:  # the first of a size is slow: memory is made, kernels are chosen
+            self._learned += 1
+            self._batches = 1 + MEMORY * self._batches
+            self._answered = count + MEMORY * self._answered
+            self._busy_s = max(seconds, 1e-6) + MEMORY * self._busy_s
+
+    def _look(self, now: float) -> int:
+        """How many of the waiting requests are too many, at the rate at which this instance answers while some wait."""
         self._looked_s = now
-        waiting = self._pending()
-        if waiting is None:
+        waiting = self._pending() or 0
+        self._crowded = waiting > 0
+        if self._learned < LEAST:
             return 0
-        # As if all came in batches like this one. Even of a slow model one batch may always wait.
-        batches = max(1.0, (KEPT * self._limit_s - seconds) / max(seconds, 1e-6))
-        return int(waiting / self._instances - batches * count)
+        batch_s = self._busy_s / self._batches
+        # Even of a slow model one batch may always wait.
+        kept = self._answered / self._busy_s * max(KEPT * self._limit_s - batch_s, batch_s)
+        return int(waiting / self._instances - kept)
 
     def _refusals(self, count: int) -> list[Any]:
         error, response = self._triton.TritonError, self._triton.InferenceResponse
@@ -159,8 +168,11 @@ def _instances(config: Mapping[str, Any]) -> int:
     return max(1, sum(int(one.get("count", 1)) * max(1, len(one.get("gpus") or ())) for one in groups))
 
 
-def _counter(args: Mapping[str, str], triton: Any) -> Callable[[int], object]:
-    """Counts refusals in the server's metrics, because its own statistics take them for answers."""
+def _counter(args: Mapping[str, str], triton: Any) -> Callable[[int], object] | None:
+    """Counts refusals in the server's metrics, because its own statistics take them for answers; None without metrics.
+
+    Then nothing may be asked on the port of the metrics either, which may be another program's.
+    """
     try:
         family = triton.MetricFamily(
             name="queue_limit_refused_total",
@@ -174,8 +186,10 @@ def _counter(args: Mapping[str, str], triton: Any) -> Callable[[int], object]:
         }
         metric = family.Metric(labels=labels)
     except triton.TritonModelException as error:
-        triton.Logger.log_warn(f"what {KEY} refuses is not counted: {error}")
-        return lambda count: None
+        triton.Logger.log_warn(
+            f"the queue of '{args['model_name']}' has no limit, because {KEY} needs metrics: {error}"
+        )
+        return None
 
     def count(refused: int, _: Any = family) -> None:  # the family must live as long as its metric
         metric.increment(refused)
