@@ -73,6 +73,7 @@ class BlockingConnection:
     def __init__(self, url: str | Endpoint) -> None:
         self.endpoint = Endpoint.of(url)
         self.endpoint.over("grpc")  # refuses an HTTP address
+        fork.check(self.endpoint.url)
         self._channel = self.endpoint.channel(OPTIONS)
         self._detached, self._cancels = BlockingCalls(self._channel), False
         self._calls = {

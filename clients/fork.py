@@ -1,7 +1,7 @@
-"""gRPC for asyncio in forked processes: its one polling thread stays in the parent, so the child must not use it.
+"""gRPC in forked processes: the polling thread of its asyncio part stays in the parent, so the child must not use it.
 
-A child that was forked while such a channel was open would crash or wait for ever with its first call, and at its end.
-Blocking gRPC and HTTP work there.
+While that thread runs, and it may run on after its last channel, gRPC does not prepare itself for a fork. A child that
+is forked then crashes or waits for ever in a call, over blocking gRPC as well, and at its end. HTTP works there.
 """
 
 import ctypes
@@ -13,29 +13,31 @@ import grpc.aio
 from clients.errors import ClosedError
 
 _CHANNELS: "weakref.WeakSet[grpc.aio.Channel]" = weakref.WeakSet()
-_inherited = False
+_opened, _inherited = False, False
 
 
 def note(channel: grpc.aio.Channel) -> None:
-    """A child that is forked while this channel lives must not open one of its own."""
+    """A child that is forked from now on must not open one of its own."""
+    global _opened
+    _opened = True
     _CHANNELS.add(channel)
 
 
 def check(url: str) -> None:
-    """Raise `ClosedError` where gRPC for asyncio cannot run any more."""
+    """Raise `ClosedError` where gRPC cannot run any more."""
     if _inherited:
         raise ClosedError(
-            f"{url}: this process was forked while an AsyncModel was open, and gRPC for asyncio does not run in such a "
-            'child. Start processes with multiprocessing.get_context("spawn") or "forkserver", or open the AsyncModel '
-            'after the fork; in this process use Model, or transport="http".',
+            f"{url}: this process was forked from one that had opened an AsyncModel over gRPC, and gRPC does not run "
+            'in such a child. Start processes with multiprocessing.get_context("spawn") or "forkserver", or fork '
+            'before the first AsyncModel; in this process use transport="http".',
             url=url,
         )
 
 
 def _in_child() -> None:
     global _inherited
+    _inherited = _opened
     for channel in list(_CHANNELS):
-        _inherited = True
         # Deleting the last of them would wait for the polling thread, which is not here: none may ever be deleted.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(channel))
 

@@ -156,7 +156,9 @@ def _heard(client: _Client, line: bytes) -> None:
     if found := _LINE.fullmatch(line):
         (client.regions.add if found[1] == b"+" else client.regions.discard)(found[2].decode())
     elif line.startswith(b"="):
-        with contextlib.suppress(UnicodeDecodeError):
+        # Brackets nested too deep are a RecursionError.
+        with contextlib.suppress(ValueError, RecursionError):
+            json.loads(line[1:])
             client.access = line[1:].decode()
 
 
@@ -167,7 +169,10 @@ def _channel(access: Any) -> Any:
     if not access["tls"]:
         return grpc.insecure_channel(access["target"], options)
     files = (access["tls"][name] for name in ("ca", "key", "certificate"))
-    credentials = grpc.ssl_channel_credentials(*(Path(file).read_bytes() if file else None for file in files))
+    ca, key, certificate = (Path(file).read_bytes() if file else None for file in files)
+    if bool(key) != bool(certificate):
+        raise ValueError("a key without a certificate, or the other way round: gRPC would abort this process")
+    credentials = grpc.ssl_channel_credentials(ca, key, certificate)
     return grpc.secure_channel(access["target"], credentials, options)
 
 

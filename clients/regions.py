@@ -3,6 +3,10 @@
 The file in /dev/shm is unlinked as soon as the server has mapped it, so none can be left behind; server and client
 keep their mappings. A client that is killed in between leaves a file whose name says whose it was, for the next one
 to remove.
+
+Every user of the machine sees the names of the files, and whoever knows the name under which a region is registered can
+name it in a request of their own, and so read and overwrite it. That name is therefore another one, which only this
+process, its reaper and the server know.
 """
 
 import contextlib
@@ -30,17 +34,18 @@ CANARY_BYTES, CANARY_LEAST_BYTES = 16, 4
 class Region:
     """One registered piece of memory, for one request at a time.
 
+    It is registered as `name`, which is secret; `file` is its name in /dev/shm.
     `heads` keeps the heads of earlier requests by their shapes, `devices` the regions on a GPU of inputs that lie
     there. Raises `OSError` when there is no room in /dev/shm.
     """
 
     def __init__(self, size: int) -> None:
-        self.name = f"{PREFIX}{_owner()}_{secrets.token_hex(16)}"
+        self.name, self.file = (f"{PREFIX}{_owner()}_{secrets.token_hex(16)}" for _ in range(2))
         self.size = size
         self.proven = False
         self.heads: dict[object, bytes] = {}
         self.devices: dict[str, DeviceRegion] = {}
-        descriptor = os.open(FOLDER / self.name, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(FOLDER / self.file, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
             # Claims the memory now: without it a full /dev/shm would kill whoever writes first.
             os.posix_fallocate(descriptor, 0, size)
@@ -54,7 +59,7 @@ class Region:
     def unlink(self) -> None:
         """Remove the file; the memory stays for those who have mapped it."""
         with contextlib.suppress(FileNotFoundError):
-            (FOLDER / self.name).unlink()
+            (FOLDER / self.file).unlink()
 
     def close(self) -> None:
         """Give this process's mapping back."""

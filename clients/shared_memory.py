@@ -201,7 +201,7 @@ class SharedMemory:
         region: Region | None = yield Work(lambda: self._held(size), self._give_up)
         if region is None:
             return None
-        request = pb.SystemSharedMemoryRegisterRequest(name=region.name, key=f"/{region.name}", byte_size=region.size)
+        request = pb.SystemSharedMemoryRegisterRequest(name=region.name, key=f"/{region.file}", byte_size=region.size)
         try:
             yield Step("SystemSharedMemoryRegister", request.SerializeToString(), (), SOON_S, ends)
         except (AccessError, InvalidInputError, RejectedError, ServerFailureError):

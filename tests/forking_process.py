@@ -1,6 +1,6 @@
 """A process that opens a client, forks, and says what its child saw and how it ended:
 
-python forking_process.py URL HTTP_URL TRANSPORT (Model | AsyncModel) (os | multiprocessing)
+python forking_process.py URL HTTP_URL TRANSPORT (Model | AsyncModel | "closed AsyncModel") (os | multiprocessing)
 
 The child calls and closes the client of its parent, opens clients of its own, drops everything, and ends: by
 sys.exit after os.fork, as multiprocessing does it otherwise. It exits with 7.
@@ -29,8 +29,8 @@ async def own(options: dict[str, Any]) -> float:
         return float((await model.predict(9 * ONE)).item())
 
 
-def own_blocking() -> float:
-    with Model("picky", **OPTIONS) as model:
+def own_blocking(options: dict[str, Any]) -> float:
+    with Model("picky", **options) as model:
         return float(model.predict(9 * ONE).item())
 
 
@@ -45,11 +45,11 @@ def close() -> Any:
 
 def child() -> None:
     attempts: dict[str, Callable[[], Any]] = {
-        "inherited": inherited,
-        "close": close,
-        "own Model": own_blocking,
+        **({"inherited": inherited, "close": close} if held else {}),
+        "own Model": lambda: own_blocking(OPTIONS),
         "own AsyncModel": lambda: asyncio.run(own(OPTIONS)),
         "own AsyncModel over HTTP": lambda: asyncio.run(own({"url": HTTP_URL, "transport": "http"})),
+        "own Model over HTTP": lambda: own_blocking({"url": HTTP_URL, "transport": "http"}),
     }
     for name, attempt in attempts.items():
         try:
@@ -102,5 +102,12 @@ def asynchronous() -> None:
     runner.close()
 
 
+def closed() -> None:
+    asyncio.run(own(OPTIONS))
+    gc.collect()
+    code = fork()
+    print(f"parent: {asyncio.run(own(OPTIONS)) - 1}, child: {code}", flush=True)
+
+
 if __name__ == "__main__":
-    blocking() if KIND == "Model" else asynchronous()
+    {"Model": blocking, "AsyncModel": asynchronous, "closed AsyncModel": closed}[KIND]()

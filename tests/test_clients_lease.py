@@ -264,7 +264,7 @@ def test_a_forked_child_cannot_use_its_parents_model(client_server: Server) -> N
 
 def test_files_of_the_dead_are_swept_and_those_of_the_living_stay() -> None:
     mine = Region(1)
-    own, pid, start, random = mine.name.removeprefix(PREFIX).split("_")
+    own, pid, start, random = mine.file.removeprefix(PREFIX).split("_")
     finished = subprocess.Popen(["true"])
     finished.wait()
     dead = f"{PREFIX}{own}_{finished.pid}_{start}_{random}"
@@ -274,9 +274,9 @@ def test_files_of_the_dead_are_swept_and_those_of_the_living_stay() -> None:
     try:
         for path in others:
             path.touch()
-        assert set(stale([mine.name, dead, reused, foreign, "other"])) == {dead, reused}
+        assert set(stale([mine.name, mine.file, dead, reused, foreign, "other"])) == {dead, reused}
         regions.sweep()
-        assert set(files()) >= {mine.name, foreign}
+        assert set(files()) >= {mine.file, foreign}
         assert not {dead, reused} & set(files())
     finally:
         mine.unlink()

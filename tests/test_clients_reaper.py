@@ -99,6 +99,29 @@ def test_no_bytes_end_the_reaper_or_drop_regions_of_others(server: Server) -> No
 
 
 @pytest.mark.server
+@pytest.mark.parametrize(
+    "access",
+    [
+        b"[" * 60_000,
+        b'{"target": "localhost:1", "headers": [], "tls": {"ca": null, "key": "%s", "certificate": null}}',
+        b'{"target": "localhost:1", "headers": [], "tls": {"ca": null, "key": null, "certificate": "%s"}}',
+        b'{"target": "localhost:1", "headers": [], "tls": {"ca": null, "key": "/dev/null", "certificate": "%s"}}',
+    ],
+    ids=["deep", "only a key", "only a certificate", "an empty key"],
+)
+def test_no_access_ends_the_reaper(server: Server, access: bytes) -> None:
+    with Model("wide", url=server.grpc_url, transport="shared_memory") as model:
+        with connected(server) as client:
+            reaper = int(client.recv(32))
+            client.sendall(b"=" + access.replace(b"%s", __file__.encode()) + b"\n+triton_client_x\n")
+        for _ in range(2):  # the second is answered after the region was tried
+            with connected(server) as again:
+                assert int(again.recv(32)) == reaper
+        assert alive({reaper}) == {reaper}
+        assert (model.predict(2 * ONE) == 2).all()
+
+
+@pytest.mark.server
 def test_many_connections_do_not_end_the_reaper(server: Server) -> None:
     with Model("wide", url=server.grpc_url, transport="shared_memory") as model:
         with connected(server) as first:

@@ -11,12 +11,14 @@ from google.protobuf import text_format
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from clients import regions
+from clients import Model, regions
+from clients.connection import BlockingConnection
 from clients.contract import Metadata
 from clients.endpoint import Endpoint
 from clients.errors import ServerFailureError, ServerUnreachableError, TimedOutError
-from clients.shared_memory import SharedMemory
+from clients.shared_memory import UNKNOWN_REGION, SharedMemory
 from clients.steps import Step, Steps, Work, run
+from serve.launcher import Server
 
 CONFIG = """name: "m" max_batch_size: 4
 input { name: "x" data_type: TYPE_FP32 dims: [ 4 ] } output { name: "y" data_type: %s dims: [ 1 ] }"""
@@ -51,6 +53,35 @@ def ask(steps: Steps[Any], *succeed: str) -> Step:
 
 def mine() -> list[str]:
     return [path.name for path in regions.FOLDER.glob(f"{regions.PREFIX}*_{os.getpid()}_*")]
+
+
+@pytest.mark.server
+def test_the_name_of_a_file_opens_no_region(client_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    unlink = regions.Region.unlink
+
+    def watched(region: regions.Region) -> None:
+        seen.extend(mine())
+        unlink(region)
+
+    monkeypatch.setattr(regions.Region, "unlink", watched)
+    connection = BlockingConnection(client_server.grpc_url)
+    try:
+        with Model("slow", url=client_server.grpc_url, transport="shared_memory") as model:
+            model.predict(np.zeros((1, 1), np.float32))
+            status = connection.call(Step("SystemSharedMemoryStatus", b""), "")
+            (region,) = status.regions.values()
+            assert seen == [region.key.removeprefix("/")]
+            # What another user can ask who saw the file.
+            request = pb.ModelInferRequest(model_name="slow")
+            tensor = request.inputs.add(name=model.metadata.inputs[0].name, datatype="FP32", shape=[1, 1])
+            tensor.parameters["shared_memory_region"].string_param = seen[0]
+            tensor.parameters["shared_memory_byte_size"].int64_param = 4
+            with pytest.raises(ServerFailureError, match=UNKNOWN_REGION):
+                connection.call(Step("ModelInfer", request.SerializeToString(), timeout_s=5.0), "slow")
+    finally:
+        connection.close()
+    assert mine() == []
 
 
 def test_a_server_that_is_away_costs_no_memory(shared: SharedMemory) -> None:
