@@ -48,7 +48,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 3600.0
-        monkeypatch.setattr(queue_limit.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr("export.queue_limit.time.monotonic", lambda: self.now)
 
     def run(self, one: QueueLimit, count: int, seconds: float) -> bool:
         """Whether a batch of so many requests was run, which took so long, and not refused."""
