@@ -20,6 +20,12 @@ CONFIG = 'max_batch_size: 1\ninput [ { name: "X" data_type: TYPE_INT32 dims: [ 1
 pytestmark = pytest.mark.server
 
 
+def successor(first: int, shared: str) -> int:
+    """The process that comes in place of `first`, as soon as it is there."""
+    assert wait_until(lambda: bool(instances(shared).keys() - {first}), seconds=20)
+    return min(instances(shared).keys() - {first})
+
+
 def test_a_process_whose_successor_dies_while_it_loads_brings_a_new_server(tmp_path: Path) -> None:
     sleeper(tmp_path / "models", "sleeper", CONFIG)
     output = tmp_path / "output.txt"
@@ -32,8 +38,7 @@ def test_a_process_whose_successor_dies_while_it_loads_brings_a_new_server(tmp_p
             shared = prefix(tritonserver(serving.pid))
             (first,) = instances(shared)
             os.kill(first, signal.SIGKILL)
-            assert wait_until(lambda before=first, of=shared: bool(instances(of).keys() - {before}), seconds=20)
-            os.kill(next(iter(instances(shared).keys() - {first})), signal.SIGKILL)
+            os.kill(successor(first, shared), signal.SIGKILL)
         assert said(output, "gRPC clients take --url ", times=3)
         assert ask(url) == "answered"
         assert output.read_text().count("the model 'sleeper' has no process any more") == 2
