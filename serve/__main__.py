@@ -17,6 +17,7 @@ from export.terminal import guarded, program_parser, terminal
 from serve.launcher import Server, Settings
 from serve.supervisor import supervise
 
+INTERRUPTED = 130
 # Of its own for each server, so that two of them can be told apart.
 LOG = Path("build").resolve() / f"tritonserver-{os.getpid()}.log"
 
@@ -46,11 +47,27 @@ def main(argv: list[str] | None = None) -> int:
     ours, theirs = _split(sys.argv[1:] if argv is None else argv)
     arguments = _parser().parse_args(ours)
     # A service manager stops with SIGTERM: end the same way as on Ctrl-C.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # A shell starts programs in the background with SIGINT ignored, and then it stays so.
+    ending = [signal.SIGTERM, *([] if signal.getsignal(signal.SIGINT) is signal.SIG_IGN else [signal.SIGINT])]
+    for one in ending:
+        signal.signal(one, _interrupt_once)
     restart = arguments.restart == "always"
-    return guarded(
+    code = guarded(
         lambda: serve(_settings(arguments, theirs), restart=restart), on_interrupt=f"stopped. The log is {LOG}."
     )
+    if code == INTERRUPTED:
+        # Python gives its handlers back before it ends.
+        for one in ending:
+            signal.signal(one, signal.SIG_IGN)
+    return code
+
+
+def _interrupt_once(*_: object) -> None:
+    """Later signals must not interrupt what the first one began; each step of that has a limit."""
+    for one in (signal.SIGTERM, signal.SIGINT):
+        if signal.getsignal(one) is _interrupt_once:
+            signal.signal(one, lambda *_: None)
+    raise KeyboardInterrupt
 
 
 def _exported(repository: Path) -> tuple[str, ...]:

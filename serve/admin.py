@@ -75,6 +75,11 @@ def publish(secret: str, host: str, ports: Sequence[int]) -> list[Path]:
     )
 
 
+def files(ports: Sequence[int]) -> list[Path]:
+    """Where `publish` may have written the secret of these ports, which can be another server's by now."""
+    return [folder / f"{port}.json" for folder in _folders() for port in ports]
+
+
 def headers(url: str) -> dict[str, str]:
     """What a request to the admin APIs of the server at `url` (host:port, or a whole URL) has to carry.
 

@@ -124,7 +124,7 @@ def _wait_for_end(server: subprocess.Popen[bytes], launcher: int, prefix: str) -
             return
 
 
-def _withdraw(file: Path, launcher: int) -> None:
+def withdraw(file: Path, launcher: int) -> None:
     """Remove a published file, unless the next server on its port has replaced it already."""
     with contextlib.suppress(OSError, ValueError):
         if json.loads(file.read_text())["pid"] == launcher:
@@ -171,7 +171,7 @@ def main(argv: list[str]) -> int:
         _end_orphans()
         sweep(prefix)
         for file in inherited["files"]:
-            _withdraw(Path(file), launcher)
+            withdraw(Path(file), launcher)
     if _launcher_gone(launcher):
         shutil.rmtree(folder, ignore_errors=True)
     return server.returncode if server.returncode >= 0 else 128 - server.returncode

@@ -8,7 +8,6 @@ import contextlib
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -21,7 +20,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.repository import REPOSITORY, config_file, model_file, model_folder, read_config, with_steps
 from export.terminal import Failure, Mistake
-from serve import admin, descriptors, failure_log, guard, loaded, server_folder, stubs
+from serve import admin, descriptors, failure_log, guard, guard_process, loaded, server_folder, stubs
 from serve.installation import Installation, find
 from serve.ports import free_ports
 from serve.server_folder import ServerFolder
@@ -99,8 +98,8 @@ class Server:
         return self._process.poll() is None
 
     def end(self) -> str:
-        """How the process ended, once it has."""
-        return _end(self._process.returncode)
+        """How the server ended, once it has, as a sentence."""
+        return guard_process.end(self._process)
 
     def log_tail(self) -> str:
         """What the server's log says of a failure, and its last lines."""
@@ -142,7 +141,7 @@ def launch(settings: Settings, *, progress: Callable[[str], None] = lambda _: No
                 _process=process,
             )
         finally:
-            _stop(process)
+            guard_process.stop(process, folder.prefix, ports)
 
 
 def _asked(settings: Settings) -> dict[str, ModelConfig]:
@@ -247,7 +246,7 @@ def _wait_until_ready(
     while (waited := time.monotonic() - started) < settings.start_timeout_s:
         died = loading.look()
         if process.poll() is not None:
-            died = f"tritonserver {_end(process.returncode)} while it started"
+            died = f"{guard_process.end(process)} while it started"
         if died:
             said = [*(f"reason: {one}" for one in loading.deaths() if one != died), failure_log.digest(log)]
             raise LaunchError("\n".join([f"{died}.", *said]))
@@ -262,14 +261,6 @@ def _wait_until_ready(
     )
 
 
-def _end(code: int) -> str:
-    """The guard ends with the server's code, or with 128 and the number of the signal that ended it."""
-    if code > 128:
-        with contextlib.suppress(ValueError):
-            return f"was killed by {signal.Signals(code - 128).name}"
-    return f"ended with code {code}"
-
-
 def _compare(asked: Mapping[str, ModelConfig], configs: Mapping[str, ModelConfig], log: Path) -> None:
     for model, config in asked.items():
         if different := list(loaded.differences(config, configs[model])):
@@ -277,10 +268,3 @@ def _compare(asked: Mapping[str, ModelConfig], configs: Mapping[str, ModelConfig
                 f"'{model}' is loaded with another configuration than asked: {'; '.join(different)}.\n"
                 f"{failure_log.digest(log)}"
             )
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Closing its input tells the guard to stop the server; it always ends, by force if it must."""
-    if process.stdin is not None:
-        process.stdin.close()
-    process.wait()

@@ -25,14 +25,19 @@ from serve.launcher import Server
 
 POLL_S = 0.2
 LOAD_TIMEOUT_S = 60.0
+INDEX_TIMEOUT_S = 2.0
 ENDING_S = 2.0
+# A process is there from the beginning of loading, however long that takes. When it dies then, Triton waits for it
+# without end, and loads the model no more.
+ABSENT_S = 5.0
 
 
 @dataclass(kw_only=True)
 class Revival:
-    """What was done so far: the seconds that each reload took."""
+    """What was done so far: the seconds that each reload took; why only a new server helps, None if none is needed."""
 
     took_s: list[float] = field(default_factory=list)
+    failed: str | None = None
 
 
 @contextlib.contextmanager
@@ -68,7 +73,9 @@ def _watch(
     controls: dict[int, Control] = {}
     replaced: set[int] = set()
     busy: dict[str, threading.Thread] = {}
+    absent: dict[str, float] = {}
     while not ended.wait(POLL_S):
+        _give_up(server, revival, absent)
         watched |= {pid: model for pid, model in instances(server).items() if pid not in replaced}
         for pid in watched.keys() - controls.keys():
             if found := stubs.shared(pid):
@@ -77,6 +84,7 @@ def _watch(
             if (model in busy and busy[model].is_alive()) or ended.is_set() or not server.running():
                 continue
             # Processes of the old instances may stay for a while; from now on only new ones matter.
+            absent.setdefault(model, time.monotonic())
             old = {pid for pid, one in watched.items() if one == model}
             dead = [controls[pid] for pid in old if pid in controls and stubs.is_dead(pid)]
             replaced |= old
@@ -88,6 +96,33 @@ def _watch(
             busy[model].start()
 
 
+def _give_up(server: Server, revival: Revival, absent: dict[str, float]) -> None:
+    """Set `failed` when a model of which a process died has had none for `ABSENT_S`; `absent` says since when."""
+    living = stubs.models(server.shared_memory_prefix)
+    now = time.monotonic()
+    for model, since in list(absent.items()):
+        if model in living:
+            # It stays listed: the process that is there may be dead before the next look.
+            absent[model] = now
+        elif now - since > ABSENT_S and server.running():
+            if _is_unloaded(server, model):
+                del absent[model]
+            else:
+                revival.failed = f"the model '{model}' has no process any more; it died, and none came in its place"
+
+
+def _is_unloaded(server: Server, model: str) -> bool:
+    """Whether somebody unloaded the model: Triton keeps calling one ready whose processes died."""
+    headers = {"Content-Type": "application/json"} | admin.headers(server.http_url)
+    request = urllib.request.Request(f"http://{server.http_url}/v2/repository/index", data=b"{}", headers=headers)
+    try:
+        with loaded.DIRECT.open(request, timeout=INDEX_TIMEOUT_S) as answer:
+            found = [one for one in json.load(answer) if one["name"] == model]
+    except (OSError, HTTPException, ValueError):
+        return False
+    return all(one.get("state") == "UNLOADING" or one.get("reason") == "unloaded" for one in found)
+
+
 def _revive(
     server: Server,
     revival: Revival,
@@ -97,13 +132,13 @@ def _revive(
     replaced: set[int],
     dead: Sequence[Control],
 ) -> None:
-    started = time.monotonic()
+    started, stuck = time.monotonic(), False
     try:
         with held(dead, server, model):
             reload(server, model)
     except TimeoutError:
         # New instances work while the old ones still take part; only without new ones it has failed.
-        failed = "it took too long"
+        failed, stuck = "it took too long", True
     except (OSError, HTTPException, ValueError) as error:
         failed = str(error)
     else:
@@ -112,7 +147,10 @@ def _revive(
         # The processes of a server that died die too, a moment before its guard has ended.
         if ended.wait(ENDING_S) or not server.running():
             return
-        told(f"a process of '{model}' died, and the model could not be loaded again: {failed}. Restart the server.")
+        if stuck:
+            revival.failed = f"a process of '{model}' died, and the model could not be loaded again: {failed}"
+        else:
+            told(f"a process of '{model}' died, and the model could not be loaded again: {failed}. Restart the server.")
         return
     revival.took_s.append(time.monotonic() - started)
     told(f"a process of '{model}' died; the model was loaded again in {revival.took_s[-1]:.1f} s.")

@@ -31,6 +31,11 @@ def instances(prefix: str) -> dict[int, str]:
     return found
 
 
+def models(prefix: str) -> set[str]:
+    """The models that have a living process of any kind, that which completes the configuration included."""
+    return {_model(arguments) for _, arguments in _with_prefix(prefix) if _is_stub(arguments)}
+
+
 def shared(pid: int) -> tuple[str, int] | None:
     """The file in /dev/shm through which the process talks to Triton, and where in it what both read begins."""
     try:

@@ -1,4 +1,4 @@
-"""A server that is started again when it dies by itself: the same models, settings and ports."""
+"""A server that is started again when it dies by itself, or a model in it for good: same models, settings, ports."""
 
 import time
 from collections.abc import Callable
@@ -73,16 +73,17 @@ def _serve(
     told: Callable[[str], None],
     progress: Callable[[str], None],
 ) -> Death:
-    """Serve until the server dies."""
+    """Serve until the server dies, or has a model that only a new server can bring back."""
     with launch(settings, progress=progress) as server:
         started = time.monotonic()
         ready(server)
-        with revived(server, told=told):
-            while server.running():
+        with revived(server, told=told) as revival:
+            while server.running() and revival.failed is None:
                 time.sleep(POLL_S)
         why = "; ".join(failure_log.reasons_of(server.log))
+        how = server.end() if revival.failed is None else revival.failed
         return Death(
-            how=f"tritonserver {server.end()}" + (f" ({why})" if why else ""),
+            how=how + (f" ({why})" if why else ""),
             details=server.log_tail(),
             served_s=time.monotonic() - started,
             settings=replace(

@@ -240,10 +240,10 @@ def test_the_guard_leaves_the_secret_of_the_next_server_on_the_port(
 ) -> None:
     monkeypatch.setattr(admin, "_folders", lambda: iter([tmp_path / "kept"]))
     (file,) = admin.publish("s", "127.0.0.1", [8000])
-    guard._withdraw(file, launcher=os.getpid() + 1)
+    guard.withdraw(file, launcher=os.getpid() + 1)
     assert admin.headers("localhost:8000") == {admin.HEADER: "s"}
-    guard._withdraw(file, launcher=os.getpid())
-    guard._withdraw(file, launcher=os.getpid())
+    guard.withdraw(file, launcher=os.getpid())
+    guard.withdraw(file, launcher=os.getpid())
     assert admin.headers("localhost:8000") == {}
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from sleepers import sleeper
 from tiny_models import python_model
 from tritonclient.utils import InferenceServerException
 
-from serve import loaded
+from serve import admin, loaded, revival
 from serve.launcher import LaunchError, Server, Settings, launch
 from serve.revival import instances, revived
 
@@ -122,3 +123,24 @@ def test_a_slow_start_is_not_taken_for_a_dead_one(tmp_path: Path) -> None:
     python_model(tmp_path, "quick", "return []")
     with launch(Settings(models=("slow", "quick"), repository=tmp_path)) as server:
         assert sorted(instances(server).values()) == ["quick", "slow"]
+
+
+def test_a_model_that_somebody_unloads_after_a_death_is_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(revival, "ABSENT_S", 1.0)
+    sleeper(tmp_path, "sleeper", CONFIG)
+    python_model(tmp_path, "other", "return []")
+    told: list[str] = []
+    with (
+        launch(Settings(models=("sleeper", "other"), repository=tmp_path)) as server,
+        revived(server, told=told.append) as done,
+    ):
+        os.kill(min(pid for pid, model in instances(server).items() if model == "sleeper"), signal.SIGKILL)
+        assert wait_until(lambda: len(told) == 1, seconds=60)
+        url = f"http://{server.http_url}/v2/repository/models/sleeper/unload"
+        request = urllib.request.Request(url, data=b"{}", headers=admin.headers(server.http_url))
+        loaded.DIRECT.open(request, timeout=30).close()
+        assert wait_until(lambda: list(instances(server).values()) == ["other"], seconds=30)
+        assert not wait_until(lambda: done.failed is not None, seconds=3)
+        assert len(told) == 1

@@ -2,16 +2,13 @@
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
-import numpy as np
 import pytest
-import tritonclient.grpc as triton
 from processes import alive, descendants, leftovers, wait_until
 from server_processes import model_that, prefix, tritonserver
+from serving_program import ROOT, ask, program, said
 from sleepers import PLAIN, sleeper
 from tiny_models import lookup
 
@@ -19,35 +16,8 @@ from serve import supervisor
 from serve.launcher import LaunchError, Server, Settings
 from serve.supervisor import supervise
 
-ROOT = Path(__file__).parents[1]
 CONFIG = 'max_batch_size: 1\ninput [ { name: "X" data_type: TYPE_INT32 dims: [ 1 ] } ]\n'
 pytestmark = pytest.mark.server
-
-
-def ask(url: str) -> str:
-    """One request to the model 'sleeper': "answered", or what went wrong."""
-    tensor = triton.InferInput("X", [1, 1], "INT32")
-    tensor.set_data_from_numpy(np.zeros((1, 1), dtype=np.int32))
-    try:
-        with triton.InferenceServerClient(url) as client:
-            client.infer("sleeper", [tensor], client_timeout=20)
-    except triton.InferenceServerException as error:
-        return str(error)
-    return "answered"
-
-
-def program(repository: Path, output: Path, *arguments: str, change: str = "") -> subprocess.Popen[bytes]:
-    """`python -m serve` with its output in a file, after the statement `change`."""
-    ports = [f"--{kind}-port=0" for kind in ("http", "grpc", "metrics")]
-    called = ["--repository", str(repository), *ports, *arguments]
-    imports = "import sys\nfrom serve import supervisor\nfrom serve.__main__ import main"
-    code = f"{imports}\n{change}\nsys.exit(main({called!r}))"
-    with output.open("w") as file:
-        return subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=file, stderr=subprocess.STDOUT)
-
-
-def said(output: Path, words: str, times: int = 1) -> bool:
-    return wait_until(lambda: output.read_text().count(words) >= times, seconds=60)
 
 
 def test_a_server_killed_under_load_comes_back_and_leaves_nothing(tmp_path: Path) -> None:
