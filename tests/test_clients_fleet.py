@@ -252,7 +252,7 @@ def record_in(folder: Path) -> dict[str, Any]:
 @pytest.mark.server
 def test_the_rest_go_on_when_a_client_and_a_model_process_are_killed(tmp_path: Path) -> None:
     before = set(SHARED_MEMORY.iterdir())
-    options = ("--workers", "6", "--instances", "2", "--duration", "6", "--warm-up", "0.5", "--time-scale", "1")
+    options = ("--workers", "6", "--instances", "2", "--duration", "14", "--warm-up", "0.5", "--time-scale", "1")
     shared = ("--transport", "shared_memory")
     with started(MODEL, *options, *shared, "--results", str(tmp_path)) as process:
         # The process that forks the workers has the same command line and the lowest number.
