@@ -105,29 +105,29 @@ def _answer(target: Target, load: Load, arguments: list[str], folder: Path, limi
     # Shared memory is registered through an admin API, which wants the server's secret.
     headers = admin.headers(target.grpc_url) if load.shared_memory else {}
     hidden = {f"HEADER_{number}": f"{name}:{value}" for number, (name, value) in enumerate(headers.items())}
-    with hidden_arguments.start(
-        [str(_binary()), *arguments, *(part for name in hidden for part in ("-H", name))],
-        hidden,
-        environment=_environment(folder / "libraries"),
-        visible=_refuse_to_show,
+    # A process of its own hides them: this one may have gRPC at work, and must not fork with hooks in Python.
+    hide = [sys.executable, "-P", "-m", hidden_arguments.__name__] if hidden else []
+    with subprocess.Popen(
+        [*hide, str(_binary()), *arguments, *(part for name in hidden for part in ("-H", name))],
+        env=_environment(folder / "libraries"),
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         cwd=folder,
     ) as process:
         try:
-            return process.communicate(timeout=limit_s)
+            output, errors = process.communicate(json.dumps(hidden) if hidden else "", timeout=limit_s)
         except subprocess.TimeoutExpired as error:
             raise AnalyzerError(f"perf_analyzer did not end within {limit_s:.0f} s for '{target.model}'.") from error
         finally:
             process.kill()
-
-
-def _refuse_to_show(why: str) -> None:
-    raise AnalyzerError(
-        f"the server's secret, which registering shared memory needs, would stand on perf_analyzer's command line for "
-        f"other users to read ({why}). Measure without --shared-memory."
-    )
+    if "arguments cannot be hidden" in errors:
+        raise AnalyzerError(
+            f"the server's secret, which registering shared memory needs, would stand on perf_analyzer's command line "
+            f"for other users to read ({errors.strip()}). Measure without --shared-memory."
+        )
+    return output, errors
 
 
 def parse(output: str, table: str, window_ms: int) -> Measured | None:

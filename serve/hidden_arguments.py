@@ -3,24 +3,33 @@
 Linux shows every process's command line to every user (/proc/PID/cmdline), but its environment only to its own user.
 So an argument that holds a secret goes into the environment, and the command line names the variable. The new process
 is stopped before its first instruction, and the pointer to that argument is set to the variable's value.
+
+The new process runs Python before the program. After a fork from a process in which gRPC is at work that can end in
+gRPC's own abort(), so such a process runs `python -P -m serve.hidden_arguments COMMAND...` with what is hidden as JSON
+on its standard input.
 """
 
 import ctypes
+import json
 import os
 import platform
 import signal
 import struct
 import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
+# Of <sys/prctl.h>.
+PR_SET_PDEATHSIG = 1
 # Of <sys/ptrace.h>.
 TRACE_ME, GET_REGISTERS, DETACH = 0, 12, 17
 # user_regs_struct of x86-64 has 27 registers; the one with index 19 is the stack pointer.
 REGISTERS, STACK_POINTER = 27, 19
 WORD = struct.Struct("<Q")
 # Found before a process is forked: in the child of a program with threads the loader may be locked for ever.
-PTRACE = ctypes.CDLL(None, use_errno=True).ptrace
+LIBC = ctypes.CDLL(None, use_errno=True)
+PTRACE = LIBC.ptrace
 PTRACE.argtypes, PTRACE.restype = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p), ctypes.c_long
 
 
@@ -125,3 +134,28 @@ def _stack_pointer(pid: int) -> int:
 def _ptrace(request: int, pid: int, data: int = 0) -> None:
     if PTRACE(request, pid, None, data) != 0:
         raise OSError(ctypes.get_errno(), f"ptrace: {os.strerror(ctypes.get_errno())}")
+
+
+def _die_with_parent() -> None:
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def main(argv: list[str]) -> int:
+    """Run the command with the arguments hidden that standard input names; its exit code.
+
+    Where they cannot be hidden it is not run, and standard error says why.
+    """
+
+    def refuse(why: str) -> NoReturn:
+        sys.exit(f"arguments cannot be hidden: {why}")
+
+    # To the end, as nothing may stay in a buffer of this process.
+    hidden: dict[str, str] = json.loads(sys.stdin.buffer.read())
+    process = start(
+        argv, hidden, environment=os.environ, before=_die_with_parent, visible=refuse, stdin=subprocess.DEVNULL
+    )
+    return process.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

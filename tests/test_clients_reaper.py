@@ -95,7 +95,8 @@ def test_no_bytes_end_the_reaper_or_drop_regions_of_others(server: Server) -> No
         assert (model.predict(2 * ONE) == 2).all()
     with connected(server) as again:
         assert int(again.recv(32)) == reaper
-    assert registered(server) == []
+    # The client lets go as it closes; where the server is slow to say so, the reaper does.
+    assert wait_until(lambda: registered(server) == [], seconds=10)
 
 
 @pytest.mark.server
