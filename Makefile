@@ -20,38 +20,39 @@ LOAD    ?= closed:16
 IMAGE   ?= triton-batching
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo export serve check-repo doctor client measure report tune pack watch test check image lock clean
+.PHONY: help setup demo export serve check-repo vendor doctor client measure report tune pack watch test check image lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY)  ## make .venv with tritonserver, perf_analyzer and onnxruntime (RUNTIME=cpu or gpu)
 
-demo: $(READY) $(RANKER)  ## the whole journey: serve, batch, measure, report, read words (RESULTS=folder)
+demo: $(READY) $(RANKER) vendor  ## the whole journey: serve, batch, measure, report, read words (RESULTS=folder)
 	$(PY) -m perf.demo --results "$(or $(RESULTS),perf/results/demo)" $(ARGS)
 
-export: $(VENV)/.dev  ## export every model to ONNX and prove it (needs torch)
+export: $(VENV)/.dev vendor  ## export every model to ONNX and prove it (needs torch)
 	$(PY) -m export $(ARGS)
 
-serve: $(READY) $(RANKER)  ## serve a model on ports 8000/8001/8002 (MODEL=, CONFIG=)
+serve: $(READY) $(RANKER) vendor  ## serve a model on ports 8000/8001/8002 (MODEL=, CONFIG=)
 	$(PY) -m serve --model $(MODEL) $(if $(CONFIG),--config-name $(CONFIG)) $(ARGS)
 
 check-repo: $(READY)  ## check every config.pbtxt and variant against its ONNX graph
+	$(PY) -m serve.vendor --check
 	$(PY) -m export.repository
 
 doctor: $(READY)  ## find batching mistakes in a model repository (REPOSITORY=)
 	$(PY) -m serve.doctor $(or $(REPOSITORY),model_repository) $(ARGS)
 
 client: $(READY)  ## read the sample pictures on the running server
-	$(PY) -m clients.recognize clients/pictures/*.png $(ARGS)
+	$(PY) -m clients.examples.recognize clients/pictures/*.png $(ARGS)
 
-measure: $(READY) $(RANKER)  ## sweep one model over its configurations (MODEL=, RESULTS=)
-	$(PY) -m perf.sweep $(MODEL) --results "$(or $(RESULTS),perf/results/local)" $(ARGS)
+measure: $(READY) $(RANKER) vendor  ## sweep one model over its configurations (MODEL=, RESULTS=)
+	$(PY) -m perf.measure.sweep $(MODEL) --results "$(or $(RESULTS),perf/results/local)" $(ARGS)
 
 report: $(READY)  ## tables, CSV and report.html from the records (RESULTS=)
 	$(PY) -m perf.report "$(or $(RESULTS),perf/results/local)" $(ARGS)
 
-tune: $(READY) $(RANKER)  ## find the best configuration under a latency target (MODEL=, P99_MS=, LOAD=)
+tune: $(READY) $(RANKER) vendor  ## find the best configuration under a latency target (MODEL=, P99_MS=, LOAD=)
 	$(PY) -m perf.tune $(MODEL) --p99-ms $(P99_MS) --load $(LOAD) $(if $(RESULTS),--results "$(RESULTS)") $(ARGS)
 
 pack: $(VENV)/.dev  ## pack models onto devices under their latency targets (PLAN=)
@@ -60,11 +61,11 @@ pack: $(VENV)/.dev  ## pack models onto devices under their latency targets (PLA
 watch: $(READY)  ## a live page of the running server, in the terminal
 	$(PY) -m perf.watch $(ARGS)
 
-test: $(VENV)/.dev  ## every test, with real servers
+test: $(VENV)/.dev vendor  ## every test, with real servers
 	$(PY) -m export
 	$(PY) -m pytest --numprocesses 3 --dist loadfile $(ARGS)
 
-check: $(VENV)/.dev  ## style, types, import direction and the doctor
+check: $(VENV)/.dev vendor  ## style, types, import direction and the doctor
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
 	$(PY) -m mypy
@@ -74,7 +75,7 @@ check: $(VENV)/.dev  ## style, types, import direction and the doctor
 	$(VENV)/bin/lint-imports
 	$(PY) -m serve.doctor model_repository --fail-on info
 
-image:  ## build the container images (needs a Docker engine)
+image: vendor  ## build the container images (needs a Docker engine)
 	docker build --file docker/server.Dockerfile --tag $(IMAGE)-server .
 	docker build --file docker/sdk.Dockerfile --tag $(IMAGE)-sdk .
 
@@ -86,6 +87,9 @@ lock: $(VENV)/.dev  ## renew requirements.lock from pyproject.toml
 	@# CUDA's libraries are pinned by the torch or onnxruntime-gpu that needs them, each to its own.
 	sed -i -e 's/+cpu$$//' -e '/^nvidia-[cn][uv]/d' -e '/^#/d' requirements.lock
 	cat build/binaries.lock >> requirements.lock
+
+vendor: $(READY)  # copies of shared modules beside each model.py
+	@$(PY) -m serve.vendor > /dev/null
 
 clean:  ## remove what was built (records, .venv and exported models stay)
 	rm -rf build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
@@ -105,6 +109,7 @@ $(READY): pyproject.toml requirements.lock | $(VENV)/bin/python
 	$(PY) -m pip install --disable-pip-version-check --quiet --progress-bar on --upgrade --no-deps \
 	    --target $(VENV)/perf_analyzer $(ANALYZER)
 	@rm -f $(VENV)/perf_analyzer/bin/perf_client  # the same binary under its old name
+	$(PY) -m serve.vendor
 	@rm -f $(VENV)/.runtime-*
 	@touch $@
 

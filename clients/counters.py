@@ -8,7 +8,7 @@ from tritonclient.utils import InferenceServerException
 
 from clients.connection import channel_arguments
 from clients.errors import RequestFailedError
-from serve import counters
+from serve.management import counters
 
 
 class Counters(counters.Counters):

@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 
 from clients.errors import AddressError, InvalidInputError, TlsError
-from serve import admin
+from serve.management import admin
 
 Options = list[tuple[str, int]]
 HERE = ("localhost", "127.0.0.1", "[::1]")

@@ -17,7 +17,7 @@ ClientError                     base of them all
 Every error carries what is known of the call as attributes, so that no program has to read its words.
 """
 
-from export.terminal import Failure, Mistake
+from triton_batching.terminal import Failure, Mistake
 
 
 class ClientError(Failure):

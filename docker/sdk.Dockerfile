@@ -12,6 +12,7 @@ ENV PATH=/opt/triton-batching/bin:$PATH
 
 WORKDIR /workspace/triton-batching
 COPY --chown=1000:1000 pyproject.toml requirements.lock README.md ./
+COPY --chown=1000:1000 triton_batching/ triton_batching/
 COPY --chown=1000:1000 export/ export/
 COPY --chown=1000:1000 serve/ serve/
 COPY --chown=1000:1000 clients/ clients/
@@ -21,4 +22,4 @@ RUN python -m pip install --no-cache-dir --constraint requirements.lock --editab
 
 # The server's user: shared memory that a client makes can be opened by its owner only.
 USER 1000:1000
-CMD ["python", "-m", "clients.recognize", "--help"]
+CMD ["python", "-m", "clients.examples.recognize", "--help"]

@@ -7,11 +7,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from export.catalogue import Exporter, choose
-from export.recipe import Recipe
+from export.graph.recipe import Recipe
+from export.models.catalogue import Exporter, choose
 from export.repository import REPOSITORY, served_file
-from export.terminal import Mistake, guarded, program_parser, terminal
 from export.verify import Proof, prove, table
+from triton_batching.terminal import Mistake, guarded, program_parser, terminal
 
 
 def export(model: str, exporter: Exporter, *, repository: Path = REPOSITORY) -> Proof:

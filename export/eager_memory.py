@@ -1,6 +1,6 @@
 """Record what a torch model allocates on this CPU in one inference, unexported: a chrome trace by torch.profiler.
 
-`python -m perf.memory.lab FILE` reads what this writes.
+`python -m perf.studies.memory_lab FILE` reads what this writes.
 """
 
 import sys
@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.profiler import ProfilerActivity, profile
 
-from export import torch_onnx
-from export.catalogue import CATALOGUE, Reference
-from export.ragged_feed import is_ragged
+from export.graph import torch_onnx
+from export.graph.ragged_feed import is_ragged
+from export.graph.samples import sample
+from export.models.catalogue import CATALOGUE, Reference
 from export.repository import REPOSITORY, config_file, model_folder, read_config
-from export.samples import sample
-from export.terminal import Mistake, guarded, program_parser, terminal
+from triton_batching.terminal import Mistake, guarded, program_parser, terminal
 
 
 def record(reference: Reference, inputs: Mapping[str, NDArray[np.generic]], path: Path) -> Path:

@@ -10,9 +10,8 @@ from pathlib import Path
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from export import carried
-from export.signature import Signature, SignatureError, check
-from export.terminal import Mistake, complain, guarded, program_parser, terminal
+from export.graph.signature import Signature, SignatureError, check
+from triton_batching.terminal import Mistake, complain, guarded, program_parser, terminal
 
 REPOSITORY = Path(__file__).parents[1] / "model_repository"
 
@@ -117,8 +116,6 @@ def faults(repository: Path = REPOSITORY) -> Iterator[str]:
                 yield from _faults(path, folder, read_config(path))
             except (RepositoryError, SignatureError) as error:
                 yield str(error)
-    for copy, source in carried.stale(repository):
-        yield f"{copy}: is not the copy of {source} that it should be. Change that one, then: python -m export.carried."
 
 
 def _faults(path: Path, folder: Path, config: ModelConfig) -> Iterator[str]:

@@ -15,13 +15,13 @@ from rich.table import Column, Table
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export import verify_ragged
-from export.catalogue import Exporter, Reference, choose
-from export.ragged_feed import is_ragged
-from export.recipe import Recipe
+from export.graph.ragged_feed import is_ragged
+from export.graph.recipe import Recipe
+from export.graph.samples import sample
+from export.graph.signature import Signature, check
+from export.models.catalogue import Exporter, Reference, choose
 from export.repository import REPOSITORY, RepositoryError, config_file, model_folder, read_config, served_file, variants
-from export.samples import sample
-from export.signature import Signature, check
-from export.terminal import Failure, Mistake, complain, guarded, program_parser, terminal
+from triton_batching.terminal import Failure, Mistake, complain, guarded, program_parser, terminal
 
 BATCHES = (1, 3, 8)
 
@@ -108,7 +108,7 @@ def _mixed_up(ragged: bool, error: float, tolerance: float) -> str:
     if ragged:
         return (
             f"an item among longer ones answers differently from the item alone {found}, so padding reaches its "
-            "answer. Mask what lies beyond an item's own length, see export/ragged.py."
+            "answer. Mask what lies beyond an item's own length, see export/models/ragged.py."
         )
     return (
         f"a batch answers differently from its rows alone {found}, so the first axis is not a batch axis. "

@@ -8,9 +8,9 @@ import onnxruntime
 from numpy.typing import NDArray
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from export.catalogue import Exporter, Reference
-from export.ragged_feed import Items, cut, draw_items, feed
-from export.samples import Array
+from export.graph.ragged_feed import Items, cut, draw_items, feed
+from export.graph.samples import Array
+from export.models.catalogue import Exporter, Reference
 
 MIXES = 8
 LARGEST = 12

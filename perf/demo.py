@@ -7,16 +7,16 @@ for a first look: too few repeats for a figure to quote.
 import sys
 from pathlib import Path
 
-from clients import recognize
+from clients.examples import recognize
 from export.__main__ import export_all
-from export.catalogue import choose
-from export.terminal import guarded, program_parser, terminal
-from perf import report
-from perf.record import Load, Store
-from perf.sweep import STOPPED, Study, parse_range, run_with_progress
+from export.models.catalogue import choose
+from perf.measure.sweep import STOPPED, Study, parse_range, run_with_progress
+from perf.records.record import Load, Store
+from perf.report import __main__ as report
 from serve.launcher import Settings, launch
+from triton_batching.terminal import guarded, program_parser, terminal
 
-PICTURES = Path(recognize.__file__).parent / "pictures"
+PICTURES = Path(recognize.__file__).parents[1] / "pictures"
 CONFIGS = ("baseline", "dynamic", "dynamic_2_instances")
 PICTURE_SHAPE = (("input.1", (1, 32, 100)),)
 
@@ -80,7 +80,7 @@ def demo(store: Store, *, quick: bool) -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the demo; exit codes as `perf.sweep`."""
+    """Run the demo; exit codes as `perf.measure.sweep`."""
     parser = program_parser("python -m perf.demo", __doc__, example="--results perf/results/mine")
     parser.add_argument("--results", type=Path, default=Path("perf/results/demo"), help="folder of the records")
     parser.add_argument("--quick", action="store_true", help="fewer and shorter measurements")

@@ -13,9 +13,9 @@ from pathlib import Path
 from rich.table import Table
 
 from export.repository import REPOSITORY, models, served_file, with_steps
-from export.terminal import guarded, program_parser, terminal
 from serve.launcher import Server, Settings
 from serve.supervisor import supervise
+from triton_batching.terminal import guarded, program_parser, terminal
 
 INTERRUPTED = 130
 # Of its own for each server, so that two of them can be told apart.

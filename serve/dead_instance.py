@@ -19,8 +19,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from serve import loaded
 from serve.launcher import Server
+from serve.management import loaded
 
 SHARED_MEMORY = Path("/dev/shm")
 # The reference count; then whether the process is healthy, its parent is, an environment is used, it is decoupled.

@@ -5,7 +5,7 @@ The guard raises the server's own limit to the hard limit, so only the hard limi
 
 import resource
 
-from export.terminal import Mistake
+from triton_batching.terminal import Mistake
 
 # A server with one model has 65 open, and about as many again for a moment while it starts; each further instance adds
 # one, and so does each connection.

@@ -11,7 +11,8 @@ import subprocess
 import time
 from pathlib import Path
 
-from serve import admin, guard, stubs
+from serve import guard, stubs
+from serve.management import admin
 
 # What the guard does after its server has ended takes less.
 END_S = guard.GRACE_S + 5.0

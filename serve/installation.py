@@ -13,7 +13,7 @@ import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
-from export.terminal import Mistake
+from triton_batching.terminal import Mistake
 
 DROP_IN = Path(__file__).parent / "backends"
 

@@ -19,11 +19,12 @@ from pathlib import Path
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.repository import REPOSITORY, config_file, model_file, model_folder, read_config, with_steps
-from export.terminal import Failure, Mistake
-from serve import admin, descriptors, failure_log, guard, guard_process, loaded, server_folder, stubs
+from serve import descriptors, failure_log, guard, guard_process, server_folder, stubs
 from serve.installation import Installation, find
+from serve.management import admin, loaded
 from serve.ports import free_ports
 from serve.server_folder import ServerFolder
+from triton_batching.terminal import Failure, Mistake
 
 # Flags that the launcher sets itself and relies on.
 OURS = re.compile(

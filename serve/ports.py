@@ -4,7 +4,7 @@ import contextlib
 import socket
 from collections.abc import Mapping
 
-from export.terminal import Mistake
+from triton_batching.terminal import Mistake
 
 
 class PortError(Mistake):

@@ -19,9 +19,10 @@ from http.client import HTTPException
 from google.protobuf import json_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from serve import admin, loaded, stubs
+from serve import stubs
 from serve.dead_instance import Control, held
 from serve.launcher import Server
+from serve.management import admin, loaded
 
 POLL_S = 0.2
 LOAD_TIMEOUT_S = 60.0

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from export.terminal import Mistake
 from serve import guard, stubs
+from triton_batching.terminal import Mistake
 
 NAME = re.compile(r"triton-batching-([0-9a-f]{12})")
 # Triton hands paths to a shell without quotes.

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from export.terminal import Failure, Mistake
 from serve import failure_log
 from serve.launcher import LaunchError, Server, Settings, launch
 from serve.revival import revived
+from triton_batching.terminal import Failure, Mistake
 
 POLL_S = 0.1
 FIRST_WAIT_S = 0.5

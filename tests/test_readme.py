@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from processes import wait_until
 
-from perf.report import summarise
-from perf.table import markdown
-from perf.verdict import sentences
+from perf.report.__main__ import summarise
+from perf.report.table import markdown
+from perf.report.verdict import sentences
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from perf import interleaved
-from perf.report import summarise
-from perf.study import Study
-from perf.summary import Comparison, Row
+from perf.measure import interleaved
+from perf.records.study import Study
+from perf.report.__main__ import summarise
+from perf.report.summary import Comparison, Row
 from perf.tune.answer import last_rounds
 
 ROOT = Path(__file__).parents[1]

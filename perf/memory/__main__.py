@@ -15,10 +15,10 @@ from rich.progress import track
 from rich.table import Table
 
 from export.repository import served_file
-from export.terminal import Mistake, guarded, program_parser, terminal
 from perf.memory.allocators.bfc import NEXT_POWER_OF_TWO, SAME_AS_REQUESTED
 from perf.memory.estimate.batch_memory import BatchMemory, Model, batches
 from perf.memory.estimate.session import LEVELS
+from triton_batching.terminal import Mistake, guarded, program_parser, terminal
 
 STRATEGIES = {"power": NEXT_POWER_OF_TWO, "same": SAME_AS_REQUESTED}
 MIB = 2**20

@@ -15,13 +15,13 @@ import onnxruntime
 from rich.progress import track
 from rich.table import Table
 
-from export.ragged_feed import is_ragged
+from export.graph.ragged_feed import is_ragged
+from export.graph.samples import sample
 from export.repository import REPOSITORY, config_file, model_file, model_folder, read_config
-from export.samples import sample
-from export.terminal import Mistake, guarded, program_parser, terminal
 from perf.memory.trace import onnxruntime_profile, trace_file
 from perf.memory.trace.reading import named
 from perf.memory.trace.trace import Trace
+from triton_batching.terminal import Mistake, guarded, program_parser, terminal
 
 FOLDER = Path("perf/results/local/memory/traces")
 OPTIMISATIONS = {

@@ -12,10 +12,10 @@ from pathlib import Path
 from rich.progress import track
 from rich.table import Table
 
-from export.terminal import Failure, Mistake, guarded, program_parser, terminal
 from perf.memory.offline import greedy, instance, omni
 from perf.memory.offline.buffer import Buffer, Placement, load
 from perf.memory.offline.checker import faults
+from triton_batching.terminal import Failure, Mistake, guarded, program_parser, terminal
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.table import Table
 
 from export.repository import REPOSITORY
-from export.terminal import Failure, guarded, program_parser, terminal
 from perf.pack import exact, manifests, packed_file, picture, plan_file
 from perf.pack.fleet_of_servers import Server, servers
 from perf.pack.packing import ALGORITHMS
@@ -21,6 +20,7 @@ from perf.pack.replan import replan
 from perf.pack.replay import Replayed, replay
 from perf.pack.validator import violations
 from perf.pack.workload import Workload
+from triton_batching.terminal import Failure, guarded, program_parser, terminal
 
 OUT = Path("build/packed")
 

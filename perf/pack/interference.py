@@ -14,14 +14,14 @@ from pathlib import Path
 from google.protobuf import text_format
 from rich.table import Table
 
-from clients.fleet.result import Result
-from clients.machine import Machine, versions
 from export.repository import REPOSITORY, config_file, model_folder, read_config
-from export.terminal import guarded, program_parser, terminal
+from perf.load.result import Result
 from perf.pack.interference_record import Busy, Interference
 from perf.pack.live import Told, measure
-from perf.traffic import Traffic
+from perf.records.traffic import Traffic
 from serve.launcher import Settings, launch
+from triton_batching.machine import Machine, versions
+from triton_batching.terminal import guarded, program_parser, terminal
 
 RESULTS = Path("perf/results/local/pack")
 WARM_UP_S = 2.0

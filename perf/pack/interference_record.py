@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from clients.machine import Machine
 from perf.pack.workload import Pair
-from perf.record import RecordError, write_json
+from perf.records.record import RecordError, write_json
+from triton_batching.machine import Machine
 
 FORMAT = 1
 

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
-from clients.fleet import run
-from clients.fleet.load import Load
-from clients.fleet.result import Result
-from clients.fleet.target import Running, Target
+from perf.load import run
+from perf.load.load import Load
+from perf.load.result import Result
+from perf.load.target import Running, Target
 from serve.launcher import Server
 
 Told = Callable[[str], None]

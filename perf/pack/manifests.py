@@ -6,10 +6,10 @@ from typing import Any
 
 import yaml
 
-from export import whole_file
-from export.terminal import Mistake
 from perf.pack.fleet_of_servers import Server
 from perf.pack.workload import Devices
+from triton_batching import whole_file
+from triton_batching.terminal import Mistake
 
 COMPOSE, KUBERNETES = "compose.packed.yaml", "kubernetes.packed.yaml"
 IMAGE = "triton-batching-server"

@@ -9,13 +9,13 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.repository import model_folder
-from export.terminal import Mistake
-from perf.candidate import Candidate
 from perf.pack.fleet_of_servers import Server
 from perf.pack.placement import Share
-from perf.tune import tuned_file
-from perf.tune.tuned_file import Why
+from perf.records import tuned_file
+from perf.records.candidate import Candidate
+from perf.records.tuned_file import Why
 from serve.doctor.document import Document
+from triton_batching.terminal import Mistake
 
 # What an execution holds while it runs: one of it per device, so that models on a device take turns.
 TURN = "turn"

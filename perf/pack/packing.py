@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from export.terminal import Mistake
 from perf.pack import exact
 from perf.pack.duty import Load, Turns
 from perf.pack.heuristics import best_fit_decreasing, best_fit_online, first_fit_decreasing
@@ -12,6 +11,7 @@ from perf.pack.placement import Node, Placement
 from perf.pack.problem import Items
 from perf.pack.squishy import saturated, squishy
 from perf.pack.workload import Workload, raised
+from triton_batching.terminal import Mistake
 
 GREEDY: Mapping[str, Callable[[Turns], list[Items]]] = {
     "squishy": squishy,

@@ -7,9 +7,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from perf.drawing import COLOURS, GREY, PAPER, STYLE, plain, png
 from perf.pack.placement import Node, Placement
 from perf.pack.workload import Workload
+from perf.report.drawing import COLOURS, GREY, PAPER, STYLE, plain, png
 
 NAME = "placement.png"
 # Colours come round again after so many models, with another hatch.

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from export.terminal import Mistake
-from perf.record import write_json
+from perf.records.record import write_json
+from triton_batching.terminal import Mistake
 
 FORMAT = 1
 NAME = "placement.json"

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from export.repository import REPOSITORY, model_file, model_folder, read_config
-from export.terminal import Mistake
+from perf.measure.service_profile import load
+from perf.measure.service_records import RESULTS
 from perf.memory.estimate.batch_memory import Model as MemoryModel
 from perf.pack.interference_record import read as read_pair
 from perf.pack.workload import Curve, Devices, Model, Pair, Workload
-from perf.service_profile import load
-from perf.service_records import RESULTS
+from triton_batching.terminal import Mistake
 
 MIB = 2**20
 KEYS: Mapping[str, frozenset[str]] = {
@@ -86,14 +86,14 @@ def _latency(content: Mapping[str, Any], name: str, where: str, records: Path, r
     path = Path(content["service_time"]) if "service_time" in content else expected
     if not path.is_file():
         raise Mistake(
-            f"has no latency_ms, and there is no record {path}. Measure it: python -m perf.service_time {name}."
+            f"has no latency_ms, and there is no record {path}. Measure it: python -m perf.measure.service_time {name}."
         )
     found = load(path)
     most = _most_rows(name, repository)
     if "service_time" not in content and found.max_batch_size < most:
         raise Mistake(
             f"has no latency_ms, and {path} went up to {found.max_batch_size} of {most} rows only. Measure it whole: "
-            f"python -m perf.service_time {name}."
+            f"python -m perf.measure.service_time {name}."
         )
     # A larger batch that was measured a little faster is no reason to count on it.
     table_us, gap = found.table_us, found.gap

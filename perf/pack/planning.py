@@ -1,12 +1,12 @@
 """A placement that stands: packed, checked by the validator, and replayed, with the headroom that the replay needs."""
 
-from export.terminal import Failure, Mistake
 from perf.pack import exact
 from perf.pack.packing import pack
 from perf.pack.placement import Placement
 from perf.pack.replay import Replayed, replay
 from perf.pack.validator import violations
 from perf.pack.workload import Workload
+from triton_batching.terminal import Failure, Mistake
 
 # Rates are raised in such steps, to at most so much, where arrivals that are not even need room.
 STEP, MOST = 0.05, 1.0

@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from clients.fleet.sla import judge
-from clients.machine import Machine
-from perf.record import RecordError, write_json
+from perf.records.record import RecordError, write_json
+from perf.stats.sla import judge
+from triton_batching.machine import Machine
 
 FORMAT = 1
 SHARE = 0.01

@@ -13,10 +13,8 @@ from pathlib import Path
 
 from rich.table import Table
 
-from clients.fleet.load import Load
-from clients.fleet.result import Result
-from clients.machine import Machine, versions
-from export.terminal import Mistake, guarded, program_parser, terminal
+from perf.load.load import Load
+from perf.load.result import Result
 from perf.pack import packed_file, plan_file, stand_in
 from perf.pack.fleet_of_servers import servers
 from perf.pack.live import Told, measure
@@ -26,8 +24,10 @@ from perf.pack.proof import Held, Proof, Round
 from perf.pack.replay import Replayed, replay
 from perf.pack.validator import between, of
 from perf.pack.workload import Workload
-from perf.traffic import Traffic
+from perf.records.traffic import Traffic
 from serve.launcher import Server, Settings, launch
+from triton_batching.machine import Machine, versions
+from triton_batching.terminal import Mistake, guarded, program_parser, terminal
 
 RESULTS = Path("perf/results/local/pack")
 SCALES = (1.0, 1.3)

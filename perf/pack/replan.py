@@ -9,13 +9,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from export.terminal import Mistake
 from perf.pack.duty import Turns
 from perf.pack.heuristics import fullest
 from perf.pack.packing import at_true_rates, remainders
 from perf.pack.placement import Node, Placement
 from perf.pack.problem import Items
 from perf.pack.workload import Workload
+from triton_batching.terminal import Mistake
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from export.terminal import Mistake
 from perf.pack.placement import Node, Placement, Share
 from perf.pack.validator import between, of, slowdown
 from perf.pack.workload import Workload
+from triton_batching.terminal import Mistake
 
 # Of each model on each device; of a model that is called more often, as many as come in the same time.
 REQUESTS = 2000

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from export.terminal import Mistake
 from perf.pack.problem import Items, canonical
+from triton_batching.terminal import Mistake
 
 WORKERS = 2
 

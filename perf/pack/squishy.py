@@ -7,11 +7,11 @@ shares the device with a model of a shorter cycle.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from export.terminal import Mistake
 from perf.pack.duty import EPSILON, Load, Turns, turns
 from perf.pack.placement import Node
 from perf.pack.problem import Items
 from perf.pack.workload import Model
+from triton_batching.terminal import Mistake
 
 
 @dataclass(frozen=True, kw_only=True)

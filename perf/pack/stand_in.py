@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from export.repository import REPOSITORY, model_folder
-from export.terminal import Mistake
 from perf.pack.workload import Curve, Model
+from triton_batching.terminal import Mistake
 
 ORIGINAL = "simulated_accelerator"
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from export.terminal import Mistake
+from triton_batching.terminal import Mistake
 
 
 @dataclass(frozen=True, kw_only=True)

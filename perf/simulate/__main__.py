@@ -18,18 +18,18 @@ from rich.progress import track
 from rich.table import Table
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from clients.fleet.variant import read
-from export.terminal import Mistake, guarded, program_parser, terminal
-from perf.candidate import Candidate
-from perf.service_profile import Profile
-from perf.service_records import RESULTS, climbed, reaching
-from perf.service_time import bar, numbers, profile, recorded
+from perf.batcher.mix import Mix, read_sizes
+from perf.load.variant import read
+from perf.measure.service_profile import Profile
+from perf.measure.service_records import RESULTS, climbed, reaching
+from perf.measure.service_time import bar, numbers, profile, recorded
+from perf.records.candidate import Candidate
+from perf.records.study import Prediction, Sla
+from perf.records.traffic import Traffic
 from perf.simulate.costs import Costs
 from perf.simulate.known import Known, known
 from perf.simulate.predict import predict
-from perf.study import Prediction, Sla
-from perf.traffic import Traffic
-from serve.why.mix import Mix, read_sizes
+from triton_batching.terminal import Mistake, guarded, program_parser, terminal
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -165,7 +165,7 @@ def show(
     if not any(one.candidate in measured for one in predictions):
         console.print(
             "none of these was measured by perf.tune under this load; what batches form can differ, so measure the one "
-            "that goes into use (perf.tune, perf.versus)",
+            "that goes into use (perf.tune, perf.compare.versus)",
             markup=False,
         )
 

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from perf.service_profile import Way
-from perf.traffic import Traffic
-from serve.batcher.load import Answer
-from serve.batcher.request import US, Request, Time
+from perf.batcher.load import Answer
+from perf.batcher.request import US, Request, Time
+from perf.measure.service_profile import Way
+from perf.records.traffic import Traffic
 
 DRAWN = 8192
 # Steps of a request's way, each of about the same time: a gamma distribution of so many stages. As traced on two cores,

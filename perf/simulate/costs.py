@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from perf.candidate import Candidate
-from perf.service_curve import fit, smoothed
-from perf.service_profile import SHARES, Profile, ServiceTimes, Way
-from serve.batcher.request import US, Time
+from perf.batcher.request import US, Time
+from perf.measure.service_curve import fit, smoothed
+from perf.measure.service_profile import SHARES, Profile, ServiceTimes, Way
+from perf.records.candidate import Candidate
 
 DRAWN = 4096
-# From the records in `results/pauses` (`perf.simulate.pauses`), medians of three models. A lone request of
+# From the records in `results/pauses` (`perf.studies.pauses`), medians of three models. A lone request of
 # perf_analyzer's Poisson arrivals is so many times as long on its way as one of a closed loop:
 ASLEEP = 2.4
 # A thread that sleeps is woken so late; 50 us are what Linux lets a timer be late.

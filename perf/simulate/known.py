@@ -9,12 +9,12 @@ from statistics import median
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from clients.fleet.percentile import percentile
-from export import queue_limit
-from perf.candidate import Candidate
-from perf.service_profile import ServiceTimes
-from perf.study import Study, StudyError, Trial, is_study
-from perf.traffic import Traffic
+from perf.measure.service_profile import ServiceTimes
+from perf.records.candidate import Candidate
+from perf.records.study import Study, StudyError, Trial, is_study
+from perf.records.traffic import Traffic
+from perf.stats.percentile import percentile
+from serve.policies import queue_limit
 
 
 @dataclass(frozen=True, kw_only=True)

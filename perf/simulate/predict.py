@@ -8,15 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from clients.fleet.percentile import percentile
-from perf.candidate import Candidate
-from perf.service_profile import Profile
+from perf.batcher.request import US
+from perf.batcher.simulation import Outcome, simulate
+from perf.measure.service_profile import Profile
+from perf.records.candidate import Candidate
+from perf.records.study import Prediction, Sla
+from perf.records.traffic import Traffic
 from perf.simulate.clients import Clients
 from perf.simulate.costs import LATE_US, Costs
-from perf.study import Prediction, Sla
-from perf.traffic import Traffic
-from serve.batcher.request import US
-from serve.batcher.simulation import Outcome, simulate
+from perf.stats.percentile import percentile
 
 # Of all requests, those left out at the start, until batches and queue are what they will be.
 WARM_UP = 0.1
@@ -24,6 +24,8 @@ WARM_UP = 0.1
 # So it is started anew as often as the requests allow, as measurements are, and the runs are taken together.
 ROUNDS, MOST_RUNS = 60, 24
 PERCENTILES = (50, 90, 95, 99)
+# How far a prediction may be from what is measured, as shares of it.
+LIMITS = {"throughput": 0.05, "p50": 0.10, "p95": 0.20}
 
 
 def predict(

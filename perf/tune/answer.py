@@ -9,19 +9,19 @@ from rich.console import Console
 from rich.table import Table
 
 from export.repository import REPOSITORY
-from perf import pareto as pareto_front
-from perf.bootstrap import Interval
-from perf.candidate import Candidate
-from perf.interleaved import gain
-from perf.study import AGAINST, FINAL, NOISE, Trial
-from perf.traffic import Traffic
+from perf.measure.interleaved import gain
+from perf.records.candidate import Candidate
+from perf.records.study import AGAINST, FINAL, NOISE, Trial
+from perf.records.traffic import Traffic
+from perf.records.tuned_file import NAME
+from perf.stats import pareto as pareto_front
+from perf.stats.bootstrap import Interval
 from perf.tune import recipe
 from perf.tune.goal import Goal
 from perf.tune.remedy import remedies
 from perf.tune.screen import Screened
 from perf.tune.search import Outcome
 from perf.tune.standing import Standing, p99_ms
-from perf.tune.tuned_file import NAME
 from perf.tune.tuning import Tuning
 
 # Of the front as many lines as a person reads.

@@ -11,9 +11,9 @@ from typing import Protocol
 
 import numpy as np
 
-from perf.candidate import Candidate
-from perf.study import Prediction, Trial
-from perf.traffic import Traffic
+from perf.records.candidate import Candidate
+from perf.records.study import Prediction, Trial
+from perf.records.traffic import Traffic
 from perf.tune.space import Pair
 
 # Two measurements of one configuration differ by about this much, so no model is believed to be better.

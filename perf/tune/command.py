@@ -10,14 +10,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from clients.fleet.arrivals import read_trace
-from clients.fleet.sla import Sla
-from export.terminal import Mistake, guarded, program_parser, terminal
-from perf.traffic import Traffic
+from perf.load.arrivals import read_trace
+from perf.records.traffic import Traffic
+from perf.stats.sla import Sla
 from perf.tune.answer import show
 from perf.tune.goal import OBJECTIVES
 from perf.tune.lines import Lines
 from perf.tune.tuning import Question, tune
+from triton_batching.terminal import Mistake, guarded, program_parser, terminal
 
 # A rate that rises while it is measured is no load to choose a configuration for, so ramp: is not among them.
 PATTERNS = ("closed", "poisson", "constant", "gamma", "trace")

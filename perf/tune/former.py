@@ -10,9 +10,9 @@ from pathlib import Path
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from export import whole_file
-from perf.candidate import Candidate
-from perf.tune import tuned_file
+from perf.records import tuned_file
+from perf.records.candidate import Candidate
+from triton_batching import whole_file
 
 # The headline as tuning.py words it, over its comment lines.
 MEASURED = re.compile(r"\AMeasured: (?P<figures>.+?)\. Now it is limited")

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from perf.candidate import Candidate
-from perf.study import Sla
+from perf.records.candidate import Candidate
+from perf.records.study import Sla
 
 OBJECTIVES = ("throughput", "goodput", "cost")
 # An open load is carried where this share of what is due in a window is answered in it; a queue that grows loses more.

@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from perf.candidate import Candidate
-from perf.study import PROFILE, Step, Study, StudyError, Trial
-from perf.traffic import Traffic
+from perf.records.candidate import Candidate
+from perf.records.study import PROFILE, Step, Study, StudyError, Trial
+from perf.records.traffic import Traffic
 
 WARM_UP_S = 0.5
 # Everything that makes another study of it: with one of these different, nothing that was measured can stand.

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from perf.study import Trial
-from perf.traffic import Traffic
+from perf.records.study import Trial
+from perf.records.traffic import Traffic
 
 # Above these shares something is full: what is left over is the granularity of batches and of measuring.
 CORES_FULL, INSTANCES_FULL, MOSTLY = 0.9, 0.85, 0.5

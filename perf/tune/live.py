@@ -11,13 +11,13 @@ from pathlib import Path
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from clients.fleet import traces
-from clients.fleet.target import Running
 from export.repository import REPOSITORY
-from perf.candidate import Candidate
-from perf.study import AGAINST, FINAL, NOISE, Sla, Trial
-from perf.traffic import Traffic
-from perf.trial import TRACE_RATE, Answers, Meter, serving
+from perf.load import traces as traces
+from perf.load.target import Running
+from perf.measure.trial import TRACE_RATE, Answers, Meter, serving
+from perf.records.candidate import Candidate
+from perf.records.study import AGAINST, FINAL, NOISE, Sla, Trial
+from perf.records.traffic import Traffic
 from perf.tune.journal import WARM_UP_S
 
 MOST_SERVERS = 6

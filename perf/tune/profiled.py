@@ -4,12 +4,12 @@ from dataclasses import dataclass, field
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from perf.candidate import Candidate
-from perf.service_profile import Profile
+from perf.measure.service_profile import Profile
+from perf.records.candidate import Candidate
+from perf.records.study import Prediction, Sla, Trial
+from perf.records.traffic import Traffic
 from perf.simulate.costs import Costs
 from perf.simulate.predict import predict
-from perf.study import Prediction, Sla, Trial
-from perf.traffic import Traffic
 from perf.tune.belief import AS_PROFILED, Terms
 
 # Requests that are simulated to see how long executions of each size take.

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from perf.candidate import Candidate
+from perf.records.candidate import Candidate
 from perf.tune.belief import Belief
 from perf.tune.goal import Figures, Goal
 from perf.tune.screen import Screen, Screened

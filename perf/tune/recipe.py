@@ -8,7 +8,7 @@ highest value within the budget need not be the best.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from perf.candidate import Candidate
+from perf.records.candidate import Candidate
 from perf.tune.belief import Belief
 from perf.tune.screen import Screen, Screened
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from perf.candidate import Candidate
-from perf.traffic import Traffic
+from perf.records.candidate import Candidate
+from perf.records.traffic import Traffic
 from perf.tune.belief import AS_PROFILED, Belief
 from perf.tune.screen import Screen
 from perf.tune.space import Pair

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
-from perf.candidate import Candidate
-from perf.study import Prediction
-from perf.traffic import Traffic
+from perf.records.candidate import Candidate
+from perf.records.study import Prediction
+from perf.records.traffic import Traffic
 from perf.tune.belief import Belief, Expected, Simulator
 from perf.tune.goal import Goal, simplicity
 

@@ -8,9 +8,9 @@ simulated anew; the search ends when none is expected to beat the verified best 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from perf.candidate import Candidate
-from perf.study import AGAINST, FINAL, HALVING, NOISE, Prediction, Trial
-from perf.traffic import Traffic
+from perf.records.candidate import Candidate
+from perf.records.study import AGAINST, FINAL, HALVING, NOISE, Prediction, Trial
+from perf.records.traffic import Traffic
 from perf.tune.belief import Belief, fitted
 from perf.tune.budget import FINAL_POINTS, SURVIVORS, Budget
 from perf.tune.goal import Goal

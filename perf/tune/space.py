@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from export.terminal import Mistake
-from perf.candidate import Candidate
+from perf.records.candidate import Candidate
+from triton_batching.terminal import Mistake
 
 # A wait longer than one execution only lengthens the queue: while it lasts, an instance could have run one more.
 DELAY_SHARES = (0.0, 0.125, 0.25, 0.5, 1.0)

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clients.fleet.percentile import percentile
-from clients.fleet.sla import judge
-from perf.candidate import Candidate
-from perf.study import Sla, Trial
-from perf.traffic import Traffic
+from perf.records.candidate import Candidate
+from perf.records.study import Sla, Trial
+from perf.records.traffic import Traffic
+from perf.stats.percentile import percentile
+from perf.stats.sla import judge
 
 
 def p99_ms(trial: Trial) -> float:

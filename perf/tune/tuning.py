@@ -10,17 +10,17 @@ from pathlib import Path
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from clients.machine import Machine, cores, versions
-from export.recipe import digest
+from export.graph.recipe import digest
 from export.repository import REPOSITORY, config_file, model_file, model_folder, read_config, variants, with_steps
-from export.terminal import Failure, Mistake
-from perf import service_time
-from perf.candidate import Candidate
-from perf.service_profile import Profile
-from perf.service_records import RESULTS, reaching
-from perf.study import Sla, Study
-from perf.traffic import Traffic
-from perf.tune import tuned_file
+from perf.batcher.rules import Rules
+from perf.measure import service_time
+from perf.measure.service_profile import Profile
+from perf.measure.service_records import RESULTS, reaching
+from perf.records import tuned_file
+from perf.records.candidate import Candidate
+from perf.records.study import Sla, Study
+from perf.records.traffic import Traffic
+from perf.records.tuned_file import NAME, Why
 from perf.tune.budget import Budget
 from perf.tune.former import Former, keep
 from perf.tune.goal import Goal
@@ -32,9 +32,9 @@ from perf.tune.reasons import reasons
 from perf.tune.screen import Screen
 from perf.tune.search import Outcome, Search
 from perf.tune.space import Pair, Space, space
-from perf.tune.tuned_file import NAME, Why
-from serve.batcher.rules import Rules
 from serve.doctor.document import Document
+from triton_batching.machine import Machine, cores, versions
+from triton_batching.terminal import Failure, Mistake
 
 Told = Callable[[str], None]
 

@@ -17,11 +17,11 @@ from rich.live import Live
 
 from clients.connection import DEFAULT_URL
 from clients.errors import ServerUnreachableError
-from export.terminal import Mistake, guarded, program_parser, terminal
 from perf.watch.history import History
 from perf.watch.page import write
 from perf.watch.reading import Source
 from perf.watch.screen import screen
+from triton_batching.terminal import Mistake, guarded, program_parser, terminal
 
 METRICS_URL = "localhost:8002"
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from serve.loaded import DIRECT
+from serve.management.loaded import DIRECT
 
 TIMEOUT_S = 2.0
 # The summary is there when the server was started with --metrics-config=summary_latencies=true.

@@ -8,12 +8,12 @@ from typing import Any
 
 from markupsafe import Markup
 
-from export.terminal import Mistake
-from perf.page import render
+from perf.report.page import render
 from perf.watch.chart import Line, chart
 from perf.watch.history import COARSE_S, History, Track
 from perf.watch.sample import Sample
 from perf.watch.screen import GIB, RECENT_S, machine, notes, own, sizes
+from triton_batching.terminal import Mistake
 
 GAP_S = 2.5 * COARSE_S
 BARS = 32

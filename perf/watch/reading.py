@@ -11,7 +11,7 @@ from clients.connection import OPTIONS, channel_arguments, checked
 from clients.counters import Counters
 from clients.endpoint import HERE
 from clients.errors import NotReadyError, ServerUnreachableError
-from perf import gpu_use
+from perf.measure import gpu_use
 from perf.watch.metrics import Device, Metrics, MetricsError
 
 TIMEOUT_S = 2.0

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from export.terminal import Mistake, guarded, program_parser, terminal
 from serve.doctor.examination import examine
 from serve.doctor.finding import Finding, Severity
 from serve.doctor.fixes import changes
@@ -22,6 +21,7 @@ from serve.doctor.rule import GROUPS, Rule
 from serve.doctor.rules import all_rules
 from serve.doctor.rules_page import PAGE, explanation
 from serve.doctor.target import Target, release
+from triton_batching.terminal import Mistake, guarded, program_parser, terminal
 
 LEVELS = {severity.word: severity for severity in Severity}
 EXAMPLE = "model_repository --target 24.10 --fail-on warning"

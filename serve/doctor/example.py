@@ -9,7 +9,7 @@ from google.protobuf import text_format
 from onnx import TensorProto, helper
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
-from export.signature import TYPES
+from export.graph.signature import TYPES
 from serve.doctor.rule import Example
 
 NAME = "example"

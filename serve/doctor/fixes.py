@@ -11,12 +11,12 @@ from pathlib import Path
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from export.terminal import Mistake
 from serve.doctor.document import Document
 from serve.doctor.examination import examine
 from serve.doctor.finding import Edit, Finding
 from serve.doctor.repository import Repository
 from serve.doctor.rule import Rule
+from triton_batching.terminal import Mistake
 
 MOST_ROUNDS = 10
 

@@ -9,7 +9,7 @@ from typing import Self
 import onnx
 from google.protobuf.message import DecodeError
 
-from export.signature import Signature, SignatureError, Tensor
+from export.graph.signature import Signature, SignatureError, Tensor
 from serve.doctor.wire import without_weights
 
 LARGEST_BYTES = 2**31  # protobuf's own limit: a larger one cannot be an ONNX file with its weights inside

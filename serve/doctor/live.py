@@ -14,13 +14,13 @@ from typing import Any, Self
 from google.protobuf import json_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from export.terminal import Mistake
-from serve import admin
 from serve.doctor.examination import apply
 from serve.doctor.finding import Finding, Position
 from serve.doctor.repository import Model, Repository
 from serve.doctor.rule import Rule
-from serve.loaded import DIRECT
+from serve.management import admin
+from serve.management.loaded import DIRECT
+from triton_batching.terminal import Mistake
 
 SHARED_MEMORY = Path("/dev/shm")
 TIMEOUT_S = 10

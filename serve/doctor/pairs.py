@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from tritonclient.grpc.model_config_pb2 import DataType
 
-from export.signature import TYPES, Tensor
+from export.graph.signature import TYPES, Tensor
 from serve.doctor.repository import Configuration
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from export.terminal import Mistake
 from serve.doctor.repository import BACKEND_FILES, Model, Repository, entries, is_folder
 from serve.doctor.target import Target
+from triton_batching.terminal import Mistake
 
 # A repository with one thing in it that is like a model for every so many folders is still taken as one.
 FEW = 4

@@ -11,7 +11,7 @@ from pathlib import Path
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
-from export.signature import SignatureError
+from export.graph.signature import SignatureError
 from serve.doctor.document import Document
 from serve.doctor.finding import Position
 from serve.doctor.graph import Graph

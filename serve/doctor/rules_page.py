@@ -8,9 +8,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from export.terminal import guarded, program_parser, terminal
 from serve.doctor.rule import GROUPS, Example, Rule
 from serve.doctor.rules import all_rules
+from triton_batching.terminal import guarded, program_parser, terminal
 
 PAGE = Path(__file__).with_name("RULES.md")
 LANGUAGES = {".pbtxt": "protobuf", ".py": "python", ".onnx": "text"}

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from export.terminal import Mistake
+from triton_batching.terminal import Mistake
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from export.terminal import Failure
 from perf.memory.allocators.bfc import NEXT_POWER_OF_TWO, BfcRules
 from perf.memory.estimate.checked import unchecked
 from perf.memory.estimate.graph import Graph, Shape
@@ -16,6 +15,7 @@ from perf.memory.estimate.timeline import Lifetime, Timeline
 from perf.memory.estimate.weights import Weights, weights
 from perf.memory.offline import greedy
 from perf.memory.offline.buffer import Buffer, load
+from triton_batching.terminal import Failure
 
 # The arena gives out multiples of this; the offsets keep the same alignment.
 STEP_BYTES = 256

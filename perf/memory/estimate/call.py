@@ -6,7 +6,7 @@ from typing import Any
 
 import onnx
 
-from export.onnx_graph import attribute
+from export.graph.onnx_graph import attribute
 from perf.memory.estimate.graph import Graph, Shape
 
 

@@ -19,17 +19,17 @@ import onnx
 from rich.progress import track
 from rich.table import Table
 
-from clients.machine import Machine, versions
-from export.recipe import digest
+from export.graph.recipe import digest
 from export.repository import models, served_file
-from export.terminal import Failure, Mistake, guarded, program_parser, terminal
 from perf.memory.estimate.batch_memory import Model
 from perf.memory.estimate.feeds import Feeds, feeds_of
 from perf.memory.estimate.measured import FIELDS, measure
 from perf.memory.estimate.timeline import Boundary
 from perf.memory.estimate.zoo import ZOO
 from perf.memory.trace.json_text import parsed
-from perf.record import write_json
+from perf.records.record import write_json
+from triton_batching.machine import Machine, versions
+from triton_batching.terminal import Failure, Mistake, guarded, program_parser, terminal
 
 FOLDER = Path("perf/results/local/memory/estimate")
 BATCHES = (1, 2, 4, 8, 16, 32)

@@ -2,7 +2,7 @@
 
 import onnx
 
-from export.onnx_graph import attribute
+from export.graph.onnx_graph import attribute
 from perf.memory.estimate.graph import ONNX_DOMAINS, Graph
 
 NAMES = """

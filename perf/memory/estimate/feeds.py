@@ -8,10 +8,10 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper
 
-from export.onnx_graph import graph_inputs, load
-from export.ragged_feed import draw_items, feed, is_ragged
+from export.graph.onnx_graph import graph_inputs, load
+from export.graph.ragged_feed import draw_items, feed, is_ragged
 from export.repository import REPOSITORY, config_file, model_folder, models, read_config
-from export.terminal import Mistake
+from triton_batching.terminal import Mistake
 
 Array = NDArray[np.generic]
 Feeds = Callable[[int], Mapping[str, Array]]

@@ -20,12 +20,12 @@ from onnx import helper, numpy_helper
 from rich.progress import track
 from rich.table import Table
 
-from clients.machine import Machine, versions
-from export.terminal import Failure, guarded, program_parser, terminal
 from perf.memory.estimate.batch_memory import Model
 from perf.memory.estimate.check import Mismatch, mismatches
 from perf.memory.estimate.measured import measure
-from perf.record import write_json
+from perf.records.record import write_json
+from triton_batching.machine import Machine, versions
+from triton_batching.terminal import Failure, guarded, program_parser, terminal
 
 FOLDER = Path("perf/results/local/memory/kernels")
 NAME = "operators.json"

@@ -5,7 +5,7 @@ from math import prod
 
 import numpy as np
 
-from export.onnx_graph import attribute
+from export.graph.onnx_graph import attribute
 from perf.memory.estimate import convolution, recurrent
 from perf.memory.estimate.call import Call, Scratch, Step
 from perf.memory.estimate.graph import ONNX_DOMAINS

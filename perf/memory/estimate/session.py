@@ -7,8 +7,8 @@ from pathlib import Path
 import onnx
 import onnxruntime
 
-from export.terminal import Mistake
 from perf.memory.estimate.ort_format import Dims, Layout
+from triton_batching.terminal import Mistake
 
 CPU = ["CPUExecutionProvider"]
 LEVELS = {

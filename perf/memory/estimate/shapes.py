@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import onnx
 
-from export.terminal import Mistake
 from perf.memory.estimate import session
 from perf.memory.estimate.graph import Graph, Shape
 from perf.memory.estimate.ort_format import Dims
+from triton_batching.terminal import Mistake
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from math import prod
 
 import onnx
 
-from export.onnx_graph import attribute
+from export.graph.onnx_graph import attribute
 from perf.memory.estimate.graph import ONNX_DOMAINS, Graph, inputs_of, weight_bytes
 
 FLOAT = 4

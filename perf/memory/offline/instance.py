@@ -4,8 +4,8 @@ import csv
 import io
 from pathlib import Path
 
-from export.terminal import Mistake
 from perf.memory.offline.buffer import Buffer, Placement
+from triton_batching.terminal import Mistake
 
 NEEDED = ("id", "lower", "size")
 

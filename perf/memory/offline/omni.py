@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from export.terminal import Failure, Mistake
 from perf.memory.offline.buffer import Buffer, Placement, load, placed
+from triton_batching.terminal import Failure, Mistake
 
 VERSION = "1.0.0"
 # The paper's static orders, descending: W width (lifetime), T total of the fullest section, A area.

@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-from export.terminal import Mistake
 from perf.memory.trace import plain_pickle
 from perf.memory.trace.fields import content, field
 from perf.memory.trace.ledger import Ledger
 from perf.memory.trace.trace import Trace
+from triton_batching.terminal import Mistake
 
 SOURCE = "torch cuda snapshot"
 ADVICE = "Record with torch.cuda.memory._record_memory_history(), then torch.cuda.memory._dump_snapshot(FILE)."

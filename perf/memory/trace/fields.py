@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any, TypeVar
 
-from export.terminal import Mistake
+from triton_batching.terminal import Mistake
 
 T = TypeVar("T")
 

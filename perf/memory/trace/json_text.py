@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from export.terminal import Mistake
+from triton_batching.terminal import Mistake
 
 
 def parsed(data: bytes, origin: str) -> Any:

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from export.terminal import Mistake
 from perf.memory.trace.fields import field
 from perf.memory.trace.json_text import parsed
+from triton_batching.terminal import Mistake
 
 ADVICE = "Set SessionOptions.enable_profiling, and enable_mem_pattern off, and give the file of end_profiling()."
 SUFFIX = "_kernel_time"

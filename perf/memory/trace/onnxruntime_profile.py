@@ -14,11 +14,11 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from export.terminal import Mistake
 from perf.memory.trace.fields import content
 from perf.memory.trace.ledger import Key, Ledger
 from perf.memory.trace.onnxruntime_events import ADVICE, NodeEvent, runs
 from perf.memory.trace.trace import Trace
+from triton_batching.terminal import Mistake
 
 SOURCE = "onnxruntime profile"
 ITEM_BYTES = {

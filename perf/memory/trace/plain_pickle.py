@@ -8,7 +8,7 @@ import pickletools
 from collections.abc import Callable
 from typing import Any
 
-from export.terminal import Mistake
+from triton_batching.terminal import Mistake
 
 CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 # Their argument is the value.

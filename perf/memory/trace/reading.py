@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from export.terminal import Mistake
 from perf.memory.trace import cuda_snapshot, onnxruntime_profile, tensorflow_log, torch_profile, trace_file
 from perf.memory.trace.fields import content
 from perf.memory.trace.trace import Trace
+from triton_batching.terminal import Mistake
 
 ADVICE = (
     "Give a trace of python -m perf.memory.record, a TensorFlow log with __LOG_MEMORY__ lines, a torch.cuda.memory "

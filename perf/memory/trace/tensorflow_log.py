@@ -11,9 +11,9 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 
-from export.terminal import Mistake
 from perf.memory.trace.ledger import Ledger
 from perf.memory.trace.trace import Trace
+from triton_batching.terminal import Mistake
 
 SOURCE = "tensorflow log"
 MARK = "__LOG_MEMORY__"

@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-from export.terminal import Mistake
 from perf.memory.trace.fields import content, field
 from perf.memory.trace.json_text import parsed
 from perf.memory.trace.ledger import Ledger
 from perf.memory.trace.trace import Trace
+from triton_batching.terminal import Mistake
 
 SOURCE = "torch profile"
 ADVICE = "Record with torch.profiler.profile(profile_memory=True) and write with export_chrome_trace(FILE)."

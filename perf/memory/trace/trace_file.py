@@ -4,10 +4,10 @@ import dataclasses
 import json
 from pathlib import Path
 
-from export.terminal import Mistake
 from perf.memory.trace.fields import content, field
 from perf.memory.trace.json_text import parsed
 from perf.memory.trace.trace import Allocation, Remark, Trace
+from triton_batching.terminal import Mistake
 
 KIND = "memory trace"
 FORMAT = 1

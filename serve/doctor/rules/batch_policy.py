@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 from google.protobuf.json_format import MessageToDict
 
-from export import queue_limit
-from export.policy_settings import KEYS, PolicyError, PolicySettings
 from serve.doctor.finding import Found, Severity
 from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
 from serve.doctor.rules.parameters import parameter_text
+from serve.policies import queue_limit
+from serve.policies.policy_settings import KEYS, PolicyError, PolicySettings
 
 AIMD = parameter_text("batch_policy", "aimd")
 DEADLINE = parameter_text("batch_policy", "deadline") + "\n" + parameter_text("slo_ms", "50")

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 from tritonclient.grpc.model_config_pb2 import ModelQueuePolicy
 
-from export import queue_limit
 from serve.doctor.finding import Found, Severity
 from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
 from serve.doctor.rules.batch_policy import is_limited
 from serve.doctor.rules.parameters import parameter_text
+from serve.policies import queue_limit
 
 # The batcher looks at expired requests this often while every instance is busy.
 TICK_US = 500_000

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from export.signature import fits
+from export.graph.signature import fits
 from serve.doctor.finding import Found, Severity
 from serve.doctor.pairs import (
     Pair,

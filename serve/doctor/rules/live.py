@@ -9,7 +9,7 @@ from serve.doctor.finding import Found, Position, Severity
 from serve.doctor.live import LiveServer
 from serve.doctor.repository import Configuration
 from serve.doctor.rule import rule
-from serve.loaded import differences
+from serve.management.loaded import differences
 
 # The fewest requests that say anything about batching, and the mean number of them in the server that is concurrency.
 FEWEST_REQUESTS = 20

@@ -4,11 +4,11 @@ import difflib
 from collections import Counter
 from collections.abc import Iterator
 
-from export import queue_limit
-from export.policy_settings import KEYS
 from serve.doctor.finding import Edit, Found, Severity
 from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
+from serve.policies import queue_limit
+from serve.policies.policy_settings import KEYS
 
 NUMBERS = (
     "intra_op_thread_count",

@@ -1,0 +1,108 @@
+"""What a person asks of a model that is added to a repository, and every way in which it cannot be meant."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, get_args
+
+from export.graph.input_values import Range
+
+Batching = Literal["dynamic", "none"]
+Kind = Literal["cpu", "gpu"]
+
+# What a URL, a command line and tritonserver's --load-model take without quoting.
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+# Below, nothing can arrive in time to join the batch; above, the first request of a batch waits longer than a second.
+SHORTEST_TIMEOUT_US, LONGEST_TIMEOUT_US = 100, 1_000_000
+LARGEST_BATCH, MOST_INSTANCES = 65_536, 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deployment:
+    """One model to add.
+
+    `source` is an ONNX file, a torch.export file (.pt2) or `module:function`. `batch_timeout_us` is how long the oldest
+    request of a batch may wait for others, None for not at all. `gpus` names devices for kind gpu, none for all of
+    them. `ranges` are valid values of inputs; `samples` an .npz file with rows of real ones; `tolerance` bounds the
+    difference of a batch from its rows (None: by the graph's precision). Values are as they came: `faults` says what
+    is wrong with them.
+    """
+
+    name: str
+    source: str
+    batching: Batching = "dynamic"
+    max_batch_size: int = 16
+    batch_timeout_us: int | None = None
+    instances: int = 1
+    kind: Kind | None = None
+    gpus: tuple[int, ...] = ()
+    version: int = 1
+    ranges: Mapping[str, Range] = field(default_factory=dict)
+    samples: Path | None = None
+    tolerance: float | None = None
+
+    def faults(self) -> Iterator[tuple[str, str]]:
+        """Every field with a value that cannot be meant, and why: (field, reason with what to do)."""
+        if not NAME.fullmatch(self.name):
+            yield (
+                "name",
+                (
+                    f"'{self.name}' cannot name a model: it is a folder, part of URLs and a flag of tritonserver. Use "
+                    "letters, digits, '_', '-' and '.', beginning with a letter or a digit."
+                ),
+            )
+        if self.batching not in get_args(Batching):
+            yield "batching", f"{self.batching!r} is no kind of batching. Write dynamic or none."
+        if self.kind not in (None, *get_args(Kind)):
+            yield "kind", f"{self.kind!r} is no kind of device. Write cpu or gpu, or leave it out."
+        yield from _whole("max_batch_size", self.max_batch_size, "rows in one execution", LARGEST_BATCH)
+        yield from _whole("instances", self.instances, "copies of the model that run side by side", MOST_INSTANCES)
+        yield from _whole("version", self.version, "the number of a version folder", 2**31 - 1)
+        if self.batch_timeout_us is not None:
+            yield from _timeout(self.batch_timeout_us)
+        if self.tolerance is not None and not (isinstance(self.tolerance, int | float) and 0 < self.tolerance < 1):
+            yield (
+                "tolerance",
+                (
+                    f"{self.tolerance} is not between 0 and 1: it is the largest difference of a batch from its rows, "
+                    "over the largest value. Write for example 0.001."
+                ),
+            )
+
+
+def _whole(name: str, value: object, meaning: str, largest: int) -> Iterator[tuple[str, str]]:
+    if not isinstance(value, int) or isinstance(value, bool):
+        yield name, f"{value!r} is not a whole number: it is {meaning}. Write 1 or more."
+    elif not 1 <= value <= largest:
+        yield name, f"{value} is not from 1 to {largest}: it is {meaning}. Write a number in that range."
+
+
+def _timeout(value: object) -> Iterator[tuple[str, str]]:
+    name = "batch_timeout_us"
+    if not isinstance(value, int) or isinstance(value, bool):
+        yield name, f"{value!r} is not a whole number of microseconds. Write for example 2000 (2 ms), or leave it out."
+    elif value <= 0:
+        yield (
+            name,
+            (
+                f"{value} is no time to wait. Leave it out for no added delay: requests that arrive while an execution "
+                "runs form the next batch anyway."
+            ),
+        )
+    elif value < SHORTEST_TIMEOUT_US:
+        yield (
+            name,
+            (
+                f"{value} is in microseconds, so {value / 1000:g} ms, in which nothing else arrives. For {value} ms "
+                f"write {value * 1000}; for no added delay leave it out."
+            ),
+        )
+    elif value > LONGEST_TIMEOUT_US:
+        yield (
+            name,
+            (
+                f"{value} is in microseconds, so a lone request would wait {value / 1e6:g} s before it runs. For "
+                f"{value / 1e6:g} ms write {value // 1000}."
+            ),
+        )

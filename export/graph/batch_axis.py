@@ -1,0 +1,195 @@
+"""The proof that the first axis of every input and output is a batch axis: a batch answers as its rows do alone."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+
+from export.graph.input_values import OPEN_SIZES, Array, Range, Rows, open_dims, random_rows
+from triton_batching.terminal import Failure, Mistake
+
+BATCHES = (1, 2, 3, 8)
+MOST_ROWS = 32
+"""Larger batches are proved with this many rows: what holds for 32 holds for more, and pictures take memory."""
+
+HALF_TYPES = {onnx.TensorProto.FLOAT16: 1e-2, onnx.TensorProto.BFLOAT16: 5e-2}
+TOLERANCE = 1e-4
+# File, line and function of onnxruntime's own code, which precede its message.
+CODE = re.compile(r"/onnxruntime_src/.*?\) ")
+
+
+class NotRowwise(Failure):
+    """A batch that does not answer as its rows do; the text says how it shows, not yet why."""
+
+
+class NoValidRow(Mistake):
+    """Not even one row of the values tried runs; `tried` are the last of them."""
+
+    def __init__(self, text: str, tried: Rows) -> None:
+        super().__init__(text)
+        self.tried = tried
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proof:
+    """What was shown.
+
+    `batches` are the row counts that ran, `error` the largest difference of a batch from its rows over the largest
+    value of the output, `varied` whether different rows gave different answers at all: where they do not, rows that
+    reach each other could not be seen.
+    """
+
+    batches: tuple[int, ...]
+    error: float
+    tolerance: float
+    varied: bool
+    open_dim: int | None
+
+
+def open_session(path: Path, *, optimised: bool = True, named: str = "") -> onnxruntime.InferenceSession:
+    """A quiet session on the CPU; raises `Mistake` for a file that onnxruntime refuses, by what a person `named`."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    if not optimised:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    try:
+        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        reason = one_line(error).replace(f"Load model from {path} failed:", "").replace(str(path), named or str(path))
+        raise Mistake(f"{named or path}: onnxruntime cannot load it ({reason}). Export it again.") from error
+
+
+def tolerance_of(model: onnx.ModelProto) -> float:
+    """The difference that the graph's coarsest type explains: kernels add up one row and many in other orders."""
+    types = {tensor.data_type for tensor in model.graph.initializer}
+    types |= {value.type.tensor_type.elem_type for value in [*model.graph.input, *model.graph.output]}
+    return max([TOLERANCE, *(bound for kind, bound in HALF_TYPES.items() if kind in types)])
+
+
+def choose_rows(
+    session: onnxruntime.InferenceSession,
+    model: onnx.ModelProto,
+    valid: dict[str, Range],
+    *,
+    rows: int,
+    trying: int = 1,
+) -> tuple[Rows, int | None]:
+    """Random rows that the model takes, and the size that its open dimensions were given (None: it has none).
+
+    Raises `NoValidRow`.
+    """
+    problem = None
+    for size in OPEN_SIZES if open_dims(model) else OPEN_SIZES[:1]:
+        drawn = random_rows(model, valid, rows=rows, open_dim=size)
+        try:
+            run(session, take(drawn, 0, trying))
+        except onnxruntime_errors() as error:
+            problem = problem or error
+            continue
+        return drawn, size if open_dims(model) else None
+    tried = ", ".join(f"{name} {bounds}" for name, bounds in valid.items())
+    raise NoValidRow(
+        f"no row of random values runs ({one_line(problem)}). Tried: {tried}. Name valid ones with --range NAME=lo:hi, "
+        "or bring real ones with --samples FILE.npz.",
+        drawn,
+    )
+
+
+def prove(
+    session: onnxruntime.InferenceSession, rows: Rows, *, largest: int, tolerance: float, open_dim: int | None = None
+) -> Proof:
+    """Compare batches of `BATCHES` and of `largest` rows with each row alone; raises `NotRowwise`."""
+    count = len(next(iter(rows.values())))
+    sizes = tuple(sorted({size for size in (*BATCHES, largest) if size <= min(count, max(largest, 2))}))
+    alone = [run(session, take(rows, row, row + 1)) for row in range(count)]
+    names = [output.name for output in session.get_outputs()]
+    _check_numbers(names, alone)
+    _check_repeats(names, alone[0], run(session, take(rows, 0, 1)), tolerance)
+    worst = 0.0
+    for size in sizes:
+        # The last rows as well as the first: a row must not answer by its place.
+        for start in {0, count - size}:
+            try:
+                found = run(session, take(rows, start, start + size))
+            except onnxruntime_errors() as error:
+                raise NotRowwise(f"{size} rows do not run: {one_line(error)}") from error
+            worst = max(worst, _compare(names, found, alone[start : start + size], tolerance))
+    varied = any(
+        difference(first, second) != 0 for other in alone[1:] for first, second in zip(alone[0], other, strict=True)
+    )
+    return Proof(batches=sizes, error=worst, tolerance=tolerance, varied=varied, open_dim=open_dim)
+
+
+def run(session: onnxruntime.InferenceSession, rows: Rows) -> list[Array]:
+    """All outputs for one batch."""
+    found: list[Array] = session.run(None, dict(rows))
+    return found
+
+
+def take(rows: Rows, start: int, end: int) -> Rows:
+    """Rows `start` to `end` of every input."""
+    return {name: array[start:end] for name, array in rows.items()}
+
+
+def difference(found: Array, expected: Array) -> float:
+    """Largest difference over the largest expected value; of whole numbers and texts 0 or infinity."""
+    if found.shape != expected.shape:
+        return float("inf")
+    if found.dtype.kind not in "fV":
+        return 0.0 if np.array_equal(found, expected) else float("inf")
+    if not found.size:
+        return 0.0
+    found, expected = found.astype(np.float64), expected.astype(np.float64)
+    scale = np.abs(expected[np.isfinite(expected)]).max(initial=0.0) or 1.0
+    with np.errstate(invalid="ignore"):
+        apart = np.where((found == expected) | (np.isnan(found) & np.isnan(expected)), 0.0, np.abs(found - expected))
+    return float(apart.max() / scale) if not np.isnan(apart).any() else float("inf")
+
+
+def one_line(error: BaseException | None) -> str:
+    """An error of onnxruntime without its source lines."""
+    return CODE.sub("", " ".join(str(error).split()))[:400]
+
+
+def onnxruntime_errors() -> tuple[type[BaseException], ...]:
+    """What `run` raises; the classes have no common base but Exception."""
+    return (Exception,)
+
+
+def _compare(names: Sequence[str], found: list[Array], alone: list[list[Array]], tolerance: float) -> float:
+    worst = 0.0
+    for index, (name, batch) in enumerate(zip(names, found, strict=True)):
+        parts = [answer[index] for answer in alone]
+        if batch.shape[:1] != (len(alone),):
+            raise NotRowwise(f'output "{name}" has shape {list(batch.shape)} for {len(alone)} rows')
+        if any(part.shape[:1] != (1,) for part in parts):
+            raise NotRowwise(f'output "{name}" has shape {list(parts[0].shape)} for 1 row')
+        if len({part.shape for part in parts}) != 1:
+            raise NotRowwise(f'output "{name}" has another shape for other values of a row')
+        apart = difference(batch, np.concatenate(parts))
+        if not apart <= tolerance:
+            raise NotRowwise(
+                f'output "{name}" of {len(alone)} rows differs from the rows alone by {apart:.1e} of its largest value '
+                f"(tolerance {tolerance:.0e})"
+            )
+        worst = max(worst, apart)
+    return worst
+
+
+def _check_numbers(names: Sequence[str], alone: list[list[Array]]) -> None:
+    for name, output in zip(names, alone[0], strict=True):
+        if output.dtype.kind == "f" and not np.isfinite(output).any() and output.size:
+            raise Mistake(
+                f'output "{name}" holds no number at all for the values tried, so nothing can be compared. Name valid '
+                "ones with --range NAME=lo:hi, or bring real ones with --samples FILE.npz."
+            )
+
+
+def _check_repeats(names: Sequence[str], first: list[Array], second: list[Array], tolerance: float) -> None:
+    for name, one, other in zip(names, first, second, strict=True):
+        if not difference(one, other) <= tolerance:
+            raise NotRowwise(f'output "{name}" differs between two runs of the same row')

@@ -1,0 +1,193 @@
+"""Valid values for the inputs of any graph: from the user, from the tables that an index looks up, or a guess."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from export.graph.onnx_graph import Net, attribute, dims, graph_inputs
+from export.graph.samples import draw
+from export.graph.signature import TYPES
+from triton_batching.terminal import Mistake
+
+Array = NDArray[Any]
+Rows = Mapping[str, Array]
+"""Inputs by name; the first axis of each is the row."""
+
+# Nodes that hand indices on as they are, in another shape or type.
+CARRIERS = {"Cast", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Transpose", "Expand", "Slice"}
+# Open dimensions are tried with these sizes in turn: networks for pictures take no small ones, others no large ones.
+OPEN_SIZES = (16, 32, 64, 128, 224, 8, 1)
+# Random values are drawn as float64 or int64; more bytes of them would leave the model no room on a common machine.
+BYTES_DRAWN, MOST_BYTES = 8, 4 * 2**30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Range:
+    """Values from `low` to `high`, both included, and why they are valid."""
+
+    low: float
+    high: float
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.low:g} to {self.high:g} ({self.why})"
+
+
+def parse_range(text: str) -> tuple[str, Range]:
+    """Read `NAME=lo:hi`; raises `Mistake`."""
+    name, _, bounds = text.rpartition("=")
+    found = read_bounds(bounds)
+    if not name or found is None:
+        raise Mistake(
+            f"--range {text}: not a range of values. Write NAME=lo:hi with lo <= hi, for example tokens=0:999."
+        )
+    return name, found
+
+
+def read_bounds(text: str) -> Range | None:
+    """Read `lo:hi`; None for anything else."""
+    low, _, high = text.partition(":")
+    try:
+        found = Range(low=float(low), high=float(high), why="as asked for")
+    except ValueError:
+        return None
+    return found if found.low <= found.high and np.isfinite([found.low, found.high]).all() else None
+
+
+def ranges(model: onnx.ModelProto, given: Mapping[str, Range], examples: Rows) -> dict[str, Range]:
+    """The range of every input with numbers: as given, of the table it indexes, of its examples, or a guess."""
+    net, found = Net.of(model), {}
+    for value in graph_inputs(model):
+        data_type = TYPES.get(value.type.tensor_type.elem_type, "")
+        if data_type not in ("TYPE_STRING", "TYPE_BOOL"):
+            choice = given.get(value.name) or _indexed(net, value.name) or _seen(examples.get(value.name))
+            found[value.name] = choice or _guess(data_type)
+            _check_bounds(value.name, found[value.name], data_type)
+    return found
+
+
+def _check_bounds(name: str, bounds: Range, data_type: str) -> None:
+    if "INT" not in data_type:
+        return
+    info = np.iinfo(data_type.removeprefix("TYPE_").lower())
+    if int(bounds.low) < info.min or int(bounds.high) > info.max:
+        raise Mistake(
+            f"input {name} is {data_type.removeprefix('TYPE_')}, which holds {info.min} to {info.max}, so its values "
+            f"cannot be {bounds}. Name others with --range {name}=lo:hi."
+        )
+
+
+def _guess(data_type: str) -> Range:
+    if data_type in ("TYPE_UINT8", "TYPE_INT8"):
+        info = np.iinfo(data_type.removeprefix("TYPE_").lower())
+        return Range(low=info.min, high=info.max, why="all values of the type")
+    if "INT" in data_type:
+        return Range(low=0, high=1, why="a guess: valid in masks, flags and every table")
+    return Range(low=-1, high=1, why="a guess")
+
+
+def _seen(example: Array | None) -> Range | None:
+    if example is None or example.dtype.kind not in "iuf" or not example.size or example.min() == example.max():
+        return None
+    return Range(low=float(example.min()), high=float(example.max()), why="as in the example inputs")
+
+
+def _indexed(net: Net, name: str) -> Range | None:
+    """The indices that every table takes which the input looks up; None when it looks up none."""
+    tables = sorted(_tables(net, name))
+    if not tables:
+        return None
+    rows, table = tables[0]
+    return Range(low=0, high=rows - 1, why=f'an index into "{table}" of {rows} rows')
+
+
+def _tables(net: Net, name: str) -> Iterator[tuple[int, str]]:
+    waiting = list(net.takers.get(name, ()))
+    while waiting:
+        node, index = waiting.pop()
+        if node.op_type in CARRIERS and index == 0:
+            waiting += net.takers.get(node.output[0], ())
+        elif node.op_type == "Gather" and index == 1 and node.input[0] in net.constants:
+            size = net.constants[node.input[0]].dims
+            if size:
+                yield size[attribute(node, "axis", 0)], node.input[0]
+        elif node.op_type == "OneHot" and index == 0 and (depth := net.constant(node.input[1])) is not None:
+            yield int(np.atleast_1d(depth)[0]), node.input[1]
+        elif node.op_type == "EmbedLayerNormalization" and index < 2 and len(node.input) > 4:
+            table = node.input[2 if index == 0 else 4]
+            if table in net.constants:
+                yield net.constants[table].dims[0], table
+
+
+def open_dims(model: onnx.ModelProto) -> list[str]:
+    """Names of the dimensions behind the first axis that the graph leaves open."""
+    return sorted({dim for value in graph_inputs(model) for dim in _named(value) if isinstance(dim, str)})
+
+
+def _named(value: onnx.ValueInfoProto) -> list[int | str]:
+    """Dimensions behind the first axis; one without a name gets one of its own."""
+    return [f"{value.name}.{axis}" if dim == "" else dim for axis, dim in enumerate(dims(value))][1:]
+
+
+def random_rows(model: onnx.ModelProto, valid: Mapping[str, Range], *, rows: int, open_dim: int, seed: int = 0) -> Rows:
+    """`rows` seeded rows for every input, with `open_dim` for each open dimension."""
+    rng = np.random.default_rng(seed)
+    made: dict[str, Array] = {}
+    for value in graph_inputs(model):
+        shape = [rows, *(open_dim if isinstance(dim, str) else dim for dim in _named(value))]
+        data_type = TYPES[value.type.tensor_type.elem_type]
+        if math.prod(shape) * BYTES_DRAWN > MOST_BYTES:
+            raise Mistake(
+                f'input "{value.name}" of shape {shape[1:]} cannot be tried: random values for {rows} rows of it take '
+                f"{math.prod(shape) * BYTES_DRAWN / 2**30:.3g} GiB, at most {MOST_BYTES // 2**30} are made. Correct "
+                "the shape and export again, or give --samples FILE.npz."
+            )
+        if value.name not in valid:
+            made[value.name] = draw(data_type)(rng, shape)
+            continue
+        bounds, dtype = valid[value.name], onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+        if np.issubdtype(dtype, np.integer):
+            made[value.name] = rng.integers(int(bounds.low), int(bounds.high), shape, endpoint=True).astype(dtype)
+        else:
+            made[value.name] = rng.uniform(bounds.low, bounds.high, shape).astype(dtype)
+    return made
+
+
+def read_samples(path: Path, model: onnx.ModelProto) -> Rows:
+    """Rows of real inputs from an .npz file: one array for each input; raises `Mistake`."""
+    try:
+        with np.load(path) as file:
+            held = {name: file[name] for name in file.files}
+    except Exception as error:  # numpy's, zipfile's and zlib's, and TypeError for an .npy file
+        raise Mistake(
+            f"{path}: not a readable .npz file ({error}). Write one with numpy.savez(path, NAME=rows)."
+        ) from error
+    made, counts = {}, set()
+    for value in graph_inputs(model):
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+        wanted = ["rows", *dims(value)[1:]]
+        array = held.get(value.name)
+        if array is None:
+            raise Mistake(
+                f'{path}: has no array "{value.name}", it has {", ".join(held) or "none"}. Add shape {wanted}.'
+            )
+        if array.dtype != dtype and dtype != np.dtype(object):
+            raise Mistake(f'{path}: "{value.name}" is {array.dtype}, the model takes {dtype}. Convert it with astype.')
+        fixed = [(axis, dim) for axis, dim in enumerate(wanted) if isinstance(dim, int)]
+        if array.ndim != len(wanted) or any(array.shape[axis] != dim for axis, dim in fixed):
+            raise Mistake(
+                f'{path}: "{value.name}" has shape {list(array.shape)}, the model takes {wanted}. Reshape it.'
+            )
+        made[value.name] = array
+        counts.add(len(array))
+    if len(counts) != 1 or min(counts) < 2:
+        raise Mistake(
+            f"{path}: holds {sorted(counts)} rows, and a proof needs the same number, 2 or more, of each input."
+        )
+    return made

@@ -1,0 +1,80 @@
+"""What Triton feeds a ragged graph: flat tensors and the six kinds of `batch_input`, made from single items in numpy.
+
+Kinds and shapes are those of `model_config.proto`; a request is one item here.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tritonclient.grpc.model_config_pb2 import BatchInput, DataType, ModelConfig
+
+from export.graph.samples import Array, draw
+
+Items = Sequence[Mapping[str, Array]]
+"""One mapping per item: input name -> array without a batch axis."""
+
+# The values of this one are not set in Triton, so a graph that reads them must fail here as well.
+UNSET = -7
+
+
+def is_ragged(config: ModelConfig) -> bool:
+    """Whether some input of the model is ragged."""
+    return any(tensor.allow_ragged_batch for tensor in config.input)
+
+
+def draw_items(config: ModelConfig, lengths: Sequence[int], *, seed: int = 0) -> list[dict[str, Array]]:
+    """One item per length: every dims entry of -1 becomes that length. The same seed gives the same values."""
+    rng = np.random.default_rng(seed)
+    return [
+        {
+            tensor.name: draw(DataType.Name(tensor.data_type))(rng, [length if d == -1 else d for d in tensor.dims])
+            for tensor in config.input
+        }
+        for length in lengths
+    ]
+
+
+def feed(config: ModelConfig, items: Items) -> dict[str, Array]:
+    """The graph's inputs for one execution of `items`, in this order."""
+    made = {
+        tensor.name: np.concatenate([item[tensor.name].ravel() for item in items])
+        if tensor.allow_ragged_batch
+        else np.stack([item[tensor.name] for item in items])
+        for tensor in config.input
+    }
+    for batch in config.batch_input:
+        shapes = np.array([item[batch.source_input[0]].shape for item in items])
+        dtype = np.float32 if batch.data_type == DataType.TYPE_FP32 else np.int32
+        made[batch.target_name[0]] = _index(BatchInput.Kind.Name(batch.kind), shapes).astype(dtype)
+    return made
+
+
+def _index(kind: str, shapes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """One batch input for items of these shapes, (items, rank)."""
+    counts = shapes.prod(axis=1)
+    made: dict[str, NDArray[np.int64]] = {
+        "BATCH_ELEMENT_COUNT": counts,
+        "BATCH_ACCUMULATED_ELEMENT_COUNT": np.cumsum(counts),
+        "BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO": np.concatenate([[0], np.cumsum(counts)]),
+        "BATCH_MAX_ELEMENT_COUNT_AS_SHAPE": np.full(counts.max(), UNSET),
+        "BATCH_ITEM_SHAPE": shapes,
+        "BATCH_ITEM_SHAPE_FLATTEN": shapes.ravel(),
+    }
+    return made[kind]
+
+
+def cut(config: ModelConfig, output: str, array: Array, items: Items) -> list[NDArray[Any]]:
+    """The answer of each item: its row, or for BATCH_SCATTER_WITH_INPUT_SHAPE its part of the flat output."""
+    source = next((batch.source_input[0] for batch in config.batch_output if output in batch.target_name), None)
+    if source is None:
+        return list(array)
+    dims = next(list(tensor.dims) for tensor in config.output if tensor.name == output)
+    parts, taken, values = [], 0, array.ravel()
+    for item in items:
+        shape = [item[source].shape[axis] if dim == -1 else dim for axis, dim in enumerate(dims)]
+        size = int(np.prod(shape))
+        parts.append(values[taken : taken + size].reshape(shape))
+        taken += size
+    return parts

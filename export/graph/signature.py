@@ -1,0 +1,174 @@
+"""The signature of an ONNX file: names, types and shapes of what goes in and out, and how config.pbtxt must match."""
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import onnx
+from google.protobuf.message import DecodeError
+from tritonclient.grpc.model_config_pb2 import BatchInput, BatchOutput, DataType, ModelConfig
+
+from triton_batching.terminal import Mistake
+
+# onnx element type -> Triton data type
+TYPES: dict[int, str] = {
+    onnx.TensorProto.BOOL: "TYPE_BOOL",
+    onnx.TensorProto.UINT8: "TYPE_UINT8",
+    onnx.TensorProto.UINT16: "TYPE_UINT16",
+    onnx.TensorProto.UINT32: "TYPE_UINT32",
+    onnx.TensorProto.UINT64: "TYPE_UINT64",
+    onnx.TensorProto.INT8: "TYPE_INT8",
+    onnx.TensorProto.INT16: "TYPE_INT16",
+    onnx.TensorProto.INT32: "TYPE_INT32",
+    onnx.TensorProto.INT64: "TYPE_INT64",
+    onnx.TensorProto.FLOAT16: "TYPE_FP16",
+    onnx.TensorProto.FLOAT: "TYPE_FP32",
+    onnx.TensorProto.DOUBLE: "TYPE_FP64",
+    onnx.TensorProto.BFLOAT16: "TYPE_BF16",
+    onnx.TensorProto.STRING: "TYPE_STRING",
+}
+
+
+class SignatureError(Mistake):
+    """The file is not an ONNX model that this project can read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tensor:
+    """One graph input or output: `shape` with the batch axis, -1 for a dynamic dimension; `type` in Triton's words."""
+
+    type: str
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, value: onnx.ValueInfoProto) -> Self:
+        """Read one `ValueInfoProto`."""
+        tensor = value.type.tensor_type
+        shape = tuple(dim.dim_value if dim.HasField("dim_value") else -1 for dim in tensor.shape.dim)
+        return cls(type=TYPES.get(tensor.elem_type, str(tensor.elem_type)), shape=shape)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signature:
+    """What one ONNX file takes and gives, by tensor name."""
+
+    inputs: Mapping[str, Tensor]
+    outputs: Mapping[str, Tensor]
+
+    @classmethod
+    def of(cls, path: Path) -> Self:
+        """Read the graph, without weights stored outside the file; raises `SignatureError`."""
+        try:
+            graph = onnx.load(path, load_external_data=False).graph
+        except (OSError, DecodeError) as error:
+            raise SignatureError(f"{path}: not a readable ONNX file ({error}). Export it again.") from error
+        initialisers = {tensor.name for tensor in graph.initializer}
+        return cls(
+            inputs={value.name: Tensor.of(value) for value in graph.input if value.name not in initialisers},
+            outputs={value.name: Tensor.of(value) for value in graph.output},
+        )
+
+
+def check(config: ModelConfig, signature: Signature) -> Iterator[str]:
+    """Every way in which config.pbtxt disagrees with the graph, each with what to write instead."""
+    sources = {tensor.name for tensor in config.input}
+    made = {name for batch in config.batch_input for name in batch.target_name}
+    scattered = {name for batch in config.batch_output for name in batch.target_name}
+    for name in signature.inputs.keys() - sources - made:
+        yield f'the graph\'s input "{name}" is not declared, so the model cannot load. Add it (or a batch_input).'
+    for tensor in config.input:
+        check_one = _check_ragged if tensor.allow_ragged_batch else _check
+        yield from check_one(config, tensor, signature.inputs, kind="input", exact=False)
+    for batch in config.batch_input:
+        yield from _check_batch_input(batch, sources, signature.inputs)
+    for tensor in config.output:
+        if tensor.name not in scattered:
+            yield from _check(config, tensor, signature.outputs, kind="output", exact=True)
+    for batch in config.batch_output:
+        yield from _check_ends("batch_output", batch, sources, signature.outputs)
+
+
+def _check_ragged(
+    config: ModelConfig, tensor: "ModelConfig.ModelInput", graph: Mapping[str, Tensor], *, kind: str, exact: bool
+) -> Iterator[str]:
+    """A ragged input arrives flattened, so the graph's shape must be [-1] whatever the dims are."""
+    where = f'{kind} "{tensor.name}"'
+    provided = graph.get(tensor.name)
+    if provided is None:
+        yield f"{where} is not in the graph, which has {', '.join(sorted(graph))}. Use one of its names."
+    elif provided.shape != (-1,):
+        yield (
+            f"{where} says allow_ragged_batch, so the graph gets it as one flat tensor, but has shape "
+            f"{list(provided.shape)} there. Export the model with export/models/ragged.py."
+        )
+    elif DataType.Name(tensor.data_type) != provided.type:
+        yield (
+            f"{where} has data_type {DataType.Name(tensor.data_type)}, the graph has {provided.type}. "
+            f"Write {provided.type}."
+        )
+    if tensor.optional:
+        yield f"{where} is ragged and optional, which Triton refuses. Make it required."
+
+
+def _check_batch_input(batch: BatchInput, sources: Set[str], graph: Mapping[str, Tensor]) -> Iterator[str]:
+    """Triton checks neither the names nor the types of batch inputs at load; they fail at the first request."""
+    yield from _check_ends("batch_input", batch, sources, graph)
+    declared, kind = DataType.Name(batch.data_type), BatchInput.Kind.Name(batch.kind)
+    rank = 2 if kind == "BATCH_ITEM_SHAPE" else 1
+    for tensor in (graph[name] for name in batch.target_name if name in graph):
+        where = f"batch_input {', '.join(batch.target_name)}"
+        if declared not in ("TYPE_INT32", "TYPE_FP32"):
+            yield f"{where} has data_type {declared}, Triton makes TYPE_INT32 or TYPE_FP32. Write TYPE_INT32."
+        elif declared != tensor.type:
+            yield f"{where} has data_type {declared}, the graph has {tensor.type}. Export with TYPE_INT32 counts."
+        if len(tensor.shape) != rank:
+            yield f"{where} has shape {list(tensor.shape)} in the graph, {kind} has {rank} dims. Choose another kind."
+
+
+def _check_ends(
+    kind: str, batch: BatchInput | BatchOutput, sources: Set[str], graph: Mapping[str, Tensor]
+) -> Iterator[str]:
+    where = f"{kind} {', '.join(batch.target_name)}"
+    if len(batch.target_name) != 1 or len(batch.source_input) != 1:
+        yield f"{where} has {len(batch.target_name)} targets and {len(batch.source_input)} sources. Write one of each."
+    for name in set(batch.target_name) - graph.keys():
+        yield f"{where}: the graph has no {name}, it has {', '.join(sorted(graph))}. Use one of its names."
+    for name in set(batch.source_input) - sources:
+        yield f"{where}: source_input {name} is not an input. Name one of {', '.join(sorted(sources))}."
+
+
+def _check(
+    config: ModelConfig,
+    tensor: "ModelConfig.ModelInput | ModelConfig.ModelOutput",
+    graph: Mapping[str, Tensor],
+    *,
+    kind: str,
+    exact: bool,
+) -> Iterator[str]:
+    where = f'{kind} "{tensor.name}"'
+    provided = graph.get(tensor.name)
+    if provided is None:
+        yield f"{where} is not in the graph, which has {', '.join(sorted(graph))}. Use one of its names."
+        return
+    declared = DataType.Name(tensor.data_type)
+    if declared != provided.type:
+        yield f"{where} has data_type {declared}, the graph has {provided.type}. Write {provided.type}."
+    dims = list(tensor.reshape.shape if tensor.HasField("reshape") else tensor.dims)
+    expected = list(provided.shape)
+    if config.max_batch_size > 0:
+        if not expected or expected[0] != -1:
+            yield (
+                f"{where} has shape {expected} in the graph, so its first dimension cannot hold a batch although "
+                f"max_batch_size is {config.max_batch_size}. Export with a dynamic first axis."
+            )
+        expected = expected[1:]
+    if not fits(dims, expected, exact=exact):
+        yield f"{where} has dims {dims}, the graph has {expected} after the batch axis. Write dims: {expected}."
+
+
+def fits(dims: Sequence[int], expected: Sequence[int], *, exact: bool) -> bool:
+    """Whether configured dims suit the graph's: equal, or narrowing a dynamic one where `exact` is False."""
+    return len(dims) == len(expected) and all(
+        ours == theirs or (theirs == -1 and not exact) for ours, theirs in zip(dims, expected, strict=True)
+    )

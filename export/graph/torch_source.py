@@ -1,0 +1,175 @@
+"""torch programs and modules as ONNX graphs, with a dynamic batch axis where torch can trace one.
+
+A factory is a function without arguments that returns `(module, examples)`: the `torch.nn.Module`, ready to use, and
+valid example inputs as a dict from the names of `forward`'s parameters to tensors, or as a tuple in their order. Every
+tensor has the batch as its first axis, of one row or more. Names of outputs may follow as a third item.
+"""
+
+import importlib
+import inspect
+import logging
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from export.graph.input_values import Array, Rows
+from export.graph.model_source import Source
+from export.graph.onnx_graph import load
+from triton_batching.terminal import Mistake
+
+CONTRACT = (
+    "A factory takes no arguments and returns (module, examples): the torch.nn.Module and a dict from the names of its "
+    "inputs to example tensors, the batch first."
+)
+
+
+def from_program(path: Path) -> Source:
+    """Read a file of `torch.export.save`; raises `Mistake`."""
+    try:
+        with _quiet():
+            program = torch.export.load(path)
+    except Exception as error:
+        raise Mistake(
+            f"{path}: not a torch.export file ({_first_line(error)}). Write it with torch.export.save."
+        ) from error
+    inputs = [str(name) for name in program.graph_signature.user_inputs]
+    outputs = _output_names(len(program.graph_signature.user_outputs))
+    arguments, keywords = program.example_inputs or ((), {})
+    examples = _named(inputs, [*arguments, *keywords.values()])
+    module = program.module()
+    with _quiet():
+        model = _graph(program, (), inputs, outputs, None, str(path))
+    return Source(model=model, origin=path.name, examples=examples, reference=_reference(module, inputs, outputs))
+
+
+def from_factory(text: str) -> Source:
+    """Call `module:function` and export what it returns; raises `Mistake`."""
+    module, inputs, tensors, outputs = _made(text)
+    module.eval()
+    # Two rows: an example of one row would let the exporter specialise the batch axis to 1.
+    two = tuple(torch.cat([tensor, tensor])[:2] if len(tensor) < 2 else tensor for tensor in tensors)
+    try:
+        with torch.inference_mode():
+            answer = module(*tensors)
+    except Exception as error:
+        raise Mistake(
+            f"{text}: the module does not run on its example inputs ({_first_line(error)}). {CONTRACT}"
+        ) from error
+    outputs = outputs or _output_names(len(answer) if isinstance(answer, (tuple, list)) else 1)
+    with _quiet():
+        try:
+            shapes = tuple({0: torch.export.Dim("batch", min=1)} for _ in two)
+            model = _graph(module, two, inputs, outputs, shapes, text)
+        except Mistake:
+            # The trace fixes the batch; the graph may still be rewritten, which the proof then judges.
+            model = _graph(module, tuple(tensors), inputs, outputs, None, text)
+    examples = _named(inputs, tensors)
+    return Source(model=model, origin=text, examples=examples, reference=_reference(module, inputs, outputs))
+
+
+def _made(text: str) -> tuple[torch.nn.Module, list[str], list[torch.Tensor], list[str]]:
+    place, _, name = text.partition(":")
+    # As `python -m` does, so that a factory in the working directory is found from tests and other programs too.
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        factory = getattr(importlib.import_module(place), name, None)
+    except ModuleNotFoundError as error:
+        raise Mistake(f"{text}: no module {error.name} to import. Run from the folder that holds it.") from error
+    except Exception as error:
+        raise Mistake(
+            f"{text}: importing {place} raised {type(error).__name__}: {_first_line(error)}. Correct it there."
+        ) from error
+    if factory is None:
+        raise Mistake(f"{text}: {place} has no function {name}. {CONTRACT}")
+    try:
+        made = factory()
+    except Exception as error:
+        raise Mistake(f"{text}: the factory raised {type(error).__name__}: {_first_line(error)}. {CONTRACT}") from error
+    if not isinstance(made, tuple) or len(made) not in (2, 3) or not isinstance(made[0], torch.nn.Module):
+        raise Mistake(f"{text}: the factory returned {type(made).__name__}, not (module, examples). {CONTRACT}")
+    module, examples = made[0], made[1]
+    names = list(examples) if isinstance(examples, Mapping) else _parameters(module)
+    tensors = list(examples.values()) if isinstance(examples, Mapping) else [*examples]
+    for label, tensor in zip(names, tensors, strict=False):
+        if not isinstance(tensor, torch.Tensor) or tensor.ndim < 1:
+            raise Mistake(f"{text}: example input {label} is no tensor with a batch axis. {CONTRACT}")
+    unknown = [label for label in names[: len(tensors)] if label not in _parameters(module)]
+    if not tensors or len(names) < len(tensors) or unknown:
+        raise Mistake(
+            f"{text}: forward takes ({', '.join(_parameters(module))}), the examples are "
+            f"{len(tensors)} ({', '.join(unknown) or 'more than that'} unknown). {CONTRACT}"
+        )
+    ordered = sorted(zip(names, tensors, strict=False), key=lambda pair: _parameters(module).index(pair[0]))
+    return module, [label for label, _ in ordered], [tensor for _, tensor in ordered], [*made[2]] if made[2:] else []
+
+
+def _parameters(module: torch.nn.Module) -> list[str]:
+    return list(inspect.signature(module.forward).parameters)
+
+
+def _graph(
+    program: Any,
+    arguments: tuple[torch.Tensor, ...],
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    shapes: tuple[Mapping[int, Any], ...] | None,
+    text: str,
+) -> Any:
+    with tempfile.TemporaryDirectory(prefix="triton-batching-") as folder:
+        path = Path(folder) / "model.onnx"
+        try:
+            torch.onnx.export(
+                program,
+                arguments,
+                path,
+                input_names=list(inputs),
+                output_names=list(outputs),
+                dynamic_shapes=shapes,
+                dynamo=True,
+                verbose=False,
+            )
+        except Exception as error:
+            raise Mistake(f"{text}: torch cannot export it to ONNX ({_first_line(error)}).") from error
+        return load(path)
+
+
+def _reference(
+    module: torch.nn.Module, inputs: Sequence[str], outputs: Sequence[str]
+) -> Callable[[Rows], Mapping[str, Array]]:
+    def answer(rows: Rows) -> Mapping[str, Array]:
+        with torch.inference_mode():
+            found = module(*(torch.from_numpy(rows[name].copy()) for name in inputs))
+        found = found if isinstance(found, (tuple, list)) else [found]
+        return {name: tensor.numpy() for name, tensor in zip(outputs, found, strict=True)}
+
+    return answer
+
+
+def _named(names: Sequence[str], tensors: Sequence[Any]) -> Rows:
+    pairs = zip(names, tensors, strict=False)
+    return {name: tensor.detach().numpy() for name, tensor in pairs if isinstance(tensor, torch.Tensor)}
+
+
+def _output_names(count: int) -> list[str]:
+    return ["output"] if count == 1 else [f"output_{number}" for number in range(count)]
+
+
+class _quiet(warnings.catch_warnings):  # noqa: N801
+    """The exporter's chatter tells a user nothing; failures still raise."""
+
+    def __enter__(self) -> Any:
+        for chatter in ("torch.onnx", "onnx_ir", "torch.export"):
+            logging.getLogger(chatter).setLevel(logging.ERROR)
+        entered = super().__enter__()
+        warnings.simplefilter("ignore")
+        return entered
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().split("\n")[0][:300]

@@ -1,0 +1,1 @@
+"""The models that this project ships, one file each, and the code that runs before and behind them."""

@@ -1,0 +1,1 @@
+"""Training data of the text recogniser: rendered words, and the training itself."""

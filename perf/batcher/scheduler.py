@@ -1,0 +1,207 @@
+"""The batcher's thread: when it looks at the queue, what it takes from it, and what it misses while it waits.
+
+After Triton's `DynamicBatchScheduler` (core 2.51, the same in all releases to 2.70): one thread per model that forms
+payloads ahead of the instances, at most two for each, or with priorities or a queue policy only for an idle one.
+"""
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+
+from perf.batcher.payload import Closing, Payload, Rule
+from perf.batcher.request import MS, Request, Time
+from perf.batcher.rules import Rules
+from perf.batcher.waiting import Queue, Waiting
+
+POLL = 500 * MS
+HOLD_POLL = 10 * MS
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """How many requests to take now, or how long to wait (then none is taken)."""
+
+    count: int
+    closing: Closing | None
+    wait: Time = 0
+
+
+@dataclass(slots=True)
+class _Scan:
+    """Requests that fit into one batch, those of them that are the best preferred size (0: none), and what ended it."""
+
+    seen: list[Waiting] = field(default_factory=list)
+    rows: int = 0
+    best: int = 0
+    closing: Closing | None = None
+
+    def stop(self, rule: Rule, payload: Payload, outside: Waiting) -> None:
+        """End at a request that does not fit."""
+        last = (self.seen or payload.requests)[-1].request
+        self.closing = Closing(rule=rule, last=last, next=outside.request)
+
+
+class Batcher:
+    """The thread that turns waiting requests into payloads.
+
+    `send` gives a payload to the instances; `slot_free` says whether they can have another one. The end of a
+    delay, and a request's timeout meanwhile, are seen `lateness` afterwards.
+    """
+
+    def __init__(
+        self, rules: Rules, *, send: Callable[[Payload], None], slot_free: Callable[[], bool], lateness: Time = 0
+    ) -> None:
+        self.rules, self._send, self._slot_free, self._lateness = rules, send, slot_free, lateness
+        self.queue = Queue(rules)
+        self.deadline: Time = 0
+        self.waits_for_slot = False
+        self.holding = rules.hold
+        self._payload, self._full = Payload(), False
+        self._limit = max(1, rules.max_batch_size)
+        self._largest_preferred = max(rules.preferred, default=0)
+        self._queued_rows = self._next_preferred = 0
+        self._thread = self._run()
+        next(self._thread)
+
+    def enqueue(self, request: Request, now: Time) -> bool | None:
+        """Queue a request: None where the queue is full, else whether the thread must be woken."""
+        if not self.queue and self.deadline <= now:  # it slept on while nothing waited
+            poll = HOLD_POLL if self.holding else POLL
+            self.deadline += ((now - self.deadline) // poll + 1) * poll
+        self._queued_rows += request.rows
+        if not self.queue.add(request, now):
+            return None
+        wake = self._slot_free()
+        if not self.rules.equal_shape:
+            # Only then does Triton leave the thread asleep until enough rows for the next preferred size wait.
+            wake &= self._full or self._payload.taken or self._queued_rows >= self._next_preferred
+        return wake
+
+    def wake(self, now: Time) -> None:
+        """Let the thread run until it waits again: it was notified, or its deadline is reached."""
+        self._thread.send(now)
+
+    def _run(self) -> Generator[None, Time, None]:
+        now = yield
+        while True:
+            if self._full or self._payload.taken:
+                self._payload, self._full, self._next_preferred = Payload(), False, 0
+            if self.holding:
+                if len(self.queue) >= self.holding:
+                    self.holding = 0
+                now = yield from self._sleep(now + HOLD_POLL)
+            elif not self.queue:
+                now = yield from self._sleep(now + POLL)
+            else:
+                now = yield from self._wait_for_slot(now)
+                if self._payload.taken:
+                    continue
+                choice = self._choose(now)
+                if choice.wait:
+                    now = yield from self._sleep(now + choice.wait + self._lateness)
+                else:
+                    self._extract(choice)
+                    if not choice.count and self._payload.requests and not self._full:
+                        # Triton spins here until an instance takes the payload that the next request does not fit.
+                        now = yield from self._sleep(now + POLL)
+
+    def _sleep(self, deadline: Time) -> Generator[None, Time, Time]:
+        self.deadline = deadline
+        return (yield)
+
+    def _wait_for_slot(self, now: Time) -> Generator[None, Time, Time]:
+        self.deadline = now + POLL
+        while not self._slot_free():
+            self.waits_for_slot = True
+            now = yield
+            # An instance that became free is seen only if a notice comes after it: else at the next poll.
+            if now >= self.deadline and not self._slot_free():
+                self.queue.reject_late(now)
+                self.deadline = now + POLL
+        self.waits_for_slot = False
+        return now
+
+    def _extract(self, choice: _Choice) -> None:
+        payload = self._payload
+        taken = self.queue.take(choice.count)
+        payload.add(taken)
+        self._queued_rows -= sum(one.request.rows for one in taken)
+        if choice.closing is not None and payload.requests:
+            payload.closing = choice.closing
+        if payload.requests and not payload.queued:
+            payload.queued = True
+            self._send(payload)
+
+    def _choose(self, now: Time) -> _Choice:
+        """Triton's choice of a batch: the largest that fits, the largest preferred size, or to wait."""
+        rules, rows = self.rules, self._payload.rows
+        scan = self._scan(now)
+        oldest = min((one.since for one in scan.seen), default=None)
+        over = rules.delay != 0 and (oldest is None or now - oldest >= rules.delay)
+        if scan.best and not over:
+            self._full |= rules.delay == 0
+            return _Choice(scan.best, self._at_size(scan))
+        if oldest is None:
+            return _Choice(0, scan.closing)
+        count, total = len(scan.seen), rows + scan.rows
+        if scan.closing is not None or total >= self._largest_preferred:
+            self._full = True
+            scan.best = count
+            return _Choice(count, scan.closing or self._at_size(scan))
+        if over or not rules.delay:
+            return _Choice(count, Closing(rule=Rule.DELAY if over else Rule.NOTHING_WAITED))
+        self._next_preferred = self._preferred_above(total)
+        if not self._full and rows and rows not in rules.preferred:
+            return _Choice(count, Closing(rule=Rule.NOTHING_WAITED))
+        wait = rules.delay - (now - oldest)
+        return _Choice(0, None, min([wait, *(one.deadline - now for one in scan.seen if one.deadline is not None)]))
+
+    def _scan(self, now: Time) -> "_Scan":
+        """Go through the queue as far as one batch can reach."""
+        payload, scan, rejected = self._payload, _Scan(), len(self.queue.rejected)
+        for one in self.queue.candidates(now):
+            request = one.request
+            if not payload.rows and not scan.seen:
+                payload.likeness = one.likeness
+            else:
+                size = payload.rows + scan.rows + request.rows
+                if not scan.best and size > self._largest_preferred:
+                    scan.best, self._full = len(scan.seen), True
+                if size > self._limit:
+                    scan.stop(Rule.MAX_BATCH_SIZE, payload, one)
+                    break
+                if one.likeness != payload.likeness:
+                    payload.sealed = True
+                    scan.stop(_unlike(payload.likeness, one), payload, one)
+                    break
+            scan.seen.append(one)
+            scan.rows += request.rows
+            if payload.rows + scan.rows in self.rules.preferred:
+                scan.best = len(scan.seen)
+        # As in Triton, those that are rejected at a poll stay in this count.
+        self._queued_rows -= sum(request.rows for request in self.queue.rejected[rejected:])
+        return scan
+
+    def _at_size(self, scan: "_Scan") -> Closing:
+        """Why the batch has the size that the scan marked as best."""
+        rows = self._payload.rows + sum(one.request.rows for one in scan.seen[: scan.best])
+        outside = [one.request for one in scan.seen[scan.best :]]
+        if scan.closing is not None and scan.closing.next is not None:
+            outside.append(scan.closing.next)
+        full = rows + (outside[0].rows if outside else 1) > self._limit
+        return Closing(
+            rule=Rule.MAX_BATCH_SIZE if full else Rule.PREFERRED,
+            last=scan.seen[scan.best - 1].request,
+            next=outside[0] if outside else None,
+        )
+
+    def _preferred_above(self, rows: int) -> int:
+        above = [size for size in self.rules.preferred if size > rows]
+        target = min(above, default=min(self.rules.preferred, default=0))
+        return target - self._payload.rows if target else 0
+
+
+def _unlike(likeness: tuple[object, ...] | None, one: Waiting) -> Rule:
+    assert likeness is not None
+    if likeness[2] != one.likeness[2]:
+        return Rule.INPUTS
+    return Rule.SHAPE if likeness[0] != one.likeness[0] else Rule.CONTENTS

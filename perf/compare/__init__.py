@@ -1,0 +1,1 @@
+"""Compares two sets of measurements: ratios with intervals, and a verdict."""

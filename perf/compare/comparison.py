@@ -1,0 +1,202 @@
+"""Whether runs of two things differ: a ratio, its interval and a verdict for every quantity of each load of both."""
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from perf.records.record import RecordError
+from perf.records.runs import Run, Runs
+from perf.report.verdict import LEAST_NOISE
+from perf.stats import bootstrap
+from perf.stats.bootstrap import Interval
+from perf.stats.percentile import percentile
+
+FASTER, SLOWER, CANNOT_TELL = "faster", "slower", "cannot tell"
+# A run is cut into so many pieces of time to see how much its throughput varies.
+SLICES = 50
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantity:
+    """What is compared: a value of each run, or a statistic of one run's own series where there is one run a side."""
+
+    name: str
+    unit: str
+    more_is_better: bool
+    value: Callable[[Run], float | None]
+    series: Callable[[Run], Sequence[float]]
+    statistic: bootstrap.Statistic
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One quantity under one load: medians of both sides, B / A, and the same of A's second runs / A.
+
+    `floor` is the difference that two runs of one thing show here, so nothing below it counts. `runs` is how many the
+    side has that has fewer.
+    """
+
+    model: str
+    load: str
+    configs: tuple[str, str]
+    quantity: str
+    unit: str
+    more_is_better: bool
+    a: float
+    b: float
+    ratio: Interval
+    noise: Interval | None
+    floor: float
+    runs: int
+
+    @property
+    def gained(self) -> float:
+        """How much better B is, as a share of A; below 0 it is worse."""
+        return self.ratio.value - 1 if self.more_is_better else 1 - self.ratio.value
+
+    @property
+    def verdict(self) -> str:
+        """Faster or slower when the interval leaves 1 out and the difference is above the noise floor."""
+        if not self.ratio.tells or abs(self.ratio.value - 1) <= self.floor:
+            return CANNOT_TELL
+        return FASTER if self.gained > 0 else SLOWER
+
+
+def compare(a: Runs, b: Runs, noise: Sequence[Run] = ()) -> list[Line]:
+    """Every quantity of every load that both sides had; raises `RecordError` where none is, or too many are."""
+    again = [*a.noise, *noise]
+    matched = list(_matched(a, b))
+    if not matched:
+        loads = [", ".join(sorted({f"{run.model} {run.load}" for run in side.runs})) for side in (a, b)]
+        raise RecordError(f"no load was measured for both. {a.title}: {loads[0]}. {b.title}: {loads[1]}.")
+    found = []
+    for old, new in matched:
+        second = [run for run in again if _of(run) == _of(old[0])]
+        found += [line for one in QUANTITIES if (line := _line(one, old, new, second)) is not None]
+    if noise and all(line.noise is None for line in found):
+        said = f"{old[0].model}, {old[0].load}, {old[0].config}"
+        raise RecordError(f"--noise names no run of what A is ({said}). Name runs of A once more, or leave it out.")
+    return found
+
+
+def _of(run: Run) -> tuple[str, str, str]:
+    return run.model, run.load, run.config
+
+
+def _matched(a: Runs, b: Runs) -> Iterator[tuple[list[Run], list[Run]]]:
+    """Runs of one model and load; configurations may differ, but are matched where both sides have the same several."""
+    for key in dict.fromkeys((run.model, run.load) for run in a.runs):
+        old, new = ([run for run in side.runs if (run.model, run.load) == key] for side in (a, b))
+        if not new:
+            continue
+        configs = [list(dict.fromkeys(run.config for run in side)) for side in (old, new)]
+        if len(configs[0]) == len(configs[1]) == 1:
+            yield old, new
+        elif set(configs[0]) == set(configs[1]):
+            for config in configs[0]:
+                yield [run for run in old if run.config == config], [run for run in new if run.config == config]
+        else:
+            raise RecordError(
+                f"{key[0]}, {key[1]}: {a.title} has {' and '.join(configs[0])}, {b.title} {' and '.join(configs[1])}, "
+                "so it is not clear what to compare. Name one configuration of each: PATH:NAME."
+            )
+
+
+def _line(quantity: Quantity, old: Sequence[Run], new: Sequence[Run], again: Sequence[Run]) -> Line | None:
+    ratio = _ratio(quantity, new, old)
+    if ratio is None:
+        return None
+    # Runs that count for both are held against those that they repeat.
+    noise = _ratio(quantity, again, [run for run in old if run not in again] or old) if again else None
+    floor = abs(noise.value - 1) if noise else LEAST_NOISE if min(len(old), len(new)) == 1 else 0.0
+    values = [[value for run in side if (value := quantity.value(run)) is not None] for side in (old, new)]
+    return Line(
+        model=old[0].model,
+        load=old[0].load,
+        configs=(old[0].config, new[0].config),
+        quantity=quantity.name,
+        unit=quantity.unit,
+        more_is_better=quantity.more_is_better,
+        a=float(np.median(values[0])),
+        b=float(np.median(values[1])),
+        ratio=ratio,
+        noise=noise,
+        floor=floor,
+        runs=min(len(old), len(new)),
+    )
+
+
+def _ratio(quantity: Quantity, new: Sequence[Run], old: Sequence[Run]) -> Interval | None:
+    values = [[quantity.value(run) for run in sorted(side, key=_when)] for side in (new, old)]
+    usable = [[value for value in side if value is not None and value > 0] for side in values]
+    if not all(usable) or any(len(one) != len(other) for one, other in zip(usable, values, strict=True)):
+        return None
+    if any(math.isinf(value) for side in usable for value in side):
+        return _unanswered(*usable)
+    if in_rounds(new, old):
+        return bootstrap.paired(*usable)
+    if len(new) == len(old) == 1 and all(len(quantity.series(run)) > 1 for run in (*new, *old)):
+        return bootstrap.series(quantity.series(new[0]), quantity.series(old[0]), quantity.statistic)
+    return bootstrap.unpaired(*usable)
+
+
+def _unanswered(new: Sequence[float], old: Sequence[float]) -> Interval:
+    """Where a percentile is infinite, as so many requests had no answer: sure only if one side has all such runs."""
+    lost, count = [all(map(math.isinf, side)) for side in (new, old)], min(len(new), len(old))
+    found = any(map(math.isinf, new)), any(map(math.isinf, old))
+    method = "requests without an answer"
+    if count < bootstrap.LEAST or lost != list(found) or all(lost):
+        return Interval(
+            value=math.nan, low=0.0, high=math.inf, level=bootstrap.LEVEL, count=count, method=f"no interval: {method}"
+        )
+    ratio = math.inf if lost[0] else 0.0
+    return Interval(value=ratio, low=ratio, high=ratio, level=bootstrap.LEVEL, count=count, method=method)
+
+
+def in_rounds(new: Sequence[Run], old: Sequence[Run]) -> bool:
+    """Whether they were measured in turn: one of each, then one of each, and so on, at least twice."""
+    if len(new) != len(old) or len(new) < 2:
+        return False
+    rounds = list(zip(sorted(map(_when, new)), sorted(map(_when, old)), strict=True))
+    return all(max(one) < min(other) for one, other in itertools.pairwise(rounds))
+
+
+def _when(run: Run) -> float:
+    return run.started_at.timestamp()
+
+
+def _counts(run: Run) -> Sequence[float]:
+    """Answered requests by when they were due, in equal pieces of the window."""
+    due = np.asarray(run.due_s)[np.isfinite(np.asarray(run.latencies_us))] if run.due_s else np.empty(0)
+    edges = np.linspace(0.0, run.seconds, SLICES + 1)
+    return np.histogram(due, edges)[0].astype(np.float64).tolist() if len(due) else []
+
+
+QUANTITIES = (
+    Quantity(
+        name="throughput",
+        unit="rows/s",
+        more_is_better=True,
+        value=lambda run: run.throughput_rows_per_s,
+        series=_counts,
+        statistic=bootstrap.mean,
+    ),
+    *(
+        Quantity(
+            name=f"p{percent} latency",
+            unit="ms",
+            more_is_better=False,
+            value=value,
+            series=lambda run: run.latencies_us,
+            statistic=functools.partial(percentile, percent=percent),
+        )
+        for percent, value in (
+            (50, lambda run: run.p50_us / 1e3 if run.p50_us else None),
+            (99, lambda run: run.p99_us / 1e3 if run.p99_us else None),
+        )
+    ),
+)

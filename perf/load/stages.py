@@ -1,0 +1,134 @@
+"""Where a request's time goes, part by part, each from a source of its own, and whether the parts make up the whole.
+
+Client parts are means over all requests by the client's clock. Queue, gather and run are the server's own counters over
+all requests of the window (Triton charges each request of a batch with the whole execution, which is what each waits
+for). Split and network need one clock reading per request: they are means over the requests that the server traced,
+and only lengths of time are subtracted, never one machine's clock from another's. So the sum can fail: when the traced
+requests are unlike the others, when others' requests are in the counters, or when time passes that no part covers.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from clients.counters import Counters
+from perf.load.timings import Timings, request_id
+from perf.load.traces import Trace
+
+TOLERANCE = 0.05
+NAMES = ("late send", "client write", "network", "queue", "batch gather", "run", "split", "copy back")
+# Of a request: moments on the client's clock, and on the server's.
+_OUTSIDE = {
+    "late send": ("due", "called"),
+    "client write": ("called", "written"),
+    "network": ("written", "received"),
+    "copy back": ("received", "done"),
+}
+_INSIDE = {
+    "queue": ("QUEUE_START", "COMPUTE_START"),
+    "batch gather": ("COMPUTE_START", "COMPUTE_INPUT_END"),
+    "run": ("COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START"),
+    "split": ("COMPUTE_OUTPUT_START", "INFER_RESPONSE_COMPLETE"),
+}
+CLIENT, COUNTERS, TRACES, REMAINDER = "client clock", "server counters", "server traces", "remainder"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """One part of the mean latency; `sample` requests were looked at."""
+
+    name: str
+    mean_us: float
+    source: str
+    sample: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stages:
+    """All parts in the order in which a request passes them; `latency_us` is the mean that the clients saw."""
+
+    parts: tuple[Stage, ...]
+    latency_us: float
+
+    @property
+    def sum_us(self) -> float:
+        """What the parts make together."""
+        return sum(part.mean_us for part in self.parts)
+
+    @property
+    def error(self) -> float | None:
+        """Sum over latency, minus 1; None when one part is only what the others left over."""
+        if not self.latency_us or any(part.source == REMAINDER for part in self.parts):
+            return None
+        return self.sum_us / self.latency_us - 1
+
+    @property
+    def holds(self) -> bool | None:
+        """Whether the sum is within 5 % of the latency; None when it was not checked."""
+        return None if self.error is None else abs(self.error) <= TOLERANCE
+
+
+def stages(timings: Timings, counted: Counters, traces: Sequence[Trace]) -> Stages:
+    """The parts for answered requests of the window; without traces the network is what the others leave over."""
+    answered = len(timings)
+    latency_us = _mean_us(timings["done"] - timings["due"])
+
+    def client(name: str, first: str, last: str) -> Stage:
+        return Stage(name=name, mean_us=_mean_us(timings[last] - timings[first]), source=CLIENT, sample=answered)
+
+    def server(name: str, total_ns: int) -> Stage:
+        return Stage(name=name, mean_us=counted.per_request_us(total_ns), source=COUNTERS, sample=counted.requests)
+
+    late = client("late send", "due", "called")
+    before = [late] if late.mean_us else []
+    write, copy_back = client("client write", "called", "written"), client("copy back", "received", "done")
+    measured = [
+        server("queue", counted.queue_ns),
+        server("batch gather", counted.compute_input_ns),
+        server("run", counted.compute_infer_ns),
+    ]
+    split, network = _traced(timings, traces)
+    if split is None or network is None:
+        split = server("split", counted.compute_output_ns)
+        others = [*before, write, *measured, split, copy_back]
+        left = latency_us - sum(part.mean_us for part in others)
+        network = Stage(name="network", mean_us=left, source=REMAINDER, sample=answered)
+    return Stages(parts=(*before, write, network, *measured, split, copy_back), latency_us=latency_us)
+
+
+def traced(timings: Timings, traces: Sequence[Trace]) -> dict[str, tuple[float, ...]]:
+    """Microseconds of each part of each request that the server traced, in one order; empty when it traced none.
+
+    They add up to its latency. Split: from the end of the run until this request's own response is complete; others of
+    its batch may follow. Network: what the client waited for the answer, less the time from the queue's start to that
+    response: both ways through the socket and the server's endpoint.
+    """
+    rows = {request_id(int(row["worker"]), int(row["number"])): row for row in timings}
+    found: list[dict[str, float]] = []
+    for trace in traces:
+        row = rows.get(trace.request_id)
+        inside = {name: trace.between_ns(first, last) for name, (first, last) in _INSIDE.items()}
+        if row is None or None in inside.values():
+            continue
+        ns = {name: value for name, value in inside.items() if value is not None}
+        outside = {name: int(row[last]) - int(row[first]) for name, (first, last) in _OUTSIDE.items()}
+        outside["network"] -= sum(ns.values())
+        found.append({name: value / 1e3 for name, value in {**outside, **ns}.items()})
+    return {name: tuple(one[name] for one in found) for name in NAMES} if found else {}
+
+
+def _traced(timings: Timings, traces: Sequence[Trace]) -> tuple[Stage | None, Stage | None]:
+    """Split and network, which only the traced requests tell."""
+    found = traced(timings, traces)
+    if not found:
+        return None, None
+    split, network = (
+        Stage(name=name, mean_us=float(np.mean(found[name])), source=TRACES, sample=len(found[name]))
+        for name in ("split", "network")
+    )
+    return split, network
+
+
+def _mean_us(ns: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> float:
+    return float(np.mean(ns)) / 1e3 if len(ns) else 0.0

@@ -1,0 +1,285 @@
+"""One client process of a fleet: it sends requests, checks every reply against its request, and reports to its parent.
+
+Kept light, since there may be hundreds: it imports the client and numpy, and nothing that draws or starts servers.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import os
+import re
+import selectors
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clients import AsyncModel, Model
+from clients.errors import ClientError, RejectedError
+from clients.exchange import Transport
+from perf.load import stopwatch
+from perf.load.differ import differ
+from perf.load.timings import FAILED, NOT_SENT, REQUEST, RIGHT, WRONG, Timings, request_id
+
+REPORT_NS = 500_000_000
+# Listening to the parent costs as much as a tenth of a request.
+HEAR_NS = 20_000_000
+# After an error, so that a server that is down is not asked in a tight loop.
+PAUSE_S = 0.02
+STOP = "stop"
+NEVER_NS = 1 << 62
+WAITED = re.compile(r"refused after [\d.]+ of ")
+
+Arrays = tuple[NDArray[np.generic], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What one process does. `requests` are pairs of inputs and the right outputs, sent in turn.
+
+    `due_s` are the times of an open loop after the start; None is a closed loop with `in_flight` requests on their
+    way, of `count` requests or until the parent says stop. `in_flight_limit` is this process's share. `first` numbers
+    the first request. `niceness` is added to its priority.
+    """
+
+    worker: int
+    url: str
+    model: str
+    transport: Transport
+    timeout_s: float
+    requests: Sequence[tuple[Arrays, Arrays]]
+    tolerance: float
+    count: int | None = None
+    in_flight: int = 1
+    due_s: NDArray[np.float64] | None = None
+    in_flight_limit: int = 1
+    first: int = 0
+    niceness: int = 0
+
+    @property
+    def numbers(self) -> Iterator[int]:
+        """Of the requests of a closed loop."""
+        return itertools.count(self.first) if self.count is None else iter(range(self.first, self.first + self.count))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What happened since the last one. `cpu_s` is this process's CPU time since it started to send.
+
+    Of what was due before `until_ns` nothing is missing: it is in a report, or on its way and in `going_ns`, which says
+    when those requests were due.
+    """
+
+    timings: Timings
+    errors: dict[str, int]
+    cpu_s: float
+    last: bool
+    until_ns: int
+    going_ns: tuple[int, ...]
+
+
+@dataclass(kw_only=True)
+class Notes:
+    """What was not yet reported; `send` empties it.
+
+    `going` maps the numbers of requests on their way to when they were due; the next is due at `next_ns`.
+    """
+
+    worker: int
+    parent: Connection
+    rows: list[tuple[int, ...]] = field(default_factory=list)
+    errors: Counter[str] = field(default_factory=Counter)
+    cpu_from: float = field(default_factory=time.process_time)
+    sent_ns: int = field(default_factory=time.monotonic_ns)
+    heard_ns: int = 0
+    told: bool = False
+    going: dict[int, int] = field(default_factory=dict)
+    next_ns: int = NEVER_NS
+
+    def add(self, number: int, due: int, called: int, moments: stopwatch.Moments, outcome: int) -> None:
+        """One request that is over."""
+        now = time.monotonic_ns()
+        self.rows.append((self.worker, number, due, called, moments.written, moments.received, now, outcome))
+
+    def stopped(self) -> bool:
+        """Report when it is time, and whether the parent says stop or is gone."""
+        now = time.monotonic_ns()
+        if now - self.sent_ns > REPORT_NS:
+            self.send()
+        if now - self.heard_ns >= HEAR_NS:
+            self.heard_ns = now
+            # The parent sends one thing only, and its end closes the pipe.
+            self.told = self.told or self.parent.poll(0)
+        return self.told
+
+    def send(self, *, last: bool = False) -> None:
+        """Report to the parent."""
+        timings = np.array(self.rows, dtype=REQUEST)
+        cpu_s, now = time.process_time() - self.cpu_from, time.monotonic_ns()
+        until, going = min(now, self.next_ns), tuple(self.going.values())
+        self.parent.send(
+            Report(timings=timings, errors=dict(self.errors), cpu_s=cpu_s, last=last, until_ns=until, going_ns=going)
+        )
+        self.rows, self.errors, self.sent_ns = [], Counter(), now
+
+
+def work(job: Job, parent: Connection) -> None:
+    """The process's main function: connect, say ready, wait for the start time, send, report, end."""
+    # Ctrl-C goes to the whole terminal; the parent decides what it means, and asks for what was measured.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.nice(job.niceness)
+    try:
+        if job.due_s is None and job.in_flight == 1:
+            _closed(job, parent)
+        else:
+            with asyncio.Runner(loop_factory=_punctual) as runner:
+                runner.run(_many(job, parent))
+    except (EOFError, ConnectionError):
+        return  # the parent is gone
+    except ClientError as error:
+        parent.send(str(error))
+
+
+def _closed(job: Job, parent: Connection) -> None:
+    with Model(job.model, url=job.url, transport=job.transport, timeout_s=job.timeout_s) as model:
+        stopwatch.watch(model)
+        with contextlib.suppress(RejectedError):  # an answer as well: the server is there
+            model.predict(*job.requests[0][0])
+        _start(parent)
+        notes = Notes(worker=job.worker, parent=parent)
+        for number in job.numbers:
+            if notes.stopped():
+                break
+            inputs, outputs = job.requests[number % len(job.requests)]
+            moments = stopwatch.Moments()
+            stopwatch.MOMENTS.set(moments)
+            called = time.monotonic_ns()
+            try:
+                found = model.predict(*inputs, request_id=request_id(job.worker, number))
+            except ClientError as error:
+                notes.errors[_short(error)] += 1
+                notes.add(number, called, called, moments, FAILED)
+                time.sleep(PAUSE_S)
+            else:
+                notes.add(number, called, called, moments, RIGHT)
+                if not _right(found, outputs, job.tolerance):
+                    notes.rows[-1] = (*notes.rows[-1][:-1], WRONG)
+        notes.send(last=True)
+
+
+async def _many(job: Job, parent: Connection) -> None:
+    """Many requests on their way in one process."""
+    async with AsyncModel(job.model, url=job.url, transport=job.transport, timeout_s=job.timeout_s) as model:
+        stopwatch.watch_async(model)
+        with contextlib.suppress(RejectedError):  # an answer as well: the server is there
+            await model.predict(*job.requests[0][0])
+        start = await asyncio.to_thread(_start, parent)
+        notes = Notes(worker=job.worker, parent=parent)
+        if job.due_s is None:
+            await _crowd(job, model, notes)
+        else:
+            await _open(job, model, notes, start + (job.due_s * 1e9).astype(np.int64))
+        for number, due in notes.going.items():
+            notes.errors[f"no answer {job.timeout_s:g} s after the last request"] += 1
+            notes.add(number, due, due, stopwatch.Moments(), FAILED)
+        notes.going.clear()
+        notes.send(last=True)
+
+
+async def _crowd(job: Job, model: AsyncModel, notes: Notes) -> None:
+    """A closed loop of `in_flight` clients, no two with the same request on its way."""
+    numbers = job.numbers
+
+    async def client(place: int) -> None:
+        asked = job.requests[place :: job.in_flight]
+        for turn, number in enumerate(numbers):
+            await _one(job, model, notes, number, time.monotonic_ns(), asked[turn % len(asked)])
+            if notes.rows and notes.rows[-1][-1] == FAILED:
+                await asyncio.sleep(PAUSE_S)
+            if notes.stopped():
+                return
+
+    clients = [asyncio.create_task(client(place)) for place in range(job.in_flight)]
+    # Reports leave, and a stop is heard, even while nobody has an answer.
+    while not notes.stopped() and not all(one.done() for one in clients):
+        await asyncio.wait(clients, timeout=0.1)
+    await asyncio.wait(clients, timeout=job.timeout_s)
+
+
+async def _open(job: Job, model: AsyncModel, notes: Notes, due_ns: NDArray[np.int64]) -> None:
+    going: set[asyncio.Task[None]] = set()
+    for number, due in enumerate(due_ns.tolist(), job.first):
+        notes.next_ns = due
+        if await _stopped_before(due, notes):
+            break
+        if len(going) < job.in_flight_limit:
+            task = asyncio.create_task(_one(job, model, notes, number, due, job.requests[number % len(job.requests)]))
+            going.add(task)
+            task.add_done_callback(going.discard)
+        else:
+            notes.add(number, due, 0, stopwatch.Moments(), NOT_SENT)
+        # Requests leave and answers are taken even while everything is overdue.
+        await asyncio.sleep(0)
+    notes.next_ns = NEVER_NS
+    if going:
+        await asyncio.wait(going, timeout=job.timeout_s)
+
+
+async def _stopped_before(due: int, notes: Notes) -> bool:
+    """Wait until it is due; in slices, so that a stop is heard and reports leave on time while nothing is due."""
+    while not notes.stopped():
+        left = (due - time.monotonic_ns()) / 1e9
+        if left <= 0:
+            return False
+        await asyncio.sleep(min(left, 0.2))
+    return True
+
+
+async def _one(
+    job: Job, model: AsyncModel, notes: Notes, number: int, due: int, request: tuple[Arrays, Arrays]
+) -> None:
+    inputs, outputs = request
+    moments = stopwatch.Moments()
+    stopwatch.MOMENTS.set(moments)
+    notes.going[number] = due
+    called = time.monotonic_ns()
+    try:
+        found = await model.predict(*inputs, request_id=request_id(job.worker, number))
+    except ClientError as error:
+        notes.errors[_short(error)] += 1
+        del notes.going[number]
+        notes.add(number, due, called, moments, FAILED)
+        return
+    del notes.going[number]
+    at = len(notes.rows)
+    notes.add(number, due, called, moments, RIGHT)
+    if not _right(found, outputs, job.tolerance):
+        notes.rows[at] = (*notes.rows[at][:-1], WRONG)
+
+
+def _punctual() -> asyncio.AbstractEventLoop:
+    """A loop that wakes within microseconds: the usual one, on epoll, rounds every wait up to a millisecond."""
+    return asyncio.SelectorEventLoop(selectors.SelectSelector())
+
+
+def _start(parent: Connection) -> int:
+    """Say ready, and wait for the common start in nanoseconds of the monotonic clock."""
+    parent.send("")
+    start = int(parent.recv())
+    time.sleep(max(0.0, (start - time.monotonic_ns()) / 1e9))
+    return start
+
+
+def _right(found: Any, outputs: Arrays, tolerance: float) -> bool:
+    return differ(found if isinstance(found, tuple) else (found,), outputs) <= tolerance
+
+
+def _short(error: ClientError) -> str:
+    # Refusals of a batch policy say how long each waited; without that they are counted as one.
+    return WAITED.sub("refused within ", f"{type(error).__name__}: {error}")[:300]

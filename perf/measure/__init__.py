@@ -1,0 +1,1 @@
+"""Measures a served model: perf_analyzer sweeps, ramps and service times, single trials."""

@@ -1,0 +1,290 @@
+"""Measure one model over its configurations and a range of loads, on private servers, into records.
+
+`python -m perf.measure.sweep simulated_accelerator --rows 2 --concurrency-range 2:16:2` runs every point that is not
+yet measured. Repeats are interleaved (A B C A B C), so that a slow minute of the machine hits every configuration.
+"""
+
+import argparse
+import asyncio
+import datetime
+import itertools
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from clients.connection import connect
+from clients.counters import Counters
+from export.graph.ragged_feed import is_ragged
+from export.graph.recipe import digest
+from export.graph.samples import sample
+from export.repository import (
+    REPOSITORY,
+    config_file,
+    model_file,
+    model_folder,
+    read_config,
+    variants,
+)
+from perf.measure import ceiling as limit
+from perf.measure.analyzer import WINDOWS, Target, measure
+from perf.records.record import Ceiling, Load, Point, Record, Store
+from serve.launcher import Server, Settings, launch
+from triton_batching.machine import Machine, versions
+from triton_batching.terminal import Mistake, guarded, program_parser, terminal
+
+RAMP = 20
+STOPPED = "stopped; what was measured is in {}. The same command goes on from there."
+
+Progressed = Callable[[str, bool], None]
+"""Told what is going on now, and whether one more step is done."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """One model, the configurations to compare, the loads to put on each, and how often.
+
+    `ceiling` also measures onnxruntime alone in every repeat (ONNX models only).
+    """
+
+    model: str
+    config_names: tuple[str, ...]
+    loads: tuple[Load, ...]
+    repeats: int = 2
+    ceiling: bool = False
+    repository: Path = REPOSITORY
+
+    @property
+    def steps(self) -> int:
+        """How many measurements that is."""
+        return self.repeats * (len(self.config_names) * len(self.loads) + self.ceiling)
+
+
+def run(study: Study, store: Store, progress: Progressed) -> None:
+    """Measure what is missing; each record is on disk as soon as it is measured, so a later run goes on from there.
+
+    The ceiling takes one round before each configuration, so that both see the same minutes of the machine.
+    """
+    for repeat in range(1, study.repeats + 1):
+        planned = _planned_ceiling(study, repeat, store)
+        rounds = []
+        for config_name in study.config_names:
+            if planned is not None:
+                rounds.append(
+                    limit.measure(planned, repository=study.repository, progress=lambda text: progress(text, False))
+                )
+            _run_config(study, config_name, repeat, store, progress)
+        if rounds:
+            store.add(limit.merge(rounds))
+        if study.ceiling:
+            progress(f"ceiling of {study.model}", True)
+
+
+def _planned_ceiling(study: Study, repeat: int, store: Store) -> Ceiling | None:
+    if not study.ceiling:
+        return None
+    planned = limit.plan(study.model, repeat=repeat, repository=study.repository)
+    return None if store.has_ceiling(planned) else planned
+
+
+def _run_config(study: Study, config_name: str, repeat: int, store: Store, progress: Progressed) -> None:
+    points = list(_points(study, config_name, repeat))
+    records = [store.get(point) for point in points]
+    if all(records):
+        for _ in points:
+            progress(f"{study.model} {config_name}: measured before", True)
+        return
+    with _server(study, config_name, progress) as server:
+        _warm_up(server, study.model)
+        rows_per_s = None
+        for point, found in zip(points, records, strict=True):
+            progress(f"{study.model} {config_name}, concurrency {point.load.concurrency}, repeat {repeat}", False)
+            if found is None:
+                found = _measure(server, point, window_ms(point.load, rows_per_s))
+                store.add(found)
+            rows_per_s = found.measured.throughput_rows_per_s
+            progress(f"{study.model} {config_name}, concurrency {point.load.concurrency}, repeat {repeat}", True)
+
+
+def window_ms(load: Load, rows_per_s: float | None) -> int:
+    """A window long enough that the first requests, which find an empty queue, do not shift the mean latency.
+
+    They shift it by concurrency / (2 x requests), so three windows must hold `RAMP` x concurrency requests;
+    `rows_per_s` is what the previous point of the same server reached, None for the first.
+    """
+    if rows_per_s is None:
+        return load.window_ms
+    return max(load.window_ms, round(RAMP * load.concurrency * load.request_rows / rows_per_s / WINDOWS * 1e3))
+
+
+def _points(study: Study, config_name: str, repeat: int) -> Iterator[Point]:
+    folder = model_folder(study.model, study.repository)
+    path = config_file(folder, config_name)
+    served = model_file(folder, read_config(path))
+    for load in study.loads:
+        yield Point(
+            model=study.model,
+            config_name=config_name,
+            config_sha256=digest(path),
+            model_sha256=digest(served) if served.is_file() else "",
+            load=load,
+            repeat=repeat,
+            machine=Machine.this(),
+            versions=versions(),
+        )
+
+
+def _server(study: Study, config_name: str, progress: Progressed) -> AbstractContextManager[Server]:
+    settings = Settings(models=(study.model,), config_name=config_name, repository=study.repository)
+    return launch(settings, progress=lambda text: progress(f"{study.model} {config_name}: {text}", False))
+
+
+def _warm_up(server: Server, model: str) -> None:
+    """One request of one row and one full batch, so that no measurement holds a first allocation."""
+    config = server.configs[model]
+    # A ragged request of several rows may not be a thing that the model takes.
+    sizes = [1] if is_ragged(config) else sorted({1, max(1, config.max_batch_size)})
+
+    async def send() -> None:
+        async with connect(server.grpc_url) as connection:
+            for rows in sizes:
+                await connection.infer(model, sample(config, rows=rows))
+
+    asyncio.run(send())
+    # Triton counts a request after it has answered it: what is measured next must not begin before.
+    while Counters.read(server.grpc_url, model).requests < len(sizes):
+        time.sleep(0.01)
+
+
+def _measure(server: Server, point: Point, window: int) -> Record:
+    target = Target(
+        model=point.model,
+        config=server.configs[point.model],
+        http_url=server.http_url,
+        grpc_url=server.grpc_url,
+    )
+    started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    before = Counters.read(server.grpc_url, point.model)
+    measured, command = measure(target, point.load, window_ms=window)
+    after = Counters.read(server.grpc_url, point.model)
+    return Record(point=point, started_at=started, command=command, measured=measured, before=before, after=after)
+
+
+def run_with_progress(studies: list[Study], store: Store, console: Console) -> None:
+    """Run studies one after the other under one progress bar."""
+
+    def told(text: str, done: bool) -> None:
+        bar.update(task, description=text, advance=int(done))
+        if done and not console.is_terminal:
+            console.print(f"{text}: done", markup=False)
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("starting", total=sum(study.steps for study in studies))
+        for study in studies:
+            run(study, store, told)
+
+
+def parse_range(text: str) -> list[int]:
+    """`start:end:step` as perf_analyzer takes it, or one number; raises `Mistake`."""
+    parts = [int(part) if part.isdecimal() else 0 for part in text.split(":")]
+    start, end, step = (parts + [parts[0], 1][len(parts) - 1 :])[:3]
+    if len(parts) > 3 or start < 1 or end < start or step < 1:
+        raise Mistake(f"'{text}' is not a range of concurrencies. Write start:end:step, for example 2:16:2.")
+    return list(itertools.takewhile(lambda value: value <= end, itertools.count(start, step)))
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one study; exit code 2 for a user's mistake, 1 for a failed server or measurement, 130 after Ctrl-C."""
+    arguments = _parser().parse_args(argv)
+    console = terminal()
+    store = Store(arguments.results)
+
+    def sweep() -> None:
+        run_with_progress([_study(arguments)], store, console)
+        console.print(f"records: {store.folder}. Tables and plots: make report RESULTS={store.folder}", markup=False)
+
+    return guarded(sweep, on_interrupt=STOPPED.format(store.folder))
+
+
+def _check(arguments: argparse.Namespace, config: ModelConfig) -> None:
+    """Refuse what perf_analyzer would only answer with its own help text."""
+    inputs = [tensor.name for tensor in config.input]
+    for name, _ in map(parse_shape, arguments.shape):
+        if name not in inputs:
+            raise Mistake(f"--shape {name}: '{arguments.model}' has no such input. It has: {', '.join(inputs)}.")
+    largest = max(1, config.max_batch_size)
+    limits = (("rows", largest), ("repeats", 1000), ("percentile", 99), ("window_ms", 600_000))
+    for field, most in limits:
+        value = getattr(arguments, field)
+        if not 1 <= value <= most:
+            flag = "--" + field.replace("_", "-")
+            raise Mistake(f"{flag} {value}: must be from 1 to {most} for '{arguments.model}'.")
+
+
+def _study(arguments: argparse.Namespace) -> Study:
+    folder = model_folder(arguments.model)
+    _check(arguments, read_config(config_file(folder, None)))
+    names = tuple(arguments.config_name or variants(folder))
+    for name in names:
+        config_file(folder, name)
+    loads = tuple(
+        Load(
+            concurrency=concurrency,
+            request_rows=arguments.rows,
+            protocol=arguments.protocol,
+            percentile=arguments.percentile,
+            window_ms=arguments.window_ms,
+            data=arguments.input_data,
+            shapes=tuple(parse_shape(shape) for shape in arguments.shape),
+            shared_memory=arguments.shared_memory,
+        )
+        for concurrency in parse_range(arguments.concurrency_range)
+    )
+    return Study(
+        model=arguments.model,
+        config_names=names,
+        loads=loads,
+        repeats=arguments.repeats,
+        ceiling=arguments.ceiling,
+    )
+
+
+def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
+    """`name:1,32,100` as perf_analyzer takes it; raises `Mistake`."""
+    name, _, dims = text.rpartition(":")
+    if not name or not all(dim.isdecimal() for dim in dims.split(",")):
+        raise Mistake(f"'{text}' is not a shape. Write name:d1,d2,..., for example input.1:1,32,100.")
+    return name, tuple(int(dim) for dim in dims.split(","))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = program_parser(
+        "python -m perf.measure.sweep",
+        __doc__,
+        example="ranker --config-name baseline --config-name dynamic --concurrency-range 1:64:21 --ceiling",
+    )
+    parser.add_argument("model")
+    parser.add_argument("--config-name", action="append", help="repeatable; default: every variant of the model")
+    parser.add_argument("--concurrency-range", default="1:16:5", metavar="START:END:STEP")
+    parser.add_argument("-b", "--rows", type=int, default=1, help="rows per request (default 1)")
+    parser.add_argument("--shape", action="append", default=[], metavar="NAME:DIMS")
+    parser.add_argument("--percentile", type=int, default=95)
+    parser.add_argument("--protocol", choices=("http", "grpc"), default="http")
+    parser.add_argument("--input-data", choices=("samples", "random", "zero"), default="samples")
+    parser.add_argument("--shared-memory", action="store_true", help="tensors through system shared memory")
+    parser.add_argument("--window-ms", type=int, default=1000, help="three windows per point (default 1000)")
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--ceiling", action="store_true", help="also measure onnxruntime alone, interleaved")
+    parser.add_argument("--results", type=Path, default=Path("perf/results/local"), help="folder of the records")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

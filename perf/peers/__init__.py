@@ -1,1 +1,0 @@
-"""The same model, machine and callers on other servers, beside ours: `python -m perf.peers`."""

@@ -1,0 +1,260 @@
+"""Runs read from records of whatever kind: perf_analyzer's, a fleet's, or the trials of a study, as one type."""
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from perf.load.load import Load
+from perf.records import record, record_kind, round_record
+from perf.records.candidate import Candidate
+from perf.records.record import Record, RecordError
+from perf.records.study import AGAINST, FINAL, NOISE, Study, Trial, is_study
+from perf.stats.percentile import percentile
+
+WANTED = "runs that perf.compare can compare"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One measurement: of `model` as `config` has it (in words), under `load` (in words).
+
+    Latencies in microseconds from when a request was due. `latencies_us` and `due_s` hold every request, infinite
+    where it was not answered right; empty where the record has percentiles only. `name` is the configuration's file.
+    """
+
+    model: str
+    config: str
+    name: str
+    load: str
+    started_at: datetime
+    seconds: float
+    throughput_rows_per_s: float
+    p50_us: float | None
+    p99_us: float | None
+    latencies_us: tuple[float, ...] = ()
+    due_s: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runs:
+    """What one argument names. `noise` are runs of the same once more, where they were made in turn with these.
+
+    They may be among `runs`; then they are held against the others of these.
+    """
+
+    title: str
+    runs: tuple[Run, ...]
+    noise: tuple[Run, ...] = ()
+
+
+def read(text: str) -> Runs:
+    """The runs of a file or folder, with `:NAME` behind it those of one configuration; raises `RecordError`.
+
+    Of a study those of the configuration that it chose.
+    """
+    path, name = Path(text), ""
+    if not path.exists():
+        before, _, name = text.rpartition(":")
+        path = Path(before)
+    if not path.exists() or path == Path():
+        raise RecordError(f"{text}: no such file or folder. Name records, for example perf/results/demo:dynamic.")
+    if path.is_file():
+        chosen = tuple(run for run in _of_file(path) if name in ("", run.name))
+        noise = _chosen(Study.read(path), path).noise if is_study(path) else ()
+    else:
+        chosen, noise = tuple(run for run in _of_folder(path) if name in ("", run.name)), ()
+    if not chosen:
+        every = _of_file(path) if path.is_file() else _of_folder(path)
+        known = ", ".join(sorted({run.name for run in every})) or "none"
+        raise RecordError(f"{text}: no measurement of such a configuration is there. There is: {known}.")
+    return Runs(title=text, runs=chosen, noise=noise)
+
+
+def of_study(path: Path) -> tuple[Runs, Runs]:
+    """The trials of the default and those of the configuration that was chosen; raises `RecordError` without both.
+
+    `path` is a study or a folder with one. The default's trials are its `AGAINST` and then its `NOISE` ones, measured
+    in turn with the chosen one's.
+    """
+    path = _only_study(path)
+    study = Study.read(path)
+    new = _chosen(study, path)
+    if study.chosen == study.default:
+        raise RecordError(f"{path}: the study chose the default itself, {study.default}: there is nothing to compare.")
+    defaults = [one for one in study.trials if one.candidate == study.default and one.stage in (AGAINST, NOISE)]
+    loads = {run.load for run in new.runs}
+    again = [one for one in defaults if one.stage == NOISE and one.load in loads]
+    first = [one for one in defaults if one.stage == AGAINST and one.load in loads]
+    if not first:
+        under = ", ".join(dict.fromkeys(one.load for one in defaults)) or "no load"
+        raise RecordError(
+            f"{path}: the default was measured under {under}, the chosen one under {', '.join(sorted(loads))}: the "
+            f"same load is needed for both. See python -m perf.report {path.parent}"
+        )
+    old = first if len(first) >= len(new.runs) else first + again
+    noise = _trials(study, again)
+    return Runs(title=f"{path}, default", runs=_trials(study, old), noise=noise), new
+
+
+def _chosen(study: Study, path: Path) -> Runs:
+    """The trials of the final comparison under the study's own load, or that at which each candidate was judged."""
+    if study.chosen is None:
+        raise RecordError(f"{path}: {_unchosen(study)}. See python -m perf.report {path.parent}")
+    trials = [one for one in study.trials if one.candidate == study.chosen and one.stage in (FINAL, AGAINST)]
+    if not trials:
+        raise RecordError(
+            f"{path}: the chosen configuration was not measured to the end. The same command goes on with the study: "
+            f"{' '.join(study.command)}"
+        )
+    load = study.load if any(one.load == study.load for one in trials) else trials[-1].load
+    trials = [one for one in trials if one.load == load]
+    again = [one for one in study.trials if (one.stage, one.candidate, one.load) == (NOISE, study.chosen, load)]
+    return Runs(title=f"{path}, chosen", runs=_trials(study, trials), noise=_trials(study, again))
+
+
+def _unchosen(study: Study) -> str:
+    if study.limit:
+        return "nothing that was measured met the target, so the study chose nothing to compare"
+    return f"the study was not brought to its end; the same command goes on with it: {' '.join(study.command)}"
+
+
+def _only_study(path: Path) -> Path:
+    """A file, or of a folder the one study that chose something; raises `RecordError` with what else there is."""
+    if path.is_file():
+        if is_study(path):
+            return path
+        raise RecordError(
+            f"{path}: one argument is a study, its default against its choice, and this is none. "
+            f"Name two: python -m perf.compare {path} OTHER"
+        )
+    if not path.is_dir():
+        raise RecordError(f"{path}: no such file or folder. Name a study, or two sets of records.")
+    studies = [file for file in sorted(path.glob("*.json")) if is_study(file)]
+    chosen = [file for file in studies if Study.read(file).chosen is not None]
+    if len(chosen or studies) == 1:
+        return (chosen or studies)[0]
+    if studies:
+        named = ", ".join(file.name for file in chosen or studies)
+        raise RecordError(f"{path}: holds {len(chosen or studies)} studies. Name one of them: {named}.")
+    names = sorted({run.name for run in _of_folder(path)})
+    sides = [name for name in names if name != NOISE]
+    floor = f" --noise {path}:{NOISE}" if NOISE in names else ""
+    if len(sides) > 1:
+        call = f"python -m perf.compare {path}:{sides[0]} {path}:{sides[1]}{floor}"
+        raise RecordError(f"{path}: holds no study but records of {', '.join(sides)}. Name two of them: {call}")
+    raise RecordError(
+        f"{path}: holds no study but records of {', '.join(sides) or 'no configuration'}. "
+        f"Name what to compare them with: python -m perf.compare {path} OTHER"
+    )
+
+
+def _of_folder(path: Path) -> list[Run]:
+    """Those of every record of a folder that holds any; raises `RecordError` where none does, saying what there is."""
+    runs, others = [], []
+    for file in sorted(path.glob("*.json")):
+        try:
+            runs += list(_of_file(file))
+        except _OtherError as error:
+            others.append(str(error))
+    if not runs and others:
+        more = f" (and {len(others) - 1} more files without measurements to compare)" if others[1:] else ""
+        raise RecordError(others[0] + more)
+    return runs
+
+
+class _OtherError(RecordError):
+    """A good record that holds no runs: of another kind, or a study that chose nothing."""
+
+
+def _trials(study: Study, trials: Sequence[Trial]) -> tuple[Run, ...]:
+    return tuple(of_trial(trial, study.model, study.config_name) for trial in trials)
+
+
+def of_trial(trial: Trial, model: str, name: str, rows: int = 1) -> Run:
+    """One trial of a model with the configuration of that name, of requests of `rows` rows."""
+    return Run(
+        model=model,
+        config=str(trial.candidate),
+        name=name,
+        load=trial.load if rows == 1 else f"{trial.load} x {rows} rows",
+        started_at=datetime.fromisoformat(trial.started_at),
+        seconds=trial.seconds,
+        throughput_rows_per_s=trial.throughput_rows_per_s,
+        **_percentiles(trial.latencies_us),
+        latencies_us=trial.latencies_us,
+        due_s=trial.due_s,
+    )
+
+
+def _of_file(path: Path) -> Iterator[Run]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        kind = content.get("kind")
+    except (OSError, ValueError, AttributeError) as error:
+        raise RecordError(f"{path}: not a record ({error}). Name others.") from error
+    if kind == "fleet":
+        yield _of_fleet(path, content)
+    elif kind == round_record.KIND:
+        slot, trial = round_record.read(path)
+        yield of_trial(trial, slot.model, slot.side, slot.rows)
+    elif kind == "study":
+        study = Study.read(path)
+        if study.chosen is None:
+            raise _OtherError(f"{path}: {_unchosen(study)}. See python -m perf.report {path.parent}")
+        yield from _chosen(study, path).runs
+    elif (said := record_kind.other(path, kind, WANTED)) and kind not in ("record", "ceiling"):
+        raise _OtherError(said)
+    elif isinstance(found := record.load(path), Record):
+        yield _of_analyzer(found)
+
+
+def _of_analyzer(found: Record) -> Run:
+    load, measured = found.point.load, found.measured
+    shared = ", shared memory" if load.shared_memory else ""
+    return Run(
+        model=found.point.model,
+        config=found.point.config_name,
+        name=found.point.config_name,
+        load=f"closed:{load.concurrency} x {load.request_rows} rows, {load.protocol}{shared}, {load.data} inputs",
+        started_at=datetime.fromisoformat(found.started_at),
+        seconds=len(measured.windows) * measured.window_ms / 1e3,
+        throughput_rows_per_s=measured.throughput_rows_per_s,
+        p50_us=measured.p50_us,
+        p99_us=measured.p99_us,
+    )
+
+
+def _of_fleet(path: Path, content: dict[str, Any]) -> Run:
+    try:
+        load = Load(**content["load"] | {"trace": Path(content["load"]["trace"]) if content["load"]["trace"] else None})
+        scale = f", times x {content['time_scale']:g}" if content["time_scale"] != 1 else ""
+        sample = content.get("sample") or {"due_s": [], "latencies_us": []}
+        outcome, latencies_us = content["outcome"], [math.inf if us is None else us for us in sample["latencies_us"]]
+        p50_us, p99_us = (outcome["percentiles_us"][percent] for percent in ("50", "99"))
+        return Run(
+            model=content["model"],
+            config=str(Candidate.of(text_format.Parse(content["config"], ModelConfig()))),
+            name=content["config_name"] or "config",
+            load=f"{load.title}, {content['transport']}{scale}",
+            started_at=datetime.fromisoformat(content["started_at"]),
+            seconds=outcome["window_s"],
+            throughput_rows_per_s=outcome["rows_per_s"],
+            # Those that were written down are of answered requests only.
+            **_percentiles(latencies_us) if latencies_us else {"p50_us": p50_us, "p99_us": p99_us},
+            latencies_us=tuple(latencies_us),
+            due_s=tuple(sample["due_s"]),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, text_format.ParseError) as error:
+        raise RecordError(f"{path}: not a fleet record of this version ({error}). Measure again.") from error
+
+
+def _percentiles(latencies_us: Sequence[float]) -> dict[str, Any]:
+    names = {"p50_us": 50, "p99_us": 99}
+    return {name: float(percentile(latencies_us, percent)) if latencies_us else None for name, percent in names.items()}

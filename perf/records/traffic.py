@@ -1,0 +1,134 @@
+"""The load that a configuration is to carry, as words, for the simulation and for the load generator.
+
+`closed:16` is 16 clients that each wait for an answer before they send again; `poisson:300`, `constant:300` and
+`gamma:300:4` are open loops of 300 requests per second (the last with gaps of squared coefficient of variation 4);
+`ramp:100:400` is a Poisson stream whose rate rises from 100 to 400 requests per second while it is measured;
+`trace:FILE` is an open loop at the times of a file, seconds, one a line.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from perf.batcher.load import Arrivals, ClosedLoop, Load
+from perf.batcher.request import Request, Time
+from perf.load import load as fleet
+from perf.load.arrivals import climbing, drawn, read_trace
+from triton_batching.terminal import Mistake
+
+NS = 1_000_000_000
+# Of an open loop; one that needs more is over what the server can carry.
+IN_FLIGHT_LIMIT = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traffic:
+    """One load: `clients` for a closed loop, `rate_per_s` requests per second and `cv2` for an open one.
+
+    Every request has `rows` rows. Where `shapes` has any, requests take them in turn: each input's shape without the
+    batch axis. Where `times_s` has any, an open loop's requests are due then and not drawn.
+    """
+
+    pattern: str
+    clients: int = 0
+    rate_per_s: float = 0.0
+    rate_to_per_s: float = 0.0
+    cv2: float = 1.0
+    trace: Path | None = None
+    times_s: tuple[float, ...] = ()
+    rows: int = 1
+    shapes: tuple[Mapping[str, tuple[int, ...]], ...] = ()
+
+    @classmethod
+    def parse(cls, text: str, *, rows: int = 1) -> "Traffic":
+        """The load that these words name (`closed:16`, `poisson:300`, ...); raises `Mistake` for others."""
+        pattern, _, rest = text.partition(":")
+        values = rest.split(":")
+        try:
+            if pattern == "trace" and rest:
+                return cls(pattern=pattern, trace=Path(rest), rows=rows)
+            if pattern == "closed" and len(values) == 1 and int(rest) > 0:
+                return cls(pattern=pattern, clients=int(rest), rows=rows)
+            numbers = [float(value) for value in values]
+            if not all(0 < number < math.inf for number in numbers):
+                raise ValueError
+            if pattern in ("poisson", "constant") and len(numbers) == 1:
+                return cls(pattern=pattern, rate_per_s=numbers[0], rows=rows)
+            if pattern == "gamma" and len(numbers) == 2:
+                return cls(pattern=pattern, rate_per_s=numbers[0], cv2=numbers[1], rows=rows)
+            if pattern == "ramp" and len(numbers) == 2:
+                return cls(pattern=pattern, rate_per_s=numbers[0], rate_to_per_s=numbers[1], rows=rows)
+        except ValueError:
+            pass
+        raise Mistake(
+            f"--load {text}: not a load. Write closed:16 (clients), poisson:300 or constant:300 (requests per second), "
+            "gamma:300:4 (and the burstiness cv2), ramp:100:400 (from and to), or trace:FILE (arrival "
+            "times in seconds, one a line)."
+        )
+
+    def __str__(self) -> str:
+        if self.pattern == "closed":
+            return f"closed:{self.clients}"
+        if self.pattern == "trace":
+            return f"trace:{self.trace}"
+        more = {"gamma": f":{self.cv2:g}", "ramp": f":{self.rate_to_per_s:g}"}.get(self.pattern, "")
+        return f"{self.pattern}:{self.rate_per_s:g}{more}"
+
+    @property
+    def open(self) -> bool:
+        """Whether requests are due at times of their own."""
+        return self.pattern != "closed"
+
+    @property
+    def reached(self) -> int | None:
+        """Rows on their way at most: those of a closed loop's clients; None for an open loop, which has no limit."""
+        return None if self.open else self.clients * self.rows
+
+    def simulated(self, requests: int, *, turnaround: Time, seed: int = 0) -> Load:
+        """So many requests for `serve.batcher`; a closed loop's clients send again `turnaround` ns after an answer."""
+        if not self.open:
+            return ClosedLoop(self.clients, requests, self.request, turnaround=turnaround)
+        return Arrivals(list(self.arrivals(requests, seed)))
+
+    def fleet(self, *, warm_up_s: float, duration_s: float, workers: int = 1, seed: int = 0) -> fleet.Load:
+        """The same for `clients.fleet`; a closed loop's clients are spread evenly over at most `workers` processes."""
+        if not self.open:
+            workers = max(count for count in range(1, workers + 1) if self.clients % count == 0)
+        return fleet.Load(
+            workers=workers,
+            rows=self.rows,
+            pattern=self.pattern,
+            in_flight=1 if self.open else self.clients // workers,
+            rate_per_s=self.rate_per_s,
+            rate_to_per_s=self.rate_to_per_s,
+            cv2=self.cv2,
+            trace=self.trace,
+            in_flight_limit=IN_FLIGHT_LIMIT,
+            warm_up_s=warm_up_s,
+            duration_s=duration_s,
+            seed=seed,
+        )
+
+    def arrivals(self, requests: int, seed: int) -> Iterator[Request]:
+        """So many requests of an open loop, in order of time."""
+        if self.times_s:
+            times = np.array(self.times_s[:requests])
+        elif self.trace is not None:
+            times = read_trace(self.trace)[:requests]
+        elif self.pattern == "ramp":
+            counts = np.cumsum(np.random.default_rng(seed).exponential(size=requests))
+            rise_s = 2 * requests / (self.rate_per_s + self.rate_to_per_s)
+            times = climbing(counts, self.rate_per_s, self.rate_to_per_s, rise_s)
+        else:
+            end = 1.2 * requests / self.rate_per_s + 10 * self.cv2 / self.rate_per_s
+            times = drawn(self.pattern, self.rate_per_s, end, self.cv2, np.random.default_rng(seed))[:requests]
+        for number, at in enumerate((times * NS).astype(np.int64).tolist(), 1):
+            yield self.request(number, 0, at)
+
+    def request(self, number: int, client: int, at: Time) -> Request:
+        """One request of this load, due at `at` nanoseconds."""
+        shapes = self.shapes[(number - 1) % len(self.shapes)] if self.shapes else {}
+        return Request(number=number, client=client, at=at, rows=self.rows, shapes=shapes)

@@ -1,0 +1,100 @@
+"""How a measurement is drawn: its colour says which configuration it is of, its shape what the latency target said."""
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+from perf.records.candidate import Candidate
+from perf.records.study import Trial
+from perf.report.drawing import COLOURS, GREY, INK, PAPER
+from perf.report.study.evidence import Evidence
+from perf.report.study.units import plain_ms
+
+SHOWN, OTHER = COLOURS[0], COLOURS[2]
+# Okabe and Ito's vermillion, for the target and for what misses it.
+TARGET = COLOURS[1]
+SHAPES = {True: "o", False: "X", None: "o"}
+WORDS = {True: "passes", False: "fails", None: "cannot tell"}
+
+
+def colour(evidence: Evidence, candidate: Candidate) -> str:
+    """Blue for the shown candidate, grey for the current configuration, green for all others."""
+    if candidate == evidence.shown:
+        return SHOWN
+    return GREY if candidate == evidence.study.default else OTHER
+
+
+def point(axes: Axes, x: float, y: float, trial: Trial, shade: str) -> None:
+    """One measurement; a latency that was never reached is an arrow at the edge of the axes."""
+    if not math.isfinite(x):
+        axes.plot(0.99, y, ">", color=shade, transform=axes.get_yaxis_transform(), markersize=7, clip_on=False)
+        return
+    if not math.isfinite(y):
+        axes.plot(x, 0.97, "^", color=shade, transform=axes.get_xaxis_transform(), markersize=7, clip_on=False)
+        return
+    face = PAPER if trial.passed is None else shade
+    shape, size = SHAPES[trial.passed], 8 if trial.passed is False else 7
+    edge = PAPER if trial.passed is False else shade
+    (drawn,) = axes.plot(x, y, shape, markerfacecolor=face, markeredgecolor=edge, markersize=size)
+    drawn.set(zorder=3, clip_on=False, markeredgewidth=0.6 if trial.passed is False else 1.3)
+
+
+def keys(evidence: Evidence, trials: Iterable[Trial]) -> list[Line2D]:
+    """Legend entries for the configurations and for the verdicts that occur among `trials`."""
+    trials = tuple(trials)
+    found: dict[str, Line2D] = {}
+    for one in dict.fromkeys(trial.candidate for trial in trials):
+        role = evidence.role(one)
+        name = f"{role}: {one}" if role else "others"
+        found.setdefault(name, Line2D([], [], color=colour(evidence, one), linewidth=4, label=name))
+    order = sorted(found, key=lambda name: (name == "others", name.startswith("current")))
+    return [found[name] for name in order] + [_key(passed) for passed in SHAPES if _occurs(trials, passed)]
+
+
+def target(axes: Axes, evidence: Evidence, *, upright: bool = False) -> None:
+    """A line at the latency target, with its name."""
+    sla = evidence.study.sla
+    line = axes.axvline if upright else axes.axhline
+    line(sla.latency_ms, color=TARGET, linewidth=1.4, linestyle=(0, (5, 3)), zorder=1)
+    text = f"target {plain_ms(sla.latency_ms)}"
+    if upright:
+        over = axes.get_xaxis_transform()
+        axes.text(sla.latency_ms, 1.0, text, transform=over, color=INK, fontsize=9, ha="center", va="bottom")
+    else:
+        over = axes.get_yaxis_transform()
+        axes.text(0.01, sla.latency_ms, text, transform=over, color=INK, fontsize=9, ha="left", va="bottom")
+
+
+def logarithmic(axes: Axes, axis: str, values: Iterable[float]) -> None:
+    """A logarithmic axis over `values` (finite ones), with a little room and plain numbers."""
+    finite = [value for value in values if math.isfinite(value) and value > 0]
+    low, high = (min(finite), max(finite)) if finite else (1.0, 10.0)
+    room = max((high / low) ** 0.08, 1.12)
+    one = axes.xaxis if axis == "x" else axes.yaxis
+    (axes.set_xscale if axis == "x" else axes.set_yscale)("log")
+    (axes.set_xlim if axis == "x" else axes.set_ylim)(low / room, high * room)
+    span = high / low * room**2
+    subs = (1.0, 2.0, 3.0, 5.0, 7.0) if span < 30 else (1.0, 3.0)
+    # Over less than a factor of 4 powers and their halves are too few lines.
+    one.set_major_locator(MaxNLocator(5) if span < 4 else LogLocator(subs=subs))
+    one.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    one.set_minor_formatter(NullFormatter())
+    axes.tick_params(which="both", length=0)
+
+
+def middle(values: Iterable[float]) -> float:
+    """Median; infinite values count as the highest."""
+    return float(np.median(list(values)))
+
+
+def _occurs(trials: Iterable[Trial], passed: bool | None) -> bool:
+    return any(trial.passed is passed for trial in trials)
+
+
+def _key(passed: bool | None) -> Line2D:
+    face = PAPER if passed is None else INK
+    return Line2D([], [], linestyle="", marker=SHAPES[passed], color=INK, markerfacecolor=face, label=WORDS[passed])

@@ -1,0 +1,1 @@
+"""Statistics of measurements: intervals, percentiles, tests."""

@@ -1,0 +1,1 @@
+"""Our own experiments on this project. No user's tool imports them."""

@@ -1,0 +1,76 @@
+"""The ways to batch that are compared: what each is in a configuration, and what it is in the simulation."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from perf.records.candidate import Candidate
+from perf.studies.goodput.stand_in import StandIn
+from serve.policies.batch_policy import Policy, create
+from serve.policies.policy_settings import PolicySettings
+from triton_batching.terminal import Mistake
+
+NONE, GREEDY, HALF, AIMD, DEADLINE = "none", "greedy", "greedy_half", "aimd", "deadline"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contender:
+    """One way to batch: `candidate` and `parameters` of the configuration.
+
+    `policy` makes the one that the model's instance follows, None where Triton's own batcher decides.
+    """
+
+    name: str
+    title: str
+    candidate: Candidate
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    policy: Callable[[], Policy] | None = None
+
+    def config(self, config: ModelConfig, device: StandIn) -> ModelConfig:
+        """A copy of a stand-in's configuration that batches this way, on this device."""
+        changed = self.candidate.apply(config)
+        times = {"fixed_ms": f"{device.fixed_s * 1e3:.10g}", "row_ms": f"{device.row_s * 1e3:.10g}"}
+        for name, value in {**self.parameters, **times}.items():
+            changed.parameters[name].string_value = value
+        return changed
+
+
+def contenders(device: StandIn, slo_s: float, max_rows: int) -> dict[str, Contender]:
+    """All of them, by name, for a latency target in seconds and batches of up to `max_rows` rows.
+
+    The two greedy ones take what waits up to a cap: the largest batch that takes no longer than the target, or than
+    half of it, so that a request that has just missed a batch can wait for it and be in the next one (the choice of
+    Shen et al.: Nexus, SOSP 2019).
+    """
+    whole, half = (min(max_rows, device.largest(one)) for one in (slo_s, slo_s / 2))
+    if not whole:
+        raise Mistake(
+            f"--slo-times: one row takes {device.seconds(1) * 1e3:g} ms, longer than the target of {slo_s * 1e3:g} ms, "
+            "so every request is late. Name a higher one."
+        )
+    slo = f"{slo_s * 1e3:.10g}"
+    found = (
+        Contender(name=NONE, title="no batching", candidate=Candidate(max_batch_size=max_rows, dynamic=False)),
+        Contender(name=GREEDY, title=f"greedy, cap {whole}: l(b) <= SLO", candidate=Candidate(max_batch_size=whole)),
+        Contender(
+            name=HALF,
+            title=f"greedy, cap {max(1, half)}: 2 l(b) <= SLO",
+            candidate=Candidate(max_batch_size=max(1, half)),
+        ),
+        Contender(
+            name=AIMD,
+            title="aimd",
+            candidate=Candidate(max_batch_size=max_rows),
+            parameters={"batch_policy": AIMD, "slo_ms": slo},
+            policy=lambda: create(PolicySettings(mode=AIMD, max_rows=max_rows, slo_s=slo_s)),
+        ),
+        Contender(
+            name=DEADLINE,
+            title="deadline",
+            candidate=Candidate(max_batch_size=max_rows),
+            parameters={"batch_policy": DEADLINE, "slo_ms": slo},
+            policy=lambda: create(PolicySettings(mode=DEADLINE, max_rows=max_rows, slo_s=slo_s)),
+        ),
+    )
+    return {one.name: one for one in found}

@@ -1,0 +1,139 @@
+"""The record of one search on a real server: one JSON file for each way to batch, kind of arrivals and seed."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from perf.load.scaling import LIMIT
+from perf.studies.goodput.search import Point, edge, following
+from triton_batching import whole_file
+from triton_batching.machine import Machine
+from triton_batching.terminal import Mistake
+
+FORMAT = 1
+KIND = "goodput"
+ANSWER = ("points", "command", "simulated_per_s")
+# Points of one search, with those that were disturbed and measured again.
+ATTEMPTS = 20
+
+
+class GoodputRecordError(Mistake):
+    """A file that is not the record of a search; the text names it and says what to do."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured(Point):
+    """A point, and what tells whether it can be believed.
+
+    Of the requests `refused` got an error and `not_sent` were over the limit of those in flight; both are late.
+    `late_sends` left the client more than 1 ms after they were due. Percentiles are of the answered requests.
+    `cores_busy` is the share of all cores that anything on the machine took, `load_average` the machine's before it.
+    """
+
+    refused: int
+    not_sent: int
+    late_sends: int
+    p50_ms: float
+    p99_ms: float
+    cores_busy: float
+    load_average: float
+    started_at: str
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether cores had no room, taken by others or by the load itself, so that the point says little."""
+        return self.cores_busy >= LIMIT
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """The points measured for one `contender` under one seed's `arrivals`, and what the simulation has for the same.
+
+    `fixed_ms` and `row_ms` are the stand-in's, `cap` the most rows that Triton may put into one batch.
+    `requests` count in a point, or those of `longest_s` seconds.
+    """
+
+    model: str
+    contender: str
+    arrivals: str
+    seed: int
+    slo_ms: float
+    fixed_ms: float
+    row_ms: float
+    cap: int
+    requests: int
+    longest_s: float
+    simulated_per_s: float
+    points: tuple[Measured, ...]
+    machine: Machine
+    versions: Mapping[str, str]
+    command: tuple[str, ...]
+
+    @property
+    def sound(self) -> tuple[Measured, ...]:
+        """The points that count: those that nobody disturbed."""
+        return tuple(one for one in self.points if not one.disturbed)
+
+    def next_rate(self, first: float = 1.0) -> float | None:
+        """The rate to measure next, the first at `first` x the simulated goodput; None when the search is over."""
+        if len(self.points) >= ATTEMPTS:
+            return None
+        return following(self.sound, first * self.simulated_per_s)
+
+    @property
+    def done(self) -> bool:
+        """Whether the search is over."""
+        return self.next_rate() is None
+
+    @property
+    def goodput_per_s(self) -> float | None:
+        """The rate at which 1 % were missed; None when no two points have it between them."""
+        return edge(self.sound)
+
+    @property
+    def question(self) -> dict[str, Any]:
+        """What is asked, on which machine and versions."""
+        return {name: value for name, value in asdict(self).items() if name not in ANSWER}
+
+    @property
+    def file_name(self) -> str:
+        """A name that a person can read, with a digest of the question; another question has another name."""
+        digest = hashlib.sha256(repr(sorted(self.question.items())).encode()).hexdigest()[:6]
+        return f"{self.model}.{self.contender}.{self.arrivals.replace(':', '')}.s{self.seed}.{digest}.json"
+
+    def write(self, folder: Path) -> Path:
+        """Write one file, whole or not at all, one line a point; raises `NotWrittenError`."""
+        content = {"format": FORMAT, "kind": KIND, **asdict(self)}
+        points = content.pop("points")
+        head = json.dumps(content, indent=1)[:-2]
+        lines = ",\n".join(f"  {json.dumps(one)}" for one in points)
+        return whole_file.write(folder / self.file_name, f'{head},\n "points": [\n{lines}\n ]\n}}\n')
+
+
+def read(folder: Path) -> Iterator[Search]:
+    """All searches of a folder, by file name; raises `GoodputRecordError` for a file that is not one."""
+    for path in sorted(folder.glob("*.json")):
+        yield load(path)
+
+
+def load(path: Path) -> Search:
+    """One record; raises `GoodputRecordError`."""
+    try:
+        content = json.loads(path.read_text())
+        if (content.pop("kind"), content.pop("format")) != (KIND, FORMAT):
+            raise ValueError("another kind or format")
+        return Search(
+            **content
+            | {
+                "points": tuple(Measured(**one) for one in content["points"]),
+                "machine": Machine(**content["machine"]),
+                "command": tuple(content["command"]),
+            }
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise GoodputRecordError(
+            f"{path}: not a record of this version ({error}). Remove it and measure again."
+        ) from error

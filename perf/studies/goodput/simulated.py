@@ -1,0 +1,55 @@
+"""How many requests a simulated server answers in time, and the highest rate at which they are enough."""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from perf.batcher.load import Arrivals
+from perf.batcher.request import Request
+from perf.batcher.simulation import simulate
+from perf.studies.goodput.contender import Contender
+from perf.studies.goodput.instance import ends, settle
+from perf.studies.goodput.search import Point, swept
+from perf.studies.goodput.stand_in import StandIn
+from perf.studies.goodput.stream import Stream
+
+NS = 1e9
+EPSILON_S = 1e-9
+# Far over the 1 % that is looked for.
+HOPELESS = 0.1
+
+
+def point(
+    contender: Contender, config: ModelConfig, device: StandIn, stream: Stream, slo_s: float, rate: float
+) -> Point:
+    """What becomes of the stream's requests at a rate (requests per second) with answers due after `slo_s`."""
+    times, counts = stream.times(rate)
+    if contender.policy is None:
+        ended = _batched(contender, config, device, times)
+    else:
+        policy = settle(contender.policy(), device.seconds, contender.candidate.max_batch_size)
+        ended = ends(policy, device.seconds, times, slo_s, hopeless=HOPELESS)
+    late = ended - times > slo_s + EPSILON_S
+    return Point(rate_per_s=rate, requests=int(np.sum(counts)), late=int(np.sum(late & counts)))
+
+
+def goodput(contender: Contender, config: ModelConfig, device: StandIn, stream: Stream, slo_s: float) -> float:
+    """The highest rate (requests per second) at which 99 % are answered in time; 0 where none is found."""
+    most = max(rows / device.seconds(rows) for rows in (1, max(1, contender.candidate.max_batch_size)))
+    return swept(lambda rate: point(contender, config, device, stream, slo_s, rate), 0.0, most)
+
+
+def _batched(
+    contender: Contender, config: ModelConfig, device: StandIn, times: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """When Triton's own batcher has each of them answered."""
+    requests = [Request(number=number, at=round(at * NS)) for number, at in enumerate(times.tolist())]
+    outcome = simulate(
+        contender.candidate.rules(config), lambda rows: round(device.seconds(rows) * NS), Arrivals(requests)
+    )
+    ended = np.full(len(times), math.inf)
+    for answer in outcome.served:
+        ended[answer.request.number] = float(answer.at) / NS
+    return ended

@@ -1,0 +1,63 @@
+"""The arrivals of one point: of one seed the same at every rate, only faster or slower."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perf.load.arrivals import arrivals
+from perf.records.traffic import Traffic
+from triton_batching.terminal import Mistake
+
+KINDS = {"poisson": 1.0, "gamma": 4.0}
+# Requests before those that count, for the queue and the policies to be what they will be.
+WARM_UP = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stream:
+    """About `requests` requests of one row that count, drawn with `seed`; `cv2` is the burstiness of gamma gaps.
+
+    They last as long as they take at a rate: `requests` / rate seconds, after `WARM_UP` / rate, so two rates have the
+    same arrivals in another time. `most_s` is the longest that they may last; then fewer count.
+    """
+
+    kind: str
+    cv2: float
+    seed: int
+    requests: int
+    most_s: float = float("inf")
+
+    @classmethod
+    def parse(cls, text: str, *, seed: int, requests: int, most_s: float = float("inf")) -> "Stream":
+        """The arrivals that `poisson` or `gamma:4` names, `requests` times the root of their cv2."""
+        kind, _, cv2 = text.partition(":")
+        try:
+            if kind in KINDS and (kind == "gamma" or not cv2) and (burst := float(cv2 or KINDS[kind])) > 0:
+                # The more they come in bursts, the more are needed to see as much.
+                return cls(kind=kind, cv2=burst, seed=seed, requests=round(requests * burst**0.5), most_s=most_s)
+        except ValueError:
+            pass
+        raise Mistake(f"--arrivals {text}: not a kind of arrivals. Write poisson, or gamma:4 (with their cv2).")
+
+    def __str__(self) -> str:
+        return self.kind if self.kind == "poisson" else f"{self.kind}:{self.cv2:g}"
+
+    def at(self, rate_per_s: float) -> Traffic:
+        """As a load for the load generator."""
+        return Traffic(pattern=self.kind, rate_per_s=rate_per_s, cv2=self.cv2)
+
+    def seconds(self, rate_per_s: float) -> float:
+        """How long the requests that count take."""
+        return min(self.requests / rate_per_s, self.most_s)
+
+    def warm_up_s(self, rate_per_s: float) -> float:
+        """How long those before them take."""
+        return min(WARM_UP / rate_per_s, self.most_s / 4)
+
+    def times(self, rate_per_s: float) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """When the load generator sends them, in seconds, and which of them count; both (requests,)."""
+        before, seconds = self.warm_up_s(rate_per_s), self.seconds(rate_per_s)
+        load = self.at(rate_per_s).fleet(warm_up_s=before, duration_s=seconds, seed=self.seed)
+        found = arrivals(load)
+        return found, (found >= before) & (found < before + seconds)

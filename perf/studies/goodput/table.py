@@ -1,0 +1,105 @@
+"""The table of goodputs: each way to batch under each kind of arrivals, its ratio to greedy, and the simulation's."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from rich import box
+from rich.table import Table
+
+from perf.stats.bootstrap import Interval, paired
+from perf.studies.goodput.contender import GREEDY
+from perf.studies.goodput.record import Search
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One way to batch under one kind of arrivals: means in requests per second, None of nothing.
+
+    `seeds` are those that are measured for it and for the reference; `measured_per_s` and `ratio` are over these.
+    `ratio` is the measured goodput over that of the reference, seed by seed; `simulated_ratio` the same of the
+    simulation with the same arrivals.
+    """
+
+    contender: str
+    arrivals: str
+    seeds: int
+    measured_per_s: float | None
+    simulated_per_s: float
+    ratio: Interval | None
+    simulated_ratio: Interval | None
+    late_sends: float
+    cores_busy: float
+
+
+def lines(searches: Sequence[Search], reference: str = GREEDY) -> list[Line]:
+    """One line for each way to batch and kind of arrivals, in the order in which they come."""
+    keys = list(dict.fromkeys((one.arrivals, one.contender) for one in searches))
+    return [_line(searches, arrivals, contender, reference) for arrivals, contender in keys]
+
+
+def _line(searches: Sequence[Search], arrivals: str, contender: str, reference: str) -> Line:
+    own = {one.seed: one for one in searches if (one.arrivals, one.contender) == (arrivals, contender)}
+    base = {one.seed: one for one in searches if (one.arrivals, one.contender) == (arrivals, reference)}
+    measured, measured_base = _measured(own), _measured(base)
+    # Seeds differ more than ways to batch, so a mean is over those that the reference has too.
+    both = {seed: found for seed, found in measured.items() if seed in measured_base or not base}
+    points = [point for one in own.values() for point in one.sound]
+    return Line(
+        contender=contender,
+        arrivals=arrivals,
+        seeds=len(both),
+        measured_per_s=float(np.mean(list(both.values()))) if both else None,
+        simulated_per_s=float(np.mean([one.simulated_per_s for one in own.values()])),
+        ratio=_ratio(measured, measured_base),
+        simulated_ratio=_ratio(
+            {seed: one.simulated_per_s for seed, one in own.items()},
+            {seed: one.simulated_per_s for seed, one in base.items()},
+        ),
+        late_sends=sum(one.late_sends for one in points) / max(1, sum(one.requests for one in points)),
+        cores_busy=max((one.cores_busy for one in points), default=0.0),
+    )
+
+
+def _measured(searches: Mapping[int, Search]) -> dict[int, float]:
+    """The goodput by seed of the searches that came to their end."""
+    return {seed: found for seed, one in searches.items() if one.done and (found := one.goodput_per_s) is not None}
+
+
+def _ratio(own: Mapping[int, float], base: Mapping[int, float]) -> Interval | None:
+    seeds = [seed for seed in own if seed in base and own[seed] > 0 and base[seed] > 0]
+    return paired([own[seed] for seed in seeds], [base[seed] for seed in seeds]) if seeds else None
+
+
+TITLES = ("arrivals", "batching", "seeds", "goodput/s", "x greedy", "simulated/s", "x greedy")
+
+
+def cells(one: Line, titles: Mapping[str, str]) -> tuple[str, ...]:
+    """What a row says; a ratio stands with its 95 % interval over the seeds."""
+    return (
+        one.arrivals,
+        titles.get(one.contender, one.contender),
+        str(one.seeds or ""),
+        "" if one.measured_per_s is None else f"{one.measured_per_s:.1f}",
+        str(one.ratio or ""),
+        f"{one.simulated_per_s:.1f}",
+        str(one.simulated_ratio or ""),
+    )
+
+
+def table(found: Sequence[Line], titles: Mapping[str, str]) -> Table:
+    """For a terminal, with the share of requests that left late and the busiest point's cores."""
+    shown = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for number, title in enumerate((*TITLES, "late\nsends", "cores\nbusy")):
+        shown.add_column(title, justify="left" if number < 2 else "right")
+    for one in found:
+        seen = one.measured_per_s is not None
+        more = (f"{one.late_sends:.1%}", f"{one.cores_busy:.0%}") if seen else ("", "")
+        shown.add_row(*cells(one, titles), *more)
+    return shown
+
+
+def markdown(found: Sequence[Line], titles: Mapping[str, str]) -> str:
+    """For a document."""
+    rows = [TITLES, ("---",) * len(TITLES), *(cells(one, titles) for one in found)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)

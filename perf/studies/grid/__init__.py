@@ -1,0 +1,1 @@
+"""A full grid of configurations: the judge of the tuner."""

@@ -1,0 +1,174 @@
+"""Measure a full grid of configurations once, and hold tuners' choices against the best of it: the tuner's judge.
+
+`python -m perf.studies.grid ranker --load closed:32` measures what is not yet measured, in an order drawn from a seed,
+and stops after --limit seconds; the same command goes on. With --judge STUDY the study's choice and the best of the
+grid that meets the study's target are measured again, in turn.
+"""
+
+import argparse
+import random
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from perf.load.variant import read as read_variant
+from perf.measure.service_records import RESULTS as RESULTS  # perf.tune's own, whose studies a judgement reads
+from perf.records.candidate import Candidate
+from perf.records.study import Study
+from perf.records.traffic import Traffic
+from perf.stats.sla import Sla
+from perf.studies.grid import judgement
+from perf.studies.grid import record as grid_record
+from perf.studies.grid.record import Grid, GridError, Point
+from perf.tune.journal import Bench
+from perf.tune.live import LiveBench
+from triton_batching.machine import Machine
+from triton_batching.terminal import Mistake, guarded, program_parser, terminal
+
+GRID = "grid"
+INCOMPLETE = 3
+# A trial is judged by every target later; until then by one that nothing misses.
+NO_TARGET = Sla(latency_ms=60_000)
+
+
+def candidates(
+    sizes: Sequence[int], delays_us: Sequence[int], pairs: Sequence[tuple[int, int | None]]
+) -> list[Candidate]:
+    """The full grid."""
+    return [
+        Candidate(max_batch_size=size, delay_us=delay, instances=instances, threads=threads)
+        for size in sizes
+        for delay in delays_us
+        for instances, threads in pairs
+    ]
+
+
+def measure(
+    grid: Grid,
+    wanted: Sequence[Candidate],
+    path: Path,
+    bench: Bench,
+    *,
+    seconds: float,
+    until: float,
+    told: Callable[[str], None],
+) -> Grid:
+    """Measure what is missing in the seed's order; each point is on disk before the next, none begins after `until`."""
+    order = list(wanted)
+    random.Random(grid.seed).shuffle(order)
+    traffic = Traffic.parse(grid.load, rows=grid.rows)
+    for candidate in order:
+        if grid.of(candidate) is not None:
+            continue
+        if time.monotonic() >= until:
+            break
+        told(f"{len(grid.points) + 1} of {len(order)}: {candidate}")
+        trial = bench.measure(candidate, traffic, stage=GRID, round=1, seconds=seconds)
+        bench.retire(candidate)
+        grid = replace(grid, points=(*grid.points, Point.of(trial)))
+        grid.write(path)
+    return grid
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Measure, print, and judge; exit code 1 where a judgement fails, 3 where points are missing, 2 for a mistake."""
+    arguments = _parser().parse_args(argv)
+    command = ("python", "-m", "perf.studies.grid", *(sys.argv[1:] if argv is None else argv))
+    return guarded(lambda: run(arguments, command, terminal()), on_interrupt="stopped; the same command goes on.")
+
+
+def run(arguments: argparse.Namespace, command: tuple[str, ...], console: Console) -> int:
+    """The grid, then the judgements."""
+    traffic = Traffic.parse(arguments.load, rows=arguments.rows)
+    path = arguments.results / f"{arguments.model}.{str(traffic).replace(':', '-')}.json"
+    pairs = [_pair(text) for text in arguments.pairs.split(",")]
+    wanted = candidates(_numbers(arguments.sizes), _numbers(arguments.delays_us), pairs)
+    grid = _stored(path, arguments.model, traffic, command, len(wanted))
+    until = time.monotonic() + arguments.limit
+    with (
+        Console(stderr=True, emoji=False).status("starting") as status,
+        LiveBench(config=read_variant(arguments.model, None), sla=NO_TARGET, command=command) as bench,
+    ):
+        grid = measure(
+            grid, wanted, path, bench, seconds=arguments.seconds, until=until, told=lambda text: status.update(text)
+        )
+        missing = sum(grid.of(one) is None for one in wanted)
+        if missing:
+            console.print(f"{missing} of {len(wanted)} points are missing; the same command goes on", markup=False)
+            return INCOMPLETE
+        judged = [
+            judgement.judge(Study.read(study), grid, arguments.results, bench, told=lambda text: status.update(text))
+            for study in arguments.judge
+        ]
+    console.print(table(grid))
+    for one in judged:
+        for line in judgement.lines(one):
+            console.print(line, markup=False)
+    return int(not all(one.passed for one in judged))
+
+
+def table(grid: Grid) -> Table:
+    """The best of the grid, each measured once."""
+    shown = Table(
+        "configuration", "rows/s", "p99 ms", "rows together", title=f"{grid.model}, {grid.load}: the grid's best"
+    )
+    for one in sorted(grid.points, key=lambda one: -one.throughput_rows_per_s)[:15]:
+        shown.add_row(
+            str(one.candidate), f"{one.throughput_rows_per_s:.4g}", f"{one.p99_ms:.4g}", f"{one.rows_per_execution:.3g}"
+        )
+    return shown
+
+
+def _stored(path: Path, model: str, traffic: Traffic, command: tuple[str, ...], planned: int) -> Grid:
+    new = Grid(
+        model=model,
+        load=str(traffic),
+        rows=traffic.rows,
+        machine=Machine.this(),
+        command=command,
+        seed=1,
+        planned=planned,
+    )
+    if not path.exists():
+        return new
+    found = grid_record.read(path)
+    if (found.model, found.load, found.rows, found.machine) != (new.model, new.load, new.rows, new.machine):
+        raise GridError(f"{path}: of another load or machine. Move it, or name another folder with --results.")
+    return found
+
+
+def _numbers(text: str) -> list[int]:
+    if not all(part.isdecimal() for part in text.split(",")):
+        raise Mistake(f"{text}: not a list of whole numbers. Write 1,2,4.")
+    return [int(part) for part in text.split(",")]
+
+
+def _pair(text: str) -> tuple[int, int | None]:
+    parts = text.split("x")
+    if not all(part.isdecimal() for part in parts) or len(parts) > 2:
+        raise Mistake(f"--pairs {text}: write instances or instances x threads, for example 1x2,2x1.")
+    return int(parts[0]), int(parts[1]) if len(parts) == 2 else None
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = program_parser("python -m perf.studies.grid", __doc__, example="simulated_accelerator --load closed:32")
+    parser.add_argument("model")
+    parser.add_argument("--load", default="closed:32")
+    parser.add_argument("-b", "--rows", type=int, default=1)
+    parser.add_argument("--sizes", default="1,2,4,8,16,32", help="values of max_batch_size")
+    parser.add_argument("--delays-us", default="0,1000,2500,5000,10000,20000", help="queue delays in microseconds")
+    parser.add_argument("--pairs", default="1,2", help="instances, or instances x threads as in 1x2,2x1")
+    parser.add_argument("--seconds", type=float, default=2.5, help="of each trial (default 2.5)")
+    parser.add_argument("--limit", type=float, default=3600, metavar="S", help="no trial begins after so many seconds")
+    parser.add_argument("--judge", type=Path, nargs="*", default=[], metavar="STUDY", help="records of perf.tune")
+    parser.add_argument("--results", type=Path, default=RESULTS, help=f"folder of the records (default {RESULTS})")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

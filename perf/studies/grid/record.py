@@ -1,0 +1,138 @@
+"""The record of a full grid: every point measured once, latencies as quantiles; one JSON file for model and load."""
+
+import dataclasses
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from perf.records import record
+from perf.records.candidate import Candidate
+from perf.records.study import Trial
+from perf.stats.percentile import percentile
+from triton_batching.machine import Machine
+from triton_batching.terminal import Mistake
+
+FORMAT = 1
+KIND = "grid"
+# Shares at which latencies are kept, close together where targets are.
+SHARES = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.985, 0.99, 0.992, 0.995, 0.999, 1.0)
+
+
+class GridError(Mistake):
+    """A file that is not a grid, or is another one than was asked for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """One trial: latencies in milliseconds at `SHARES` of the requests, infinite (null) where they got no answer."""
+
+    candidate: Candidate
+    stage: str
+    round: int
+    started_at: str
+    seconds: float
+    throughput_rows_per_s: float
+    offered_per_s: float | None
+    requests: int
+    late: int
+    latencies_ms: tuple[float, ...]
+    rows_per_execution: float
+    cores_busy: float
+    load_average: float
+    faults: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, trial: Trial) -> "Point":
+        """The same without its single requests."""
+        found = [float(percentile(trial.latencies_us, 100 * share)) / 1e3 for share in SHARES]
+        return cls(
+            candidate=trial.candidate,
+            stage=trial.stage,
+            round=trial.round,
+            started_at=trial.started_at,
+            seconds=round(trial.seconds, 3),
+            throughput_rows_per_s=round(trial.throughput_rows_per_s, 2),
+            offered_per_s=trial.offered_per_s,
+            requests=trial.requests,
+            late=trial.late,
+            latencies_ms=tuple(round(one, 3) for one in found),
+            rows_per_execution=round(trial.counted.rows_per_execution, 2),
+            cores_busy=round(trial.cores_busy, 3),
+            load_average=round(trial.load_average, 2),
+            faults=trial.faults,
+        )
+
+    @property
+    def p99_ms(self) -> float:
+        """99th percentile of the latencies."""
+        return self.latencies_ms[SHARES.index(0.99)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """Points in the order in which they were measured; `planned` is how many there are to be.
+
+    `judged_at` holds the same kind of points for the comparison with a tuner's choice, with its study's name as stage.
+    """
+
+    model: str
+    load: str
+    rows: int
+    machine: Machine
+    command: tuple[str, ...]
+    seed: int
+    planned: int
+    points: tuple[Point, ...] = ()
+
+    def of(self, candidate: Candidate) -> Point | None:
+        """The measurement of one configuration."""
+        return next((one for one in self.points if one.candidate == candidate), None)
+
+    def best(self, p99_ms: float) -> Point | None:
+        """The highest throughput within a target, as it was measured once; None where nothing is within it."""
+        within = [one for one in self.points if one.p99_ms <= p99_ms and not one.faults]
+        return max(within, key=lambda one: one.throughput_rows_per_s, default=None)
+
+    def write(self, path: Path) -> Path:
+        """Write the file, whole or not at all."""
+        content = {"format": FORMAT, "kind": KIND, **dataclasses.asdict(self)}
+        content["points"] = [point_json(one) for one in self.points]
+        return record.write_json(path.name, content, path.parent)
+
+
+def read(path: Path) -> Grid:
+    """The grid of a file; raises `GridError`."""
+    try:
+        content = json.loads(path.read_text())
+        if (content.pop("format"), content.pop("kind")) != (FORMAT, KIND):
+            raise ValueError("another kind or format")
+        return Grid(
+            **content
+            | {
+                "machine": Machine(**content["machine"]),
+                "command": tuple(content["command"]),
+                "points": tuple(point(one) for one in content["points"]),
+            }
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise GridError(f"{path}: not a grid of this version ({error}). Measure it again.") from error
+
+
+def point_json(one: Point) -> dict[str, Any]:
+    """A point as JSON has it."""
+    content = dataclasses.asdict(one)
+    return content | {"latencies_ms": [ms if math.isfinite(ms) else None for ms in one.latencies_ms]}
+
+
+def point(content: dict[str, Any]) -> Point:
+    """A point from JSON."""
+    return Point(
+        **content
+        | {
+            "candidate": Candidate.read(content["candidate"]),
+            "latencies_ms": tuple(math.inf if ms is None else ms for ms in content["latencies_ms"]),
+            "faults": tuple(content["faults"]),
+        }
+    )

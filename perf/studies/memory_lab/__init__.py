@@ -1,0 +1,1 @@
+"""Memory allocators compared over recorded traces."""

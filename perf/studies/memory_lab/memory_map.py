@@ -1,0 +1,123 @@
+"""Pictures of a replay: the map of memory (time across, address up), what is held, and how that is scattered."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.collections import PolyCollection
+from matplotlib.figure import Figure
+
+from perf.memory.replay import Replay, Sample
+from perf.report.drawing import COLOURS, GREY, INK, STYLE
+from perf.studies.memory_lab.trial import PLANNED
+
+MIB = 2**20
+PANEL = (4.4, 3.6)
+# The other two of the palette of perf.report.plots fill areas only, where a contrast of 3 is not needed.
+LINES = (*COLOURS, "#56B4E9", "#E69F00")
+
+
+def maps(title: str, replays: Mapping[str, Replay], load_bytes: int, path: Path) -> Path:
+    """One panel per allocator, all to one scale; grey is held and idle, the dashed line the lower bound."""
+    with mpl.rc_context(STYLE | {"figure.facecolor": "white", "svg.hashsalt": title}):
+        figure = Figure(figsize=(PANEL[0] * len(replays), PANEL[1]), layout="constrained")
+        panels = figure.subplots(1, len(replays), sharey=True, squeeze=False)[0]
+        for axes, (name, found) in zip(panels, replays.items(), strict=True):
+            _map(axes, found)
+            axes.axhline(load_bytes / MIB, color=INK, linestyle=(0, (4, 3)), linewidth=1)
+            axes.set_title(name, loc="left", fontsize=11)
+            axes.set_xlabel("events of the inference")
+        panels[0].set(ylabel="address, MiB", ylim=(0, max(sum(one.regions.values()) for one in replays.values()) / MIB))
+        figure.suptitle(f"{title}: where every buffer lies", fontsize=12, x=0.01, ha="left")
+        return _saved(figure, path)
+
+
+def held(title: str, replays: Mapping[str, Replay], path: Path) -> Path:
+    """Bytes held by every allocator over the first pass, above the bytes that are live."""
+    some = next(iter(replays.values())).samples
+    live = ([one.moment for one in some], [one.live_bytes / MIB for one in some])
+    heading = f"{title}: what every allocator holds"
+    return _over_time(heading, "MiB held", replays, lambda one: one.held_bytes / MIB, path, live)
+
+
+def scattered(title: str, replays: Mapping[str, Replay], path: Path) -> Path:
+    """Fragmentation over the first pass: per cent of the free bytes that one request could not get."""
+    heading = f"{title}: free memory that is not in one piece"
+    return _over_time(heading, "% of the free bytes", replays, lambda one: 100 * one.scattered_share, path)
+
+
+def _over_time(
+    heading: str,
+    label: str,
+    replays: Mapping[str, Replay],
+    value: Callable[[Sample], float],
+    path: Path,
+    area: tuple[list[int], list[float]] | None = None,
+) -> Path:
+    """A stepped line per allocator, and grey what is live."""
+    with mpl.rc_context(STYLE | {"figure.facecolor": "white", "svg.hashsalt": heading}):
+        figure = Figure(figsize=(9.0, 4.2), layout="constrained")
+        axes = figure.subplots()
+        for number, (name, found) in enumerate(replays.items()):
+            moments = [one.moment for one in found.samples]
+            values = [value(one) for one in found.samples]
+            style = "-" if number < len(LINES) or name == PLANNED else ":"
+            colour, width = (INK, 2.6) if name == PLANNED else (LINES[number % len(LINES)], 1.6)
+            axes.step(moments, values, style, where="post", color=colour, linewidth=width, label=name)
+        if area is not None:
+            axes.fill_between(*area, step="post", color=GREY, alpha=0.35, label="live")
+        axes.set(xlabel="events of the inference", ylabel=label, ylim=(0, None))
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper")
+        figure.suptitle(heading, fontsize=12, x=0.01, ha="left")
+        return _saved(figure, path)
+
+
+def _map(axes: Axes, found: Replay) -> None:
+    bases = _compact(found.regions)
+    end = max((one.end for one in found.placed), default=1)
+    axes.add_collection(
+        PolyCollection(
+            [_box(0, end, bases[base], size) for base, size in found.regions.items()],
+            facecolors=GREY,
+            edgecolors="white",
+            alpha=0.3,
+            linewidths=0.4,
+        )
+    )
+    boxes, colours = [], []
+    ordered = sorted(found.regions, reverse=True)
+    for one in found.placed:
+        base = next(base for base in ordered if base <= one.address)
+        boxes.append(_box(one.start, one.end, bases[base] + one.address - base, one.size))
+        colours.append(LINES[one.number % len(LINES)])
+    axes.add_collection(PolyCollection(boxes, facecolors=colours, edgecolors="white", linewidths=0.3))
+    axes.set_xlim(0, end)
+
+
+def _compact(regions: dict[int, int]) -> dict[int, int]:
+    """Every region's base to where it is drawn: one on the other, without the unused addresses between."""
+    drawn, top = {}, 0
+    for base in sorted(regions):
+        drawn[base] = top
+        top += regions[base]
+    return drawn
+
+
+def _box(start: int, end: int, address: int, size: int) -> list[tuple[float, float]]:
+    low, high = address / MIB, (address + size) / MIB
+    return [(start, low), (end, low), (end, high), (start, high)]
+
+
+def _saved(figure: Figure, path: Path) -> Path:
+    """As its suffix says, .svg or .png; equal replays give equal files."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".svg":
+        FigureCanvasSVG(figure)
+        figure.savefig(path, metadata={"Date": None, "Creator": None})
+    else:
+        FigureCanvasAgg(figure)
+        figure.savefig(path, dpi=120, metadata={"Software": None})
+    return path

@@ -1,0 +1,114 @@
+"""The clients of a trial: processes that send what is due whatever is answered, and the server's memory meanwhile."""
+
+import re
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from perf.load import process_tree
+from perf.load.crew import Crew, crew
+from perf.load.pool import Pool
+from perf.load.run import Told
+from perf.load.target import Running
+from perf.load.timings import Timings
+from perf.load.worker import Job
+from perf.studies.overload.schedule import Schedule
+from triton_batching.machine import cores as all_cores
+
+WORKERS = 2
+# Requests on their way of each process. One that is due beyond it is not sent, and counted as not answered.
+IN_FLIGHT = 32_768
+MEMORY_EVERY_S = 1.0
+# What did not end within its time is handed in by the processes after it.
+HANDED_IN_S = 2.0
+TYPE = re.compile(r"^(\w+)")
+NS = 1e9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """Everything that was seen from `start_ns` on: each request, errors by type, memory as (seconds, bytes).
+
+    `until_s` is when it was stopped, the schedule's end where it was not.
+    """
+
+    timings: Timings
+    errors: Mapping[str, int]
+    memory: tuple[tuple[float, int], ...]
+    start_ns: int
+    until_s: float
+    partial: bool
+    cores_busy: float
+
+
+def send(model: str, server: Running, prepared: Pool, schedule: Schedule, *, timeout_s: float, told: Told) -> Seen:
+    """Send a whole schedule; Ctrl-C ends it early, and what was seen until then is kept."""
+    due = schedule.due_s()
+    jobs = [
+        Job(
+            worker=worker,
+            url=server.request_url,
+            model=model,
+            transport="grpc",
+            timeout_s=timeout_s,
+            requests=[(one.inputs, one.outputs) for one in prepared.requests[worker::WORKERS]],
+            tolerance=prepared.tolerance,
+            first=1,
+            due_s=due[worker::WORKERS],
+            in_flight_limit=IN_FLIGHT,
+        )
+        for worker in range(WORKERS)
+    ]
+    with crew(jobs) as members:
+        members.await_ready(lambda text: told(text, 0.0))
+        return _watch(members, server, schedule, timeout_s, told)
+
+
+def _watch(members: Crew, server: Running, schedule: Schedule, timeout_s: float, told: Told) -> Seen:
+    memory: list[tuple[float, int]] = []
+    start, busy, cores = members.start(), process_tree.machine_s(), all_cores()
+    partial, until_s = False, schedule.over_s
+
+    def over(all_of: Crew) -> bool:
+        now = (time.monotonic_ns() - start) / NS
+        if now >= (memory[-1][0] + MEMORY_EVERY_S if memory else 0.0):
+            memory.append((now, _memory(server)))
+        phase = "overload" if schedule.begin_s <= now < schedule.end_s else "half of the capacity"
+        megabytes = memory[-1][1] / 1e6 if memory else 0
+        text = f"{phase}: {all_of.reported} requests are over, {megabytes:.0f} MB"
+        told(text, min(1.0, max(0.0, now / schedule.over_s)))
+        return False
+
+    try:
+        # They end by themselves, when the last answer is there or nobody waits for it any more.
+        members.listen(start + int((schedule.over_s + timeout_s + HANDED_IN_S) * NS), over)
+    except KeyboardInterrupt:
+        partial, until_s = True, (time.monotonic_ns() - start) / NS
+    share = (process_tree.machine_s() - busy) / max(1e-9, (time.monotonic_ns() - start) / NS * cores)
+    members.stop()
+    members.listen(time.monotonic_ns() + int((timeout_s + HANDED_IN_S) * NS), lambda _: False)
+    errors: Counter[str] = Counter()
+    for text, count in members.errors.items():
+        errors[_kind(text)] += count
+    return Seen(
+        timings=np.sort(members.timings, order="due"),
+        errors=dict(errors),
+        memory=tuple(memory),
+        start_ns=start,
+        until_s=until_s,
+        partial=partial,
+        cores_busy=share,
+    )
+
+
+def _kind(text: str) -> str:
+    found = TYPE.match(text)
+    return found.group() if found else "?"
+
+
+def _memory(server: Running) -> int:
+    """Of the server and the processes of its Python models."""
+    return process_tree.memory_bytes(process_tree.tree(server.server.pid)) if server.server else 0

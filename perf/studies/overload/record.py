@@ -1,0 +1,199 @@
+"""The record of a trial: what was asked, what was seen of each phase, and whether it keeps what is promised."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from perf.load.timings import FAILED, NOT_SENT, RIGHT, WRONG, Timings
+from perf.stats.percentile import percentile
+from triton_batching import whole_file
+from triton_batching.machine import Machine
+from triton_batching.terminal import Mistake
+
+FORMAT = 1
+KIND = "overload"
+ASKED = (
+    "model",
+    "config_name",
+    "bound",
+    "time_scale",
+    "target_ms",
+    "times",
+    "seconds",
+    "give_up_ms",
+    "config",
+    "machine",
+)
+GOODPUT, REFUSED_MS, RECOVERY_S = 0.9, 1000.0, 5.0
+GROWTH, GROWTH_MB = 0.05, 5.0
+SETTLED_S = 30.0
+LATE_NS = 1_000_000
+
+
+class OverloadRecordError(Mistake):
+    """A file that is not the record of a trial; the text names it and says what to do."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """The requests that were due in one phase: counts, and quantiles in ms from when they were due.
+
+    `in_time` were answered within the target. `refused` ended in an error of the server, `gave_up` in the client's own
+    deadline, `not_sent` found too many on their way, and `lost` never ended.
+    """
+
+    seconds: float
+    due: int
+    right: int
+    wrong: int
+    in_time: int
+    refused: int
+    gave_up: int
+    not_sent: int
+    late_sends: int
+    p50_ms: float
+    p99_ms: float
+    refused_p50_ms: float
+    refused_p99_ms: float
+    refused_max_ms: float
+
+    @classmethod
+    def of(cls, timings: Timings, *, due: int, seconds: float, target_ms: float, timeout_s: float) -> Self:
+        """Of the requests in `timings`; `due` is how many there should be."""
+        ms = (timings["done"] - timings["due"]) / 1e6
+        ended, waited_s = timings["outcome"], (timings["done"] - timings["called"]) / 1e9
+        gave_up = (ended == FAILED) & (waited_s >= 0.98 * timeout_s)
+        refused, right = (ended == FAILED) & ~gave_up, ended == RIGHT
+        return cls(
+            seconds=seconds,
+            due=due,
+            right=int(np.sum(right)),
+            wrong=int(np.sum(ended == WRONG)),
+            in_time=int(np.sum(ms[right] <= target_ms)),
+            refused=int(np.sum(refused)),
+            gave_up=int(np.sum(gave_up)),
+            not_sent=int(np.sum(ended == NOT_SENT)),
+            late_sends=int(np.sum((ended != NOT_SENT) & (timings["called"] - timings["due"] > LATE_NS))),
+            p50_ms=_quantile(ms[right], 50),
+            p99_ms=_quantile(ms[right], 99),
+            refused_p50_ms=_quantile(ms[refused], 50),
+            refused_p99_ms=_quantile(ms[refused], 99),
+            refused_max_ms=_quantile(ms[refused], 100),
+        )
+
+    @property
+    def lost(self) -> int:
+        """Requests that were due and never ended."""
+        return self.due - self.right - self.wrong - self.refused - self.gave_up - self.not_sent
+
+    @property
+    def in_time_per_s(self) -> float:
+        """Answered within the target, per second."""
+        return self.in_time / self.seconds if self.seconds else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """One trial. `capacity_per_s` is of the same configuration without a bound, in a closed loop just before.
+
+    `before` and `after` are at half of it, `during` at `times` x it. `memory_mb` has the server's memory each second of
+    the overload, its Python processes included; `recovery_s` is from the end of the overload until requests are
+    answered in time again (20 in a row), None for never.
+    """
+
+    model: str
+    config_name: str | None
+    bound: str
+    time_scale: float
+    target_ms: float
+    times: float
+    seconds: float
+    give_up_ms: float | None
+    config: str
+    capacity_per_s: float
+    before: Phase
+    during: Phase
+    after: Phase
+    errors: Mapping[str, int]
+    memory_mb: tuple[float, ...]
+    recovery_s: float | None
+    cores_busy: float
+    partial: bool
+    machine: Machine
+    versions: Mapping[str, str]
+    started_at: str
+    command: tuple[str, ...]
+
+    @property
+    def share(self) -> float:
+        """Answered in time over the capacity."""
+        return self.during.in_time_per_s / self.capacity_per_s
+
+    @property
+    def settled_mb(self) -> tuple[float, float]:
+        """Memory when 30 s of the overload were over, or a third of a shorter one, and at its end."""
+        if not self.memory_mb:
+            return 0.0, 0.0
+        place = min(int(SETTLED_S), len(self.memory_mb) // 3)
+        return self.memory_mb[place], float(np.median(self.memory_mb[-3:]))
+
+    @property
+    def gate(self) -> dict[str, bool]:
+        """What is promised of an overload, and whether it was kept."""
+        first, last = self.settled_mb
+        return {
+            f"answered in time >= {GOODPUT} of the capacity": self.share >= GOODPUT,
+            f"p99 of the answered <= {self.target_ms:g} ms": self.during.p99_ms <= self.target_ms,
+            "memory flat": last - first <= max(GROWTH * first, GROWTH_MB),
+            "refused in < 1 s": self.during.refused == 0 or self.during.refused_p99_ms < REFUSED_MS,
+            "every answer right, every request ended": not (self.during.wrong or self.during.lost),
+            "errors typed": set(self.errors) <= {"RejectedError", "TimedOutError"},
+            "recovered in <= 5 s": self.recovery_s is not None and self.recovery_s <= RECOVERY_S,
+        }
+
+    @property
+    def file_name(self) -> str:
+        """A name that a person can read, with a digest of what was asked; another question has another name."""
+        digest = hashlib.sha256(repr([(name, asdict(self)[name]) for name in ASKED]).encode()).hexdigest()[:6]
+        variant = self.config_name or "config"
+        give_up = f".give_up_{self.give_up_ms:g}" if self.give_up_ms else ""
+        bound = self.bound.replace(":", "_")
+        return f"{self.model}.{variant}.{bound}.x{self.times:g}.{self.seconds:g}s{give_up}.{digest}.json"
+
+    def write(self, folder: Path) -> Path:
+        """Write one file, whole or not at all; raises `NotWrittenError`."""
+        text = json.dumps({"format": FORMAT, "kind": KIND, **asdict(self)}, indent=1)
+        memory = json.dumps(self.memory_mb)
+        start = text.index('"memory_mb": [') + len('"memory_mb": ')
+        end = text.index("]", start) + 1
+        return whole_file.write(folder / self.file_name, text[:start] + memory + text[end:] + "\n")
+
+
+def read(folder: Path) -> Iterator[Record]:
+    """All records of a folder, by file name; raises `OverloadRecordError`."""
+    for path in sorted(folder.glob("*.json")):
+        yield load(path)
+
+
+def load(path: Path) -> Record:
+    """One record; raises `OverloadRecordError`."""
+    try:
+        content: dict[str, Any] = json.loads(path.read_text())
+        if (content.pop("kind"), content.pop("format")) != (KIND, FORMAT):
+            raise ValueError("another kind or format")
+        phases = {name: Phase(**content[name]) for name in ("before", "during", "after")}
+        lists = {name: tuple(content[name]) for name in ("memory_mb", "command")}
+        return Record(**content | phases | lists | {"machine": Machine(**content["machine"])})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise OverloadRecordError(
+            f"{path}: not a record of this version ({error}). Remove it and measure again."
+        ) from error
+
+
+def _quantile(values: Any, percent: float) -> float:
+    return round(float(percentile(values, percent)), 3) if len(values) else 0.0

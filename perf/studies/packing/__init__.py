@@ -1,0 +1,1 @@
+"""Packing algorithms on seeded workloads, against the proven fewest devices."""

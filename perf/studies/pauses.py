@@ -1,0 +1,261 @@
+"""What pauses cost here: a request that finds threads asleep, a thread that wakes up, an execution that has grown cold.
+
+`python -m perf.studies.pauses ranker` measures few Poisson arrivals against a closed loop of one, a thread that sleeps
+for 5 ms under load, and lone requests after pauses of 0 to 32 ms, and puts what is simulated of every model beside it.
+Half a minute to a minute a round, for each model.
+"""
+
+import dataclasses
+import datetime
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from clients.counters import Counters
+from clients.model import Model
+from perf.load.target import Running
+from perf.load.variant import read
+from perf.measure.analyzer import AnalyzerError, measure
+from perf.measure.service_profile import COLD
+from perf.measure.service_time import bar, recorded, target
+from perf.measure.trial import serving
+from perf.records import record
+from perf.records.candidate import Candidate
+from perf.records.record import Load, RecordError
+from perf.simulate.costs import ASLEEP, LATE_US, cooled
+from perf.studies.prediction.__main__ import MODELS
+from triton_batching.machine import Machine, versions
+from triton_batching.terminal import Failure, Mistake, guarded, program_parser, terminal
+
+RESULTS = Path("perf/results/local/pauses")
+ROUNDS = 3
+# Of what an instance could carry: hardly a request waits for another; and much of it, while a thread sleeps beside it.
+SPARSE, BUSY = 0.05, 0.6
+WINDOW_MS, SPARSE_WINDOW_MS = 700, 3000
+SLEEP_S = 0.005
+PAUSES_MS = (0, 2, 4, 8, 16, 32)
+COUNTED_S = 5.0
+REQUESTS = 40
+# In a process of its own, so that no other thread of Python's keeps it waiting.
+SLEEPER = """
+import sys, time
+end, late = time.monotonic() + float(sys.argv[1]), []
+while time.monotonic() < end:
+    begin = time.monotonic()
+    time.sleep(float(sys.argv[2]))
+    late.append(time.monotonic() - begin - float(sys.argv[2]))
+print(1e6 * sum(late) / len(late))
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """All in microseconds: way and queue of a lone request in a closed loop, the way of one of few Poisson arrivals,
+    how late a thread wakes up under load on the mean, and of one row its queue and computing by the pause before in ms.
+    """
+
+    closed_way_us: float
+    closed_queue_us: float
+    open_way_us: float
+    late_us: float
+    queue_us: Mapping[int, float]
+    computing_us: Mapping[int, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pauses:
+    """The rounds of one model with one instance; what they say is their median."""
+
+    model: str
+    rounds: tuple[Round, ...]
+
+    @property
+    def way(self) -> float:
+        """How many times as long a lone request of an open loop takes on its way as one of a closed loop."""
+        return median(one.open_way_us / one.closed_way_us for one in self.rounds)
+
+    def dispatched_us(self, pause_ms: int | None) -> float:
+        """From queue to instance: in the closed loop, or after a pause."""
+        return median(one.closed_queue_us if pause_ms is None else one.queue_us[pause_ms] for one in self.rounds)
+
+    @property
+    def late_us(self) -> float:
+        """How late a thread wakes up under load, on the mean."""
+        return median(one.late_us for one in self.rounds)
+
+    @property
+    def cold_us(self) -> float:
+        """By how much one row takes longer after the longest pause; 0 where that is hardly anything."""
+        longer_us = self._longer_us(PAUSES_MS[-1])
+        return longer_us if longer_us > COLD * median(one.computing_us[0] for one in self.rounds) else 0.0
+
+    def cooled(self, pause_ms: int) -> float:
+        """The share of that after a shorter one; for models that grow cold."""
+        return self._longer_us(pause_ms) / self.cold_us
+
+    def _longer_us(self, pause_ms: int) -> float:
+        return median(one.computing_us[pause_ms] - one.computing_us[0] for one in self.rounds)
+
+
+def cooling_us(found: Sequence[Pauses]) -> float:
+    """The time constant, to the millisecond, with the least squares over the models that grow cold."""
+
+    def squares(constant_ms: int) -> float:
+        shares = {pause: cooled(pause * 1e3, constant_ms * 1e3) for pause in PAUSES_MS[1:]}
+        return sum(
+            (one.cooled(pause) - shares[pause] / shares[PAUSES_MS[-1]]) ** 2
+            for one in found
+            if one.cold_us
+            for pause in PAUSES_MS[1:]
+        )
+
+    return 1e3 * min(range(1, 100), key=squares)
+
+
+def rounds(config: ModelConfig, count: int, told: Callable[[str, bool], None]) -> Iterator[Round]:
+    """Measure one model; raises the launcher's and perf_analyzer's errors."""
+    model = config.name
+    alone = Candidate(max_batch_size=config.max_batch_size, threads=Candidate.of(config).threads)
+    with serving(model, alone.apply(config), trace_rate=0, progress=lambda text: told(text, False)) as server:
+        measure(target(server), Load(concurrency=2), window_ms=WINDOW_MS)
+        for number in range(1, count + 1):
+            told(f"{model}: round {number}", False)
+            yield _round(server)
+            told(f"{model}: round {number}", True)
+
+
+def _round(server: Running) -> Round:
+    closed_way_us, closed_queue_us, alone_us = _lone(server, None)
+    open_way_us, _, _ = _lone(server, SPARSE * 1e6 / alone_us)
+    with ThreadPoolExecutor(1) as pool:
+        load = Load(concurrency=1)
+        loaded = pool.submit(measure, target(server), load, window_ms=1000, poisson_per_s=BUSY * 1e6 / alone_us)
+        time.sleep(0.5)  # until it sends
+        asked = [sys.executable, "-c", SLEEPER, "2", str(SLEEP_S)]
+        late_us = float(subprocess.run(asked, capture_output=True, text=True, check=True).stdout)
+        loaded.result()
+    paused = {pause: _paused(server, pause) for pause in PAUSES_MS}
+    return Round(
+        closed_way_us=closed_way_us,
+        closed_queue_us=closed_queue_us,
+        open_way_us=open_way_us,
+        late_us=late_us,
+        queue_us={pause: queue_us for pause, (queue_us, _) in paused.items()},
+        computing_us={pause: computing_us for pause, (_, computing_us) in paused.items()},
+    )
+
+
+def _lone(server: Running, per_s: float | None) -> tuple[float, float, float]:
+    """Way, queue and computing of a request in microseconds: of a closed loop of one, or of so many a second.
+
+    The way is what `perf.measure.service_profile` takes it for: it begins when the execution has computed.
+    """
+    before = Counters.read(server.url, server.config.name)
+    window_ms = WINDOW_MS if per_s is None else SPARSE_WINDOW_MS
+    found, _ = measure(target(server), Load(concurrency=1), window_ms=window_ms, poisson_per_s=per_s)
+    counted = Counters.read(server.url, server.config.name) - before
+    if found.mean_us is None:
+        raise AnalyzerError(f"perf_analyzer printed no summary of '{server.config.name}'.")
+    queue_us = counted.per_request_us(counted.queue_ns)
+    computing_us = counted.per_request_us(counted.compute_input_ns + counted.compute_infer_ns)
+    return found.mean_us - queue_us - computing_us, queue_us, computing_us
+
+
+def _paused(server: Running, pause_ms: int) -> tuple[float, float]:
+    """Median microseconds of one row in the queue and computing, so long after the answer before it."""
+    name, found = server.config.name, []
+    with Model(name, url=server.url, transport="grpc") as model, Counters.reader(server.url, name) as counters:
+        rows = [np.zeros([1, *one.shape[1:]], one.dtype) for one in model.metadata.inputs]
+        for _ in range(REQUESTS):
+            before = counters()
+            time.sleep(pause_ms / 1e3)
+            model.predict(*rows)
+            # The server answers first and counts then.
+            end = time.monotonic() + COUNTED_S
+            while (counted := counters() - before).executions < 1:
+                if time.monotonic() > end:
+                    raise Failure(f"{name}: an execution was answered, and not counted for {COUNTED_S:g} s.")
+                time.sleep(COUNTED_S / 5000)
+            found.append((counted.queue_ns / 1e3, counted.computing_ns(1) / 1e3))
+    queue_us, computing_us = zip(*found, strict=True)
+    return median(queue_us), median(computing_us)
+
+
+def write(found: Pauses, folder: Path, started_at: str, command: Sequence[str]) -> Path:
+    """One record; raises `RecordError`."""
+    about = {"machine": dataclasses.asdict(Machine.this()), "versions": versions(), "started_at": started_at}
+    content = {"format": 1, "kind": "pauses", **about, "command": command, **dataclasses.asdict(found)}
+    return record.write_json(f"{found.model}.json", content, folder)
+
+
+def load(path: Path) -> Pauses:
+    """One record; raises `RecordError`."""
+    times = ("queue_us", "computing_us")
+    try:
+        content = json.loads(path.read_text())
+        if (content["format"], content["kind"]) != (1, "pauses"):
+            raise ValueError("another kind or format")
+        return Pauses(
+            model=content["model"],
+            rounds=tuple(
+                Round(**one | {key: {int(pause): us for pause, us in one[key].items()} for key in times})
+                for one in content["rounds"]
+            ),
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RecordError(
+            f"{path}: not a record of pauses of this version ({error}). Remove it and measure again."
+        ) from error
+
+
+def shown(found: Sequence[Pauses]) -> Table:
+    """Each model beside what is simulated of all; the dispatch in the closed loop and after a short pause."""
+    shares = [f"{pause} ms" for pause in PAUSES_MS[1:-1]]
+    table = Table("", "way", "dispatch us", "late us", "cold us", *shares, box=SIMPLE_HEAD, pad_edge=False)
+    for one in found:
+        dispatch = f"{one.dispatched_us(None):.0f} -> {one.dispatched_us(PAUSES_MS[2]):.0f}"
+        cold = [f"{one.cooled(pause):.2f}" if one.cold_us else "" for pause in PAUSES_MS[1:-1]]
+        table.add_row(one.model, f"x {one.way:.2f}", dispatch, f"{one.late_us:.0f}", f"{one.cold_us:.0f}", *cold)
+    simulated = [f"{cooled(pause * 1e3) / cooled(PAUSES_MS[-1] * 1e3):.2f}" for pause in PAUSES_MS[1:-1]]
+    table.add_row("simulated", f"x {ASLEEP:.2f}", "the same", f"{LATE_US:.0f}", "", *simulated)
+    return table
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Measure and print; exit code 2 for a user's mistake, 1 for a failed measurement."""
+    parser = program_parser("python -m perf.studies.pauses", __doc__, example="ranker")
+    parser.add_argument("models", nargs="*", default=MODELS, help=f"default: {' '.join(MODELS)}")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"of everything (default {ROUNDS})")
+    parser.add_argument("--results", type=Path, default=RESULTS, help=f"folder of the records (default {RESULTS})")
+    arguments = parser.parse_args(argv)
+    command = recorded("perf.studies.pauses", argv)
+
+    def run() -> None:
+        if arguments.rounds < 1:
+            raise Mistake(f"--rounds {arguments.rounds}: nothing would be measured. Write 1 or more.")
+        console, found = terminal(), []
+        configs = [read(model, None) for model in arguments.models]
+        with bar(console, arguments.rounds * len(configs)) as told:
+            for config in configs:
+                started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+                found.append(Pauses(model=config.name, rounds=tuple(rounds(config, arguments.rounds, told))))
+                write(found[-1], arguments.results, started_at, command)
+        console.print(shown(found))
+        console.print(f"records: {arguments.results}", markup=False)
+
+    return guarded(run, on_interrupt=f"stopped; finished models are in {arguments.results}.")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,184 @@
+"""Callers in a closed loop against one server, each with its own row, every reply checked; say what they saw as JSON.
+
+`echo 2.0 | python -m perf.studies.peers.callers mosec 127.0.0.1:8000 rows.npz` is one turn of 2 s;
+perf/studies/peers/__main__.py starts it on a core of its own.
+"""
+
+import asyncio
+import base64
+import json
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clients import AsyncModel
+from perf.stats.percentile import percentile
+from perf.studies.peers.raw_http import Connection, post
+from triton_batching.terminal import program_parser
+
+Rows = NDArray[np.float32]
+Call = Callable[[], Awaitable[Rows]]
+
+TOLERANCE = 1e-3
+"""Of the largest score: batches of other sizes add up in another order."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What one closed loop saw, from one answer to another `wall_s` later; latencies are of single calls.
+
+    `cpu_s` is the callers' own processor time in the turn, warm-up included.
+    """
+
+    callers: int
+    calls: int
+    wrong: int
+    wall_s: float
+    cpu_s: float
+    p50_ms: float
+    p99_ms: float
+
+
+async def loop(calls: list[Call], expected: Rows, seconds: float, warm_up_s: float) -> Seen:
+    """Let every caller call again as soon as it is answered; what falls into the warm-up is not counted."""
+    scale, cpu_s = float(np.abs(expected).max()), time.process_time()
+    start = time.perf_counter() + warm_up_s
+    end = start + seconds
+    answered: list[tuple[float, float]] = []
+    replies: list[Rows] = []
+    asked: list[int] = []
+
+    async def caller(number: int, call: Call) -> None:
+        sent = time.perf_counter()
+        while sent < end:
+            replies.append(await call())
+            now = time.perf_counter()
+            asked.append(number)
+            answered.append((now, now - sent))
+            sent = now
+
+    await asyncio.gather(*map(caller, range(len(calls)), calls))
+    # Every reply, but after the turn: the server of a closed loop waits for what its callers do in between.
+    wrong = int((~(np.abs(np.array(replies) - expected[asked]).max(axis=1) <= TOLERANCE * scale)).sum())
+    # Answers come batch by batch: counted between two of them, so that a cut batch does not count as half of one.
+    times = np.array([now for now, _ in answered])
+    first = times[times < start].max(initial=start)
+    inside = (times > first) & (times < end)
+    latencies = np.array([latency for _, latency in answered])[inside] * 1e3
+    if not inside.any():  # a server that is still loading: nothing was answered, which is what the share says
+        times, latencies, inside = np.array([end]), np.array([seconds * 1e3]), np.array([False])
+    return Seen(
+        callers=len(calls),
+        calls=int(inside.sum()),
+        wrong=wrong,
+        wall_s=float(times[inside].max(initial=first) - first) or seconds,
+        cpu_s=time.process_time() - cpu_s,
+        p50_ms=float(percentile(latencies, 50)),
+        p99_ms=float(percentile(latencies, 99)),
+    )
+
+
+async def run(kind: str, url: str, rows: Rows, stack: AsyncExitStack) -> list[Call]:
+    """One call for each row, to the server at `url`."""
+    if kind in ("grpc", "coalesced"):
+        model = await stack.enter_async_context(AsyncModel("ranker", url=url, coalesce=kind == "coalesced"))
+        return [_triton(model, row) for row in rows]
+    host, _, port = url.rpartition(":")
+    calls = []
+    for row in rows:
+        connection = await Connection.open(host, int(port))
+        stack.callback(connection.close)
+        calls.append(_RAW[kind](connection, url, row))
+    return calls
+
+
+def _triton(model: AsyncModel, row: Rows) -> Call:
+    one = row[None]
+
+    async def call() -> Rows:
+        scores: Rows = (await model.predict(one))[0]
+        return scores
+
+    return call
+
+
+def _http(connection: Connection, url: str, row: Rows) -> Call:
+    """KServe v2 with its binary tensor extension: the answer's tensor is the end of the body."""
+    values = row.tobytes()
+    head = json.dumps(
+        {
+            "inputs": [
+                {
+                    "name": "features",
+                    "shape": [1, *row.shape],
+                    "datatype": "FP32",
+                    "parameters": {"binary_data_size": len(values)},
+                }
+            ],
+            "outputs": [{"name": "score", "parameters": {"binary_data": True}}],
+        }
+    ).encode()
+    added = f"Inference-Header-Content-Length: {len(head)}"
+    request = post("/v2/models/ranker/infer", url, "application/octet-stream", head + values, added)
+
+    async def call() -> Rows:
+        return np.frombuffer((await connection.ask(request))[-8:], dtype=np.float32)
+
+    return call
+
+
+def _mosec(connection: Connection, url: str, row: Rows) -> Call:
+    request = post("/inference", url, "application/octet-stream", row.tobytes())
+
+    async def call() -> Rows:
+        return np.frombuffer(await connection.ask(request), dtype=np.float32)
+
+    return call
+
+
+def _litserve(connection: Connection, url: str, row: Rows) -> Call:
+    body = json.dumps({"row": base64.b64encode(row.tobytes()).decode()}).encode()
+    request = post("/predict", url, "application/json", body)
+
+    async def call() -> Rows:
+        return np.array(json.loads(await connection.ask(request))["score"], dtype=np.float32)
+
+    return call
+
+
+_RAW = {"http": _http, "mosec": _mosec, "litserve": _litserve}
+
+
+async def serve(kind: str, url: str, rows: Rows, expected: Rows, warm_up_s: float) -> None:
+    """Answer every line on standard input, a number of seconds, with what was seen meanwhile."""
+    print("ready", flush=True)
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        # Connected anew each time: servers close connections on which nothing happens for a while.
+        async with AsyncExitStack() as stack:
+            calls = await run(kind, url, rows, stack)
+            seen = await loop(calls, expected, float(line), warm_up_s)
+        print(json.dumps(asdict(seen)), flush=True)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print a JSON object for each line read; exit code 1 when a call failed."""
+    parser = program_parser("python -m perf.studies.peers.callers", __doc__, example="mosec 127.0.0.1:8000 rows.npz")
+    parser.add_argument("kind", choices=("coalesced", "grpc", *_RAW))
+    parser.add_argument("url", help="host:port")
+    parser.add_argument("rows", type=Path, help="an .npz file with `rows`, one for each caller, and `expected`")
+    parser.add_argument("--warm-up", type=float, default=0.4, metavar="SECONDS", help="before each turn is counted")
+    arguments = parser.parse_args(argv)
+    with np.load(arguments.rows) as file:
+        rows, expected = file["rows"], file["expected"]
+    asyncio.run(serve(arguments.kind, arguments.url, rows, expected, arguments.warm_up))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

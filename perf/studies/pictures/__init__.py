@@ -1,0 +1,1 @@
+"""Pictures classified without and with dynamic batching, as grps' benchmark does it."""

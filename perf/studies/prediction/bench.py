@@ -1,0 +1,163 @@
+"""Measuring a model's configurations in a closed loop and with Poisson arrivals, beside ramps of its service times.
+
+Both loads are perf_analyzer's, which is light: a client in Python would take the cores of a model that runs on them.
+Its Poisson arrivals count from when a request was sent, not from when it was due: little at loads as here.
+"""
+
+import datetime
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from clients.counters import Counters
+from perf.load.target import Running
+from perf.measure import analyzer, service_time
+from perf.measure.service_profile import Profile
+from perf.measure.service_time import Told, profile
+from perf.measure.sweep import window_ms
+from perf.measure.trial import serving
+from perf.records.candidate import Candidate
+from perf.records.record import Load, RecordError
+from perf.records.traffic import Traffic
+from perf.studies.prediction import points
+from perf.studies.prediction.points import Point, file_name, write
+from triton_batching.machine import Machine, versions
+
+CLOSED_WINDOW_MS = 2000
+# Each of the three windows of an open loop has so many requests, or their number alone would be 5 % off.
+OPEN_REQUESTS, OPEN_WINDOW_MS = 1500, 2000
+# Requests of more clients than this keep two cores busy with themselves.
+MOST_CLIENTS = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """A configuration in terms of the model's largest batch B, and its two loads.
+
+    `cap` is the share of B that is max_batch_size, `clients` the closed loop's in shares of B (of `MOST_CLIENTS` if B
+    is larger), `rate` the Poisson arrivals' in shares of what the instances could just carry.
+    """
+
+    cap: float
+    delay_us: int
+    instances: int
+    clients: float
+    rate: float
+
+
+KINDS = (
+    Kind(cap=1, delay_us=0, instances=1, clients=1, rate=0.5),
+    Kind(cap=1, delay_us=5000, instances=1, clients=1.5, rate=0.7),
+    Kind(cap=0.5, delay_us=0, instances=1, clients=2, rate=0.6),
+    Kind(cap=1, delay_us=0, instances=2, clients=2, rate=0.6),
+    Kind(cap=1, delay_us=2000, instances=2, clients=3, rate=0.4),
+    Kind(cap=0.5, delay_us=2000, instances=2, clients=1, rate=0.5),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """One model, and the folder of its records, which has one folder for each round."""
+
+    config: ModelConfig
+    folder: Path
+    command: tuple[str, ...]
+    rounds: int = points.ROUNDS
+
+    def run(self, progress: Told) -> None:
+        """Measure what is missing, round after round; each record is on disk as soon as it is measured."""
+        rates: dict[Kind, float] = {}
+        for number in range(1, self.rounds + 1):
+            folder = points.round_folder(self.folder, number)
+            for instances in sorted({kind.instances for kind in KINDS}):
+                ramps = self.profile(folder, instances, progress)
+                for kind in KINDS:
+                    if kind.instances == instances:
+                        rate = rates.setdefault(kind, self._rate(kind, ramps))
+                        self._configuration(folder, kind, rate, ramps, progress)
+
+    def profile(self, folder: Path, instances: int, progress: Told) -> Profile:
+        """The service times with so many instances, and with fewer."""
+        threads = Candidate.of(self.config).threads
+        counts = [(count, threads) for count in range(1, instances + 1)]
+        return profile(
+            self.config, counts, folder, command=self.command, progress=lambda text, _: progress(text, False)
+        )
+
+    def candidate(self, kind: Kind) -> Candidate:
+        """The values that a kind of configuration has for this model."""
+        return Candidate(
+            max_batch_size=round(kind.cap * self.config.max_batch_size),
+            delay_us=kind.delay_us,
+            instances=kind.instances,
+            threads=Candidate.of(self.config).threads,
+        )
+
+    def _configuration(self, folder: Path, kind: Kind, rate: float, ramps: Profile, progress: Told) -> None:
+        candidate = self.candidate(kind)
+        clients = round(kind.clients * min(self.config.max_batch_size, MOST_CLIENTS))
+        loads = [f"closed:{clients}", f"poisson:{rate:g}"]
+        missing = [load for load in loads if not stands(folder, self.config.name, candidate, load, ramps)]
+        if missing:
+            with self._serving(candidate, progress) as server:
+                for load in missing:
+                    progress(f"{self.config.name}, {folder.name}: {candidate}, {load}", False)
+                    write(self._point(server, candidate, load, ramps), folder)
+        progress(f"{self.config.name}, {folder.name}: {candidate}", True)
+
+    def _serving(self, candidate: Candidate, progress: Told) -> AbstractContextManager[Running]:
+        config = candidate.apply(self.config)
+        return serving(self.config.name, config, trace_rate=0, progress=lambda text: progress(text, False))
+
+    def _rate(self, kind: Kind, ramps: Profile) -> float:
+        candidate = self.candidate(kind)
+        table = ramps.nearest(candidate.instances, candidate.threads).table_us
+        most = max(rows / table[rows] for rows in range(1, candidate.max_batch_size + 1))
+        return float(f"{kind.rate * candidate.instances * most * 1e6:.2g}")
+
+    def _point(self, server: Running, candidate: Candidate, load: str, ramps: Profile) -> Point:
+        traffic, target = Traffic.parse(load), service_time.target(server)
+        rate = traffic.rate_per_s if traffic.open else None
+        asked = Load(concurrency=max(1, traffic.clients), window_ms=CLOSED_WINDOW_MS)
+        warm, _ = analyzer.measure(target, asked, window_ms=300, poisson_per_s=rate)
+        window = window_ms(asked, warm.throughput_rows_per_s)
+        if rate is not None:
+            window = max(OPEN_WINDOW_MS, round(OPEN_REQUESTS / rate * 1e3))
+        started, before = _now(), Counters.read(server.url, self.config.name)
+        found, _ = analyzer.measure(target, asked, window_ms=window, poisson_per_s=rate)
+        counted = Counters.read(server.url, self.config.name) - before
+        percentiles = {50: found.p50_us, 90: found.p90_us, 95: found.p95_us, 99: found.p99_us}
+        if found.mean_us is None or found.requests is None or None in percentiles.values():
+            raise analyzer.AnalyzerError(f"perf_analyzer printed no summary of '{self.config.name}' under {load}.")
+        return Point(
+            model=self.config.name,
+            config_name="default",
+            candidate=candidate,
+            load=load,
+            ramps=tuple(ramp.file_name for ramp in ramps.ramps),
+            machine=Machine.this(),
+            versions=versions(),
+            command=self.command,
+            started_at=started,
+            seconds=len(found.windows) * found.window_ms / 1e3,
+            requests=found.requests,
+            throughput_rows_per_s=found.throughput_rows_per_s,
+            mean_ms=found.mean_us / 1e3,
+            percentiles_ms={one: (value or 0.0) / 1e3 for one, value in percentiles.items()},
+            counted=counted,
+        )
+
+
+def stands(folder: Path, model: str, candidate: Candidate, load: str, ramps: Profile) -> bool:
+    """Whether a round's folder holds a record of this point: of these ramps, which are known to."""
+    try:
+        found = points.load(folder / file_name(model, candidate, load))
+    except RecordError:
+        return False
+    return (found.candidate, found.load) == (candidate, load) and found.fits(ramps)
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

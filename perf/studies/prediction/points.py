@@ -1,0 +1,168 @@
+"""A measured point beside what is predicted for it: the record of one configuration under one load."""
+
+import dataclasses
+import itertools
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median, median_low
+
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from clients.counters import Counters
+from perf.measure.service_profile import Profile
+from perf.records import record
+from perf.records.candidate import Candidate
+from perf.records.record import RecordError
+from perf.records.study import Prediction, Sla
+from perf.records.traffic import Traffic
+from perf.simulate.predict import LIMITS, predict
+from perf.studies.prediction.analyzer_schedule import poisson
+from triton_batching.machine import Machine
+
+FORMAT = 2
+# Enough that what is drawn hardly shows.
+REQUESTS = 24_000
+# Of three rounds, medians leave out what the machine did in one of them; where it does so more often, more are needed.
+ROUNDS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """One configuration, measured by perf_analyzer under one load, for `seconds` and so many `requests`.
+
+    Latencies are of requests, in milliseconds. `ramps` names the records of the service times that were measured in the
+    same minutes.
+    """
+
+    model: str
+    config_name: str
+    candidate: Candidate
+    load: str
+    ramps: tuple[str, ...]
+    machine: Machine
+    versions: Mapping[str, str]
+    started_at: str
+    command: tuple[str, ...]
+    seconds: float
+    requests: int
+    throughput_rows_per_s: float
+    mean_ms: float
+    percentiles_ms: Mapping[int, float]
+    counted: Counters
+
+    @property
+    def file_name(self) -> str:
+        """A name that a person can read."""
+        return file_name(self.model, self.candidate, self.load)
+
+    @property
+    def open(self) -> bool:
+        """Whether it is of an open loop."""
+        return Traffic.parse(self.load).open
+
+    def fits(self, profile: Profile) -> bool:
+        """Whether this was measured after these ramps, on their machine and versions.
+
+        So it was on their model and configuration files as well, whose digests a ramp has: one whose files have changed
+        since is measured again, and is then younger than this.
+        """
+        ramps = profile.ramps
+        return tuple(ramp.file_name for ramp in ramps) == self.ramps and all(
+            (ramp.model, ramp.config_name, ramp.machine) == (self.model, self.config_name, self.machine)
+            and dict(ramp.versions) == dict(self.versions)
+            and ramp.started_at < self.started_at
+            for ramp in ramps
+        )
+
+    def predicted(self, config: ModelConfig, profile: Profile, *, stretch: float = 1.0) -> Prediction:
+        """What the simulation says, from the service times alone, or with executions `stretch` times as long."""
+        traffic, sla = Traffic.parse(self.load), Sla(latency_ms=float("inf"))
+        if traffic.pattern == "poisson":
+            traffic = replace(traffic, times_s=tuple(poisson(traffic.rate_per_s, self.requests).tolist()))
+        return predict(self.candidate, config, traffic, profile, sla, requests=REQUESTS, stretch=stretch)
+
+    def errors(self, prediction: Prediction) -> dict[str, float]:
+        """Predicted over measured, minus 1, by what `LIMITS` names."""
+        return {
+            "throughput": prediction.throughput_rows_per_s / self.throughput_rows_per_s - 1,
+            "p50": prediction.percentiles_ms[50] / self.percentiles_ms[50] - 1,
+            "p95": prediction.percentiles_ms[95] / self.percentiles_ms[95] - 1,
+        }
+
+
+def file_name(model: str, candidate: Candidate, load: str) -> str:
+    """The name of this point's record."""
+    threads = "" if candidate.threads is None else f".t{candidate.threads}"
+    values = f"b{candidate.max_batch_size}.d{candidate.delay_us}.k{candidate.instances}{threads}"
+    return f"{model}.{values}.{load.replace(':', '_')}.json"
+
+
+def holds(errors: Mapping[str, float]) -> bool:
+    """Whether all errors are within their limits."""
+    return all(abs(error) <= LIMITS[name] for name, error in errors.items())
+
+
+def write(point: Point, folder: Path) -> Path:
+    """Write one record, whole or not at all."""
+    content = {"format": FORMAT, "kind": "predicted_point", **dataclasses.asdict(point)}
+    # What was never answered has no latency that JSON could hold.
+    finite = {one: value if math.isfinite(value) else None for one, value in point.percentiles_ms.items()}
+    return record.write_json(point.file_name, content | {"percentiles_ms": finite}, folder)
+
+
+def load(path: Path) -> Point:
+    """One record; raises `RecordError`."""
+    try:
+        content = json.loads(path.read_text())
+        if (content.pop("format"), content.pop("kind")) != (FORMAT, "predicted_point"):
+            raise ValueError("another kind or format")
+        return Point(
+            **content
+            | {
+                "candidate": Candidate.read(content["candidate"]),
+                "machine": Machine(**content["machine"]),
+                "ramps": tuple(content["ramps"]),
+                "command": tuple(content["command"]),
+                "percentiles_ms": {
+                    int(one): math.inf if value is None else value for one, value in content["percentiles_ms"].items()
+                },
+                "counted": record.counters(content["counted"]),
+            }
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RecordError(
+            f"{path}: not a measured point of this version ({error}). Remove it and measure again."
+        ) from error
+
+
+def together(points: Sequence[Point]) -> Point:
+    """The same point of several rounds as one: medians, over all that the server counted."""
+    return replace(
+        points[0],
+        seconds=median(one.seconds for one in points),
+        requests=median_low(one.requests for one in points),
+        throughput_rows_per_s=median(one.throughput_rows_per_s for one in points),
+        mean_ms=median(one.mean_ms for one in points),
+        percentiles_ms={
+            percent: median(one.percentiles_ms[percent] for one in points) for percent in points[0].percentiles_ms
+        },
+        counted=sum((one.counted for one in points[1:]), points[0].counted),
+    )
+
+
+def round_folder(folder: Path, number: int) -> Path:
+    """Where the ramps and points of one round are, counted from 1."""
+    return folder / f"round_{number}"
+
+
+def round_folders(folder: Path) -> list[Path]:
+    """The folders of all rounds that were begun."""
+    return list(itertools.takewhile(Path.is_dir, (round_folder(folder, number) for number in itertools.count(1))))
+
+
+def measured(folder: Path, models: Sequence[str]) -> list[Point]:
+    """The points of these models in the folder of a round, by file name."""
+    return [load(path) for model in models for path in sorted(folder.glob(f"{model}.b*.json"))]

@@ -1,0 +1,63 @@
+"""Several ramps of one configuration, measured in turn with other things, as one.
+
+A ramp is short, so a slow second of the machine is in everything that follows from it. Of three, medians leave out what
+only one of them met.
+"""
+
+import dataclasses
+import itertools
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+from perf.measure.ramp import Level
+from perf.measure.service_curve import Size
+from perf.measure.service_profile import ServiceTimes
+
+T = TypeVar("T")
+
+
+def one_ramp(ramps: Sequence[ServiceTimes]) -> ServiceTimes:
+    """Ramps of the same levels as one, named like the first: of each level the one of median throughput.
+
+    The sizes are those of the chosen levels, with the median of their standard errors; noise, time of a lone row and
+    time after a pause are medians.
+    """
+    first = ramps[0]
+    levels = tuple(
+        middle(some, [one.measured.throughput_rows_per_s for one in some])
+        for some in zip(*(ramp.levels for ramp in ramps), strict=True)
+    )
+    rare = [ramp.rare_us for ramp in ramps if ramp.rare_us is not None]
+    return dataclasses.replace(
+        first,
+        levels=levels,
+        sizes=_sizes([level for level in levels if level.concurrency >= first.instances], ramps),
+        alone_us=statistics.median(ramp.alone_us for ramp in ramps),
+        noise=tuple(statistics.median(some) for some in zip(*(ramp.noise for ramp in ramps), strict=True)),
+        noise_count=sum(ramp.noise_count for ramp in ramps),
+        rare_us=statistics.median(rare) if rare else None,
+    )
+
+
+def middle(some: Sequence[T], keys: Iterable[float]) -> T:
+    """The one whose key is the median; the lower of two."""
+    ordered = sorted(zip(keys, range(len(some)), strict=True))
+    return some[ordered[(len(some) - 1) // 2][1]]
+
+
+def _sizes(levels: Sequence[Level], ramps: Sequence[ServiceTimes]) -> tuple[Size, ...]:
+    counted = sum((level.counted for level in levels[1:]), levels[0].counted)
+    errors: defaultdict[int, list[float]] = defaultdict(list)
+    for one in itertools.chain.from_iterable(ramp.sizes for ramp in ramps):
+        errors[one.rows].append(one.error_us)
+    return tuple(
+        Size(
+            rows=rows,
+            executions=executions,
+            mean_us=counted.execution_ns(rows) / executions / 1e3,
+            error_us=statistics.median(errors[rows]),
+        )
+        for rows, executions in counted.batches.items()
+    )

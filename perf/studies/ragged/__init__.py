@@ -1,0 +1,1 @@
+"""Ways to serve requests of different length, side by side."""

@@ -1,0 +1,128 @@
+"""The client processes of a soak: started, listened to, stopped; what they counted and what they lost."""
+
+import contextlib
+import multiprocessing
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+
+from perf.studies.soak.job import Job
+from perf.studies.soak.ledger import LOST_S, Failed, Report
+from perf.studies.soak.line import STOP
+from perf.studies.soak.outcome import Outcome
+from perf.studies.soak.worker import work
+
+# A process that says nothing for so long hangs as a whole.
+SILENT_S = LOST_S
+# After the word to stop: a call that is lost, and closing the clients.
+END_S = LOST_S + 15.0
+TOLD = 40
+
+
+@dataclass(kw_only=True)
+class Member:
+    """One process and what it has reported so far; `ended` after its last report, or when it is given up."""
+
+    job: Job
+    process: BaseProcess
+    pipe: Connection
+    heard_s: float
+    began: int = 0
+    going: int = 0
+    ended: bool = False
+    counts: Counter[Outcome] = field(default_factory=Counter)
+
+
+@dataclass(kw_only=True)
+class Crew:
+    """All of them. `failed` holds the first failures in full, `failures` counts all; `faults` are of processes."""
+
+    members: Sequence[Member]
+    failed: list[Failed] = field(default_factory=list)
+    failures: int = 0
+    faults: list[str] = field(default_factory=list)
+
+    @property
+    def counts(self) -> Counter[Outcome]:
+        """How calls ended, over all processes."""
+        return sum((member.counts for member in self.members), Counter())
+
+    @property
+    def calls(self) -> int:
+        """How many calls have ended."""
+        return sum(self.counts.values())
+
+    @property
+    def working(self) -> list[Member]:
+        """Those that may still report."""
+        return [member for member in self.members if not member.ended]
+
+    def listen(self, seconds: float) -> None:
+        """Take reports for so long, or until all have ended."""
+        until = time.monotonic() + seconds
+        while (working := self.working) and (left := until - time.monotonic()) > 0:
+            for pipe in wait([member.pipe for member in working], timeout=left):
+                self._take(next(member for member in working if member.pipe is pipe))
+        for member in self.working:
+            if time.monotonic() - member.heard_s > SILENT_S:
+                self._give_up(member, f"said nothing for {SILENT_S:.0f} s, with {member.going} calls on their way")
+
+    def stop(self) -> None:
+        """Ask all to end their calls, and take their last reports."""
+        for member in self.working:
+            with contextlib.suppress(OSError):
+                member.pipe.send(STOP)
+        self.listen(END_S)
+        for member in self.working:
+            self._give_up(member, f"did not end within {END_S:.0f} s, with {member.going} calls on their way")
+        for member in self.members:
+            if (lost := member.began - sum(member.counts.values())) > 0:
+                self.faults.append(f"{member.job.name}: {lost} calls that began have no end")
+
+    def _take(self, member: Member) -> None:
+        try:
+            report: Report = member.pipe.recv()
+        except (EOFError, OSError):
+            member.process.join(5)
+            self._give_up(member, f"the process ended with code {member.process.exitcode} before its last report")
+            return
+        member.heard_s = time.monotonic()
+        member.began += report.began
+        member.going = report.going
+        member.counts += report.ended
+        member.ended = report.last
+        self.failures += report.failures
+        self.failed += report.failed[: TOLD - len(self.failed)]
+
+    def _give_up(self, member: Member, why: str) -> None:
+        member.ended = True
+        self.faults.append(f"{member.job.name}: {why}")
+
+
+@contextlib.contextmanager
+def crew(jobs: Sequence[Job]) -> Iterator[Crew]:
+    """Start one process per job, and end them all at the end, by force if they must."""
+    context = multiprocessing.get_context("forkserver")
+    # One process imports the clients and is forked for each worker, so none inherits a thread or a connection.
+    context.set_forkserver_preload(["perf.studies.soak.worker"])
+    members: list[Member] = []
+    try:
+        for job in jobs:
+            ours, theirs = context.Pipe()
+            # No daemon: those may not have children.
+            process = context.Process(target=work, args=(job, theirs))
+            process.start()
+            theirs.close()
+            members.append(Member(job=job, process=process, pipe=ours, heard_s=time.monotonic()))
+        yield Crew(members=members)
+    finally:
+        for member in members:
+            member.pipe.close()
+        for member in members:
+            member.process.join(5)
+            if member.process.is_alive():
+                member.process.kill()
+                member.process.join()

@@ -1,0 +1,121 @@
+"""Why batches do not form on a running server: its statistics over some seconds, and its traces where it has them."""
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.progress import track
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from perf.batcher.rules import Rules
+from perf.why import sampled
+from perf.why.changes import Study, study
+from perf.why.report import FULL, as_dict, show
+from perf.why.traces import HOW, Recording, recording
+from serve.management.counters import Counters
+from serve.management.loaded import config as loaded_config
+from triton_batching.terminal import Mistake, terminal
+
+STEP_S = 0.1
+
+
+def explain(url: str, model: str, *, seconds: float, as_json: bool) -> int:
+    """Watch `model` on the server at `url` (http://host:port) and say why its batches are as they are."""
+    url = url.rstrip("/") if "://" in url else f"http://{url.rstrip('/')}"
+    sampled.call(f"{url}/v2/models/{model}/config")  # says what is wrong, where something is
+    config = loaded_config(url, model)
+    rules = Rules.of(config)
+    with recording(url, model, batched=config.max_batch_size > 0) as traced:
+        before = sampled.counters(url, model)
+        _wait(seconds, quiet=as_json)
+        counted = sampled.counters(url, model) - before
+    if not counted.executions:
+        raise Mistake(
+            f"{url}: no request to '{model}' was executed in {seconds:g} s, so there is nothing to explain. Send load "
+            "meanwhile, or watch longer (--seconds)."
+        )
+    found = _replayed(config, rules, counted, traced) if traced.requests else None
+    if as_json:
+        if found:
+            known = {"replayed": len(traced.requests), "clients": traced.clients, **as_dict(found)}
+        else:
+            known = {"not_known": traced.missing, "hint": _hint(config, rules, counted)}
+        print(json.dumps({"counted": _counted(counted), **known}, indent=2))
+        return 0
+    console = terminal()
+    _show_counted(console, url, model, counted, seconds)
+    if found is None:
+        console.print(f"Which rule closed the batches is not known: {traced.missing}", markup=False)
+        console.print(_hint(config, rules, counted), markup=False, style="bold")
+    else:
+        _show_replayed(console, found, traced, counted)
+    return 0
+
+
+def _wait(seconds: float, *, quiet: bool) -> None:
+    steps = range(max(1, round(seconds / STEP_S)))
+    hidden = quiet or not sys.stderr.isatty()
+    for _ in track(steps, "watching", disable=hidden, transient=True, console=Console(stderr=True)):
+        time.sleep(seconds / len(steps))
+
+
+def _replayed(config: ModelConfig, rules: Rules, counted: Counters, traced: Recording) -> Study:
+    first = len(traced.requests) if traced.clients else None
+    return study(config, rules, sampled.service(counted), lambda: traced.load(rules.delay), first=first)
+
+
+def _show_counted(console: Console, url: str, model: str, counted: Counters, seconds: float) -> None:
+    console.print(
+        f"{model} at {url}, {seconds:g} s: {counted.requests} requests, {counted.executions} executions", markup=False
+    )
+    sizes = ", ".join(f"{count} of {size}" for size, count in counted.batches.items())
+    console.print(f"{counted.rows_per_execution:.2f} rows per execution ({sizes})", style="bold", markup=False)
+    queue, compute = (counted.per_request_us(ns) / 1e3 for ns in (counted.queue_ns, counted.compute_ns))
+    console.print(
+        f"each request waited {queue:.1f} ms in the queue and {compute:.1f} ms in its execution", markup=False
+    )
+
+
+def _show_replayed(console: Console, found: Study, traced: Recording, counted: Counters) -> None:
+    come = f"from {traced.clients} clients that wait for answers" if traced.clients else "at their own times"
+    title = (
+        f"\nreplay of {len(traced.requests)} traced requests, {come}: {found.now.rows_per_execution:.2f} rows per "
+        f"execution, the server counted {counted.rows_per_execution:.2f}"
+    )
+    show(console, found, title, service="what the server counted for its size")
+
+
+def _hint(config: ModelConfig, rules: Rules, counted: Counters) -> str:
+    """What statistics alone can say: they count sizes and times, but see no shapes."""
+    if not rules.dynamic:
+        return "The model has no dynamic_batching, so every request is an execution. Add: dynamic_batching { }."
+    mean = counted.rows_per_execution
+    largest = max(rules.preferred, default=rules.max_batch_size)
+    if max(counted.batches) >= largest and mean > FULL * largest:
+        what = "max_batch_size" if largest == rules.max_batch_size else "the largest preferred_batch_size"
+        return f"Batches are full: {what} is {largest}."
+    if counted.queue_ns < counted.compute_ns / 2:
+        return "Requests hardly wait, so there is seldom another one to run with. More requests at a time would batch."
+    variable = _names(sorted(rules.equal_shape))
+    if variable:
+        return (
+            f"Requests wait while small batches run, and {variable} must have one shape all over a batch: most likely "
+            "requests of different shape follow each other. Compare: serve.why --mix with your sizes."
+        )
+    if rules.optional:
+        return "Requests wait while small batches run; the set of optional inputs must be the same all over a batch."
+    if not rules.prefetches:
+        return (
+            "Requests wait while small batches run: a queue policy or priorities turn off prefetch (polls of 500 ms)."
+        )
+    return f"Requests wait, and batches hold {mean:.1f} of {rules.max_batch_size} rows. {HOW}"
+
+
+def _names(names: Sequence[str]) -> str:
+    return " and ".join(names)
+
+
+def _counted(counted: Counters) -> dict[str, object]:
+    return {**vars(counted), "rows_per_execution": counted.rows_per_execution}

@@ -1,0 +1,125 @@
+"""Copy the shared modules that a model.py imports into the folder beside it.
+
+A model folder must work when it is copied alone: an image, an object store and a zip file keep no link that leads out
+of it. So each module of serve/policies and export/models that a model.py (or a backend) imports, directly or through
+another, is copied beside it. The copies are not in git. A file of the same name without our first line is never
+touched.
+"""
+
+import argparse
+import ast
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+REPOSITORY = ROOT / "model_repository"
+BACKENDS = ROOT / "serve" / "backends"
+HEADER = "# Copied from {source} by `python -m serve.vendor`: change it there.\n"
+FOLDERS = ("serve/policies", "export/models")
+# Of export/models only these run inside a server.
+OF_MODELS = ("alphabet", "page_words", "picture_bytes", "word_image")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Copy:
+    """One shared module beside a model.py: the file, and the text that it should have."""
+
+    path: Path
+    text: str
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the file has that text."""
+        return self.path.is_file() and self.path.read_text() == self.text
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether another file of that name is there, which is not ours to replace."""
+        return self.path.is_file() and not self.path.read_text().startswith(HEADER.partition("{")[0])
+
+
+def sources() -> dict[str, Path]:
+    """The shared modules by name."""
+    files = [file for folder in FOLDERS for file in sorted((ROOT / folder).glob("*.py"))]
+    return {
+        file.stem: file
+        for file in files
+        if file.stem != "__init__" and (file.parent.name != "models" or file.stem in OF_MODELS)
+    }
+
+
+def copies(repository: Path = REPOSITORY) -> Iterator[Copy]:
+    """The copies that the models of `repository` and our backends need."""
+    shared = sources()
+    for folder in [*sorted(repository.glob("*/*/")), *sorted(BACKENDS.glob("*/"))]:
+        if not (folder / "model.py").is_file():
+            continue
+        # What a folder has of its own may import them as well.
+        own = [file for file in folder.glob("*.py") if file.stem not in shared]
+        for name in sorted(_needed(own, shared)):
+            source = shared[name]
+            header = HEADER.format(source=source.relative_to(ROOT).as_posix())
+            yield Copy(path=folder / source.name, text=header + source.read_text())
+
+
+def _needed(files: list[Path], shared: dict[str, Path]) -> set[str]:
+    needed: set[str] = set()
+    waiting = list(files)
+    while waiting:
+        added = (_imported(waiting.pop()) & shared.keys()) - needed
+        needed |= added
+        waiting += [shared[name] for name in added]
+    return needed
+
+
+def _imported(file: Path) -> set[str]:
+    """The top-level names that a file imports anywhere; of one that cannot be parsed, none."""
+    try:
+        nodes = list(ast.walk(ast.parse(file.read_bytes())))
+    except (SyntaxError, ValueError):
+        return set()
+    direct = {name.name.partition(".")[0] for node in nodes if isinstance(node, ast.Import) for name in node.names}
+    return direct | {
+        node.module.partition(".")[0] for node in nodes if isinstance(node, ast.ImportFrom) and node.module
+    }
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Write what is missing or old; with --check only say so. Exit code 1 for a copy that is not current."""
+    # argparse alone, because the image that serves has no other library.
+    parser = argparse.ArgumentParser(
+        prog="python -m serve.vendor",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="example: python -m serve.vendor model_repository",
+    )
+    parser.add_argument("repository", nargs="?", type=Path, default=REPOSITORY)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 if a copy is missing or old")
+    options = parser.parse_args(argv)
+    if not options.repository.is_dir():
+        print(f"{options.repository}: no such directory. Name a model repository.", file=sys.stderr)
+        return 2
+    needed = list(copies(options.repository))
+    old = [copy for copy in needed if not copy.is_current]
+    foreign = [copy for copy in old if copy.is_foreign]
+    for copy in foreign:
+        print(
+            f"{copy.path}: another file, not replaced. Rename it, or remove it if it is an old copy.", file=sys.stderr
+        )
+    for copy in old:
+        if copy in foreign:
+            continue
+        if options.check:
+            print(f"{copy.path}: missing or old. Run: python -m serve.vendor {options.repository}", file=sys.stderr)
+        else:
+            copy.path.write_text(copy.text)
+            print(f"{copy.path}: written")
+    if not options.check:
+        print(f"{len(needed)} copies of shared modules, {len(old) - len(foreign)} written")
+    return int(bool(old if options.check else foreign))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

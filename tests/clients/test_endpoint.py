@@ -1,0 +1,324 @@
+"""TLS, headers and addresses of `Model` and `AsyncModel`, against real servers."""
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import certificates
+import client_models
+import numpy as np
+import pytest
+from processes import wait_until
+from relay import relay
+
+from clients import (
+    AccessError,
+    AddressError,
+    AsyncModel,
+    InvalidInputError,
+    Model,
+    ServerUnreachableError,
+    Tls,
+    TlsError,
+)
+from clients.connection import BlockingConnection
+from clients.endpoint import Endpoint
+from clients.exchange import Transport
+from clients.lease import Lease
+from clients.steps import Step
+from serve.launcher import Server, Settings, launch
+from serve.management import admin
+
+ROW = np.arange(5)
+WIDE = np.ones((1, 1), np.float32)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return certificates.make(tmp_path_factory.mktemp("certificates"))
+
+
+@contextlib.contextmanager
+def serving(tmp_path: Path, *arguments: str) -> Iterator[Server]:
+    repository = client_models.build(tmp_path / "models")
+    own = any("restricted" in argument for argument in arguments)
+    settings = Settings(models=("unbatched", "wide"), repository=repository, arguments=arguments, open_admin=own)
+    with launch(settings) as server:
+        yield server
+
+
+def grpc_tls(folder: Path, name: str) -> tuple[str, ...]:
+    certificate, key = folder / f"{name}.pem", folder / f"{name}.key"
+    return ("--grpc-use-ssl=true", f"--grpc-server-cert={certificate}", f"--grpc-server-key={key}")
+
+
+def both(name: str, given: Any, **arguments: Any) -> list[Any]:
+    """The answer, or the error, of `Model` and of `AsyncModel`."""
+
+    async def asked() -> Any:
+        async with AsyncModel(name, **arguments) as model:
+            return await model.predict(given)
+
+    def blocked() -> Any:
+        with Model(name, **arguments) as model:
+            return model.predict(given)
+
+    found: list[Any] = []
+    for ask in (blocked, lambda: asyncio.run(asked())):
+        try:
+            found.append(ask())
+        except Exception as error:
+            found.append(error)
+    return found
+
+
+def answered(**arguments: Any) -> bool:
+    return all(np.array_equal(one, ROW[::-1]) for one in both("unbatched", ROW, **arguments))
+
+
+def refused(error: type[Exception], words: str, **arguments: Any) -> bool:
+    found = both("unbatched", ROW, **arguments)
+    assert [type(one) for one in found] == [error] * 2, found
+    assert all(words in str(one) for one in found), found
+    assert not any("Start one" in str(one) for one in found)
+    return True
+
+
+@pytest.mark.server
+def test_grpc_over_tls(folder: Path, tmp_path: Path) -> None:
+    trusted = Tls(ca=folder / "ca.pem")
+    with serving(tmp_path, *grpc_tls(folder, "server")) as server:
+        port = server.grpc_port
+        for url in (f"grpcs://127.0.0.1:{port}", f"grpcs://localhost:{port}", f"127.0.0.1:{port}"):
+            assert answered(url=url, tls=trusted)
+        assert answered(url=f"dns:///localhost:{port}", tls=trusted)
+        # Regions are registered, and unregistered by the reaper, over TLS as well.
+        url = f"grpcs://127.0.0.1:{port}"
+        with Model("wide", url=url, tls=trusted, transport="shared_memory") as model:
+            assert (model.predict(3 * WIDE) == 3).all()
+            assert len(registered(url, trusted)) == 1
+            lease_of(model).close()  # all that a client that is killed does
+            assert wait_until(lambda: not registered(url, trusted), seconds=10)
+        assert refused(TlsError, "CERTIFICATE_VERIFY_FAILED", url=url)  # the system does not know this one
+        assert refused(TlsError, "CERTIFICATE_VERIFY_FAILED", url=url, tls=Tls(ca=folder / "other.pem"))
+        assert refused(ServerUnreachableError, "grpcs://", url=f"127.0.0.1:{port}")
+    # The right signature for another name.
+    with serving(tmp_path / "b", *grpc_tls(folder, "elsewhere")) as server:
+        assert refused(TlsError, "Hostname Verification", url=f"grpcs://127.0.0.1:{server.grpc_port}", tls=trusted)
+
+
+def lease_of(model: Model) -> Lease:
+    shared = model._exchange._shared
+    assert shared
+    assert shared._lease
+    return shared._lease
+
+
+def registered(url: str, tls: Tls | None = None, headers: dict[str, str] | None = None) -> list[str]:
+    connection = BlockingConnection(Endpoint.of(url, tls=tls, headers=headers))
+    try:
+        return sorted(connection.call(Step("SystemSharedMemoryStatus", b""), "").regions)
+    finally:
+        connection.close()
+
+
+@pytest.mark.server
+def test_tls_to_a_server_without(folder: Path, client_server: Server) -> None:
+    trusted = Tls(ca=folder / "ca.pem")
+    assert refused(TlsError, "write grpc://", url=f"grpcs://{client_server.grpc_url}", tls=trusted)
+    assert refused(TlsError, "write http://", url=f"https://{client_server.http_url}", tls=trusted)
+    assert answered(url=f"grpc://{client_server.grpc_url}")
+    assert answered(url=f"http://{client_server.http_url}")
+    assert answered(url=f"http://{client_server.http_url}/", transport="http")
+
+
+@pytest.mark.server
+def test_a_server_that_asks_for_a_client_certificate(folder: Path, tmp_path: Path) -> None:
+    own = Tls(ca=folder / "ca.pem", certificate=folder / "client.pem", key=folder / "client.key")
+    asked = (*grpc_tls(folder, "server")[1:], "--grpc-use-ssl-mutual=true", f"--grpc-root-cert={folder / 'ca.pem'}")
+    with serving(tmp_path, *asked) as server:
+        url = f"grpcs://127.0.0.1:{server.grpc_port}"
+        assert answered(url=url, tls=own)
+        assert refused(TlsError, "client certificate", url=url, tls=Tls(ca=folder / "ca.pem"))
+
+
+@pytest.mark.server
+def test_https(folder: Path, client_server: Server) -> None:
+    trusted = Tls(ca=folder / "ca.pem")
+    with relay(client_server.http_url, tls_of(folder, "server")) as front:
+        assert answered(url=f"https://{front.url}", tls=trusted)
+        assert answered(url=front.url, tls=trusted, transport="http")
+        assert refused(TlsError, "CERTIFICATE_VERIFY_FAILED", url=f"https://{front.url}")
+        assert refused(
+            TlsError, "CERTIFICATE_VERIFY_FAILED", url=f"https://{front.url}", tls=Tls(ca=folder / "other.pem")
+        )
+        found = both("unbatched", ROW, url=f"http://{front.url}")
+        assert [type(one) for one in found] == [ServerUnreachableError] * 2
+        assert all("https://" in str(one) for one in found)
+    with relay(client_server.http_url, tls_of(folder, "elsewhere")) as front:
+        assert refused(TlsError, "IP address mismatch", url=f"https://{front.url}", tls=trusted)
+    mutual = tls_of(folder, "server")
+    mutual.load_verify_locations(folder / "ca.pem")
+    mutual.verify_mode = ssl.CERT_REQUIRED
+    with relay(client_server.http_url, mutual) as front:
+        own = Tls(ca=folder / "ca.pem", certificate=folder / "client.pem", key=folder / "client.key")
+        assert answered(url=f"https://{front.url}", tls=own)
+        found = both("unbatched", ROW, url=f"https://{front.url}", tls=trusted)
+        assert all(isinstance(one, ServerUnreachableError) for one in found)
+
+
+def tls_of(folder: Path, name: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / f"{name}.pem", folder / f"{name}.key")
+    return context
+
+
+@pytest.mark.server
+def test_headers_open_restricted_apis(tmp_path: Path) -> None:
+    restricted = (
+        "--grpc-restricted-protocol=inference,model-config,shared-memory:admin=secret",
+        "--http-restricted-api=inference:triton-grpc-protocol-admin=secret",
+    )
+    right = {"Triton-Grpc-Protocol-Admin": "secret", "Authorization": "Bearer abc"}
+    with serving(tmp_path, *restricted) as server:
+        transports: tuple[Transport, ...] = ("auto", "shared_memory", "grpc", "http")
+        for transport in transports:
+            url = server.http_url if transport == "http" else server.grpc_url
+            assert answered(url=url, transport=transport, headers=right)
+            assert refused(AccessError, "triton-grpc-protocol-admin", url=url, transport=transport)
+            wrong = {"triton-grpc-protocol-admin": "guess"}
+            assert refused(AccessError, "headers=", url=url, transport=transport, headers=wrong)
+        with Model("wide", url=server.grpc_url, headers=right) as model:
+            assert (model.predict(2 * WIDE) == 2).all()
+            assert len(registered(server.grpc_url, headers=right)) == 1
+            lease_of(model).close()
+            assert wait_until(lambda: not registered(server.grpc_url, headers=right), seconds=10)
+
+
+@pytest.mark.server
+def test_a_client_that_may_not_register_memory_sends_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(tmp_path, "--grpc-restricted-protocol=shared-memory:admin=secret") as server:
+        assert [(one == 2).all() for one in both("wide", 2 * WIDE, url=server.grpc_url)] == [True] * 2
+        # Where only those calls need a header, it goes with those calls; one that is given wins.
+        monkeypatch.setattr(admin, "headers", lambda url: {"triton-grpc-protocol-admin": "secret"})
+        endpoint = Endpoint.of(server.grpc_url)
+        assert endpoint.metadata("ModelInfer") == ()
+        connection = BlockingConnection(endpoint)
+        assert not connection.call(Step("SystemSharedMemoryStatus", b""), "").regions
+        connection.close()
+        given = Endpoint.of(server.grpc_url, headers={"triton-grpc-protocol-admin": "other"})
+        assert given.metadata("SystemSharedMemoryStatus") == (("triton-grpc-protocol-admin", "other"),)
+
+
+@pytest.mark.server
+def test_the_sixth_version_of_the_internet_protocol(tmp_path: Path) -> None:
+    repository = client_models.build(tmp_path / "models")
+    with launch(Settings(models=("unbatched",), repository=repository, host="0.0.0.0")) as server:
+        with relay(f"127.0.0.1:{server.grpc_port}", host="::1") as front:
+            assert answered(url=f"grpc://{front.url}")
+        with relay(f"127.0.0.1:{server.http_port}", host="::1") as front:
+            assert answered(url=front.url, transport="http")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "localhost",
+        ":8001",
+        "::1:8001",
+        "localhost:0",
+        "localhost:65536",
+        "localhost:\uff18\uff10\uff10\uff11",
+        "localhost:8001/",
+        "ftp://localhost:8001",
+        "grpcs://localhost",
+        "https://localhost:8000/v2",
+        "https://user:word@localhost:8000",
+        "dns://localhost:8001",
+        "local host:8001",
+        "localhost:8001\n",
+        "a..b:8001",
+        ".localhost:8001",
+        f"{'a' * 64}:8001",
+    ],
+)
+def test_what_is_not_an_address(url: str) -> None:
+    with pytest.raises(AddressError, match="not an address"):
+        Model("m", url=url)
+    with pytest.raises(AddressError, match="not an address"):
+        AsyncModel("m", url=url)
+
+
+@pytest.mark.parametrize(
+    ("url", "transport", "tls"),
+    [
+        ("https://localhost:8000", "grpc", None),
+        ("http://localhost:8000", "shared_memory", None),
+        ("grpcs://localhost:8001", "http", None),
+        ("grpc://localhost:8001", "http", None),
+        ("dns:///localhost:8001", "http", None),
+        ("grpc://localhost:8001", "auto", Tls()),
+        ("http://localhost:8001", "auto", Tls()),
+    ],
+)
+def test_an_address_that_contradicts_the_transport(url: str, transport: Transport, tls: Tls | None) -> None:
+    with pytest.raises(AddressError, match=r"(needs the|without TLS)"):
+        AsyncModel("m", url=url, transport=transport, tls=tls)
+
+
+@pytest.mark.parametrize("transport", ["grpc", "http"])
+def test_a_name_that_nobody_has(transport: Transport) -> None:
+    for error in both("m", ROW, url="absent.invalid:8001", transport=transport):
+        assert type(error) is ServerUnreachableError
+        assert (error.status, error.model, error.retryable) == ("UNAVAILABLE", "m", True)
+
+
+def test_a_secret_is_not_shown() -> None:
+    assert "abc" not in repr(Endpoint.of("localhost:8001", headers={"authorization": "Bearer abc"}))
+
+
+def test_our_own_server_is_known_by_every_form_of_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Endpoint.of("192.0.2.1:8001").proxy() == []
+    monkeypatch.setattr(admin, "headers", lambda url: {"secret-of": url})
+    assert Endpoint.of("192.0.2.1:8001").proxy() == Endpoint.of("localhost:8001").proxy() != []
+    for url in ("localhost:8001", "grpcs://localhost:8001", "grpc://localhost:8001/", "dns:///localhost:8001"):
+        assert Endpoint.of(url).metadata("SystemSharedMemoryRegister") == (("secret-of", "localhost:8001"),)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"": "x"},
+        {"a b": "x"},
+        {"a:b": "x"},
+        {"ä": "x"},
+        {"a": "x\r\nb: y"},
+        {"a": " x"},
+        {"a": ""},
+        {"a": b"x"},
+        {"A": "x", "a": "y"},
+        {"host": "x"},
+        {"grpc-timeout": "1S"},
+        {"key-bin": "x"},
+        {"Content-Length": "3"},
+        {"a": "x" * (8 << 10)},
+    ],
+)
+def test_headers_that_cannot_be_sent(headers: Any) -> None:
+    with pytest.raises(InvalidInputError, match="header"):
+        AsyncModel("m", headers=headers)
+
+
+def test_files_that_are_not_usable(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "text.pem").write_text("no certificate")
+    for wrong in ({"ca": tmp_path / "absent.pem"}, {"ca": tmp_path / "text.pem"}):
+        with pytest.raises(TlsError, match=r"(absent|text)\.pem"):
+            Tls(**wrong)
+    with pytest.raises(TlsError, match="needs its key"):
+        Tls(certificate=folder / "client.pem")
+    with pytest.raises(TlsError, match="not usable"):
+        Tls(certificate=folder / "client.pem", key=folder / "other.key")

@@ -1,0 +1,128 @@
+"""Clients against the real server: answers, errors with their reason, counters, and words out of pictures."""
+
+import asyncio
+import re
+import socket
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from clients.connection import connect
+from clients.counters import Counters
+from clients.errors import AddressError, RequestFailedError, ServerUnreachableError
+from clients.examples import recognize
+from serve.launcher import Server
+
+Array = NDArray[Any]
+PICTURES = Path(recognize.__file__).parents[1] / "pictures"
+
+
+@pytest.fixture
+def nobody() -> str:
+    """An address where nothing listens."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{free.getsockname()[1]}"
+
+
+async def ask(url: str, model: str, array: Array, name: str = "features") -> dict[str, Array]:
+    async with connect(url) as connection:
+        await connection.check(model)
+        return await connection.infer(model, {name: array}, timeout_s=10)
+
+
+@pytest.mark.server
+def test_counters_count_this_request(server: Server) -> None:
+    before = Counters.read(server.grpc_url, "ranker")
+    answer = asyncio.run(ask(server.grpc_url, "ranker", np.zeros((3, 2, 256), dtype=np.float32)))
+    counted = Counters.read(server.grpc_url, "ranker") - before
+    assert answer["score"].shape == (3, 2)
+    assert (counted.requests, counted.rows, counted.executions, counted.batches) == (1, 3, 1, {3: 1})
+    assert counted.compute_infer_ns > 0
+    assert counted.batches_ns[3] > 0
+
+
+@pytest.mark.server
+def test_a_refused_request_is_not_counted(server: Server) -> None:
+    before = Counters.read(server.grpc_url, "ranker")
+    with pytest.raises(RequestFailedError, match=r"'ranker' answered: .*unexpected shape"):
+        asyncio.run(ask(server.grpc_url, "ranker", np.zeros((1, 2, 255), dtype=np.float32)))
+    # Triton refuses it before the model sees it, and counts it neither as served nor as failed.
+    assert Counters.read(server.grpc_url, "ranker") == before
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("array", [np.zeros((1, 2, 256), dtype=np.float64), np.zeros((1, 2, 256), dtype=np.int32)])
+def test_a_wrong_type_is_named(server: Server, array: Array) -> None:
+    with pytest.raises(RequestFailedError, match=r"data-type is 'FP32'|data-type"):
+        asyncio.run(ask(server.grpc_url, "ranker", array))
+
+
+@pytest.mark.server
+def test_a_model_that_is_not_loaded(server: Server) -> None:
+    with pytest.raises(
+        ServerUnreachableError, match=r"'resnet50' is not ready there. Serve it: make serve MODEL=resnet50"
+    ):
+        asyncio.run(ask(server.grpc_url, "resnet50", np.zeros((1, 1), dtype=np.float32)))
+    with pytest.raises(RequestFailedError, match="no statistics for 'resnet50'"):
+        Counters.read(server.grpc_url, "resnet50")
+
+
+def test_nobody_there(nobody: str) -> None:
+    with pytest.raises(ServerUnreachableError, match=r"no gRPC server answers there.*make serve MODEL=ranker"):
+        asyncio.run(ask(nobody, "ranker", np.zeros((1, 2, 256), dtype=np.float32)))
+
+
+@pytest.mark.parametrize("url", ["localhost", "ftp://localhost:8001", "localhost:", ""])
+def test_an_address_is_host_and_port(url: str) -> None:
+    with pytest.raises(AddressError, match=r"not an address\. Write host:port"):
+        asyncio.run(ask(url, "ranker", np.zeros((1, 2, 256), dtype=np.float32)))
+
+
+@pytest.mark.server
+def test_the_sample_pictures_are_read(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    pictures = sorted(PICTURES.glob("*.png"))
+    assert len(pictures) >= 5
+    assert asyncio.run(recognize.recognize(pictures, url=server.grpc_url)) == [path.stem for path in pictures]
+    assert recognize.main([*map(str, pictures), "--url", server.grpc_url]) == 0
+    printed = capsys.readouterr().out
+    assert all(f"{path.name} " in printed for path in pictures)
+    assert all(re.search(rf"\b{path.stem} ", printed) for path in pictures)
+
+
+@pytest.mark.server
+def test_a_bad_picture_is_one_error(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good = sorted(PICTURES.glob("*.png"))[0]
+    jpeg = tmp_path / "word.jpg"
+    Image.open(good).convert("L").save(jpeg, quality=95)
+    broken = tmp_path / "broken.png"
+    broken.write_bytes(good.read_bytes()[:40])
+    absent = tmp_path / "absent.png"
+    answers = asyncio.run(recognize.recognize([broken, good, absent, jpeg], url=server.grpc_url))
+    assert answers[1] == answers[3] == good.stem
+    assert isinstance(answers[0], ValueError)
+    assert "absent.png" in str(answers[2])
+    odd = tmp_path / "broken[1].png"
+    broken.rename(odd)
+    assert recognize.main([str(good), str(odd), "--url", server.grpc_url]) == 1
+    printed = capsys.readouterr().out
+    assert good.stem in printed
+    assert "broken[1].png" in printed
+
+
+def test_the_program_without_a_server(nobody: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert recognize.main([str(next(PICTURES.glob("*.png"), "x.png")), "--url", nobody]) == 2
+    assert "make serve" in capsys.readouterr().err
+
+
+@pytest.mark.server
+def test_a_proxy_is_not_asked_for_this_machine(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "grpc_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    assert Counters.read(server.grpc_url, "ranker").requests >= 0
+    answer = asyncio.run(ask(server.grpc_url, "ranker", np.zeros((1, 2, 256), dtype=np.float32)))
+    assert answer["score"].shape == (1, 2)

@@ -1,0 +1,51 @@
+"""Children that are forked while a client is open: an error that says what to do, and an end like any other's."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from clients.exchange import Transport
+from serve.launcher import Server
+
+pytestmark = pytest.mark.server
+
+ROOT = Path(__file__).parents[2]
+CLOSED = (
+    "'picky' was closed, or was made by the process that this one was forked from. Make one in each process, and call "
+    "it before its end."
+)
+# gRPC's own note of a fork while its asyncio part polls.
+NOTE = "Other threads are currently calling into gRPC, skipping fork() handlers"
+
+
+@pytest.mark.parametrize("transport", ["grpc", "shared_memory", "http"])
+@pytest.mark.parametrize("kind", ["Model", "AsyncModel", "closed AsyncModel"])
+@pytest.mark.parametrize("way", ["os", "multiprocessing"])
+def test_a_forked_child(client_server: Server, transport: Transport, kind: str, way: str) -> None:
+    ended = subprocess.run(
+        [
+            sys.executable,
+            str(ROOT / "tests" / "forking_process.py"),
+            *(client_server.grpc_url, client_server.http_url, transport, kind, way),
+        ],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    said = dict(line.split(": ", 1) for line in ended.stdout.splitlines())
+    errors = [line for line in ended.stderr.splitlines() if NOTE not in line]
+    assert (errors, ended.returncode, said.pop("parent")) == ([], 0, "2.0, child: 7")
+    refused = kind in ("AsyncModel", "closed AsyncModel") and transport != "http"
+    for own in (said.pop("own Model"), said.pop("own AsyncModel")):
+        if refused:
+            assert f"{client_server.grpc_url}: this process was forked from one that had opened an AsyncModel" in own
+            assert 'get_context("spawn") or "forkserver"' in own
+            assert 'in this process use transport="http"' in own
+        else:
+            assert own == "3.0"
+    inherited = {} if kind == "closed AsyncModel" else {"inherited": CLOSED, "close": "None"}
+    assert said == {**inherited, "own AsyncModel over HTTP": "3.0", "own Model over HTTP": "3.0"}

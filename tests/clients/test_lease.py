@@ -1,0 +1,319 @@
+"""What is left of a client's shared memory when it ends in any way: nothing."""
+
+import asyncio
+import contextlib
+import mmap
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from processes import alive, wait_until
+
+from clients import AsyncModel, ClosedError, Model, TransportError, regions
+from clients.connection import BlockingConnection
+from clients.counters import Counters
+from clients.endpoint import Endpoint
+from clients.lease import Lease
+from clients.regions import PREFIX, Region, Ring, stale
+from clients.steps import Step
+from serve.launcher import Server
+
+ROOT = Path(__file__).parents[2]
+ONE = np.ones((1, 1), np.float32)
+LEASE_S = 5.0
+
+
+def registered(server: Server) -> list[str]:
+    connection = BlockingConnection(server.grpc_url)
+    try:
+        return sorted(connection.call(Step("SystemSharedMemoryStatus", b""), "").regions)
+    finally:
+        connection.close()
+
+
+def files() -> list[str]:
+    return sorted(path.name for path in regions.FOLDER.glob(f"{PREFIX}*"))
+
+
+def client(server: Server, model: str, seconds: float, *command: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [*command, sys.executable, str(ROOT / "tests" / "client_process.py"), server.grpc_url, model, str(seconds)],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.server
+def test_one_region_serves_many_calls_and_goes_with_close(client_server: Server) -> None:
+    assert registered(client_server) == []
+    with Model("slow", url=client_server.grpc_url, transport="shared_memory") as model:
+        for _ in range(20):
+            model.predict(0 * ONE)
+        assert len(registered(client_server)) == 1
+        assert wait_until(lambda: not files(), seconds=1)
+    assert registered(client_server) == []
+
+    async def four() -> int:
+        async with AsyncModel("slow", url=client_server.grpc_url, transport="shared_memory") as other:
+            for _ in range(5):
+                await asyncio.gather(*(other.predict(0 * ONE) for _ in range(4)))
+            return len(registered(client_server))
+
+    assert asyncio.run(four()) == 4
+    assert registered(client_server) == []
+
+
+@pytest.mark.server
+def test_light_tensors_travel_in_the_message(client_server: Server) -> None:
+    with Model("slow", url=client_server.grpc_url) as light:
+        light.predict(0 * ONE)
+        assert registered(client_server) == []
+    with Model("wide", url=client_server.grpc_url) as heavy:
+        heavy.predict(ONE)
+        assert len(registered(client_server)) == 1
+        heavy.predict(np.ones((2, 1), np.float32))
+        # The larger one has taken the place of the smaller one.
+        assert len(registered(client_server)) == 1
+
+
+@pytest.mark.server
+def test_killed_while_the_model_works_on_its_request(client_server: Server) -> None:
+    before = Counters.read(client_server.grpc_url, "slow")
+    killed = client(client_server, "slow", 1.0)
+    assert killed.stdout is not None
+    assert killed.stdout.readline()
+    assert wait_until(lambda: bool(registered(client_server)), seconds=2)
+    time.sleep(0.3)
+    killed.kill()
+    _, errors = killed.communicate()
+    assert (killed.returncode, errors) == (-signal.SIGKILL, "")
+    assert wait_until(lambda: not files(), seconds=1)
+    # Others go on at once, and the memory goes as soon as the model has let go of it.
+    with Model("slow", url=client_server.grpc_url, transport="shared_memory", timeout_s=2) as model:
+        assert model.predict(0 * ONE).item() > 0
+    assert wait_until(lambda: not registered(client_server), seconds=LEASE_S)
+    assert client_server.running()
+    assert (Counters.read(client_server.grpc_url, "slow") - before).failed_requests <= 1
+
+
+@pytest.mark.server
+def test_many_killed_at_once(client_server: Server) -> None:
+    clients = [client(client_server, "slow", 0) for _ in range(6)]
+    assert all(one.stdout and one.stdout.readline() for one in clients)
+    assert len(registered(client_server)) == 6
+    for one in clients:
+        one.kill()
+    assert [one.communicate()[1] for one in clients] == [""] * 6
+    assert wait_until(lambda: not registered(client_server), seconds=LEASE_S)
+    assert wait_until(lambda: not files(), seconds=1)
+
+
+@pytest.mark.server
+def test_killed_together_with_the_reaper(client_server: Server) -> None:
+    one = client(client_server, "slow", 0)
+    assert one.stdout is not None
+    assert one.stdout.readline()
+    reaper = reaper_of(client_server)
+    os.kill(reaper, signal.SIGKILL)
+    assert wait_until(lambda: not alive({reaper}), seconds=2)
+    one.kill()
+    one.communicate()
+    assert len(registered(client_server)) == 1
+    # The next client finds it by its name, and a reaper of its own.
+    with Model("slow", url=client_server.grpc_url, transport="shared_memory") as model:
+        assert model.predict(0 * ONE).item() > 0
+        assert len(registered(client_server)) == 1
+        assert reaper_of(client_server) != reaper
+    assert registered(client_server) == []
+
+
+@pytest.mark.server
+def test_the_reaper_ends_after_its_clients(client_server: Server) -> None:
+    lease = Lease(Endpoint.of(client_server.grpc_url))
+    reaper = reaper_of(client_server)
+    assert alive({reaper})
+    lease.close()
+    assert wait_until(lambda: not alive({reaper}), seconds=LEASE_S)
+
+
+@pytest.mark.server
+def test_a_client_with_its_own_shared_memory_uses_the_connection(client_server: Server) -> None:
+    elsewhere = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs tmpfs /dev/shm && exec "$@"', "sh")
+    if subprocess.run([*elsewhere, "true"], capture_output=True).returncode:
+        pytest.skip("this user may not mount another /dev/shm")
+    refused = client(client_server, "slow", 0, *elsewhere)
+    assert "TransportError" in refused.communicate()[1]
+    script = (
+        "import numpy, sys; from clients import Model\n"
+        "with Model('wide', url=sys.argv[1]) as model:\n"
+        "    print(model.predict(numpy.full((1, 1), 7, numpy.float32)).sum())"
+    )
+    auto = subprocess.run(
+        [*elsewhere, sys.executable, "-c", script, client_server.grpc_url],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert (auto.stdout.split(), auto.stderr) == ([str(7.0 * (1 << 20))], "")
+    assert registered(client_server) == []
+
+
+@pytest.mark.server
+def test_memory_of_the_same_name_that_is_not_ours(client_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server maps another file of that name: the first answer shows it, and comes over the connection."""
+    unlink = Region.unlink
+
+    def replaced(region: Region) -> None:
+        unlink(region)
+        region.memory = mmap.mmap(-1, region.size)
+
+    monkeypatch.setattr(Region, "unlink", replaced)
+    with Model("slow", url=client_server.grpc_url, transport="auto") as model:
+        assert model.predict(0 * ONE).item() > 0
+    with Model("wide", url=client_server.grpc_url) as model:
+        assert (model.predict(5 * ONE) == 5).all()
+        assert (model.predict(6 * ONE) == 6).all()
+    with Model("slow", url=client_server.grpc_url, transport="shared_memory") as model:
+        for _ in range(2):
+            with pytest.raises(TransportError, match="cannot open this machine's shared memory"):
+                model.predict(0 * ONE)
+
+
+@contextlib.asynccontextmanager
+async def slow_reaper(monkeypatch: pytest.MonkeyPatch, asked: Callable[[], None]) -> AsyncIterator[None]:
+    """A reaper on the loop of its clients, which answers after `asked`, and never while they block the loop."""
+    address = f"\0triton-client-test-{os.getpid()}"
+    monkeypatch.setattr("clients.lease._address", lambda _: address)
+    monkeypatch.setattr("clients.lease.START_S", 2.0)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked()
+        await asyncio.sleep(0.1)
+        writer.write(b"1\n")
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_unix_server(serve, address):
+        yield
+
+
+@pytest.mark.server
+def test_a_reaper_that_hangs_does_not_block_the_loop(client_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with (
+            slow_reaper(monkeypatch, lambda: None),
+            AsyncModel("slow", url=client_server.grpc_url, transport="shared_memory") as model,
+        ):
+            assert (await model.predict(0 * ONE)).item() > 0
+            assert len(registered(client_server)) == 1
+
+    asyncio.run(scenario())
+    assert registered(client_server) == []
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("closes", [False, True])
+def test_a_call_that_ends_while_the_reaper_hangs_leaves_nothing(
+    client_server: Server, monkeypatch: pytest.MonkeyPatch, closes: bool
+) -> None:
+    a, b = np.ones((1, 100_000), np.float32), np.ones((1, 2), np.int32)
+
+    async def scenario() -> None:
+        hanging = asyncio.Event()
+        async with slow_reaper(monkeypatch, hanging.set), AsyncModel("pair", url=client_server.grpc_url) as model:
+            call = asyncio.create_task(model.predict(a, b))
+            await hanging.wait()
+            if closes:
+                await model.close()
+            else:
+                call.cancel()
+            with pytest.raises(ClosedError if closes else asyncio.CancelledError):
+                await call
+            await asyncio.sleep(0.3)  # the reaper has answered, and the thread made a region
+            assert (registered(client_server), files()) == ([], [])
+            if not closes:
+                assert (await model.predict(a, b))[1].sum() == 2 * a.sum()
+                assert len(registered(client_server)) == 1
+
+    asyncio.run(scenario())
+    assert (registered(client_server), files()) == ([], [])
+
+
+@pytest.mark.server
+def test_a_forked_child_cannot_use_its_parents_model(client_server: Server) -> None:
+    with Model("slow", url=client_server.grpc_url, transport="shared_memory") as model:
+        model.predict(0 * ONE)
+        child = os.fork()
+        if not child:
+            try:
+                model.predict(0 * ONE)
+            except ClosedError:
+                os._exit(7)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        assert model.predict(0 * ONE).item() > 0
+
+
+def test_files_of_the_dead_are_swept_and_those_of_the_living_stay() -> None:
+    mine = Region(1)
+    own, pid, start, random = mine.file.removeprefix(PREFIX).split("_")
+    finished = subprocess.Popen(["true"])
+    finished.wait()
+    dead = f"{PREFIX}{own}_{finished.pid}_{start}_{random}"
+    reused = f"{PREFIX}{own}_{pid}_1_{random}"
+    foreign = f"{PREFIX}0123456789ab_{finished.pid}_{start}_{random}"
+    others = [regions.FOLDER / name for name in (dead, reused, foreign)]
+    try:
+        for path in others:
+            path.touch()
+        assert set(stale([mine.name, mine.file, dead, reused, foreign, "other"])) == {dead, reused}
+        regions.sweep()
+        assert set(files()) >= {mine.file, foreign}
+        assert not {dead, reused} & set(files())
+    finally:
+        mine.unlink()
+        mine.close()
+        others[2].unlink()
+
+
+def test_a_ring_reuses_and_grows_within_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(regions, "LIMIT_BYTES", 5 * regions.SMALLEST_BYTES)
+    ring = Ring()
+    first, second = ring.create(1), ring.create(regions.SMALLEST_BYTES)
+    assert first
+    assert second
+    assert {first.size, second.size} == {regions.SMALLEST_BYTES}
+    ring.give(first)
+    ring.give(second)
+    assert ring.take(10) is second
+    assert ring.take(regions.SMALLEST_BYTES + 1) is None
+    assert ring.outgrown(regions.SMALLEST_BYTES + 1) == [first]
+    large = ring.create(regions.SMALLEST_BYTES + 1)
+    assert large
+    assert ring.create(2 * regions.SMALLEST_BYTES) is None
+    ring.discard(first)
+    last = ring.create(1)
+    assert last
+    for region in (second, large, last):
+        ring.discard(region)
+    assert ring.bytes == 0
+
+
+def reaper_of(server: Server) -> int:
+    """The process number of the reaper for this server, from the command lines in /proc."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if server.grpc_url.encode() in words and any(word.endswith(b"/reaper.py") for word in words):
+            return int(path.parent.name)
+    raise AssertionError("no reaper runs")

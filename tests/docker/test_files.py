@@ -1,0 +1,260 @@
+"""The container files, held against what they name: no engine is needed, and nothing is built."""
+
+import ast
+import importlib.metadata
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+import yaml
+
+from export.repository import REPOSITORY, config_file, model_folder, read_config
+from serve.installation import find
+
+ROOT = Path(__file__).parents[2]
+DOCKER = ROOT / "docker"
+DOCKERFILES = {path.name: path for path in sorted(DOCKER.glob("*.Dockerfile"))}
+COMPOSE = [DOCKER / "compose.yaml", DOCKER / "compose.gpu.yaml"]
+TOOLS = {"pip", "venv"}  # `python -m` of Python itself
+YAMLLINT = "{extends: default, rules: {line-length: {max: 110}, document-start: disable}}"
+# What the image's onnxruntime 1.19 can read.
+OPSET, IR_VERSION = 21, 10
+
+
+def instructions(path: Path) -> list[tuple[str, str]]:
+    text = re.sub(r"^\s*#.*\n", "", path.read_text(), flags=re.MULTILINE).replace("\\\n", " ")
+    return [(line.split()[0], line.split(maxsplit=1)[1]) for line in text.splitlines() if line.strip()]
+
+
+def arguments(path: Path, instruction: str) -> list[str]:
+    return [argument for name, argument in instructions(path) if name == instruction]
+
+
+def copied(path: Path) -> list[str]:
+    return [
+        source
+        for argument in arguments(path, "COPY")
+        for source in [word for word in argument.split() if not word.startswith("--")][:-1]
+    ]
+
+
+def services() -> dict[str, Any]:
+    """The services of compose.yaml when nothing is set in the environment."""
+    text = re.sub(r"\$\{\w+:-(\w*)\}", r"\1", COMPOSE[0].read_text())
+    assert "${" not in text
+    loaded: dict[str, Any] = yaml.safe_load(text)["services"]
+    return loaded
+
+
+def started(*models: str, secret: str = "") -> list[str]:
+    """The command that docker/serve.sh becomes in the image, printed in place of run."""
+    script = (DOCKER / "serve.sh").read_text().replace("exec /opt/nvidia", "printf '%s\\n' /opt/nvidia")
+    environment = os.environ | {"TRITON_ADMIN_SECRET": secret}
+    command = ["sh", "-c", script, "serve.sh", *models]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def server_commands() -> dict[str, list[str]]:
+    """Every way in which tritonserver is started, as a whole command."""
+    path = DOCKERFILES["server.Dockerfile"]
+    assert json.loads(arguments(path, "ENTRYPOINT")[0]) == ["sh", "/opt/serve.sh"]
+    entry = started()
+    return {
+        "server.Dockerfile": [*entry, *json.loads(arguments(path, "CMD")[0])],
+        "compose.yaml": [*entry, *services()["server"]["command"]],
+    }
+
+
+def named_files() -> list[Path]:
+    return [*DOCKERFILES.values(), *COMPOSE, DOCKER / "README.md"]
+
+
+def modules() -> set[str]:
+    """Every module that `python -m` names, in words or as a JSON list."""
+    text = "\n".join(path.read_text().replace('", "', " ") for path in named_files())
+    return set(re.findall(r"\bpython[\d.]* -m ([\w.]+)", text)) - TOOLS
+
+
+def test_there_are_two_images() -> None:
+    assert set(DOCKERFILES) == {"server.Dockerfile", "sdk.Dockerfile"}
+    assert all(len(path.read_text().splitlines()) <= 25 for path in DOCKERFILES.values())
+
+
+@pytest.mark.parametrize("name", DOCKERFILES)
+def test_hadolint_finds_nothing(name: str) -> None:
+    hadolint = Path(sys.executable).with_name("hadolint")
+    answer = subprocess.run([hadolint, "--no-color", DOCKERFILES[name]], capture_output=True, text=True)
+    assert (answer.returncode, answer.stdout, answer.stderr) == (0, "", "")
+
+
+def test_hadolint_is_awake(tmp_path: Path) -> None:
+    bad = tmp_path / "Dockerfile"
+    bad.write_text("FROM ubuntu\nRUN cd /tmp\n")
+    hadolint = Path(sys.executable).with_name("hadolint")
+    answer = subprocess.run([hadolint, "--format", "json", bad], capture_output=True, text=True)
+    assert answer.returncode == 1
+    assert {found["code"] for found in json.loads(answer.stdout)} >= {"DL3003", "DL3006"}
+
+
+@pytest.mark.parametrize("path", COMPOSE, ids=lambda path: path.name)
+def test_yamllint_finds_nothing(path: Path) -> None:
+    command = [sys.executable, "-m", "yamllint", "--strict", "-d", YAMLLINT, str(path)]
+    answer = subprocess.run(command, capture_output=True, text=True)
+    assert (answer.returncode, answer.stdout) == (0, "")
+
+
+@pytest.mark.parametrize("name", DOCKERFILES)
+def test_every_copied_path_exists_and_reaches_the_build(name: str) -> None:
+    rules = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if not line.startswith("#")]
+    assert rules[0] == "*"
+    assert copied(DOCKERFILES[name])
+    for source in copied(DOCKERFILES[name]):
+        assert (ROOT / source).exists(), source
+        assert f"!{source.rstrip('/')}" in rules
+        assert source.rstrip("/") not in rules
+
+
+def test_nothing_reaches_a_build_that_no_image_copies() -> None:
+    rules = (ROOT / ".dockerignore").read_text().splitlines()
+    allowed = {rule[1:] for rule in rules if rule.startswith("!")}
+    assert allowed == {source.rstrip("/") for path in DOCKERFILES.values() for source in copied(path)}
+
+
+def test_exported_models_are_readable_in_the_image() -> None:
+    exported = sorted(REPOSITORY.glob("*/1/model.onnx"))
+    assert exported, "run make export"
+    for path in exported:
+        model = onnx.load(path, load_external_data=False)
+        assert model.ir_version <= IR_VERSION, path
+        assert all(entry.version <= OPSET for entry in model.opset_import if entry.domain == ""), path
+        assert not any(tensor.external_data for tensor in model.graph.initializer), path
+
+
+def test_python_models_are_readable_by_the_python_of_the_image() -> None:
+    for path in REPOSITORY.glob("*/1/*.py"):
+        ast.parse(path.read_text(), feature_version=(3, 10))
+
+
+def test_python_programs_are_modules_of_this_repository() -> None:
+    assert "clients.examples.recognize" in modules()
+    for module in modules():
+        path = ROOT / module.replace(".", "/")
+        assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file(), module
+        assert module.split(".")[0] + "/" in copied(DOCKERFILES["sdk.Dockerfile"])
+
+
+@pytest.mark.parametrize("module", sorted(modules()))
+def test_programs_need_no_extra(module: str) -> None:
+    # The sdk image installs the project without extras: importing one of their packages must not be necessary.
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = {re.split(r"[\[=<>]", name)[0] for names in project["optional-dependencies"].values() for name in names}
+    owners = importlib.metadata.packages_distributions()
+    absent = [package for package, distributions in owners.items() if extras & set(distributions)]
+    assert "onnxruntime" in absent
+    code = f"import sys; sys.modules.update(dict.fromkeys({absent})); import {module}"
+    answer = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert answer.returncode == 0, answer.stderr
+
+
+def test_make_targets_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
+    text = "\n".join(path.read_text() for path in named_files())
+    named = {
+        word for words in re.findall(r"(?:^|`)make ([a-z -]+)(?:`|$)", text, re.MULTILINE) for word in words.split()
+    }
+    assert {"export", "image"} <= named <= targets
+
+
+def test_images_have_the_names_that_make_gives_them() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    image = re.findall(r"^IMAGE +\?= (\S+)", makefile, re.MULTILINE)[0]
+    built = dict(re.findall(r"--file (\S+) --tag (\S+) \.$", makefile.replace("$(IMAGE)", image), re.MULTILINE))
+    assert built == {service["build"]["dockerfile"]: service["image"] for service in services().values()}
+    assert all((DOCKER / service["build"]["context"]).resolve() == ROOT for service in services().values())
+
+
+@pytest.mark.parametrize("where", ["server.Dockerfile", "compose.yaml"])
+def test_served_models_have_the_named_variant(where: str) -> None:
+    flags = [flag.partition("=") for flag in server_commands()[where]]
+    models = [value for name, _, value in flags if name == "--load-model"]
+    (config_name,) = [value for name, _, value in flags if name == "--model-config-name"]
+    assert models
+    for model in models:
+        assert read_config(config_file(model_folder(model), config_name)).name == model
+
+
+def test_every_model_has_the_default_variant_and_those_of_the_readme() -> None:
+    text = (DOCKER / "README.md").read_text()
+    for model, config_name in re.findall(r"MODEL=(\w+) CONFIG=(\w+)", text):
+        assert read_config(config_file(model_folder(model), config_name)).name == model
+    for folder in REPOSITORY.iterdir():
+        # MODEL alone changes the model, so each must have the variant that is served when CONFIG is not said.
+        assert not folder.is_dir() or (folder / "configs" / "dynamic.pbtxt").is_file()
+
+
+@pytest.mark.parametrize("where", ["server.Dockerfile", "compose.yaml"])
+def test_flags_are_flags_of_tritonserver(where: str) -> None:
+    installation = find()
+    answer = subprocess.run(
+        [installation.binary, "--help"], env=installation.environment(), capture_output=True, text=True
+    )
+    known = set(re.findall(r"^\s+(--[a-z0-9-]+) <", answer.stdout + answer.stderr, re.MULTILINE))
+    command = server_commands()[where]
+    used = {argument.split("=")[0] for argument in command[command.index("tritonserver") + 1 :]}
+    assert "--made-up-flag" not in known
+    assert used
+    assert used <= known
+
+
+def test_both_images_are_of_the_same_release() -> None:
+    releases = {}
+    for name, path in DOCKERFILES.items():
+        (image,) = arguments(path, "FROM")
+        releases[name] = re.fullmatch(r"nvcr\.io/nvidia/tritonserver:(\d\d\.\d\d)-py3(-sdk)?", image)
+    server, sdk = releases["server.Dockerfile"], releases["sdk.Dockerfile"]
+    assert server is not None
+    assert sdk is not None
+    assert (server[1], server[2], sdk[2]) == (sdk[1], None, "-sdk")
+    assert f"release {server[1]}" in (DOCKER / "README.md").read_text()
+
+
+def test_health_is_asked_the_same_way_everywhere() -> None:
+    image = arguments(DOCKERFILES["server.Dockerfile"], "HEALTHCHECK")[0]
+    said = dict(re.findall(r"--(interval|timeout|start-period|retries)=(\w+)", image))
+    said["test"] = ["CMD", *json.loads(image.split("CMD")[1])]
+    compose = {name.replace("_", "-"): value for name, value in services()["server"]["healthcheck"].items()}
+    assert said | {"retries": int(said["retries"])} == compose
+
+
+def test_compose_is_private_and_waits_for_the_server() -> None:
+    server, sdk = services()["server"], services()["sdk"]
+    exposed = arguments(DOCKERFILES["server.Dockerfile"], "EXPOSE")[0].split()
+    assert server["ports"] == [f"127.0.0.1:{port}:{port}" for port in exposed]
+    assert sdk["depends_on"] == {"server": {"condition": "service_healthy"}}
+    assert (server["ipc"], sdk["ipc"]) == ("shareable", "service:server")
+    override = yaml.safe_load(COMPOSE[1].read_text())["services"]
+    assert set(override) <= set(services())
+
+
+def test_both_images_run_as_the_same_user_which_is_not_root() -> None:
+    users = {arguments(path, "USER")[-1] for path in DOCKERFILES.values()}
+    assert users == {"1000:1000"}
+
+
+def test_files_named_by_the_readme_exist() -> None:
+    text = (DOCKER / "README.md").read_text()
+    for name in re.findall(r"^\| `([\w.]+)` \|", text, re.MULTILINE):
+        assert (DOCKER / name).is_file(), name
+    for fence in re.findall(r"```bash\n(.*?)```", text, re.DOTALL):
+        for word in [word for line in fence.splitlines() for word in shlex.split(line)]:
+            for path in re.findall(r"\b(?:docker|clients)/[\w./*]+", word):
+                assert list(ROOT.glob(path)), path

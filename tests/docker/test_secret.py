@@ -1,0 +1,118 @@
+"""What the image starts keeps its admin APIs closed, on a real server with the flags of docker/serve.sh."""
+
+import contextlib
+import os
+import re
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import tritonclient.grpc as triton
+import yaml
+from tritonclient.utils import InferenceServerException
+
+from serve.installation import find
+from tests.docker.test_files import COMPOSE, ROOT, started
+
+HEADER = "triton-grpc-protocol-admin"
+SECRET = "a:b=c, d"  # with every separator of the flag
+CLOSED = {
+    "/v2/repository/index": "POST",
+    "/v2/repository/models/ranker/load": "POST",
+    "/v2/systemsharedmemory/status": "GET",
+    "/v2/cudasharedmemory/status": "GET",
+    "/v2/trace/setting": "GET",
+    "/v2/logging": "GET",
+}
+
+
+def restricting(command: Sequence[str]) -> list[str]:
+    return [flag for flag in command if "-restricted-" in flag]
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+@contextlib.contextmanager
+def server(folder: Path, flags: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """A tritonserver without models, as the image starts it; its HTTP and gRPC ports."""
+    installation, http, grpc = find(), free_port(), free_port()
+    command = [str(installation.binary), f"--model-repository={folder}", "--model-control-mode=explicit", *flags]
+    command += [f"--http-port={http}", f"--grpc-port={grpc}", "--allow-metrics=false"]
+    command += ["--http-address=127.0.0.1", "--grpc-address=127.0.0.1"]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(command, env=installation.environment(), stdout=log, stderr=log)
+    try:
+        for _ in range(300):
+            if ask(http, "/v2/health/ready", "GET") == 200:
+                break
+            time.sleep(0.1)
+        yield http, grpc
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def ask(port: int, path: str, method: str, secret: str | None = None) -> int:
+    """The status of a request; 0 when nobody answers."""
+    headers = {HEADER: secret} if secret is not None else {}
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", method=method, headers=headers)
+    try:
+        with urllib.request.urlopen(request, data=b"{}" if method == "POST" else None, timeout=5) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+    except OSError:
+        return 0
+
+
+@pytest.mark.server
+def test_admin_apis_want_the_secret(tmp_path: Path) -> None:
+    flags = restricting(started(secret=SECRET))
+    assert len(flags) == 2
+    with server(tmp_path, flags) as (http, grpc):
+        for path, method in CLOSED.items():
+            assert [ask(http, path, method, secret) for secret in (None, "", "another")] == [403] * 3, path
+        assert ask(http, "/v2/repository/index", "POST", SECRET) == 200
+        assert ask(http, "/v2/systemsharedmemory/status", "GET", SECRET) == 200
+        assert ask(http, "/v2/models/stats", "GET") == 200
+        client = triton.InferenceServerClient(f"127.0.0.1:{grpc}")
+        calls = (
+            client.get_model_repository_index,
+            client.get_system_shared_memory_status,
+            client.get_trace_settings,
+            client.get_log_settings,
+        )
+        for call in calls:
+            for headers in (None, {HEADER: "another"}):
+                with pytest.raises(InferenceServerException, match="This protocol is restricted"):
+                    call(headers=headers)
+            call(headers={HEADER: SECRET})
+
+
+def test_without_a_secret_each_start_makes_one_that_nobody_has() -> None:
+    secrets = [re.findall(r"admin=([0-9a-f]{48})$", "\n".join(restricting(started())), re.MULTILINE) for _ in range(3)]
+    assert all(len(found) == 2 and found[0] == found[1] for found in secrets)
+    assert len({found[0] for found in secrets}) == 3
+
+
+def test_arguments_reach_the_server_whole() -> None:
+    assert started("--load-model=a b", "--x=$(id)")[-2:] == ["--load-model=a b", "--x=$(id)"]
+
+
+def test_compose_hands_the_secret_to_both_and_rights_to_none() -> None:
+    services = yaml.safe_load(COMPOSE[0].read_text())["services"]
+    assert all(one["environment"] == {"TRITON_ADMIN_SECRET": "${TRITON_ADMIN_SECRET:-}"} for one in services.values())
+    server = services["server"]
+    assert (server["cap_drop"], server["read_only"], server["tmpfs"]) == (["ALL"], True, ["/tmp"])
+    assert server["security_opt"] == ["no-new-privileges:true"]
+    assert (ROOT / "docker" / "serve.sh").read_text().startswith("#!/bin/sh\n")
+    assert "TRITON_ADMIN_SECRET" not in os.environ

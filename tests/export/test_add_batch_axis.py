@@ -1,0 +1,212 @@
+"""The proof of a batch axis, the node that is named when it fails, and the graphs that are rewritten to have one."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from added_graphs import INT64, graph, linear, mixing, numbers, prefixed, reshaped, texts, weights
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from onnx import helper
+
+from export.graph import batch_culprit
+from export.graph.batch_axis import difference
+from export.graph.batch_graph import BatchAxisError, Batched, Trial, batched
+from export.graph.batch_layout import Place
+from export.graph.batch_layout import reshaped as place_after
+from export.graph.input_values import Range, parse_range
+from export.graph.model_source import read
+from export.graph.onnx_graph import save
+from triton_batching.terminal import Mistake
+
+
+def tried(path: Path, **changes: object) -> Batched:
+    trial = Trial(**({"largest": 16, "given": {}, "samples": None, "tolerance": None} | changes))  # type: ignore[arg-type]
+    return batched(read(str(path)), trial)
+
+
+def answers(made: Batched, folder: Path, x: NDArray[Any]) -> NDArray[Any]:
+    save(made.model, folder / "made.onnx")
+    session = onnxruntime.InferenceSession(str(folder / "made.onnx"))
+    found: NDArray[Any] = session.run(None, {session.get_inputs()[0].name: x})[0]
+    return found
+
+
+def test_a_dynamic_axis_is_proved_as_it_is(tmp_path: Path) -> None:
+    made = tried(linear(tmp_path / "m.onnx"))
+    assert made.changes == ()
+    assert made.proof.batches == (1, 2, 3, 8, 16)
+    assert made.proof.varied
+    assert made.proof.error <= made.proof.tolerance == 1e-4
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+@pytest.mark.parametrize("build", [linear, reshaped, prefixed])
+def test_a_fixed_axis_is_made_dynamic(build: object, rows: int, tmp_path: Path) -> None:
+    path = build(tmp_path / "m.onnx", rows=rows)  # type: ignore[operator]
+    made = tried(path)
+    assert f'input "x": first axis {rows} -> batch' in made.changes
+    original = onnxruntime.InferenceSession(str(path))
+    shape = original.get_inputs()[0].shape[1:]
+    x = np.random.default_rng(5).standard_normal((12, *shape)).astype(np.float32)
+    parts = [original.run(None, {"x": x[start : start + rows]})[0] for start in range(0, 12, rows)]
+    np.testing.assert_allclose(answers(made, tmp_path, x), np.concatenate(parts), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("ReduceMean", "reduces over axis 0, the batch axis"),
+        ("Softmax", "normalises over axis 0, the batch axis"),
+        ("CumSum", "adds up along axis 0, the batch axis"),
+        ("MatMul", "multiplies rows of the batch with one another"),
+        ("BatchNormalization", "is in training mode"),
+        ("DynamicQuantizeLinear", "takes one scale for the whole batch"),
+        ("Gather", "picks rows out of axis 0, the batch axis"),
+        ("RandomNormalLike", "draws random numbers"),
+    ],
+)
+def test_the_node_that_mixes_rows_is_named(kind: str, said: str, tmp_path: Path) -> None:
+    nodes, constants, gives = mixing(kind)
+    path = graph(tmp_path / "m.onnx", nodes, gives=gives, constants=constants)
+    with pytest.raises(BatchAxisError, match=rf'the first axis is not a batch axis.*node "culprit" \({kind}\) {said}'):
+        tried(path)
+
+
+def test_a_reshape_that_no_change_can_mend_is_named(tmp_path: Path) -> None:
+    """(rows, 4) -> (2, 2 rows) puts halves of different rows into one row."""
+    nodes = [
+        helper.make_node("Reshape", ["x", "halves"], ["h"], name="culprit"),
+        helper.make_node("Softmax", ["h"], ["s"], axis=1),
+        helper.make_node("Reshape", ["s", "back"], ["y"]),
+    ]
+    path = graph(
+        tmp_path / "m.onnx", nodes, gives=("batch", 4), constants=[numbers("halves", 2, -1), numbers("back", -1, 4)]
+    )
+    with pytest.raises(BatchAxisError, match=r'node "culprit" \(Reshape\) has the constant shape \[2, -1\]'):
+        tried(path)
+
+
+@pytest.mark.parametrize(
+    ("takes", "said"),
+    [
+        ((), 'input "x" is a scalar'),
+        ((5, 4), 'the inputs fix their first axes to different sizes, "x" to 5, "other" to 3'),
+    ],
+)
+def test_inputs_without_a_common_batch_are_named(takes: tuple[int, ...], said: str, tmp_path: Path) -> None:
+    other = helper.make_tensor_value_info("other", 1, [3, 4])
+    nodes = [
+        helper.make_node("ReduceSum", ["x"], ["sum"], keepdims=0),
+        helper.make_node("Add", ["other", "sum"], ["y"]),
+    ]
+    with pytest.raises(BatchAxisError, match=said):
+        tried(graph(tmp_path / "m.onnx", nodes, takes=takes, gives=(3, 4), others=[other]))
+
+
+def test_indices_stay_inside_the_table_that_they_look_up(tmp_path: Path) -> None:
+    made = tried(texts(tmp_path / "m.onnx"))
+    assert made.valid["tokens"] == Range(low=0, high=19, why='an index into "w" of 20 rows')
+    assert (made.valid["mask"].low, made.valid["mask"].high) == (0, 1)
+    assert made.proof.open_dim == 16
+
+
+def test_values_that_do_not_run_ask_for_a_range(tmp_path: Path) -> None:
+    """The table is computed, so its size is not seen."""
+    nodes = [
+        helper.make_node("Add", ["w", "w"], ["table"]),
+        helper.make_node("Sub", ["x", "nine"], ["index"]),
+        helper.make_node("Gather", ["table", "index"], ["y"]),
+    ]
+    path = graph(
+        tmp_path / "m.onnx",
+        nodes,
+        takes=("batch",),
+        gives=("batch", 3),
+        takes_type=INT64,
+        constants=[weights(5, 3), numbers("nine", 9)],
+    )
+    with pytest.raises(Mistake, match=r"no row of random values runs.*--range NAME=lo:hi"):
+        tried(path)
+    assert tried(path, given=dict([parse_range("x=9:13")])).valid["x"].high == 13
+
+
+def test_half_precision_has_the_tolerance_of_its_type(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Cast", ["x"], ["wide"], to=1), helper.make_node("MatMul", ["wide", "w"], ["y"])]
+    half = graph(tmp_path / "m.onnx", nodes, constants=[weights(4, 3)], takes_type=10)
+    assert tried(half).proof.tolerance == 1e-2
+
+
+def test_rows_that_all_answer_alike_prove_little(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Mul", ["x", "none"], ["y"])]
+    nothing = weights(4)
+    nothing.CopyFrom(helper.make_tensor("none", 1, [1], [0.0]))
+    assert not tried(graph(tmp_path / "m.onnx", nodes, gives=("batch", 4), constants=[nothing])).proof.varied
+
+
+def test_samples_take_the_place_of_random_rows(tmp_path: Path) -> None:
+    path = texts(tmp_path / "m.onnx")
+    rows = np.random.default_rng(0).integers(0, 20, (9, 5))
+    np.savez(tmp_path / "rows.npz", tokens=rows, mask=np.ones_like(rows))
+    made = tried(path, samples=tmp_path / "rows.npz")
+    assert made.valid == {}
+    assert made.proof.batches == (1, 2, 3, 8)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "said"),
+    [
+        ({"tokens": np.zeros((4, 5), dtype=np.int64)}, 'has no array "mask"'),
+        ({"tokens": np.zeros((4, 5)), "mask": np.zeros((4, 5))}, '"tokens" is float64, the model takes int64'),
+        ({name: np.zeros(4, dtype=np.int64) for name in ("tokens", "mask")}, "has shape \\[4\\]"),
+        ({name: np.zeros((1, 5), dtype=np.int64) for name in ("tokens", "mask")}, "2 or more"),
+    ],
+)
+def test_samples_that_do_not_fit_are_refused(arrays: dict[str, NDArray[Any]], said: str, tmp_path: Path) -> None:
+    np.savez(tmp_path / "rows.npz", **arrays)
+    with pytest.raises(Mistake, match=said):
+        tried(texts(tmp_path / "m.onnx"), samples=tmp_path / "rows.npz")
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=4), st.integers(1, 4), st.data())
+def test_the_batch_is_followed_through_a_reshape(shape: list[int], rows: int, data: st.DataObject) -> None:
+    """Merging the batch with its neighbours and splitting it again gives the place where it was."""
+    axis = data.draw(st.integers(0, len(shape)))
+    before = [*shape[:axis], rows, *shape[axis:]]
+    place = place_after(Place(axis=axis), before, [int(np.prod(before))], rows)
+    assert place == Place(axis=0, ahead=int(np.prod(before[:axis])))
+    back = place_after(place, [int(np.prod(before))], before, rows)
+    assert back is not None
+    ahead = int(np.prod(before[: back.axis])) * back.ahead
+    assert ahead == np.prod(before[:axis])
+    assert before[back.axis] % rows == 0
+
+
+@pytest.mark.parametrize(("axis", "interleaved"), [(0, False), (1, False), (1, True)])
+def test_the_axis_that_holds_the_rows_is_seen(axis: int, interleaved: bool) -> None:
+    rng = np.random.default_rng(2)
+    parts = [rng.standard_normal((2, 3, 4)).astype(np.float32) for _ in range(3)]
+    whole = np.concatenate(parts, axis=axis)
+    if interleaved:
+        whole = np.stack(parts, axis=axis + 1).reshape(whole.shape)
+    assert batch_culprit.batch_axis(list(parts), whole, 1e-6) == axis
+    assert batch_culprit.batch_axis(list(parts), whole + 1, 1e-6) is None
+
+
+@pytest.mark.parametrize(
+    ("found", "expected", "apart"),
+    [
+        ([1.0, 2.0], [1.0, 2.0], 0.0),
+        ([1.0, 3.0], [1.0, 2.0], 0.5),
+        ([np.nan, 2.0], [np.nan, 2.0], 0.0),
+        ([np.nan, 2.0], [1.0, 2.0], np.inf),
+        ([1.0], [1.0, 2.0], np.inf),
+        ([1e-5, 0.0], [2e-5, 0.0], 0.5),
+    ],
+)
+def test_a_difference_is_over_the_largest_value(found: list[float], expected: list[float], apart: float) -> None:
+    assert difference(np.array(found), np.array(expected)) == pytest.approx(apart)
+    assert difference(np.array([1, 2]), np.array([1, 3])) == np.inf

@@ -1,0 +1,65 @@
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from export.models import alphabet
+
+
+def logits_of(*paths: str) -> npt.NDArray[np.float32]:
+    """Logits whose likeliest class at each step is the one written: "-" is the blank."""
+    classes = "-0123456789abcdefghijklmnopqrstuvwxyz"
+    logits = np.random.default_rng(0).uniform(-1, 1, (len(paths), len(paths[0]), 37)).astype(np.float32)
+    for row, path in enumerate(paths):
+        for step, character in enumerate(path):
+            logits[row, step, classes.index(character)] = 5.0
+    return logits
+
+
+def test_alphabet_is_digits_then_letters() -> None:
+    assert len(alphabet.ALPHABET) == 36
+    assert alphabet.encode("0") == [1]
+    assert alphabet.encode("9") == [10]
+    assert alphabet.encode("a") == [11]
+    assert alphabet.encode("z") == [36]
+
+
+def test_encode_word() -> None:
+    assert alphabet.encode("k8s") == [21, 9, 29]
+    assert alphabet.encode("") == []
+
+
+@pytest.mark.parametrize(("word", "found"), [("Hello", '"H" at position 0'), ("a-b", '"-" at position 1')])
+def test_encode_names_the_character_it_cannot_read(word: str, found: str) -> None:
+    with pytest.raises(ValueError, match=found):
+        alphabet.encode(word)
+
+
+@pytest.mark.parametrize(
+    ("path", "word"),
+    [
+        ("hheel-llo", "hello"),
+        ("hello----", "helo"),
+        ("---------", ""),
+        ("a-a-aaaaa", "aaa"),
+        ("--0--o--0", "0o0"),
+        ("zzzzzzzzz", "z"),
+    ],
+)
+def test_decode_merges_repeats_then_drops_blanks(path: str, word: str) -> None:
+    assert alphabet.decode(logits_of(path)) == [word]
+
+
+def test_decode_keeps_the_order_of_a_batch() -> None:
+    assert alphabet.decode(logits_of("cat--", "-dog-", "-----")) == ["cat", "dog", ""]
+
+
+def test_decode_reads_what_encode_writes() -> None:
+    word = "0123456789abcdefghijklmnopqrstuvwxyz"
+    logits = np.eye(37)[alphabet.encode(word)][np.newaxis]
+    assert alphabet.decode(logits) == [word]
+
+
+@pytest.mark.parametrize("shape", [(26, 37), (1, 26, 36), (37,)])
+def test_decode_refuses_another_shape(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"not \[batch, steps, 37\]"):
+        alphabet.decode(np.zeros(shape))

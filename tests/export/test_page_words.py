@@ -1,0 +1,144 @@
+"""Words on a page: components against a flood fill, and pages drawn with known words."""
+
+import itertools
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+
+from export.models.page_words import Box, NoPageError, components, ink, lines
+from export.words import sample_page
+from export.words.pictures import font_files
+
+PAGES = Path(__file__).parents[2] / "clients" / "pages"
+
+
+def flooded(mask: list[list[bool]]) -> set[tuple[int, int, int, int]]:
+    """Boxes of 8-connected components, one pixel at a time."""
+    left = {(y, x) for y, row in enumerate(mask) for x, on in enumerate(row) if on}
+    found = set()
+    while left:
+        seen, waiting = set(), [left.pop()]
+        while waiting:
+            y, x = waiting.pop()
+            seen.add((y, x))
+            near = {(y + dy, x + dx) for dy in (-1, 0, 1) for dx in (-1, 0, 1)} & left
+            left -= near
+            waiting += near
+        ys, xs = [y for y, _ in seen], [x for _, x in seen]
+        found.add((min(xs), min(ys), max(xs) + 1, max(ys) + 1))
+    return found
+
+
+MASKS = st.integers(1, 12).flatmap(
+    lambda width: st.lists(st.lists(st.booleans(), min_size=width, max_size=width), min_size=1, max_size=12)
+)
+
+
+@given(MASKS)
+def test_components_are_those_of_a_flood_fill(mask: list[list[bool]]) -> None:
+    boxes = components(np.array(mask))
+    assert {(box.left, box.top, box.right, box.bottom) for box in boxes} == flooded(mask)
+
+
+def page(face: str, size: int, text: list[str], *, ink_: int = 20, paper: int = 240) -> Image.Image:
+    (path,) = [path for path in font_files() if path.stem == face]
+    font = ImageFont.truetype(path, size)
+    made = Image.new("L", (900, round(len(text) * size * 1.6) + 60), paper)
+    for number, line in enumerate(text):
+        ImageDraw.Draw(made).text((30, 30 + number * size * 1.6), line, fill=ink_, font=font)
+    return made
+
+
+TEXT = ["which of these 27 words", "lies beside a joint jig", "i am at 42 in bliss"]
+
+
+@pytest.mark.parametrize(
+    "face", ["DejaVuSans", "SourceSansPro-Regular", "Roboto-Light", "Caladea-Regular", "Manrope-Bold"]
+)
+@pytest.mark.parametrize(("pen", "paper"), [(20, 240), (230, 30)])
+def test_lines_and_words_are_counted_right(face: str, pen: int, paper: int) -> None:
+    drawn = page(face, 28, TEXT, ink_=pen, paper=paper)
+    assert [len(line) for line in lines(np.asarray(drawn))] == [5, 5, 6]
+
+
+def test_words_come_from_the_top_and_from_the_left() -> None:
+    found = lines(np.asarray(page("DejaVuSans", 28, TEXT)))
+    assert all(one.right < other.left for line in found for one, other in pairwise(line))
+    assert all(above[0].bottom < below[0].bottom for above, below in pairwise(found))
+
+
+def test_rules_frames_and_dirt_are_no_words() -> None:
+    drawn = page("DejaVuSans", 28, TEXT)
+    pen = ImageDraw.Draw(drawn)
+    pen.line((30, 66, 860, 66), fill=20, width=2)
+    pen.rectangle((5, 5, 894, drawn.height - 6), outline=20, width=2)
+    for x in range(650, 800, 40):
+        pen.point((x, 100), fill=20)
+    assert [len(line) for line in lines(np.asarray(drawn))] == [5, 5, 6]
+
+
+def test_an_empty_page_has_no_lines() -> None:
+    assert lines(np.full((50, 80), 200, dtype=np.uint8)) == []
+    assert not ink(np.zeros((3, 3), dtype=np.uint8)).any()
+
+
+def spots(size: int, step: int, side: int) -> NDArray[np.uint8]:
+    """A page full of squares."""
+    page = np.full((size, size), 255, dtype=np.uint8)
+    for row, column in itertools.product(range(side), range(side)):
+        page[row::step, column::step] = 0
+    return page
+
+
+def stairs() -> NDArray[np.uint8]:
+    """1,100 letters, each on a line of its own."""
+    page = np.full((3300, 3300), 255, dtype=np.uint8)
+    for number in range(1100):
+        page[number * 3 : number * 3 + 2, number * 3 : number * 3 + 2] = 0
+    return page
+
+
+@pytest.mark.parametrize(
+    ("page", "said"),
+    [
+        (np.random.default_rng(0).integers(0, 2, (2100, 2100), dtype=np.uint8) * 255, "[0-9]+ runs of ink, at most 10"),
+        (spots(2000, 5, 3), "160000 spots of ink, at most 30000 are followed"),
+        (stairs(), "more than 1000 lines"),
+        (spots(520, 5, 3), "10816 words, together 10821 times as wide as high; at most 8000 times"),
+    ],
+    ids=["runs", "spots", "lines", "words"],
+)
+def test_what_is_no_page_of_words_is_refused_at_once(page: NDArray[np.uint8], said: str) -> None:
+    started = time.perf_counter()
+    with pytest.raises(NoPageError, match=rf"{said}.*\. Send"):
+        lines(page)
+    assert time.perf_counter() - started < 10  # what was followed pixel by pixel took minutes
+
+
+def test_boxes_join_and_stay_on_the_page() -> None:
+    one, other = Box(left=2, top=3, right=5, bottom=9), Box(left=4, top=1, right=8, bottom=4)
+    assert one.join(other) == Box(left=2, top=1, right=8, bottom=9)
+    assert one.grown(4, (10, 20)) == Box(left=0, top=0, right=9, bottom=10)
+
+
+def test_the_sample_page_is_what_the_program_draws(tmp_path: Path) -> None:
+    sample_page.write(tmp_path)
+    assert (tmp_path / "page.txt").read_text() == (PAGES / "page.txt").read_text()
+    with Image.open(tmp_path / "page.png") as drawn, Image.open(PAGES / "page.png") as kept:
+        assert drawn.size == kept.size
+        difference = np.abs(np.asarray(drawn.convert("L"), dtype=int) - np.asarray(kept.convert("L"), dtype=int))
+    assert difference.mean() < 1  # another FreeType may shade an edge differently
+
+
+def test_the_sample_page_is_cut_into_its_words_but_for_a_spaced_1() -> None:
+    counts = [len(line) for line in lines(np.asarray(Image.open(PAGES / "page.png").convert("L")))]
+    words = [len(line.split()) for line in (PAGES / "page.txt").read_text().splitlines()]
+    assert len(counts) == len(words)
+    assert sum(abs(found - drawn) for found, drawn in zip(counts, words, strict=True)) <= 2

@@ -1,0 +1,213 @@
+"""`python -m export` and the proofs behind it, on real exports."""
+
+import dataclasses
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from tiny_models import lookup, mixing
+
+from export import verify
+from export.__main__ import export, main
+from export.graph.recipe import Recipe
+from export.graph.samples import sample
+from export.graph.signature import Signature
+from export.models.catalogue import CATALOGUE, TRAINED, Exporter
+from export.models.ranker import Reference
+from export.repository import REPOSITORY, RepositoryError, read_config
+from export.verify import ProofError, prove
+from triton_batching.terminal import Mistake
+
+NO_REFERENCE = Exporter(
+    seeded=Recipe(model="m"),
+    write=lambda recipe, weights, path: None,
+    reference=lambda recipe, weights: Reference(0),
+    tolerance=1e-4,
+)
+
+
+def ruined(mistake: str, path: Path) -> None:
+    """Change one thing in an exported file."""
+    model = onnx.load(path)
+    if mistake == "weights":
+        first = next(tensor for tensor in model.graph.initializer if tensor.name == "w0")
+        first.CopyFrom(onnx.numpy_helper.from_array(np.ones((256, 4096), dtype=np.float32), "w0"))
+    elif mistake == "fixed batch":
+        model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
+    else:
+        model.graph.input[0].name = mistake
+        model.graph.node[0].input[0] = mistake
+    onnx.save(model, path)
+
+
+def test_a_second_export_has_nothing_to_do(ranker: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = ranker.stat().st_mtime_ns
+    assert main(["ranker"]) == 0
+    assert "ranker: up to date" in capsys.readouterr().out
+    assert ranker.stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize(
+    ("mistake", "said"),
+    [
+        ("weights", "differs from its reference"),
+        ("fixed batch", "cannot hold a batch although max_batch_size is 64"),
+        ("renamed", 'input "features" is not in the graph|input "renamed" is not declared'),
+    ],
+)
+def test_a_wrong_file_is_not_proved(ranker: Path, tmp_path: Path, mistake: str, said: str) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(ranker.read_bytes())
+    ruined(mistake, path)
+    with pytest.raises((ProofError, RepositoryError), match=said):
+        prove("ranker", path, CATALOGUE["ranker"])
+
+
+def test_a_batch_that_mixes_its_rows_is_not_proved(tmp_path: Path) -> None:
+    folder = mixing(tmp_path)
+    with pytest.raises(ProofError, match="answers differently from its rows alone"):
+        prove("mixing", folder / "1" / "model.onnx", NO_REFERENCE, repository=tmp_path)
+
+
+def test_a_proved_file_says_how_close_it_is(ranker: Path) -> None:
+    proof = prove("ranker", ranker, CATALOGUE["ranker"])
+    # 256 x 4096 + 4096 x 4096 + 4096 x 2048 + 2048 weights, and a bias for each output
+    assert proof.parameters == 1_048_576 + 16_777_216 + 8_388_608 + 2_048 + 4096 + 4096 + 2048 + 1
+    assert proof.outputs == {"score": (-1, 2)}
+    assert proof.reference_error is not None
+    assert proof.reference_error < 1e-4
+
+
+def test_a_file_of_another_exporter_is_proved_only_without_a_reference(tmp_path: Path) -> None:
+    folder = lookup(tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(verify, "sample", lambda config, rows: {"x": np.ones((rows, 1), dtype=np.float32)})
+        path = folder / "1" / "model.onnx"
+        with pytest.raises(ProofError, match=r"not written by this project's exporter.*--without-reference"):
+            prove("lookup", path, NO_REFERENCE, repository=tmp_path)
+        proof = prove("lookup", path, NO_REFERENCE, repository=tmp_path, with_reference=False)
+    assert proof.reference_error is None
+    assert proof.parameters is None
+
+
+def test_the_committed_recogniser_is_its_weights(tmp_path: Path) -> None:
+    """Exporting the committed weights again gives the same answers as the committed file."""
+    exporter = CATALOGUE["text_recognition"]
+    committed = REPOSITORY / "text_recognition" / "1" / "model.onnx"
+    assert exporter.recipe == Recipe.of(committed)
+    again = tmp_path / "again.onnx"
+    exporter.write(exporter.recipe, exporter.weights, again)
+    config = read_config(REPOSITORY / "text_recognition" / "config.pbtxt")
+    inputs = sample(config, rows=5, seed=3)
+    answers = [onnxruntime.InferenceSession(str(path)).run(None, inputs)[0] for path in (committed, again)]
+    np.testing.assert_allclose(answers[0], answers[1], atol=1e-5)
+    assert Signature.of(again) == Signature.of(committed)
+
+
+def test_the_wide_recogniser_is_the_published_one() -> None:
+    proof = prove(
+        "text_recognition_512",
+        REPOSITORY / "text_recognition_512" / "1" / "model.onnx",
+        CATALOGUE["text_recognition_512"],
+    )
+    assert proof.parameters == 44_282_885
+    assert proof.outputs == {"308": (-1, 26, 37)}
+    assert proof.reference_error is not None
+    assert proof.reference_error <= 1e-3
+
+
+def test_a_failed_proof_keeps_the_old_file(ranker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = mixing(tmp_path)
+    path = folder / "1" / "model.onnx"
+    before = path.read_bytes()
+
+    def write(_: Recipe, __: Path | None, draft: Path) -> None:
+        draft.write_bytes(before)
+
+    bad = dataclasses.replace(NO_REFERENCE, write=write)
+    with pytest.raises(ProofError):
+        export("mixing", bad, repository=tmp_path)
+    assert path.read_bytes() == before
+    assert [entry.name for entry in path.parent.iterdir()] == ["model.onnx"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nothing"], "unknown model 'nothing'. Known: ranker, resnet50"),
+        (["ranker", "--weights", "w.pth"], "'ranker' takes no --weights"),
+        (["ranker", "--width", "64"], "'ranker' has no --width"),
+        (["--width", "64"], "belong to one model"),
+        (["resnet50", "--weights", "absent.pth"], "absent.pth: no such weights file"),
+        (["resnet50", "--weights", str(TRAINED)], "text_recognition.pth"),
+        (["text_recognition", "--width", "128", "--weights", str(TRAINED)], "text_recognition.pth"),
+        (["ranker", "--repository", "nowhere"], "nowhere: no such directory"),
+    ],
+)
+def test_mistakes_end_with_one_line_and_code_2(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    printed = capsys.readouterr()
+    assert said in printed.err
+    assert len(printed.err.strip().splitlines()) == 1
+    assert printed.out == ""
+
+
+@pytest.mark.parametrize("variant", ["config.pbtxt", "configs/dynamic.pbtxt"])
+def test_a_config_that_disagrees_ends_with_code_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], variant: str
+) -> None:
+    folder = tmp_path / "ranker"
+    shutil.copytree(REPOSITORY / "ranker", folder, ignore=shutil.ignore_patterns("*.onnx"))
+    path = folder / variant
+    path.write_text(path.read_text().replace("dims: [ 2, 256 ]", "dims: [ 2, 128 ]"))
+    assert main(["ranker", "--repository", str(tmp_path)]) == 2
+    assert f'{variant}: input "features" has dims [2, 128], the graph has [2, 256]' in capsys.readouterr().err
+    assert not list((folder / "1").iterdir())
+
+
+def without_torch(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a program as if torch were not installed."""
+    code = f"import sys; sys.modules['torch'] = None; from {program} import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, cwd=REPOSITORY.parent, capture_output=True, text=True, check=False)
+
+
+def test_without_torch_it_says_what_to_install() -> None:
+    done = without_torch("export.__main__", "resnet50", "--force")
+    assert done.returncode == 2
+    assert "resnet50: exporting it needs torch. Install it with the command: make export." in done.stderr
+
+
+def test_without_torch_the_ranker_is_exported_and_nothing_else_is_called_proved() -> None:
+    assert without_torch("export.__main__", "ranker").returncode == 0
+    done = without_torch("export.verify", "text_recognition")
+    assert done.returncode == 1
+    assert "comparing it with its reference needs torch" in done.stderr
+    assert without_torch("export.verify", "text_recognition", "--without-reference").returncode == 0
+
+
+def test_weights_are_known_by_their_digest_and_not_by_their_folder(tmp_path: Path) -> None:
+    exporter = CATALOGUE["text_recognition"]
+    elsewhere = tmp_path / TRAINED.name
+    elsewhere.write_bytes(TRAINED.read_bytes())
+    moved = dataclasses.replace(exporter, weights=elsewhere)
+    assert moved.recipe == exporter.recipe
+    assert moved.recipe.weights == TRAINED.name
+    assert moved.weights_of(exporter.recipe) == elsewhere
+    elsewhere.write_bytes(b"other")
+    assert moved.recipe != exporter.recipe
+    with pytest.raises(Mistake, match=r"made from text_recognition\.pth, which is not at hand.*--weights"):
+        moved.weights_of(exporter.recipe)
+
+
+def test_verify_program(ranker: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert verify.main(["ranker"]) == 0
+    assert "26,226,689" in capsys.readouterr().out
+    assert verify.main(["nothing"]) == 2

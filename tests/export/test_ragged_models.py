@@ -1,0 +1,179 @@
+"""The ragged models of the repository: proved, alone in every mix, and checked against their configuration."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from torch import Tensor, nn
+
+from export import verify_ragged
+from export.__main__ import main as export
+from export.graph.ragged_feed import draw_items
+from export.graph.recipe import Recipe
+from export.models import ragged, ragged_encoder, ragged_onnx
+from export.models.alphabet import decode
+from export.models.catalogue import CATALOGUE, TRAINED
+from export.models.ragged_text_recognition import NEVER, RaggedRecogniser
+from export.models.text_recognition import TextRecogniser, build
+from export.repository import REPOSITORY, faults, read_config
+from export.verify import ProofError, prove
+
+MODELS = ("text_recognition_ragged", "ragged_encoder")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def exported() -> None:
+    assert export([*MODELS]) == 0
+
+
+@pytest.fixture(scope="module")
+def recogniser() -> TextRecogniser:
+    return build(64, TRAINED)
+
+
+@pytest.mark.parametrize(("model", "limit"), [("text_recognition_ragged", 1e-5), ("ragged_encoder", 1e-6)])
+def test_every_item_is_answered_as_it_is_alone(model: str, limit: float) -> None:
+    proof = prove(model, REPOSITORY / model / "1" / "model.onnx", CATALOGUE[model])
+    assert proof.rows_error <= limit
+    assert proof.reference_error is not None
+    assert proof.reference_error <= limit
+
+
+def test_logits_are_those_of_the_recogniser_at_its_natural_width(recogniser: TextRecogniser) -> None:
+    """All widths from 8 to 43 together: every remainder of the three roundings, and steps of 3 to 11."""
+    crops = [torch.rand(1, 32, width) * 2 - 1 for width in range(8, 44)]
+    widths = torch.tensor([crop.shape[-1] for crop in crops])
+    padded = torch.stack([nn.functional.pad(crop, (0, 43 - crop.shape[-1])) for crop in crops])
+    with torch.inference_mode():
+        together = RaggedRecogniser(recogniser)(padded, widths)
+        alone = [recogniser(crop[None])[0] for crop in crops]
+    for found, expected, width in zip(together, alone, widths.tolist(), strict=True):
+        assert len(expected) == width // 4 + 1
+        torch.testing.assert_close(found[: len(expected)], expected, atol=2e-5, rtol=1e-5)
+        # Beyond its own steps a crop says blank, so all steps read as the own ones do.
+        assert (found[len(expected) :, 0] == 0).all()
+        assert (found[len(expected) :, 1:] == NEVER).all()
+        assert decode(found[None].numpy()) == decode(expected[None].numpy())
+
+
+def test_without_zeroing_the_padding_would_be_seen(recogniser: TextRecogniser) -> None:
+    """What the wrapper is for: zeros at the right of a crop are not what a convolution sees at its edge."""
+    crop = torch.rand(1, 1, 32, 60) * 2 - 1
+    with torch.inference_mode():
+        alone = recogniser(crop)[0]
+        beside = recogniser(nn.functional.pad(crop, (0, 40)))[0]
+    assert (beside[: len(alone)] - alone).abs().max() > 0.1
+
+
+def test_a_client_may_pad_texts() -> None:
+    """Tokens of 0 are left out, so padded texts get the vectors of the unpadded ones."""
+    path = REPOSITORY / "ragged_encoder" / "1" / "model.onnx"
+    config = read_config(REPOSITORY / "ragged_encoder" / "config.pbtxt")
+    session = onnxruntime.InferenceSession(str(path))
+    texts = [np.arange(1, length + 1, dtype=np.int32) for length in (3, 9, 0, 5)]
+    padded = [{"TOKENS": np.pad(text, (0, 12 - len(text)))} for text in texts]
+    own = verify_ragged.run(config, session, [{"TOKENS": text} for text in texts])
+    for one, other in zip(own, verify_ragged.run(config, session, padded), strict=True):
+        np.testing.assert_allclose(one["VECTOR"], other["VECTOR"], atol=1e-6)
+    assert not own[2]["VECTOR"].any()
+    assert np.abs(own[0]["VECTOR"] - own[1]["VECTOR"]).max() > 0.1
+
+
+def test_an_encoder_is_its_seed() -> None:
+    one, same, other = (ragged_encoder.build(seed).embedding.weight for seed in (1, 1, 2))
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
+
+
+CONFIG = """
+name: "leaky"
+backend: "onnxruntime"
+max_batch_size: 8
+input [ { name: "X" data_type: TYPE_FP32 dims: [ -1 ] allow_ragged_batch: true } ]
+batch_input [ { kind: BATCH_ITEM_SHAPE target_name: "S" data_type: TYPE_INT32 source_input: "X" } ]
+output [ { name: "Y" data_type: TYPE_FP32 dims: [ 1 ] } ]
+dynamic_batching { }
+"""
+
+
+class Leaky(nn.Module):
+    """The mean over the padded length: an item's answer depends on the longest item beside it."""
+
+    def forward(self, padded: Tensor, lengths: Tensor) -> Tensor:
+        return padded.mean(1, keepdim=True)
+
+
+@pytest.fixture(scope="module")
+def leaky(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    repository = tmp_path_factory.mktemp("repository")
+    (repository / "leaky" / "1").mkdir(parents=True)
+    (repository / "leaky" / "config.pbtxt").write_text(CONFIG)
+    ragged_onnx.write(
+        ragged.Ragged(Leaky(), item=(-1,), counts="item_shape").eval(),
+        Recipe(model="leaky"),
+        repository / "leaky" / "1" / "model.onnx",
+        names=ragged_onnx.Names(input="X", counts="S", output="Y"),
+        data_type=torch.float32,
+    )
+    return repository
+
+
+def test_a_model_whose_padding_leaks_is_not_proved(leaky: Path) -> None:
+    exporter = dataclasses.replace(CATALOGUE["ragged_encoder"], lengths=(1, 9))
+    with pytest.raises(
+        ProofError, match=r"an item among longer ones answers differently .* padding reaches its answer"
+    ):
+        prove("leaky", leaky / "leaky" / "1" / "model.onnx", exporter, repository=leaky, with_reference=False)
+
+
+def test_a_mix_holds_one_item_equal_ones_and_both_ends() -> None:
+    mixes = list(verify_ragged.mixes(2, 30))
+    assert mixes[:3] == [[2], [30, 30, 30], [2, 30, 2]]
+    assert all(2 <= length <= 30 for mix in mixes for length in mix)
+    assert mixes == list(verify_ragged.mixes(2, 30))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (" allow_ragged_batch: true", "", 'input "X" has dims'),
+        ('"S" data_type', '"T" data_type', "batch_input T: the graph has no T, it has S, X"),
+        ('"S" data_type', '"T" data_type', 'the graph\'s input "S" is not declared'),
+        ('source_input: "X"', 'source_input: "Z"', "source_input Z is not an input. Name one of X"),
+        ('source_input: "X"', 'source_input: "X" source_input: "X"', "has 1 targets and 2 sources"),
+        ("ITEM_SHAPE", "ELEMENT_COUNT", "BATCH_ELEMENT_COUNT has 1 dims. Choose another kind"),
+        ("TYPE_INT32", "TYPE_INT64", "TYPE_INT64, Triton makes TYPE_INT32 or TYPE_FP32"),
+        ("TYPE_INT32", "TYPE_FP32", "has data_type TYPE_FP32, the graph has TYPE_INT32"),
+        ("TYPE_FP32 dims: [ -1 ]", "TYPE_INT32 dims: [ -1 ]", 'input "X" has data_type TYPE_INT32, the graph has'),
+        ("allow_ragged_batch: true", "allow_ragged_batch: true optional: true", "ragged and optional"),
+        ('name: "X"', 'name: "W"', 'input "W" is not in the graph'),
+        ("dynamic_batching", 'batch_output [ { target_name: "V" source_input: "X" } ] dynamic_batching', "has no V"),
+    ],
+)
+def test_disagreements_with_a_ragged_graph(leaky: Path, old: str, new: str, said: str) -> None:
+    path = leaky / "leaky" / "config.pbtxt"
+    assert list(faults(leaky)) == []
+    try:
+        path.write_text(CONFIG.replace(old, new, 1))
+        assert any(said in fault for fault in faults(leaky)), list(faults(leaky))
+    finally:
+        path.write_text(CONFIG)
+
+
+def test_a_dense_graph_is_no_ragged_one(tmp_path: Path) -> None:
+    text = (REPOSITORY / "ranker" / "config.pbtxt").read_text()
+    folder = tmp_path / "ranker"
+    (folder / "1").mkdir(parents=True)
+    (folder / "1" / "model.onnx").write_bytes((REPOSITORY / "ranker" / "1" / "model.onnx").read_bytes())
+    (folder / "config.pbtxt").write_text(text.replace("dims: [ 2, 256 ]", "dims: [ 2, 256 ] allow_ragged_batch: true"))
+    assert any("Export the model with export/models/ragged.py" in fault for fault in faults(tmp_path))
+
+
+def test_items_of_a_mix_are_drawn_from_the_configuration() -> None:
+    config = read_config(REPOSITORY / "text_recognition_ragged" / "config.pbtxt")
+    items = draw_items(config, [9, 40], seed=3)
+    assert [item["CROP"].shape for item in items] == [(1, 32, 9), (1, 32, 40)]
+    assert np.array_equal(items[1]["CROP"], draw_items(config, [9, 40], seed=3)[1]["CROP"])

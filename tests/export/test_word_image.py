@@ -1,0 +1,107 @@
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw
+
+from export.models import word_image
+
+
+def stored(picture: Image.Image, kind: str = "PNG") -> bytes:
+    file = io.BytesIO()
+    picture.save(file, kind)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(("grey", "value"), [(0, -1.0), (255, 1.0), (51, -0.6), (204, 0.6)])
+def test_grey_values_become_minus_one_to_one(grey: int, value: float) -> None:
+    prepared = word_image.prepare(Image.new("L", (100, 32), grey))
+    assert prepared.shape == (1, 32, 100)
+    assert prepared.dtype == np.float32
+    np.testing.assert_allclose(prepared, value, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("size", "natural"), [((64, 64), 32), ((400, 32), 400), ((100, 32), 100), ((1, 32), 8), ((150, 48), 100)]
+)
+def test_width(size: tuple[int, int], natural: int) -> None:
+    picture = Image.new("L", size, 128)
+    assert word_image.prepare(picture).shape == (1, 32, 100)
+    assert word_image.prepare(picture, width=None).shape == (1, 32, natural)
+    assert word_image.natural_width(picture) == natural
+
+
+def test_narrow_picture_is_filled_up_on_the_right_with_its_border_colour() -> None:
+    picture = Image.new("L", (60, 32), 204)
+    ImageDraw.Draw(picture).rectangle((20, 8, 59, 20), fill=0)  # ink that touches the right edge
+    prepared = word_image.prepare(picture)
+    np.testing.assert_allclose(prepared[0, :, 60:], 0.6, atol=1e-6)
+    np.testing.assert_array_equal(prepared[:, :, :60], word_image.prepare(picture, width=None))
+    assert prepared[0, 10, 40] == -1
+
+
+def test_wide_picture_is_squeezed_not_cut() -> None:
+    picture = Image.new("L", (400, 32), 255)
+    ImageDraw.Draw(picture).rectangle((360, 0, 399, 31), fill=0)  # the last tenth
+    prepared = word_image.prepare(picture)
+    assert prepared[0, :, 92:].max() < -0.9
+    assert prepared[0, :, :88].min() > 0.9
+
+
+def test_path_bytes_and_picture_say_the_same(tmp_path: Path) -> None:
+    picture = Image.effect_noise((80, 40), 60)
+    (tmp_path / "word.png").write_bytes(stored(picture))
+    expected = word_image.prepare(picture)
+    for same in (tmp_path / "word.png", str(tmp_path / "word.png"), stored(picture)):
+        np.testing.assert_array_equal(word_image.prepare(same), expected)
+
+
+def test_exif_orientation_is_applied() -> None:
+    upright = Image.new("L", (100, 32), 255)
+    ImageDraw.Draw(upright).rectangle((0, 0, 49, 31), fill=0)
+    lying = upright.transpose(Image.Transpose.ROTATE_90)
+    exif = Image.Exif()
+    exif[0x0112] = 6  # "turn by 90 degrees clockwise to show"
+    file = io.BytesIO()
+    lying.save(file, "PNG", exif=exif)
+    np.testing.assert_array_equal(word_image.prepare(file.getvalue()), word_image.prepare(upright))
+
+
+@pytest.mark.parametrize(("ink", "behind"), [(0, 1.0), (255, -1.0)])
+def test_transparent_parts_contrast_with_the_ink(ink: int, behind: float) -> None:
+    picture = Image.new("RGBA", (100, 32), (0, 0, 0, 0))
+    ImageDraw.Draw(picture).rectangle((10, 4, 40, 28), fill=(ink, ink, ink, 255))
+    prepared = word_image.prepare(picture)
+    assert prepared[0, 0, 0] == behind
+    assert prepared[0, 16, 20] == -behind
+
+
+def test_sixteen_bit_grey_is_not_clipped() -> None:
+    picture = Image.fromarray(np.full((32, 100), 257 * 51, dtype=np.uint16))
+    np.testing.assert_allclose(word_image.prepare(picture), -0.6, atol=1e-6)
+
+
+def test_colour_and_palette_become_grey() -> None:
+    colour = Image.new("RGB", (100, 32), (51, 51, 51))
+    np.testing.assert_allclose(word_image.prepare(colour), -0.6, atol=1e-6)
+    np.testing.assert_allclose(word_image.prepare(colour.convert("P")), -0.6, atol=1e-6)
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"absent\.png: no such file"):
+        word_image.prepare(tmp_path / "absent.png")
+
+
+def test_not_a_picture(tmp_path: Path) -> None:
+    (tmp_path / "word.png").write_text("just text")
+    with pytest.raises(ValueError, match=r"word\.png: not a picture \(it starts with b'just tex'\)"):
+        word_image.prepare(tmp_path / "word.png")
+    with pytest.raises(ValueError, match="9 bytes: not a picture"):
+        word_image.prepare(b"just text")
+
+
+def test_cut_off_picture() -> None:
+    whole = stored(Image.effect_noise((200, 80), 60))
+    with pytest.raises(ValueError, match=r"a picture that cannot be read \(.+\)\. Save it again"):
+        word_image.prepare(whole[: len(whole) // 2])

@@ -1,0 +1,262 @@
+"""One real tritonserver that loads any example of the doctor's rules and says what it thinks of it."""
+
+import asyncio
+import json
+import shutil
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tritonclient.grpc import InferenceServerClient, InferInput
+from tritonclient.grpc import aio as triton
+from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+
+from clients.counters import Counters
+from serve.doctor.example import NAME, write
+from serve.doctor.rule import RULES, Example
+from serve.launcher import Server, Settings, launch
+from serve.management import admin
+
+HELD = 8
+"""The batcher of every model holds its first requests until so many are queued, so that no timing decides."""
+ANSWER_S = 30.0
+ONE = np.ones((1, 2), dtype=np.float32)
+HEAD = "import numpy as np\nimport triton_python_backend_utils as pb_utils\n\n\nclass TritonPythonModel:\n"
+
+Tensors = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Examiner:
+    """The server, and the repository in which each example replaces the one before."""
+
+    server: Server
+    repository: Path
+
+    def load(self, example: Example) -> str:
+        """Load an example: "" when the server takes it, else what it says about it, its log included."""
+        self._clear()
+        scratch = self.repository.parent / "scratch"
+        write(example, scratch)
+        for folder in scratch.iterdir():
+            folder.rename(self.repository / folder.name)
+        scratch.rmdir()
+        logged = self.server.log.stat().st_size
+        refusal = self._call(f"repository/models/{NAME}/load")
+        if not refusal:
+            return ""
+        return refusal + self._log(logged)
+
+    def load_beside(self, model: str) -> str:
+        """Load another model of the example; what `load` says."""
+        logged = self.server.log.stat().st_size
+        refusal = self._call(f"repository/models/{model}/load")
+        return refusal + self._log(logged) if refusal else ""
+
+    def load_together(self, examples: Mapping[str, Example], *, at_a_time: int = 4) -> dict[str, str]:
+        """Load many examples at a time, each under its own name; what `load` says of each.
+
+        Of the log it holds the lines that speak of the model.
+        """
+        self._clear()
+        logged = self.server.log.stat().st_size
+        for name, example in examples.items():
+            write(example, self.repository, name=name)
+        with ThreadPoolExecutor(at_a_time) as pool:
+            calls = {name: pool.submit(self._call, f"repository/models/{name}/load") for name in examples}
+            answers = {name: call.result() for name, call in calls.items()}
+        # Beside others a failed load is now and then answered as if it had gone well; the index knows better.
+        failed = {one["name"]: one.get("reason", "") for one in self.index() if one.get("state") == "UNAVAILABLE"}
+        answers = {name: answer or failed.get(name, "") for name, answer in answers.items()}
+        lines = self._log(logged).splitlines()
+        return {
+            name: "\n".join([answer, *(line for line in lines if name in line)]) if answer else ""
+            for name, answer in answers.items()
+        }
+
+    def _log(self, since: int) -> str:
+        with self.server.log.open("rb") as log:
+            log.seek(since)
+            return log.read().decode(errors="replace")
+
+    def config(self, model: str = NAME) -> Any:
+        """A loaded example's configuration as the server reports it."""
+        return json.loads(self._get(f"models/{model}/config"))
+
+    def batches(
+        self,
+        requests: Sequence[Mapping[str, NDArray[Any]]],
+        *,
+        model: str = NAME,
+        gap_s: float = 0.005,
+        **options: Any,
+    ) -> dict[int, int]:
+        """Send requests in this order, all in flight together; executions by their number of rows.
+
+        `options` go to tritonclient's `infer`: priority, timeout (us), sequence_id. Raises at the first refusal.
+        """
+        rows = self.counters(model).rows + sum(len(next(iter(inputs.values()))) for inputs in requests)
+        for refusal in self.refusals(requests, model=model, gap_s=gap_s, **options):
+            raise AssertionError(refusal)
+        # The server counts an execution a moment after its answers have left.
+        for _ in range(200):
+            counted = self.counters(model)
+            if counted.rows >= rows and sum(size * count for size, count in counted.batches.items()) >= rows:
+                break
+            time.sleep(0.01)
+        return dict(counted.batches)
+
+    def refusals(
+        self,
+        requests: Sequence[Mapping[str, NDArray[Any]]],
+        *,
+        model: str = NAME,
+        gap_s: float = 0.005,
+        **options: Any,
+    ) -> list[str]:
+        """Send requests as `batches` does; what the server says of those that it does not answer."""
+        return [said for said in asyncio.run(self._send(requests, model, gap_s, options)) if said]
+
+    def counters(self, model: str = NAME) -> Counters:
+        """The server's counters of a model."""
+        return Counters.read(self.server.grpc_url, model)
+
+    def statistics(self, model: str = NAME) -> Any:
+        """The server's statistics of a model, as JSON."""
+        return json.loads(self._get(f"models/{model}/stats"))["model_stats"][0]
+
+    def index(self) -> list[dict[str, str]]:
+        """The server's repository index."""
+        found: list[dict[str, str]] = json.loads(self._call("repository/index"))
+        return found
+
+    async def _send(
+        self, requests: Sequence[Mapping[str, NDArray[Any]]], model: str, gap_s: float, options: Mapping[str, Any]
+    ) -> list[str]:
+        async with triton.InferenceServerClient(self.server.grpc_url) as client:
+
+            async def one(index: int, inputs: Mapping[str, NDArray[Any]]) -> str:
+                await asyncio.sleep(index * gap_s)
+                try:
+                    await client.infer(model, [_tensor(name, array) for name, array in inputs.items()], **options)
+                except InferenceServerException as error:
+                    return str(error)
+                return ""
+
+            return await asyncio.gather(*(one(index, inputs) for index, inputs in enumerate(requests)))
+
+    def _clear(self) -> None:
+        """Unload everything and wait until it is gone: a load that overtakes an unload confuses the server."""
+        for folder in self.repository.iterdir():
+            self._call(f"repository/models/{folder.name}/unload")
+        for _ in range(500):
+            index = json.loads(self._call("repository/index"))
+            if all(
+                one.get("state", "UNAVAILABLE") == "UNAVAILABLE" and one.get("reason") != "unloading" for one in index
+            ):
+                break
+            time.sleep(0.02)
+        else:
+            raise AssertionError(f"still there: {index}")
+        for folder in self.repository.iterdir():
+            shutil.rmtree(folder)
+
+    def _call(self, path: str) -> str:
+        """POST; the body of the answer, which is empty unless the server refuses or has something to tell."""
+        request = urllib.request.Request(
+            f"http://{self.server.http_url}/v2/{path}", data=b"{}", headers=admin.headers(self.server.http_url)
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=45) as answer:
+                return str(answer.read().decode())
+        except urllib.error.HTTPError as error:
+            return error.read().decode(errors="replace")
+
+    def _get(self, path: str) -> bytes:
+        with urllib.request.urlopen(f"http://{self.server.http_url}/v2/{path}", timeout=10) as answer:
+            body: bytes = answer.read()
+            return body
+
+
+def _tensor(name: str, array: NDArray[Any]) -> InferInput:
+    tensor = InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
+    tensor.set_data_from_numpy(array)
+    return tensor
+
+
+@contextmanager
+def examiner(folder: Path, *arguments: str, config_name: str | None = None) -> Iterator[Examiner]:
+    """Start a server below `folder` with nothing loaded; further `arguments` go to tritonserver.
+
+    With a `config_name` every model is loaded as that variant, where it has one.
+    """
+    repository = folder / "repository"
+    repository.mkdir()
+    settings = Settings(
+        models=(),
+        config_name=config_name,
+        repository=repository,
+        environment={"TRITONSERVER_DELAY_SCHEDULER": str(HELD)},
+        arguments=arguments,
+        log=folder / "tritonserver.log",  # where pytest keeps it when a test fails
+    )
+    with launch(settings) as server:
+        yield Examiner(server=server, repository=repository)
+
+
+def bad(code: str, **changes: Any) -> Example:
+    """The bad example of a rule, with these fields changed."""
+    example = RULES[code].bad
+    assert example is not None
+    return replace(example, **changes)
+
+
+def good(code: str, **changes: Any) -> Example:
+    """The good example of a rule, with these fields changed."""
+    example = RULES[code].good
+    assert example is not None
+    return replace(example, **changes)
+
+
+def telling(example: Example, value: str, *, prepare: str = "pass", note: str = "pass") -> Example:
+    """The example with a model.py whose every answer holds one value, of `request` and `requests`."""
+    body = (
+        f"{HEAD}    def initialize(self, args):\n        self.notes = []\n        {prepare}\n\n"
+        f"    def execute(self, requests):\n        {note}\n"
+        f"        values = [{value} for request in requests]\n"
+        "        arrays = [np.full((1, 2), value, dtype=np.float32) for value in values]\n"
+        '        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", array)]) for array in arrays]\n'
+    )
+    config = str(example.config)
+    backend = "" if "backend:" in config else 'backend: "python"\n'
+    return replace(example, config=backend + config, files={**example.files, "1/model.py": body})
+
+
+def ask(
+    triton: Examiner, model: str, inputs: Tensors, *, timeout_s: float = ANSWER_S, **options: Any
+) -> dict[str, NDArray[Any]]:
+    """The answer to one request by itself; its inputs are sent in the order in which they are given."""
+    tensors = [_tensor(name, array) for name, array in inputs.items()]
+    with InferenceServerClient(triton.server.grpc_url) as client:
+        result = client.infer(model, tensors, client_timeout=timeout_s, **options)
+    return {output.name: result.as_numpy(output.name) for output in result.get_response().outputs}
+
+
+def value(triton: Examiner, model: str, inputs: Tensors | None = None, **options: Any) -> float:
+    return float(ask(triton, model, inputs or {"x": ONE}, **options)["y"].flat[0])
+
+
+def settled(triton: Examiner, model: str, wanted: int) -> int:
+    """The model's executions, once they are as many as wanted or a moment has passed."""
+    end = time.monotonic() + 1
+    while (found := Counters.read(triton.server.grpc_url, model).executions) < wanted and time.monotonic() < end:
+        time.sleep(0.01)
+    return found

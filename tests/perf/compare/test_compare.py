@@ -1,0 +1,267 @@
+"""Two sets of records: different, the same, or not enough to tell; with the exit code that a pipeline needs."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from clients.counters import Counters
+from perf.compare import __main__ as compare
+from perf.compare.comparison import CANNOT_TELL, FASTER, SLOWER
+from perf.compare.comparison import compare as lines_of
+from perf.load import record as fleet_record
+from perf.load.load import Load as FleetLoad
+from perf.load.record import Setting
+from perf.load.result import Busy, Result, Sample, outcome
+from perf.load.stages import Stages
+from perf.load.timings import REQUEST
+from perf.records import record, runs
+from perf.records.record import Load, Measured, Point, Record, RecordError
+from perf.records.runs import Run, Runs
+from triton_batching.machine import Machine
+
+NONE = Counters(
+    requests=0,
+    failed_requests=0,
+    rows=0,
+    executions=0,
+    queue_ns=0,
+    compute_input_ns=0,
+    compute_infer_ns=0,
+    compute_output_ns=0,
+    batches={},
+    batches_ns={},
+)
+BEGIN = datetime(2026, 1, 2, tzinfo=UTC)
+
+
+def measured(speeds: Sequence[float], *, config: str = "dynamic", first_s: int = 0, every_s: int = 20) -> list[Run]:
+    """Runs at so many rows a second, one every 20 s."""
+    return [
+        Run(
+            model="ranker",
+            config=config,
+            name=config,
+            load="closed:16",
+            started_at=BEGIN + timedelta(seconds=first_s + every_s * number),
+            seconds=5.0,
+            throughput_rows_per_s=speed,
+            p50_us=16e6 / speed,
+            p99_us=32e6 / speed,
+        )
+        for number, speed in enumerate(speeds)
+    ]
+
+
+def verdicts(old: Sequence[Run], new: Sequence[Run], noise: Sequence[Run] = ()) -> dict[str, str]:
+    found = lines_of(Runs(title="a", runs=tuple(old)), Runs(title="b", runs=tuple(new)), noise)
+    return {line.quantity: line.verdict for line in found}
+
+
+def noisy(seed: int, spread: float, factor: float = 1.0, drift: Sequence[float] | None = None) -> list[float]:
+    """Five rounds at 1,000 rows a second times `factor`, with what all of a round have in common."""
+    rounds = np.exp(np.random.default_rng(seed).normal(0, spread, 5)) * 1000 * factor
+    return list(map(float, rounds * (np.ones(5) if drift is None else np.asarray(drift))))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_tenth_is_seen_through_a_hundredth_of_noise_in_both_directions(seed: int) -> None:
+    drift = np.exp(np.random.default_rng(seed + 50).normal(0, 0.5, 5)).tolist()
+    old = measured(noisy(seed, 0.01, drift=drift))
+    new = measured(noisy(seed + 100, 0.01, 1.1, drift), first_s=10)
+    assert set(verdicts(old, new).values()) == {FASTER}
+    assert set(verdicts(new, measured(noisy(seed, 0.01, drift=drift), first_s=20)).values()) == {SLOWER}
+    # The same figures that were not taken in turn are not pairs, and a tenth drowns in what the rounds differ by.
+    later = measured(noisy(seed + 100, 0.01, 1.1, drift), first_s=1000)
+    assert verdicts(old, later)["throughput"] == CANNOT_TELL
+
+
+def test_two_of_the_same_are_not_told_apart() -> None:
+    """Wrong in about one of twenty, as the level says."""
+    told = [
+        verdicts(measured(noisy(seed, 0.01)), measured(noisy(seed + 500, 0.01), first_s=10))["throughput"]
+        for seed in range(100)
+    ]
+    assert told.count(CANNOT_TELL) >= 88
+    assert len(set(told)) > 1
+
+
+def test_nothing_below_what_the_same_differs_by_counts() -> None:
+    old, new = measured(noisy(1, 0.002)), measured(noisy(2, 0.002, 1.04), first_s=5)
+    assert verdicts(old, new)["throughput"] == FASTER
+    # The second runs of A are 5 % off themselves.
+    again = measured(noisy(3, 0.002, 1.05), first_s=8)
+    assert verdicts(old, new, again)["throughput"] == CANNOT_TELL
+
+
+def test_requests_without_an_answer_are_not_left_out() -> None:
+    """Whose p99 is infinite in every round is slower; in one round it may be chance."""
+    old = measured(noisy(1, 0.01))
+    new = measured(noisy(2, 0.01), first_s=10)
+    never = [replace(run, p99_us=math.inf) for run in new]
+    assert verdicts(old, never)["p99 latency"] == SLOWER
+    assert verdicts(never, measured(noisy(1, 0.01), first_s=20))["p99 latency"] == FASTER
+    assert verdicts(old, [never[0], *new[1:]])["p99 latency"] == CANNOT_TELL
+    assert verdicts(old[:4], never[:4])["p99 latency"] == CANNOT_TELL
+    assert verdicts(old, never)["p50 latency"] == verdicts(old, new)["p50 latency"]
+
+
+def test_the_noise_of_each_configuration_is_its_own() -> None:
+    """The second one differs from itself by half."""
+    old, new = (
+        [*measured(noisy(seed, 0.002), config="a"), *measured(noisy(seed + 1, 0.002), config="b")] for seed in (1, 5)
+    )
+    again = [*measured(noisy(1, 0.002), config="a"), *measured(noisy(2, 0.002, 1.5), config="b")]
+    found = lines_of(Runs(title="a", runs=tuple(old)), Runs(title="b", runs=tuple(new)), again)
+    floors = {line.configs[0]: line.floor for line in found if line.quantity == "throughput"}
+    assert floors["a"] < 0.01 < 0.4 < floors["b"]
+    with pytest.raises(RecordError, match="--noise names no run of what A is"):
+        verdicts(old, new, measured([1000.0], config="c"))
+
+
+def fleet(folder: Path, seed: int, mean_ms: float, repeat: int = 0) -> Path:
+    """A record of 2,000 requests at 200 a second with exponential latencies."""
+    rng = np.random.default_rng(seed)
+    timings = np.zeros(2000, dtype=REQUEST)
+    timings["due"] = timings["called"] = np.sort(rng.integers(0, 10 * 10**9, 2000))
+    timings["done"] = timings["due"] + (rng.exponential(mean_ms, 2000) * 1e6).astype(np.int64)
+    load = FleetLoad(workers=2, pattern="poisson", rate_per_s=200.0)
+    result = Result(
+        load=load,
+        outcome=outcome(timings, load, 0, 10 * 10**9),
+        stages=Stages(parts=(), latency_us=mean_ms * 1e3),
+        traced_us={},
+        counted=NONE,
+        busy=Busy(clients_s=1.0, server_s=1.0, machine_s=2.0, wall_s=10.0, cores=2),
+        errors={},
+        memory_bytes=0,
+        sample=Sample.of(timings, 0),
+        judgement=None,
+        checked=True,
+        partial=False,
+        lost=0,
+        reloads_s=(),
+    )
+    setting = Setting(
+        model="ranker",
+        config_name="dynamic",
+        config=ModelConfig(name="ranker", max_batch_size=8),
+        transport="grpc",
+        time_scale=1.0,
+        started_at=(BEGIN + timedelta(seconds=20 * repeat)).isoformat(),
+        command=("python", "-m", "clients.fleet"),
+    )
+    return fleet_record.write(result, setting, folder)
+
+
+def test_single_runs_are_compared_by_their_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, same, slow = (fleet(tmp_path / str(seed), seed, mean) for seed, mean in ((1, 20.0), (2, 20.0), (3, 26.0)))
+    (read,) = runs.read(str(one)).runs
+    assert (len(read.latencies_us), read.config, read.load) == (
+        2000,
+        "no dynamic batching, 1 instance",
+        "2 processes x 1 rows, poisson 200/s, grpc",
+    )
+    out = str(tmp_path / "compared.json")
+    assert compare.main([str(one), str(same), "--out", out]) == 0
+    assert {line["verdict"] for line in json.loads(Path(out).read_text())["lines"]} == {CANNOT_TELL}
+    capsys.readouterr()
+    assert compare.main([str(one), str(slow), "--out", out]) == 1
+    printed = capsys.readouterr().out
+    assert "REGRESSION: p50 latency of ranker" in printed
+    assert "what changes from run to run is not in it, so nothing under 3% counts" in " ".join(printed.split())
+    found = {line["quantity"]: line for line in json.loads(Path(out).read_text())["lines"]}
+    assert found["throughput"]["verdict"] == CANNOT_TELL
+    assert found["p50 latency"]["ratio"]["low"] < 1.3 < found["p50 latency"]["ratio"]["high"]
+    assert compare.main([str(one), str(slow), "--threshold", "60%", "--out", out]) == 0
+    assert compare.main([str(slow), str(one), "--out", out]) == 0
+
+
+def test_a_run_that_left_requests_out_is_shown(tmp_path: Path) -> None:
+    """Its p99 is over all requests, not over those that were answered, and the record can be written."""
+    one, other = fleet(tmp_path / "a", 1, 20.0), fleet(tmp_path / "b", 2, 20.0)
+    content = json.loads(other.read_text())
+    content["sample"]["latencies_us"][:100] = [None] * 100
+    other.write_text(json.dumps(content))
+    assert runs.read(str(other)).runs[0].p99_us == math.inf
+    out = tmp_path / "compared.json"
+    assert compare.main([str(one), str(other), "--out", str(out)]) in (0, 1)
+    found = {line["quantity"]: line for line in json.loads(out.read_text())["lines"]}
+    assert (found["p99 latency"]["verdict"], found["p99 latency"]["b"]) == (CANNOT_TELL, None)
+
+
+def test_fleet_records_of_a_folder_are_paired_by_their_times(tmp_path: Path) -> None:
+    for number in range(5):
+        fleet(tmp_path / "a", number, 20.0, 2 * number)
+        fleet(tmp_path / "b", number + 9, 26.0, 2 * number + 1)
+    (throughput, p50, p99) = lines_of(runs.read(str(tmp_path / "a")), runs.read(str(tmp_path / "b")))
+    assert (p50.ratio.count, p50.ratio.method, p50.verdict) == (5, "expanded percentile, rounds in pairs", SLOWER)
+    assert p99.verdict == SLOWER
+    assert throughput.ratio.value == pytest.approx(1.0)
+
+
+def analyzer(folder: Path, config: str, speeds: Sequence[float]) -> None:
+    point = Point(
+        model="ranker",
+        config_name=config,
+        config_sha256="0",
+        model_sha256="0",
+        load=Load(concurrency=16),
+        repeat=1,
+        machine=Machine(cpu="x", cores=2, memory_bytes=1, system="Linux", gpu=None),
+        versions={},
+    )
+    for repeat, speed in enumerate(speeds, 1):
+        seen = Measured(window_ms=1000, windows=(), throughput_rows_per_s=speed, p50_us=1e3)
+        at = (BEGIN + timedelta(seconds=20 * repeat + 9 * (config == "new"))).isoformat()
+        entry = Record(
+            point=replace(point, repeat=repeat), started_at=at, command=("x",), measured=seen, before=NONE, after=NONE
+        )
+        record.write(entry, folder)
+
+
+def test_a_configuration_of_many_is_named_behind_its_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for config, speed in (("old", 100.0), ("new", 90.0)):
+        analyzer(tmp_path, config, noisy(int(speed), 0.001, speed / 1000))
+    out = ["--out", str(tmp_path / "out" / "compared.json")]
+    assert compare.main([f"{tmp_path}:old", f"{tmp_path}:new", *out]) == 1
+    # No p99 was recorded, so it is not in the table.
+    printed = capsys.readouterr().out
+    assert "throughput" in printed
+    assert "p99" not in printed
+    # All of a folder against itself: each configuration against its own.
+    assert compare.main([str(tmp_path), str(tmp_path), *out]) == 0
+    assert compare.main([str(tmp_path), f"{tmp_path}:new", *out]) == 2
+    assert "Name one configuration of each: PATH:NAME" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["{}/none", "{}"], "no such file or folder"),
+        (["{}:other", "{}"], "no measurement of such a configuration is there. There is: old."),
+        (["{}", "{}", "--threshold", "much"], "--threshold much: not a share. Write 5% or 0.05."),
+        (["{}/broken.txt", "{}"], "not a record"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    analyzer(tmp_path, "old", [100.0, 101.0])
+    (tmp_path / "broken.txt").write_text("?")
+    assert compare.main([one.format(tmp_path) for one in arguments]) == 2
+    assert said in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_loads_that_differ_are_not_compared(tmp_path: Path) -> None:
+    old = Runs(title="a", runs=tuple(measured([1.0, 1.0])))
+    new = Runs(title="b", runs=tuple(replace(one, load="closed:8") for one in old.runs))
+    with pytest.raises(RecordError, match="no load was measured for both"):
+        lines_of(old, new)
+    assert asdict(old.runs[0])["load"] == "closed:16"

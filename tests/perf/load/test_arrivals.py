@@ -1,0 +1,108 @@
+"""When an open loop's requests are due: rates, burstiness and traces, against what the distributions say."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perf.load.__main__ import main
+from perf.load.arrivals import COOL_DOWN_S, arrivals, climbing, drawn, read_trace
+from perf.load.load import Load
+from triton_batching.terminal import Mistake
+
+
+@pytest.mark.parametrize(
+    ("pattern", "cv2", "expected"), [("poisson", 9.0, 1.0), ("gamma", 4.0, 4.0), ("gamma", 0.25, 0.25)]
+)
+def test_gaps_have_the_mean_and_the_variation_asked_for(pattern: str, cv2: float, expected: float) -> None:
+    times = drawn(pattern, 200.0, 500.0, cv2, np.random.default_rng(1))
+    gaps = np.diff(times)
+    # 100,000 gaps: the mean of gaps with cv2 4 has a standard error of 0.6 %.
+    assert np.mean(gaps) == pytest.approx(1 / 200, rel=0.03)
+    assert np.var(gaps) / np.mean(gaps) ** 2 == pytest.approx(expected, rel=0.1)
+    assert times[-1] < 500.0
+
+
+def test_constant_requests_are_evenly_spaced() -> None:
+    times = drawn("constant", 40.0, 2.0, 1.0, np.random.default_rng(0))
+    np.testing.assert_allclose(times, [number / 40 for number in range(1, 81)])
+
+
+@given(st.sampled_from(["constant", "poisson", "gamma"]), st.floats(1.0, 500.0), st.integers(0, 99), st.integers(1, 9))
+def test_a_load_is_rising_and_dealt_out_without_loss(pattern: str, rate: float, seed: int, workers: int) -> None:
+    load = Load(workers=workers, pattern=pattern, rate_per_s=rate, seed=seed, warm_up_s=0.5, duration_s=1.0)
+    times = arrivals(load)
+    assert np.all(np.diff(times) >= 0)
+    assert not len(times) or (times[0] >= 0 and times[-1] <= load.warm_up_s + load.duration_s + COOL_DOWN_S)
+    np.testing.assert_array_equal(np.sort(np.concatenate([times[one::workers] for one in range(workers)])), times)
+    np.testing.assert_array_equal(arrivals(load), times)
+
+
+def test_a_ramp_has_as_many_arrivals_as_the_area_under_its_rate() -> None:
+    """100/s before the window, from there to 500/s in 4 s, then 500/s: by adding up the rate in steps of 1 ms."""
+    steps = np.arange(0.0, 6.0, 0.001)
+    area = np.cumsum(np.minimum(100 + 100 * steps, 500)) * 0.001
+    np.testing.assert_allclose(climbing(area, 100.0, 500.0, 4.0), steps + 0.001, atol=0.001)
+    # Falling, and level, are as well.
+    # 100 t - 6.25 t^2 = 225 at t = (100 - sqrt(4375)) / 12.5.
+    falling = climbing(np.array([225.0, 300.0, 400.0]), 100.0, 50.0, 4.0)
+    np.testing.assert_allclose(falling, [(100 - 4375**0.5) / 12.5, 4.0, 6.0])
+    np.testing.assert_allclose(climbing(np.array([50.0, 500.0]), 100.0, 100.0, 4.0), [0.5, 5.0])
+    load = Load(pattern="ramp", rate_per_s=100.0, rate_to_per_s=500.0, warm_up_s=2.0, duration_s=4.0, seed=3)
+    times = arrivals(load)
+    assert np.all(np.diff(times) >= 0)
+    counts, _ = np.histogram(times, [0.0, 2.0, 4.0, 6.0, 7.0])
+    expected = np.array([200, 400, 800, 500])
+    assert np.all(np.abs(counts - expected) < 4 * np.sqrt(expected))
+
+
+def test_a_trace_is_replayed_in_the_window(tmp_path: Path) -> None:
+    trace = tmp_path / "arrivals.txt"
+    trace.write_text("# seconds\n100.0\n100.5\n100.5\n103.0\n")
+    np.testing.assert_array_equal(read_trace(trace), [0.0, 0.5, 0.5, 3.0])
+    times = arrivals(Load(workers=1, pattern="trace", trace=trace, warm_up_s=2.0, duration_s=1.0))
+    # The request at 3 s is outside the second that is measured; what comes before is warm-up.
+    np.testing.assert_array_equal(times[times >= 2.0], [2.0, 2.5, 2.5])
+
+
+@pytest.mark.parametrize("text", ["", "1\n0.5\n", "soon\n", "1\nnan\n"])
+def test_what_is_not_a_trace_is_refused(text: str, tmp_path: Path) -> None:
+    trace = tmp_path / "arrivals.txt"
+    trace.write_text(text)
+    with pytest.raises(Mistake, match=r"arrivals\.txt: "):
+        read_trace(trace)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"pattern": "poisson"}, "needs --rate"),
+        ({"pattern": "trace"}, "go together"),
+        ({"trace": Path("arrivals.txt")}, "go together"),
+        ({"rate_per_s": 100.0}, "--rate 100: --pattern closed has none"),
+        ({"pattern": "constant", "rate_per_s": 1.0, "requests": 10}, "--requests counts a closed loop"),
+        ({"workers": 8, "requests": 7}, "less than one for each of the 8 clients"),
+        ({"in_flight": 4, "workers": 2, "requests": 7}, "less than one for each of the 8 clients"),
+        ({"in_flight": 2, "pattern": "poisson", "rate_per_s": 9.0}, "--in-flight is of a closed loop"),
+        ({"pattern": "ramp", "rate_per_s": 9.0}, "--rate-to, the requests per second at its end, go together"),
+        ({"pattern": "poisson", "rate_per_s": 9.0, "rate_to_per_s": 9.0}, "--rate-to"),
+        ({"workers": 0}, "--workers 0: must be from 1"),
+    ],
+)
+def test_a_load_that_cannot_be_sent_is_refused(wrong: dict[str, object], said: str) -> None:
+    with pytest.raises(Mistake, match=said):
+        Load(**wrong)  # type: ignore[arg-type]
+
+
+def test_requests_are_shared_out() -> None:
+    load = Load(workers=3, requests=10)
+    assert [load.share(worker) for worker in range(3)] == [4, 3, 3]
+    assert Load(workers=3).share(0) is None
+
+
+def test_a_trace_is_read_before_anything_is_started(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not even the model is looked for."""
+    assert main(["absent", "--pattern", "trace", "--trace", str(tmp_path / "missing")]) == 2
+    assert "missing: not a trace of arrivals" in capsys.readouterr().err

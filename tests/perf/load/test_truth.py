@@ -1,0 +1,116 @@
+"""A fleet tells the truth of a real server: a stall, a target that is sure early, many clients in one process."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny_models import python_model
+
+from perf.load import __main__ as program
+from perf.load import run
+from perf.load.goal import Goal
+from perf.load.load import Load
+from perf.load.result import Result
+from perf.load.target import Target, running
+from perf.load.variant import Overrides
+from perf.stats.sla import Sla
+
+STALL_S = 0.5
+# Answers at once, but sleeps for half a second in the execution after a file has appeared, and takes the file away.
+STALLS = """import os, time
+        if os.path.exists({trigger!r}):
+            os.remove({trigger!r})
+            time.sleep({stall})
+        arrays = [pb_utils.get_input_tensor_by_name(r, "x").as_numpy() for r in requests]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", a)]) for a in arrays]
+"""
+
+
+def stalled(repository: Path, load: Load) -> Result:
+    """Measure a model that stalls once, a third into the window."""
+    trigger = repository / "trigger"
+    body = STALLS.format(trigger=str(trigger), stall=STALL_S)
+    python_model(repository, "staller", body)
+    fired: list[float] = []
+
+    def told(text: str, share: float) -> None:
+        if text.startswith("measuring") and share > 0.3 and not fired:
+            fired.append(share)
+            trigger.touch()
+
+    target = Target(model="staller", repository=repository, trace_rate=0)
+    with running(target, lambda _: None) as server:
+        result = run.run(target, load, server, run.prepare(target, load, server, lambda text, share: None), told)
+    assert len(fired) == 1
+    assert not trigger.exists()
+    return result
+
+
+@pytest.mark.server
+def test_a_stall_is_in_the_latency_of_every_request_that_was_due_in_it(tmp_path: Path) -> None:
+    """At 100 a second 50 are due while the model sleeps for 0.5 s, the k-th of them with 0.5 s - k / 100 to wait.
+
+    That much at least, however busy the machine is. Of 200 requests the third longest is the 99th percentile.
+    """
+    load = Load(workers=2, pattern="constant", rate_per_s=100.0, warm_up_s=0.5, duration_s=2.0)
+    result = stalled(tmp_path, load)
+    assert (result.outcome.answered, result.outcome.wrong, result.outcome.not_sent) == (200, 0, 0)
+    longest = np.sort(result.sample.latencies_us)[::-1][:50] / 1e6
+    at_least = STALL_S - np.arange(1, 51) / 100
+    assert np.all(longest >= at_least - 0.001)
+    assert result.outcome.percentiles_us[99] / 1e6 >= STALL_S - 4 / 100
+    assert result.outcome.percentiles_us[90] / 1e6 >= STALL_S - 21 / 100
+
+
+@pytest.mark.server
+def test_a_client_that_waits_for_its_answers_hides_the_stall(tmp_path: Path) -> None:
+    """What the open loop is for: the same stall, and one request of hundreds that saw it."""
+    result = stalled(tmp_path, Load(workers=1, warm_up_s=0.5, duration_s=2.0))
+    latencies = np.asarray(result.sample.latencies_us)
+    assert len(latencies) > 200
+    assert np.sum(latencies > 0.45e6) == 1
+    assert result.outcome.percentiles_us[99] < 0.3e6
+
+
+@pytest.mark.server
+def test_many_clients_in_one_process_are_a_closed_loop(tmp_path: Path) -> None:
+    """Eight clients of two processes: every request once, and never more than eight rows together."""
+    arguments = ["--workers", "2", "--in-flight", "4", "--max-batch-size", "8", "--instances", "1", "--delay-ms", "500"]
+    common = ["--time-scale", "0.2", "--transport", "grpc", "--trace-rate", "0", "--results", str(tmp_path)]
+    assert program.main(["simulated_accelerator", *arguments, "--requests", "160", *common]) == 0
+    (path,) = tmp_path.glob("*.json")
+    written = json.loads(path.read_text())
+    assert (written["outcome"]["right"], written["outcome"]["wrong"], written["outcome"]["failed"]) == (160, 0, 0)
+    # Eight are always on their way, so with half a second of patience every batch is full.
+    assert written["counted"]["batches"] == {"8": 20}
+    assert len(written["sample"]["latencies_us"]) == len(written["sample"]["due_s"]) == 160
+    assert written["judgement"] is None
+    # One line each, however many requests.
+    assert len(path.read_text().splitlines()) < 400
+
+
+@pytest.mark.server
+def test_a_run_ends_as_soon_as_its_target_is_sure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One request takes 4 ms and more: all are later than 1 ms, and none as late as 3 s."""
+    target = Target(model="simulated_accelerator", overrides=Overrides(max_batch_size=32, time_scale=0.2), trace_rate=0)
+    load = Load(workers=2, pattern="poisson", rate_per_s=300.0, warm_up_s=0.5, duration_s=20.0)
+    with running(target, lambda _: None) as server:
+        pool = run.prepare(target, load, server, lambda text, share: None)
+        found = [
+            run.run(target, load, server, pool, lambda text, share: None, Goal(sla=Sla(latency_ms=limit)))
+            for limit in (1.0, 3_000.0)
+        ]
+    missed, met = (one.judgement for one in found)
+    assert missed is not None
+    assert met is not None
+    assert (missed.passed, missed.early, missed.late) == (False, True, missed.requests)
+    assert (met.passed, met.early, met.late) == (True, True, 0)
+    assert 100 <= missed.requests < 600
+    # No more of the window than what was decided, which ends 3 s before the last report.
+    assert met.requests >= 829
+    for one in found:
+        assert one.outcome.window_s < 20
+        assert len(one.sample.due_s) == one.outcome.answered + one.outcome.failed + one.outcome.not_sent
+        assert max(one.sample.due_s) < one.outcome.window_s
+        assert one.faults == []

@@ -1,0 +1,67 @@
+"""What arrivals take from executions, found again in levels that were made with it."""
+
+from collections.abc import Callable
+
+import pytest
+
+from clients.counters import Counters
+from perf.measure.ramp import Level
+from perf.measure.service_burden import burden
+from perf.records.record import Measured
+
+NOTHING = Measured(window_ms=1, windows=(), throughput_rows_per_s=0.0)
+
+
+def level(concurrency: int, times_us: dict[int, float], *, count: int = 10) -> Level:
+    batches = dict.fromkeys(times_us, count)
+    rows = sum(size * count for size in times_us)
+    counted = Counters(
+        requests=rows,
+        failed_requests=0,
+        rows=rows,
+        executions=count * len(times_us),
+        queue_ns=0,
+        compute_input_ns=0,
+        compute_infer_ns=0,
+        compute_output_ns=0,
+        batches=batches,
+        batches_ns={size: round(us * 1e3) * count for size, us in times_us.items()},
+    )
+    return Level(concurrency=concurrency, seconds=1.0, measured=NOTHING, counted=counted)
+
+
+def stepped(rows: int) -> float:
+    """A curve that no line fits."""
+    return 1_000.0 + 200 * rows + (3_000 if rows > 4 else 0)
+
+
+def levels(took: Callable[[int, int], float]) -> list[Level]:
+    return [level(n, {rows: took(n, rows) for rows in range(1, min(n, 8) + 1)}) for n in (1, 3, 5, 8, 13, 17)]
+
+
+def test_what_each_arrival_takes_is_told_from_a_stepped_curve() -> None:
+    """Of n clients with one instance, n - b arrive while b run, and never more than the 8 that were answered."""
+    found = burden(levels(lambda n, rows: stepped(rows) + 50 * min(n - rows, 8)), 1, 8)
+    assert found.each_us == pytest.approx(50.0)
+    assert {one.rows: one.mean_us for one in found.sizes} == pytest.approx(
+        {rows: stepped(rows) for rows in range(1, 9)}
+    )
+
+
+def test_executions_that_arrivals_do_not_disturb_are_left_as_they_are() -> None:
+    found = burden(levels(lambda n, rows: stepped(rows)), 1, 8)
+    assert found.each_us == 0.0
+    assert {one.rows: one.mean_us for one in found.sizes} == pytest.approx(
+        {rows: stepped(rows) for rows in range(1, 9)}
+    )
+
+
+def test_a_slope_within_its_error_is_none() -> None:
+    """Every second level is slower, however many requests are on their way."""
+    slower = {1: 0, 3: 300, 5: 0, 8: 300, 13: 0, 17: 300}
+    assert burden(levels(lambda n, rows: stepped(rows) + slower[n]), 1, 8).each_us == 0.0
+
+
+def test_levels_that_do_not_keep_all_instances_busy_say_nothing() -> None:
+    found = burden([level(1, {1: 9_999.0}), level(3, {1: 1_200.0}), level(5, {1: 1_200.0, 2: 1_400.0})], 2, 8)
+    assert {one.rows: one.mean_us for one in found.sizes} == {1: 1_200.0, 2: 1_400.0}

@@ -1,0 +1,212 @@
+"""Trials of candidates on real servers, in turn, and the loads that they are measured under."""
+
+import contextlib
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from studies import study
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from export.repository import REPOSITORY
+from perf.compare import __main__ as compare
+from perf.compare.versus import Match, versus
+from perf.load.arrivals import arrivals
+from perf.load.target import Running
+from perf.load.variant import Overrides, read
+from perf.measure.interleaved import Lane, gain, interleaved, lanes
+from perf.measure.trial import Meter, serving
+from perf.records import round_record, runs
+from perf.records.candidate import Candidate
+from perf.records.study import AGAINST, NOISE, Trial
+from perf.records.traffic import NS, Traffic
+from perf.stats.sla import Sla
+from triton_batching.terminal import Mistake, terminal
+
+MODEL = "simulated_accelerator"
+ONE, TWO = (Candidate(max_batch_size=8, instances=instances) for instances in (1, 2))
+
+
+@pytest.mark.parametrize(
+    ("words", "workers", "in_flight"), [("closed:16", 2, 8), ("closed:7", 1, 7), ("closed:9", 3, 3), ("closed:1", 1, 1)]
+)
+def test_clients_are_spread_evenly(words: str, workers: int, in_flight: int) -> None:
+    load = Traffic.parse(words, rows=3).fleet(warm_up_s=0.5, duration_s=4.0, workers=3 if words == "closed:9" else 2)
+    assert (load.pattern, load.workers, load.in_flight, load.rows) == ("closed", workers, in_flight, 3)
+    assert str(Traffic.parse(words)) == f"closed:{load.clients}"
+
+
+@pytest.mark.parametrize("words", ["poisson:300", "constant:300", "gamma:300:4", "ramp:100:500"])
+def test_simulation_and_fleet_have_the_same_arrivals_on_average(words: str) -> None:
+    traffic = Traffic.parse(words)
+    assert str(traffic) == words
+    load = traffic.fleet(warm_up_s=1.0, duration_s=10.0, workers=2, seed=3)
+    due = arrivals(load)
+    due = due[(due >= 1.0) & (due < 11.0)] - 1.0
+    simulated = np.array([request.at / NS for request in traffic.simulated(3000, turnaround=0, seed=3).arrivals()])
+    # 3,000 requests in 10 s in both. Counts of gamma gaps vary by cv2 as much as Poisson's.
+    spread = 4 * np.sqrt(3000 * traffic.cv2)
+    assert abs(len(due) - 3000) <= spread
+    assert abs(np.sum(simulated < 10.0) - 3000) <= spread
+    for half in (due, simulated):
+        first = {"ramp:100:500": 1000}.get(words, 1500)
+        assert abs(np.sum(half < 5.0) - first) <= spread
+
+
+def test_a_trace_is_replayed_by_the_fleet(tmp_path: Path) -> None:
+    trace = tmp_path / "arrivals.txt"
+    trace.write_text("5.0\n5.5\n6.0\n")
+    load = Traffic.parse(f"trace:{trace}").fleet(warm_up_s=0.0, duration_s=2.0)
+    np.testing.assert_array_equal(arrivals(load), [0.0, 0.5, 1.0])
+    with pytest.raises(Mistake, match="ramp:100:400"):
+        Traffic.parse("ramp:100")
+    for words in ("gamma:300:nan", "poisson:inf", "constant:nan"):
+        with pytest.raises(Mistake, match="not a load"):
+            Traffic.parse(words)
+
+
+def fast() -> ModelConfig:
+    """The stand-in with a fifth of its times: 4 ms and 0.1 ms a row."""
+    return Overrides(parameters={"fixed_ms": "4", "row_ms": "0.1"}).apply(read(MODEL, "dynamic"))
+
+
+@pytest.mark.server
+def test_configurations_are_measured_in_turn_on_servers_of_their_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One instance against two that have the same times, in one round."""
+    match = Match(
+        model=MODEL,
+        configs={"one": ONE.apply(fast()), "two": TWO.apply(fast())},
+        model_sha256={"one": "1", "two": "2"},
+        traffic=Traffic.parse("closed:8"),
+        meter=Meter(sla=Sla(latency_ms=5000.0), warm_up_s=0.3, command=("python", "-m", "perf.compare.versus", MODEL)),
+        seconds=1.0,
+        rounds=1,
+        repository=REPOSITORY,
+        folder=tmp_path,
+    )
+    assert replace(match, rounds=2).missing == [1, 2]
+    assert versus(match, terminal()) in (0, 1)
+    assert replace(match, rounds=2).missing == [2]
+    assert replace(match, model_sha256={"one": "1", "two": "another"}).missing == [1]
+    kept = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    # What is there is not measured again.
+    assert versus(match, terminal()) in (0, 1)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == kept
+    found = [round_record.read(path) for path in sorted(tmp_path.iterdir())]
+    trials = sorted((one for _, one in found), key=lambda one: (one.round, one.started_at))
+    assert [(one.candidate.instances, one.stage) for one in trials] == [(1, AGAINST), (2, AGAINST), (1, NOISE)]
+    # The answers were asked for once: every server takes the same largest batch.
+    assert len(match.meter.answers.pools) == 1
+    for one in trials:
+        assert (one.wrong, one.failed, one.not_sent, one.late, one.load) == (0, 0, 0, 0, "closed:8")
+        assert one.requests == len(one.latencies_us) == len(one.due_s) > 50
+        assert one.throughput_rows_per_s == pytest.approx(one.requests / one.seconds)
+        assert one.passed in (True, None)
+        assert max(one.counted.batches) <= 8
+        assert one.cores_busy > 0
+        # Every twentieth was traced, and its parts add up to its latency.
+        parts = np.array(list(one.parts_us.values()))
+        assert len(parts) == 8
+        assert 0 < parts.shape[1] <= one.requests / 20 + 2
+        for latency in parts.sum(axis=0):
+            assert np.min(np.abs(np.array(one.latencies_us) - latency)) < 0.11
+    printed = capsys.readouterr().out
+    assert printed.count("p99 <= 5000 ms, noise: ") == 2
+    assert "1 run of each" in printed
+    # The records compare as they did.
+    assert compare.main(
+        [
+            f"{tmp_path}:one",
+            f"{tmp_path}:two",
+            "--noise",
+            f"{tmp_path}:noise",
+            "--out",
+            str(tmp_path / "out" / "c.json"),
+        ]
+    ) in (0, 1)
+    assert "throughput" in capsys.readouterr().out
+
+
+@pytest.mark.server
+def test_a_server_is_measured_and_traced_again_and_again() -> None:
+    meter = Meter(sla=Sla(latency_ms=5000.0), warm_up_s=0.3)
+    with serving(MODEL, ONE.apply(fast()), trace_rate=1) as server:
+        trials = [
+            meter.measure(server, ONE, Traffic.parse(load), stage=AGAINST, seconds=1.0)
+            for load in ("closed:2", "constant:100", "closed:2")
+        ]
+        fourth = replace(server, trace_rate=4)
+        sparse = meter.measure(fourth, ONE, Traffic.parse("constant:100"), stage=AGAINST, seconds=1.0)
+    for one in trials:
+        assert len(one.parts_us["run"]) == one.requests == len(one.latencies_us)
+    assert sparse.requests == 100
+    assert len(sparse.parts_us["run"]) in (24, 25, 26)
+    # The pool for as many clients is used again; an open loop, with as many processes, has one of its own.
+    assert sorted(len(pool.requests) for pool in meter.answers.pools.values()) == [16, 64]
+    assert (trials[1].requests, trials[1].offered_per_s) == (100, 100.0)
+
+
+def trial(candidate: Candidate, stage: str, number: int, speed: float) -> Trial:
+    """A trial of a study that was never made, at another speed."""
+    made = study().trials[0]
+    return Trial(
+        **vars(made) | {"candidate": candidate, "stage": stage, "round": number, "throughput_rows_per_s": speed}
+    )
+
+
+def test_a_server_that_does_not_fit_beside_another_is_started_for_each_trial() -> None:
+    events: list[str] = []
+
+    def opened(name: str) -> contextlib.AbstractContextManager[Running]:
+        @contextlib.contextmanager
+        def server() -> Iterator[Running]:
+            events.append(f"start {name}")
+            yield Running(url="", request_url="", config=ModelConfig())
+            events.append(f"stop {name}")
+
+        return server()
+
+    both = [
+        Lane(name=name, candidate=one, stage=AGAINST, opened=lambda name=name: opened(name))  # type: ignore[misc]
+        for one, name in ((ONE, "A"), (TWO, "B"))
+    ]
+    made = interleaved(both, (1, 2), lambda server, lane, number: trial(lane.candidate, lane.stage, number, 1.0))
+    assert [(one.candidate, one.round) for one in made] == [(ONE, 1), (TWO, 1), (ONE, 2), (TWO, 2)]
+    assert events == ["start A", "stop A", "start B", "stop B"] * 2
+
+
+def test_the_first_runs_once_more_as_the_noise_floor() -> None:
+    configs = {name: one.apply(fast()) for name, one in (("one", ONE), ("two", TWO))}
+    with lanes(MODEL, configs, stage=AGAINST, together=False) as wanted:
+        assert [(one.name, one.stage) for one in wanted] == [("one", AGAINST), ("two", AGAINST), ("one", NOISE)]
+
+
+def test_gains_are_of_rounds_that_both_have() -> None:
+    old = [trial(ONE, AGAINST, number, 100.0 * number) for number in (1, 2, 3, 4, 5, 6)]
+    new = [trial(TWO, AGAINST, number, 120.0 * number) for number in (6, 2, 3, 4, 5)]
+    found = gain(new, old, lambda one: one.throughput_rows_per_s)
+    assert found.count == 5
+    assert (found.value, found.low, found.high) == pytest.approx((1.2, 1.2, 1.2))
+    with pytest.raises(ValueError, match="no round has a trial of both"):
+        gain(new[:1], old[:1], lambda one: one.requests)
+
+
+def test_a_study_is_its_default_against_its_choice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = study().write(tmp_path / "study.json")
+    default, chosen = runs.of_study(path)
+    assert (len(default.runs), len(chosen.runs), len(default.noise)) == (4, 4, 4)
+    assert default.runs[0].config == str(study().default)
+    assert chosen.runs[0].latencies_us == next(
+        one.latencies_us for one in study().trials if (one.stage, one.candidate) == (AGAINST, study().chosen)
+    )
+    # The load is open, so both answer what is due, and the choice does it with less waiting.
+    assert compare.main([str(path), "--out", str(tmp_path / "compared.json")]) == 0
+    assert "4 runs of each" in capsys.readouterr().out
+    lines = {line["quantity"]: line for line in json.loads((tmp_path / "compared.json").read_text())["lines"]}
+    assert lines["throughput"]["noise"]["count"] == 4
+    assert lines["p99 latency"]["verdict"] == "faster"

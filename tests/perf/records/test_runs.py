@@ -1,0 +1,106 @@
+"""What an argument of the comparison names: a study's two sides, and good records of other kinds."""
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from studies import study
+
+from perf.compare import __main__ as compare
+from perf.compare.comparison import CANNOT_TELL, FASTER
+from perf.compare.comparison import compare as lines_of
+from perf.records import record, runs
+from perf.records.record import RecordError
+from perf.records.study import AGAINST, FINAL, HALVING, NOISE, Study
+
+GRID = Path(__file__).parents[3] / "perf" / "studies" / "results" / "grid"
+TUNED = GRID / "simulated_accelerator.closed-32.throughput.p99-55ms.json"
+OTHER = GRID / "simulated_accelerator.closed-32.throughput.p99-80ms.json"
+
+
+def stages(of: Study, *wanted: str) -> list[float]:
+    """Throughput of the trials of these stages, in the order in which they were measured."""
+    return [one.throughput_rows_per_s for one in of.trials if one.stage in wanted]
+
+
+def test_a_finished_study_is_its_default_against_its_choice() -> None:
+    """The default's two trials, of which the second is the noise floor too, in turn with the chosen one's."""
+    of = Study.read(TUNED)
+    assert {HALVING, AGAINST, FINAL, NOISE} == {one.stage for one in of.trials}
+    found = {line.quantity: line for line in lines_of(*runs.of_study(TUNED))}
+    throughput = found["throughput"]
+    ratios = np.divide(stages(of, FINAL), stages(of, AGAINST, NOISE))
+    assert throughput.ratio.value == pytest.approx(np.exp(np.mean(np.log(ratios))))
+    assert (throughput.runs, throughput.ratio.count, throughput.verdict) == (2, 2, FASTER)
+    assert throughput.configs == (str(of.default), str(of.chosen))
+    assert throughput.noise is not None
+    (first,), (second,) = stages(of, AGAINST), stages(of, NOISE)
+    assert throughput.noise.value == pytest.approx(second / first, rel=0.02)
+
+
+def test_a_study_of_pairs_keeps_its_noise_apart(tmp_path: Path) -> None:
+    of = study()
+    of.write(tmp_path / "ranker.json")
+    old, new = runs.of_study(tmp_path / "ranker.json")
+    again = [one.throughput_rows_per_s for one in old.noise]
+    assert (len(old.runs), len(new.runs), again) == (4, 4, stages(of, NOISE))
+    assert {run.load for run in (*old.runs, *new.runs)} == {of.load}
+
+
+def test_two_studies_and_a_folder_with_one_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = ["--out", str(tmp_path / "compared.json")]
+    assert compare.main([str(TUNED), str(OTHER), "--threshold", "50%", *out]) == 0
+    assert "closed:32" in capsys.readouterr().out
+    folder = tmp_path / "studies"
+    folder.mkdir()
+    shutil.copy(TUNED, folder)
+    shutil.copy(GRID / "simulated_accelerator.default.b32.k1.json", folder)
+    replace(study(), chosen=None, limit="cores: they are full").write(folder / "a.json")
+    assert compare.main([str(folder), *out]) == 0
+    assert compare.main([str(folder), str(OTHER), "--threshold", "50%", *out]) == 0
+    shutil.copy(OTHER, folder)
+    assert compare.main([str(folder), *out]) == 2
+    assert f"holds 2 studies. Name one of them: {TUNED.name}" in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_the_same_records_are_said_to_be_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert compare.main([str(TUNED), f"{TUNED.parent}/./{TUNED.name}", "--out", str(tmp_path / "compared.json")]) == 0
+    assert "are the same records" in capsys.readouterr().out
+    found = lines_of(runs.read(str(TUNED)), runs.read(str(TUNED)))
+    assert {line.verdict for line in found} == {CANNOT_TELL}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"chosen": None, "limit": ""}, "the same command goes on with it: python -m perf.tune ranker"),
+        ({"chosen": study().default}, "chose the default itself"),
+        ({"chosen": None, "limit": "cores: full"}, "nothing that was measured met the target"),
+    ],
+)
+def test_a_study_without_two_sides_says_why(changes: dict[str, object], said: str, tmp_path: Path) -> None:
+    path = replace(study(), **changes).write(tmp_path / "one.json")  # type: ignore[arg-type]
+    with pytest.raises(RecordError, match=said):
+        runs.of_study(path)
+
+
+@pytest.mark.parametrize(
+    ("files", "reader"),
+    [
+        (["simulated_accelerator.default.b32.k1.json"], "python -m perf.simulate MODEL"),
+        (["simulated_accelerator.closed-32.json"], "python -m perf.studies.grid MODEL"),
+    ],
+)
+def test_a_good_record_of_another_kind_is_named_with_its_reader(
+    files: Sequence[str], reader: str, tmp_path: Path
+) -> None:
+    for name in files:
+        shutil.copy(GRID / name, tmp_path)
+    for asked in (lambda: runs.read(str(tmp_path)), lambda: list(record.read(tmp_path))):
+        with pytest.raises(RecordError) as caught:
+            asked()
+        assert reader in str(caught.value)
+        assert "Remove" not in str(caught.value)

@@ -1,0 +1,231 @@
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
+from studies import CHOSEN, DEFAULT, milliseconds, study
+
+from perf.records.study import AGAINST, NOISE, Step, Study
+from perf.report.drawing import STYLE
+from perf.report.study.accuracy import checks
+from perf.report.study.evidence import Evidence
+from perf.report.study.heat import heat
+from perf.report.study.load import load
+from perf.report.study.parts import parts, simulated, taken_apart
+from perf.report.study.rates import rates
+from perf.report.study.search import search, untested
+from perf.report.study.service import curves
+from perf.report.study.tail import tail
+from perf.report.study.throughput import front, throughput
+from perf.simulate.predict import Run
+from perf.stats.quantile import percentile_ms, quantile
+
+
+def evidence(of: Study) -> Evidence:
+    return Evidence(study=of, name="study")
+
+
+def markers(axes: Axes) -> list[tuple[float, float]]:
+    """Every single point."""
+    found = [(line.get_marker(), np.asarray(line.get_xydata())) for line in axes.lines]
+    return [(float(points[0, 0]), float(points[0, 1])) for mark, points in found if mark != "None" and len(points) == 1]
+
+
+def below(n: int, p: float, k: int) -> float:
+    """Probability of fewer than k of n."""
+    return sum(math.comb(n, i) * p**i * (1 - p) ** (n - i) for i in range(k))
+
+
+@pytest.mark.parametrize(("n", "percent"), [(1000, 99.0), (700, 95.0), (60, 50.0)])
+def test_the_interval_of_a_percentile_has_the_ranks_of_the_binomial(n: int, percent: float) -> None:
+    latencies = [1000.0 * (i + 1) for i in range(n)][::-1]
+    found = quantile(latencies, percent)
+    low, high = int(found.low_ms), int(found.high_ms)
+    p = percent / 100
+    assert found.value_ms == math.ceil(n * p)
+    # the true percentile is below the value of rank r exactly when at least r are below: each tail at most 2.5 %
+    assert below(n, p, low) <= 0.025 < below(n, p, low + 1)
+    assert 1 - below(n, p, high) <= 0.025 < 1 - below(n, p, high - 1)
+
+
+def test_small_samples_and_unanswered_requests_have_no_upper_bound() -> None:
+    # 0.99 ^ 100 = 0.37: of 100 requests all may be faster than the true p99
+    assert quantile([1000.0] * 100, 99).high_ms == math.inf
+    lost = [1000.0] * 980 + [math.inf] * 20
+    assert quantile(lost, 99).value_ms == math.inf
+    assert quantile(lost, 95).value_ms == 1.0
+    assert percentile_ms([], 99) == quantile([], 99).value_ms == math.inf
+
+
+def test_every_measurement_is_a_point_at_its_rate_and_percentile() -> None:
+    of = evidence(study())
+    with mpl.rc_context(STYLE):
+        figure = rates(of).figure
+    for axes, percent in zip(figure.axes, (50, 95, 99), strict=True):
+        found = sorted(y for _, y in markers(axes))
+        assert found == pytest.approx(sorted(percentile_ms(one.latencies_us, percent) for one in of.trials))
+    assert len(of.trials) == 20
+
+
+def test_a_latency_that_was_never_reached_is_still_drawn() -> None:
+    lost = replace(study().trials[-1], latencies_us=(math.inf,) * 700, late=700, passed=False)
+    of = evidence(replace(study(), trials=(*study().trials, lost)))
+    with mpl.rc_context(STYLE):
+        figure = rates(of).figure
+    assert [len(markers(axes)) for axes in figure.axes] == [21, 21, 21]
+
+
+def test_with_a_rate_for_each_configuration_each_is_judged_at_its_own() -> None:
+    trials = tuple(
+        replace(one, load="poisson:608", offered_per_s=608.0)
+        if one.candidate == CHOSEN and one.stage == AGAINST
+        else one
+        for one in study().trials
+        if one.stage in (AGAINST, NOISE)
+    )
+    of = evidence(replace(study(), load="poisson:100", objective="goodput", trials=trials))
+    assert of.loads == {CHOSEN: "poisson:608", DEFAULT: "poisson:380"}
+    assert [(a.load, b.load) for a, b in of.pairs] == [("poisson:608", "poisson:380")] * 4
+    assert [figure.name for figure in load(of).drawn] == ["rates", "kept", "candidates"]
+
+
+def test_one_rate_is_drawn_candidate_by_candidate() -> None:
+    one = [trial for trial in study().trials if trial.load == "poisson:380"]
+    assert [figure.name for figure in load(evidence(replace(study(), trials=tuple(one)))).drawn] == ["candidates"]
+    assert [figure.name for figure in load(evidence(study())).drawn] == ["rates", "kept", "candidates"]
+    assert [figure.name for figure in load(evidence(study("closed:16"))).drawn] == ["throughput", "candidates"]
+
+
+def test_a_closed_loop_draws_every_measurement_and_the_front() -> None:
+    with mpl.rc_context(STYLE):
+        (axes,) = throughput(evidence(study("closed:16"))).figure.axes
+    assert len(markers(axes)) == 20
+    assert front([(1, 5), (2, 4), (3, 9), (3, 8), (2, math.inf)]) == [(2, 4), (3, 8)]
+
+
+def test_the_tail_counts_what_is_late_and_what_was_never_answered() -> None:
+    first, *others = study().trials
+    lost = replace(first, candidate=CHOSEN, latencies_us=(math.inf, *first.latencies_us[1:]))
+    found = tail(evidence(replace(study(), trials=(lost, *others))))
+    assert "1 of 4,200 never answered" in found.drawn[0].caption
+    assert found.data["interval"] == "95 %, order statistics"
+
+
+def test_the_knee_and_the_fit_are_those_of_the_service_time() -> None:
+    (curve,) = curves(evidence(study()))
+    assert [curve.line.fixed_us / 1e3, curve.line.row_us / 1e3] == pytest.approx([8, 0.5], rel=0.03)
+    rate = {rows: rows / milliseconds(rows) for rows in range(1, 17)}
+    knee = next(rows for rows in rate if rate[rows] >= 0.9 * max(rate.values()))
+    assert abs(curve.knee.rows - knee) <= 1
+    trials = study().trials
+    assert curve.executions == sum(sum(one.counted.batches.values()) for one in trials)
+
+
+def test_a_percentile_is_taken_apart_by_the_requests_around_it() -> None:
+    # 1,000 requests whose queue is 0 to 999 us and whose run is 100 us: around p99 are 985 to 995, their mean 990
+    trial = replace(
+        study().trials[0],
+        requests=1000,
+        stages_us={"queue": 499.5, "run": 100.0},
+        parts_us={"queue": tuple(float(one) for one in range(1000)), "run": (100.0,) * 1000},
+    )
+    rows = taken_apart([trial])
+    assert rows["mean"] == (1000, {"queue": 499.5, "run": 100.0})
+    n, values = rows["p99"]
+    assert n == 10
+    assert values["run"] == 100
+    assert values["queue"] == pytest.approx(989.5, abs=0.5)
+
+
+def test_without_traced_requests_the_percentiles_are_the_simulation_s() -> None:
+    # latencies 1 to 1,000 us of which all but 100 us are spent in the queue
+    latencies = np.arange(1.0, 1001.0)
+    run = Run(
+        latencies_us=latencies,
+        queues_us=np.maximum(latencies - 100, 0),
+        answered=1000,
+        refused=0,
+        seconds=1.0,
+        busy_s=0.5,
+        instances=1,
+        sizes={1: 1000},
+        computing_us={1: 5e5},
+    )
+    said = run.prediction(DEFAULT, study().sla, 1)
+    # around p99 are the 20 slowest, 981 to 1,000 us: 990.5 on average, 890.5 of it in the queue
+    assert said.queue_ms[99] == pytest.approx(0.8905)
+    rows = simulated(said)
+    assert list(rows) == ["p50, simulated", "p90, simulated", "p99, simulated"]
+    n, values = rows["p99, simulated"]
+    assert n == 20
+    assert sum(values.values()) == pytest.approx(1e3 * said.percentiles_ms[99])
+    bare = tuple(replace(one, parts_us={}) for one in study().trials)
+    found = parts(evidence(replace(study(), trials=bare, predictions=(replace(said, candidate=CHOSEN),))))
+    assert "no request was traced singly" in found.missing[0]
+    assert "the percentiles marked so are the simulation's" in found.missing[0]
+    assert [figure.name for figure in found.drawn] == ["parts-1", "parts-2"]
+    assert "p99, simulated" in [row[1] for row in found.grids[0].rows]
+
+
+def test_of_few_traced_requests_the_percentiles_that_they_hold_are_measured() -> None:
+    # Of 200 every percent is two requests: five are within half of 5 % and more, but not around p99.
+    whole = study()
+    (said,) = (one for one in whole.predictions if one.candidate == CHOSEN)
+    first = next(one for one in whole.trials if one.candidate == CHOSEN)
+    few = replace(first, parts_us={"queue": tuple(map(float, range(200))), "run": (100.0,) * 200})
+    rest = tuple(one for one in whole.trials if one.candidate != CHOSEN)
+    said = replace(said, queue_ms=dict.fromkeys(said.percentiles_ms, 0.0))
+    found = parts(evidence(replace(whole, trials=(few, *rest), predictions=(said,))))
+    assert [row[1] for row in found.grids[0].rows][:4] == ["mean", "p50", "p90", "p99, simulated"]
+    (missing,) = found.missing
+    assert "200 requests traced singly, too few to measure p99 part by part" in missing
+    assert "p50: most is" in found.sentences[0]
+    assert "p99, simulated: most is" in found.sentences[0]
+
+
+def cells(axes: Axes) -> tuple[list[str], list[Rectangle]]:
+    return [text.get_text() for text in axes.texts], [one for one in axes.patches if isinstance(one, Rectangle)]
+
+
+def test_the_map_has_every_simulated_cell_and_outlines_the_measured_ones() -> None:
+    of = evidence(study())
+    with mpl.rc_context(STYLE):
+        found = heat(of)
+    texts, frames = cells(found.drawn[0].figure.axes[0])
+    assert len(texts) == 12
+    measured = {one.candidate for one in study().trials}
+    assert len(frames) == len(measured) == 4
+    assert sum("[" in text for text in texts) == 4
+    missed = [one for one in study().predictions if one.late > 0.01]
+    assert sum("✕" in text for text in texts) == len(missed) == 3
+    (thick,) = [frame for frame in frames if frame.get_linewidth() == 4]
+    # 16 rows is the third size, 1 ms the second delay
+    assert (round(thick.get_x()), round(thick.get_y())) == (1, 2)
+
+
+def test_predictions_are_checked_against_pooled_measurements() -> None:
+    of = evidence(study())
+    (one,) = [check for check in checks(of) if (check.candidate, check.what) == (DEFAULT, "p99")]
+    pooled = [us for trial in of.trials if trial.candidate == DEFAULT for us in trial.latencies_us]
+    assert one.n == len(pooled) == 5600
+    assert one.measured == pytest.approx(np.percentile(pooled, 99, method="inverted_cdf") / 1e3)
+
+
+def test_the_search_says_its_cost_and_what_was_not_tested() -> None:
+    of = study()
+    found = search(evidence(of))
+    seconds = sum(trial.seconds for trial in of.trials)
+    assert found.sentences[0].startswith(
+        f"Total: 20 measurements with {round(seconds)} s of live load, 12 configurations"
+    )
+    again = f"{of.trials[0].candidate} at {of.trials[0].load}, 2 s: 381 rows/s"
+    assert search(evidence(replace(of, steps=(*of.steps, Step(at_s=1, text=again))))).grids == found.grids
+    rows: Sequence[tuple[str, ...]] = found.grids[0].rows
+    assert len(rows) == len(of.trials) + len(of.steps)
+    said = " ".join(untested(evidence(of)))
+    assert "8 of 12 simulated configurations were never measured (4 were)" in said
+    assert "preferred sizes, queue policies" in said

@@ -1,0 +1,148 @@
+import csv
+import io
+import re
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from studies import study
+
+from perf.records.record import write
+from perf.report.__main__ import main, print_tables, summarise, write_csv, write_html
+from tests.perf.report.test_summary import MACHINE, ceiling, record
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two configurations, two concurrencies, two repeats and a ceiling; one point failed a request."""
+    for repeat in (1, 2):
+        for number in (2, 16):
+            write(record(rate=91.5, concurrency=number, repeat=repeat), tmp_path)
+            write(record("dynamic", rate=317.75, concurrency=number, repeat=repeat, batches={8: 90}), tmp_path)
+    write(record("dynamic", rate=400.25, concurrency=20, failed=1), tmp_path)
+    write(ceiling(rates=(500.0,)), tmp_path)
+    return tmp_path
+
+
+def shown(folder: Path, width: int) -> str:
+    text = io.StringIO()
+    print_tables(Console(file=text, width=width), summarise(folder))
+    return text.getvalue()
+
+
+def test_table_has_every_point_and_the_verdict(folder: Path) -> None:
+    lines = shown(folder, 100).splitlines()
+    assert max(map(len, lines)) <= 100
+    assert sum(line.startswith(("baseline ", "dynamic  ")) for line in lines) == 5
+    # 317.75 / 91.5 = 3.4727
+    assert any(
+        line.startswith("dynamic batching: 3.47 x the rows/s of the baseline at concurrency 16") for line in lines
+    )
+    assert "! dynamic at 20: failed requests: 1" in lines
+
+
+@pytest.mark.parametrize("width", [120, 100, 80, 60, 50])
+def test_table_fits_and_keeps_the_mark(folder: Path, width: int) -> None:
+    lines = shown(folder, width).splitlines()
+    assert max(map(len, lines)) <= width
+    (marked,) = [line for line in lines if line.startswith("dynamic ") and "400.2" in line]
+    assert marked.rstrip().endswith("!")
+    assert "…" not in "".join(lines)
+
+
+def test_csv_holds_every_row_and_reads_back(folder: Path, tmp_path: Path) -> None:
+    summary = summarise(folder)
+    read = list(csv.DictReader(write_csv(summary, tmp_path / "out").read_text().splitlines()))
+    rows = summary.comparisons[0].rows
+    assert len(read) == len(rows) == 5
+    for line, row in zip(read, rows, strict=True):
+        assert (line["model"], line["config_name"]) == (row.model, row.config_name)
+        assert int(line["concurrency"]) == row.load.concurrency
+        assert float(line["throughput_rows_per_s"]) == row.throughput_rows_per_s
+        assert float(line["queue_us"]) == row.stages.queue_us
+        assert dict(pair.split(":") for pair in line["batches"].split()) == {
+            str(size): str(count) for size, count in row.batches.items()
+        }
+        assert line["marks"] == "; ".join(row.marks)
+    assert float(read[2]["to_baseline_median"]) == pytest.approx(317.75 / 91.5)
+    assert (read[4]["to_baseline_median"], read[0]["ceiling_batch_rows"]) == ("", "8")
+
+
+def test_page_has_every_point_figure_and_record_and_needs_nothing_else(folder: Path, tmp_path: Path) -> None:
+    page = write_html(summarise(folder), tmp_path / "out").read_text()
+    for text in ("91.5", "317.8", "400.2", "failed requests: 1", "3.47 x the rows/s", str(MACHINE), "python 3.11"):
+        assert text in page
+    assert page.count("<tr class=") == 5
+    assert page.count("<svg") == page.count("</svg>") == 6
+    for path in folder.glob("*.json"):
+        assert path.name in page
+    assert f"python -m perf.report {folder}" in page
+    assert "<script" not in page
+    assert not re.findall(r"""(?:src|href|url)\s*[=(]\s*["']?https?:""", page)
+    assert not re.findall(r"https?://(?!www\.w3\.org/(?:1999/xlink|2000/svg))", page)
+
+
+def test_ids_of_a_page_are_unique(folder: Path, tmp_path: Path) -> None:
+    write(record(model="n"), folder)
+    ids = re.findall(r'\bid="([^"]+)"', write_html(summarise(folder), tmp_path / "out").read_text())
+    assert len(ids) == len(set(ids)) > 100
+
+
+def test_equal_records_give_equal_bytes(folder: Path, tmp_path: Path) -> None:
+    for writer in (write_csv, write_html):
+        once = writer(summarise(folder), tmp_path / "one").read_bytes()
+        assert writer(summarise(folder), tmp_path / "two").read_bytes() == once
+
+
+def test_names_are_escaped(tmp_path: Path) -> None:
+    write(record("<b>bold"), tmp_path)
+    assert "<b>bold" not in write_html(summarise(tmp_path), tmp_path).read_text()
+
+
+def test_main_writes_beside_the_records_or_where_told(folder: Path, tmp_path: Path) -> None:
+    assert main([str(folder)]) == 0
+    assert {"summary.csv", "report.html"} <= {path.name for path in folder.iterdir()}
+    assert main([str(folder), "--out", str(tmp_path / "png"), "--format", "png"]) == 0
+    assert len(list((tmp_path / "png").iterdir())) == 6
+
+
+def test_an_unknown_or_empty_folder_ends_with_2_and_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for folder, said in ((tmp_path / "none", "no such folder"), (tmp_path, "no measured point")):
+        assert main([str(folder)]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert said in line
+        assert "make measure" in line
+
+
+def test_of_an_empty_folder_those_below_it_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    below = tmp_path / "below"
+    write(record(), below)
+    assert main([str(tmp_path)]) == 2
+    assert f"Name a folder below it that does: make report RESULTS={below}\n" in capsys.readouterr().err
+
+
+def test_of_a_folder_with_a_study_the_points_are_said_to_be_left_out(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study().write(tmp_path / "alone" / "study.json")
+    assert main([str(tmp_path / "alone"), "--format", "json"]) == 0
+    assert "only studies were reported" not in capsys.readouterr().out
+    study().write(folder / "study.json")
+    (folder / "other.json").write_text('{"kind": ["record"]}')
+    assert main([str(folder), "--format", "json"]) == 0
+    # 2 configurations x 2 concurrencies x 2 repeats, the point that failed, and the ceiling
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert line.startswith(f"{folder}: 10 measured point(s) lie beside study.json, and only studies were reported.")
+
+
+def test_a_bad_record_or_a_mixture_ends_with_2(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "bad.json").write_text("{}")
+    assert main([str(folder)]) == 2
+    assert "bad.json: not a record" in capsys.readouterr().err
+    (folder / "bad.json").unlink()
+    name = next(folder.glob("*.baseline.*r2.json"))
+    name.write_text(name.read_text().replace("sha of baseline", "another"))
+    assert main([str(folder)]) == 2
+    assert "configuration file" in capsys.readouterr().err

@@ -1,0 +1,116 @@
+"""What was measured before: trials that stand beside a prediction, and ramps that need not be measured again."""
+
+import io
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from perf.load.variant import read
+from perf.measure import service_records, service_time
+from perf.measure.service_profile import Profile, ServiceTimes, load, write
+from perf.records.candidate import Candidate
+from perf.records.study import Prediction, Sla, Study
+from perf.records.traffic import Traffic
+from perf.simulate.__main__ import show
+from perf.simulate.known import Known, known
+from tests.perf.simulate.test_simulate import ramp
+
+MODEL = "simulated_accelerator"
+STUDY = Path("perf/studies/results/grid") / f"{MODEL}.closed-32.throughput.p99-55ms.json"
+LOAD = Traffic.parse("closed:32")
+CONFIG = read(MODEL, None)
+RAMP = load(STUDY.parent / f"{MODEL}.default.b32.k1.json")
+
+Profiling = Callable[[ModelConfig], Profile]
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Study:
+    """A committed study in a folder of its own, with another kind of record."""
+    study = Study.read(STUDY)
+    study.write(tmp_path / STUDY.name)
+    shutil.copy(STUDY.parent / f"{MODEL}.default.b32.k1.json", tmp_path)
+    return study
+
+
+def test_trials_of_the_same_load_are_found(here: Study, tmp_path: Path) -> None:
+    (tmp_path / f"{MODEL}.old.json").write_text('{"kind": "study", "format": 0}')
+    found = known(tmp_path, CONFIG, LOAD, RAMP)
+    assert set(found) == {trial.candidate for trial in here.trials}
+    assert here.chosen is not None
+    trials = [trial.throughput_rows_per_s for trial in here.trials if trial.candidate == here.chosen]
+    one = found[here.chosen]
+    assert (one.trials, min(trials) <= one.throughput_rows_per_s <= max(trials)) == (len(trials), True)
+    assert 30 < one.p99_ms < 55
+
+
+def test_trials_of_something_else_are_not(here: Study, tmp_path: Path) -> None:
+    assert known(tmp_path, CONFIG, Traffic.parse("closed:16"), RAMP) == {}
+    assert known(tmp_path, CONFIG, replace(LOAD, rows=2), RAMP) == {}
+    assert known(tmp_path, read("ranker", None), LOAD, RAMP) == {}
+    other = sized(8)
+    other.parameters["another"].string_value = "value"
+    assert known(tmp_path, other, LOAD, RAMP) == {}
+    assert known(tmp_path, sized(16), LOAD, RAMP)  # what is searched is no difference
+    elsewhere = replace(RAMP, machine=replace(RAMP.machine, cpu="another"))
+    for changed in (elsewhere, replace(RAMP, versions={}), replace(RAMP, model_sha256="another")):
+        assert known(tmp_path, CONFIG, LOAD, changed) == {}
+
+
+def test_a_prediction_has_what_was_measured_beside_it(here: Study, tmp_path: Path) -> None:
+    assert here.chosen is not None
+    measured = known(tmp_path, CONFIG, LOAD, RAMP)
+    figures = measured[here.chosen]
+    predictions = [one for one in here.predictions if one.candidate == here.chosen]
+    assert f"{figures.throughput_rows_per_s:,.1f} rows/s, p99 {figures.p99_ms:.1f} ms" in shown(predictions, measured)
+    assert "none of these was measured" in shown(predictions, {})
+
+
+def shown(predictions: Sequence[Prediction], measured: Mapping[Candidate, Known]) -> str:
+    text = io.StringIO()
+    show(predictions, measured, Sla(latency_ms=55), MODEL, Console(file=text, width=200))
+    return " ".join(text.getvalue().split())
+
+
+def sized(rows: int) -> ModelConfig:
+    config = ModelConfig()
+    config.CopyFrom(read(MODEL, None))
+    config.max_batch_size = rows
+    return config
+
+
+@pytest.fixture
+def profiling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Profiling:
+    """Profiles one instance from a folder with a ramp of 32 rows and 17 requests; one that it lacks is an error."""
+
+    def measure(planned: ServiceTimes, *_: object, **__: object) -> ServiceTimes:
+        raise LookupError(planned.file_name)
+
+    monkeypatch.setattr(service_time, "measure", measure)
+    made = ramp()
+    plan = service_records.plan(sized(32), config_name="large", instances=1)
+    write(replace(plan, levels=made.levels, sizes=made.sizes, noise=made.noise, alone_us=made.alone_us), tmp_path)
+    return lambda config: service_time.profile(config, [(1, None)], tmp_path, config_name="tuned")
+
+
+def test_a_ramp_of_a_larger_maximum_is_used_again(profiling: Profiling) -> None:
+    (found,) = profiling(sized(8)).ramps
+    assert (found.max_batch_size, found.config_name) == (32, "large")
+
+
+@pytest.mark.parametrize("rows", [16, 64])
+def test_a_ramp_that_did_not_climb_so_high_is_not(profiling: Profiling, rows: int) -> None:
+    with pytest.raises(LookupError, match=f"tuned.b{rows}.k1"):
+        profiling(sized(rows))
+
+
+def test_a_ramp_of_another_configuration_is_not(profiling: Profiling) -> None:
+    other = sized(8)
+    other.parameters["another"].string_value = "value"
+    with pytest.raises(LookupError):
+        profiling(other)

@@ -1,0 +1,290 @@
+"""Predictions from hand-made service times, against what a few lines of arithmetic say."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from clients.counters import Counters
+from perf.measure.ramp import Level
+from perf.measure.service_curve import Size
+from perf.measure.service_profile import SHARES, Profile, ServiceTimes, load, write
+from perf.records.candidate import Candidate
+from perf.records.record import Measured
+from perf.records.study import Prediction, Sla
+from perf.records.traffic import Traffic
+from perf.simulate.costs import ASLEEP, Costs, contention
+from perf.simulate.predict import predict
+from triton_batching.machine import Machine
+from triton_batching.terminal import Mistake
+
+MACHINE = Machine(cpu="none", cores=2, memory_bytes=1, system="none", gpu=None)
+CONFIG = ModelConfig(name="hand_made", max_batch_size=8)
+SLA = Sla(latency_ms=50.0)
+
+
+def counters(
+    batches: dict[int, int], us: dict[int, float], *, queue_us: float = 0.0, output_us: float = 0.0
+) -> Counters:
+    """Executions that compute for `us` of their rows, and whose answers then leave, `output_us` each."""
+    requests = sum(rows * count for rows, count in batches.items())
+    spent = {rows: round(us[rows] * 1e3) * count for rows, count in batches.items()}
+    leaving = {rows: round(rows * output_us * 1e3) * count for rows, count in batches.items()}
+    return Counters(
+        requests=requests,
+        failed_requests=0,
+        rows=requests,
+        executions=sum(batches.values()),
+        queue_ns=round(queue_us * 1e3) * requests,
+        compute_input_ns=0,
+        compute_infer_ns=sum(rows * ns for rows, ns in spent.items()),
+        compute_output_ns=sum(rows * ns for rows, ns in leaving.items()),
+        batches=batches,
+        batches_ns=spent,
+        batches_output_ns=leaving,
+    )
+
+
+def level(
+    concurrency: int,
+    batches: dict[int, int],
+    us: dict[int, float],
+    *,
+    instances: int,
+    gap_us: float,
+    outside_us: float,
+    output_us: float = 0.0,
+) -> Level:
+    counted = counters(batches, us, output_us=output_us)
+    seconds = (counted.busy_ns / 1e3 + gap_us * counted.executions) / instances / 1e6
+    rate = counted.requests / seconds
+    measured = Measured(
+        window_ms=1000,
+        windows=(),
+        throughput_rows_per_s=rate,
+        requests=counted.requests,
+        mean_us=counted.per_request_us(counted.compute_infer_ns) + outside_us,
+        client_send_us=0.0,
+        network_us=outside_us,
+        client_receive_us=0.0,
+    )
+    return Level(concurrency=concurrency, seconds=seconds, measured=measured, counted=counted)
+
+
+def ramp(
+    *,
+    instances: int = 1,
+    factor: float = 1.0,
+    gap_us: float = 0.0,
+    outside_us: float = 0.0,
+    each_us: float = 0.0,
+    output_us: float = 0.0,
+) -> ServiceTimes:
+    """20 ms + 0.5 ms a row, `factor` times that with all instances at work, each size counted 100 times."""
+    times = {rows: factor * (20_000 + 500.0 * rows) for rows in range(1, 9)}
+    alone = {1: 20_500.0}
+    busy: dict[str, Any] = {"instances": instances, "gap_us": gap_us, "output_us": output_us}
+    levels = (
+        level(1, {1: 100}, alone, instances=1, gap_us=0.0, outside_us=outside_us, output_us=output_us),
+        level(8, {4: 100}, times, **busy, outside_us=outside_us + 1.5 * each_us),
+        level(17, {8: 100}, times, **busy, outside_us=outside_us + 3.5 * each_us),
+    )
+    return ServiceTimes(
+        model="hand_made",
+        config_name="default",
+        config_sha256="",
+        model_sha256="",
+        machine=MACHINE,
+        versions={},
+        started_at="",
+        command=(),
+        instances=instances,
+        threads=None,
+        max_batch_size=8,
+        sizes=tuple(Size(rows=rows, executions=100, mean_us=us, error_us=0.0) for rows, us in times.items()),
+        alone_us=20_500.0 + output_us,
+        noise=(1.0,) * len(SHARES),
+        noise_count=100,
+        levels=levels,
+    )
+
+
+# One and a half times as long, alone or not.
+SLOWER = replace(
+    ramp(factor=1.5, instances=2),
+    alone_us=1.5 * 20_500.0,
+    levels=(
+        level(1, {1: 100}, {1: 1.5 * 20_500.0}, instances=1, gap_us=0.0, outside_us=0.0),
+        *ramp(factor=1.5, instances=2).levels[1:],
+    ),
+)
+
+
+def predicted(load: str, *ramps: ServiceTimes, requests: int = 4000, instances: int = 1) -> Prediction:
+    candidate = replace(Candidate(max_batch_size=8), instances=instances)
+    return predict(candidate, CONFIG, Traffic.parse(load), Profile(ramps=ramps or (ramp(),)), SLA, requests=requests)
+
+
+def test_one_client_waits_for_one_execution_at_a_time() -> None:
+    found = predicted("closed:1")
+    assert found.throughput_rows_per_s == pytest.approx(1 / 20.5e-3)
+    assert set(found.percentiles_ms.values()) == {20.5}
+    assert (found.late, found.rows_per_execution, set(found.sizes)) == (0.0, 1.0, {1})
+    assert found.busy == pytest.approx(1.0, rel=0.01)
+
+
+def test_a_full_closed_loop_runs_full_batches_and_waits_for_one() -> None:
+    found = predicted("closed:16")
+    assert found.throughput_rows_per_s == pytest.approx(8 / 24e-3, rel=0.001)
+    assert found.percentiles_ms[50] == pytest.approx(48.0)
+    assert found.queue_share == pytest.approx(0.5, abs=0.01)
+
+
+def test_the_way_and_the_gap_are_part_of_a_clients_cycle() -> None:
+    """A request is back after 1.5 ms; the gap, exponential with mean 0.7 ms, is longer once in exp(1.5 / 0.7)."""
+    found = predicted("closed:1", ramp(gap_us=700.0, outside_us=1500.0))
+    assert found.throughput_rows_per_s == pytest.approx(1 / (22.0e-3 + 0.7e-3 * np.exp(-1.5 / 0.7)), rel=0.005)
+    assert np.mean(list(found.percentiles_ms.values())) > 21.0
+    full = predicted("closed:32", ramp(gap_us=700.0))
+    assert full.throughput_rows_per_s == pytest.approx(8 / 24.7e-3, rel=0.005)
+
+
+def test_an_instance_is_free_when_its_last_answer_has_left() -> None:
+    """0.1 ms an answer: 0.8 ms after 24 ms of computing, at a pace that changes."""
+    found = ramp(output_us=100.0, outside_us=300.0)
+    assert (found.computed_alone_us, found.output.at(8)) == pytest.approx((20_500.0, 800.0))
+    # What the server counts as output is part of a request's way, which is from and to the computing.
+    assert found.way.lone_us == pytest.approx(300.0)
+    full = predicted("closed:32", found, requests=12_000)
+    assert full.throughput_rows_per_s == pytest.approx(8 / 24.8e-3, rel=0.005)
+    assert full.busy == pytest.approx(1.0, abs=0.01)
+    assert full.computing_ms[8] == pytest.approx(24.0, rel=1e-3)
+
+
+def test_one_of_two_instances_that_were_profiled_runs_as_if_alone() -> None:
+    costs = Costs.of(Candidate(max_batch_size=8), Profile(ramps=(ramp(instances=2, factor=1.6),)))
+    assert costs.alone_us[8] == pytest.approx(24_000, rel=0.01)
+    assert "1 instances were not profiled" in costs.notes[0]
+
+
+def test_a_model_that_does_not_batch_has_flat_lines() -> None:
+    """All executions of one row: no slope can be told, and none is made up."""
+    times = {1: 20_500.0}
+    levels = tuple(level(n, {1: 100}, times, instances=2, gap_us=50.0, outside_us=0.0) for n in (1, 2, 5, 6))
+    one = replace(ramp(instances=2), max_batch_size=1, levels=levels)
+    assert (one.gap.fixed_us, one.gap.row_us, one.burden.each_us) == pytest.approx((50.0, 0.0, 0.0))
+
+
+def test_instances_without_contention_double_and_with_full_contention_do_not() -> None:
+    free = predicted("closed:32", ramp(), ramp(instances=2), instances=2)
+    shared = predicted("closed:32", ramp(), ramp(instances=2, factor=2.0), instances=2)
+    assert free.throughput_rows_per_s == pytest.approx(2 * 8 / 24e-3, rel=0.002)
+    assert shared.throughput_rows_per_s == pytest.approx(8 / 24e-3, rel=0.02)
+
+
+def test_late_requests_are_counted_against_the_target() -> None:
+    found = predicted("poisson:300", requests=5000)
+    assert 0 < found.late < 1
+    assert (found.percentiles_ms[50] > SLA.latency_ms) == (found.late > 0.5)
+    assert found.throughput_rows_per_s == pytest.approx(300, rel=0.05)
+
+
+def test_the_same_seed_gives_the_same_prediction_and_another_does_not() -> None:
+    assert predicted("gamma:200:4") == predicted("gamma:200:4")
+    candidate, traffic, profile = Candidate(max_batch_size=8), Traffic.parse("poisson:200"), Profile(ramps=(ramp(),))
+    one, two = (predict(candidate, CONFIG, traffic, profile, SLA, requests=1000, seed=seed) for seed in (1, 2))
+    assert one != two
+
+
+def test_an_instance_count_that_was_not_measured_is_interpolated_and_said_to_be() -> None:
+    """Contention of 1.6 with two and 2.2 with three is 1 + 0.6 (k - 1): 2.8 with four."""
+    profile = Profile(ramps=(ramp(), ramp(instances=2, factor=1.6), ramp(instances=3, factor=2.2)))
+    assert contention(profile, None, 4) == pytest.approx(2.8, rel=0.01)
+    costs = Costs.of(Candidate(max_batch_size=8, instances=4), profile)
+    assert costs.shared_us[8] == pytest.approx(2.8 * 24_000, rel=0.01)
+    assert "4 instances were not profiled" in costs.notes[0]
+    assert Costs.of(Candidate(max_batch_size=8, instances=2), profile).notes == ()
+
+
+def test_larger_batches_than_were_measured_go_on_along_the_line() -> None:
+    costs = Costs.of(Candidate(max_batch_size=12), Profile(ramps=(ramp(),)))
+    assert costs.alone_us[12] == pytest.approx(26_000)
+    assert "over 8 rows were not profiled" in costs.notes[0]
+
+
+def test_threads_without_a_ramp_are_refused() -> None:
+    profile = Profile(ramps=(replace(ramp(), threads=1), replace(ramp(), threads=2)))
+    assert Costs.of(Candidate(max_batch_size=8, threads=2), profile).ramp.threads == 2
+    with pytest.raises(Mistake, match="no service times with 4 threads"):
+        Costs.of(Candidate(max_batch_size=8, threads=4), profile)
+
+
+def test_a_ramp_says_what_lies_outside_the_server() -> None:
+    """400 us for a lone request, and 300 us more for each answer before one's own, of which two thirds lie apart."""
+    way = ramp(outside_us=400.0, each_us=300.0).way
+    assert way.lone_us == 400.0
+    assert way.each_us == pytest.approx(200.0)
+    assert way.mean_us({1: 10}) == 400.0
+    assert way.mean_us({4: 10}) == pytest.approx(400 + 1.5 * 200)
+    assert way.longer(100.0).mean_us({4: 10}) == pytest.approx(500 + 1.5 * 200)
+
+
+def test_an_execution_that_runs_alone_takes_what_its_own_ramp_says() -> None:
+    """Two instances may have half the cores each, so one instance's times say nothing of one of two."""
+    costs = Costs.of(Candidate(max_batch_size=8, instances=2), Profile(ramps=(ramp(), replace(SLOWER, instances=2))))
+    assert costs.alone_us[8] == pytest.approx(1.5 * 24_000)
+    assert costs.slowdown(8, 2) == 1.0
+
+
+def test_rare_requests_find_the_caches_cold() -> None:
+    """6 ms more after a long pause: with 200 ms between requests nearly all, with two always in flight nothing."""
+    cold = replace(ramp(), rare_us=26_500.0)
+    assert cold.cold_us == pytest.approx(6_000.0)
+    assert predicted("constant:5", cold).percentiles_ms[50] == pytest.approx(26.5, abs=1e-3)
+    assert predicted("closed:2", cold).percentiles_ms[50] == 21.0
+
+
+def test_a_lone_request_of_an_open_loop_wakes_threads_up_on_its_way() -> None:
+    found = ramp(outside_us=400.0)
+    assert predicted("closed:1", found).percentiles_ms[50] == pytest.approx(20.5 + 0.4, rel=0.01)
+    assert predicted("constant:5", found).percentiles_ms[50] == pytest.approx(20.5 + 0.4 * ASLEEP, rel=0.01)
+
+
+def test_given_times_are_simulated_as_they_are_and_none_is_left_out() -> None:
+    """One, the two that come while it runs, and one much later: as often as 12 requests allow.
+
+    Executions count from the first answer on.
+    """
+    traffic = replace(Traffic.parse("poisson:40"), times_s=(0.0, 0.001, 0.002, 0.1))
+    found = predict(Candidate(max_batch_size=8), CONFIG, traffic, Profile(ramps=(ramp(),)), SLA, requests=12)
+    assert (found.sizes, found.requests) == ({1: 3, 2: 3}, 12)
+
+
+def test_a_pause_that_changes_little_changes_nothing() -> None:
+    barely = replace(ramp(), rare_us=20_900.0)
+    assert (barely.cold_us, ramp().cold_us) == (0.0, 0.0)
+
+
+def test_executions_that_took_longer_than_predicted_are_seen_size_by_size() -> None:
+    found = predicted("closed:16", ramp())
+    assert found.computing_ms[8] == pytest.approx(24.0, rel=1e-3)
+    times = {8: 30_000.0, 4: 1.0}
+    assert found.longer(counters({8: 5}, times)) == pytest.approx(30 / 24, rel=1e-3)
+    # A size that was not predicted says nothing.
+    assert 4 not in found.computing_ms
+    assert found.longer(counters({4: 5}, times)) == 1.0
+
+
+def test_a_record_is_read_back_as_it_was_written(tmp_path: Path) -> None:
+    found = ramp(instances=2, factor=1.3, gap_us=50.0)
+    path = write(found, tmp_path)
+    assert path.name == f"hand_made.default.b{found.max_batch_size}.k2.json"
+    # A ramp with another maximum is another record, and leaves this one as it is.
+    wider = write(replace(found, max_batch_size=32, config_sha256="another"), tmp_path)
+    assert wider.name == "hand_made.default.b32.k2.json"
+    assert load(path) == found
+    assert load(path).same(replace(found, started_at="later", sizes=()))
+    assert not load(path).same(replace(found, model_sha256="another"))

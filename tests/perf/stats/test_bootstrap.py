@@ -1,0 +1,101 @@
+"""Intervals on ratios: they hold the true ratio as often as they say, and use what belongs together."""
+
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from perf.stats import bootstrap
+from perf.stats.bootstrap import Interval
+from perf.stats.percentile import percentile
+
+TRUE = 1.1
+REPEATS = 300
+
+
+def coverage(found: list[Interval]) -> float:
+    """Share of intervals that hold the true ratio."""
+    return float(np.mean([one.low <= TRUE <= one.high for one in found]))
+
+
+@pytest.mark.parametrize("rounds", [3, 5, 10, 30])
+def test_intervals_of_rounds_hold_the_truth_as_often_as_they_say(rounds: int) -> None:
+    """Rounds that differ by 10 %, from which the two sides of a round differ by 2 %."""
+    rng = np.random.default_rng(rounds)
+    drift, old, new = (rng.normal(0, spread, (REPEATS, rounds)) for spread in (0.1, 0.02, 0.02))
+    first, second = np.exp(drift + old), TRUE * np.exp(drift + new)
+    paired = [bootstrap.paired(second[one].tolist(), first[one].tolist(), seed=one) for one in range(REPEATS)]
+    assert 0.90 <= coverage(paired) <= 0.99
+    apart = [bootstrap.unpaired(second[one].tolist(), first[one].tolist(), seed=one) for one in range(REPEATS)]
+    assert coverage(apart) >= 0.90
+    # What rounds have in common is in the interval only of those that are not paired.
+    assert np.median([one.high / one.low for one in paired]) < np.median([one.high / one.low for one in apart])
+
+
+def latencies(rng: np.random.Generator, runs: int, likeness: float, requests: int = 2000) -> NDArray[np.float64]:
+    """(runs, requests), lognormal, each correlated with the one before by `likeness` (in the logarithm)."""
+    values = [rng.normal(size=runs)]
+    for step in rng.normal(0, math.sqrt(1 - likeness**2), (requests - 1, runs)):
+        values.append(likeness * values[-1] + step)
+    return np.asarray(np.exp(0.3 * np.transpose(values)), dtype=np.float64)
+
+
+@pytest.mark.parametrize("percent", [50.0, 99.0])
+def test_blocks_hold_the_truth_where_single_requests_would_not(percent: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One run of 2,000 requests a side, each like the one before it."""
+    statistic, runs = partial(percentile, percent=percent), 60
+    monkeypatch.setattr(bootstrap, "RESAMPLES", 200)
+    rng = np.random.default_rng(9)
+    new, old = TRUE * latencies(rng, runs, 0.8), latencies(rng, runs, 0.8)
+
+    def found() -> list[Interval]:
+        return [bootstrap.series(new[one].tolist(), old[one].tolist(), statistic, seed=one) for one in range(runs)]
+
+    assert 0.90 <= coverage(found()) <= 0.99
+    monkeypatch.setattr(bootstrap, "block_length", lambda values: 1)
+    assert coverage(found()) < 0.80
+
+
+def test_blocks_are_as_long_as_values_are_alike() -> None:
+    rng = np.random.default_rng(2)
+    alone, alike, more = (
+        np.median([bootstrap.block_length(run) for run in latencies(rng, 9, likeness)]) for likeness in (0.0, 0.8, 0.95)
+    )
+    assert alone <= 5 < 15 < alike < more
+    assert bootstrap.block_length(np.ones(100)) == 1
+
+
+def test_students_t_is_that_of_the_tables() -> None:
+    found = [bootstrap.student(0.975, freedom) for freedom in (1, 2, 4, 10, 100)]
+    assert found == pytest.approx([12.706, 4.303, 2.776, 2.228, 1.984], abs=0.001)
+
+
+def test_few_rounds_give_students_t_and_one_gives_nothing() -> None:
+    three = bootstrap.paired([1.1, 1.21, 1.331], [1.0, 1.1, 1.1])
+    # Logarithms 1, 1, 2 x log 1.1: mean 4/3, standard error 1/3, t 4.303.
+    step = math.log(1.1)
+    assert (three.value, three.low, three.high) == pytest.approx(
+        [math.exp(step * (4 / 3 + sign * 4.3027 / 3)) for sign in (0, -1, 1)], rel=1e-4
+    )
+    one = bootstrap.paired([1.1], [1.0])
+    assert one.value == pytest.approx(1.1)
+    assert (one.low, one.high, one.tells) == (0.0, math.inf, False)
+    assert not bootstrap.unpaired([1.1], [1.0, 1.0]).tells
+
+
+def test_a_ratio_turned_round_has_its_interval_turned_round() -> None:
+    rng = np.random.default_rng(4)
+    a, b = rng.uniform(1, 1.2, 8).tolist(), rng.uniform(1, 1.2, 8).tolist()
+    there, back = bootstrap.paired(a, b), bootstrap.paired(b, a)
+    assert back.value == pytest.approx(1 / there.value)
+    assert (back.low, back.high) == pytest.approx((1 / there.high, 1 / there.low), rel=2e-3)
+    assert bootstrap.paired(a, b) == there
+
+
+def test_a_percentile_among_requests_that_were_not_answered_has_no_end() -> None:
+    answered = [*np.linspace(1, 2, 95).tolist(), *[math.inf] * 5]
+    assert bootstrap.series(answered, answered, partial(percentile, percent=99)).tells is False
+    median = bootstrap.series(answered, answered, partial(percentile, percent=50))
+    assert 0.5 < median.low <= 1.0 <= median.high < 2.0

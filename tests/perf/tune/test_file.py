@@ -1,0 +1,212 @@
+import re
+from collections.abc import Collection
+from pathlib import Path
+
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
+
+from export.repository import config_file, model_folder, read_config, variants
+from perf.records import tuned_file
+from perf.records.candidate import THREADS, Candidate
+from perf.records.tuned_file import Why, WriteError
+from perf.tune.former import keep
+from serve.doctor.document import Document
+from triton_batching.terminal import Failure
+
+COMMAND = "python -m perf.tune m --p99-ms 50"
+WHY = Why(
+    headline="Measured: p99 40 ms at 650 rows/s under closed:16.",
+    reasons={"max_batch_size": "650 rows/s with it, 480 without", "instances": "650 rows/s with it, 330 without"},
+)
+# Every form in which a value may stand: on a line of its own, among others, written with its default, and not at all.
+TEXT = """# A model of mine.
+name: "m"
+backend: "python"
+max_batch_size: 8  # rows
+input [ { name: "x" data_type: TYPE_FP32 dims: [ 1 ] } ]
+output [ { name: "y" data_type: TYPE_FP32 dims: [ 1 ] } ]
+dynamic_batching {
+  # a millisecond
+  max_queue_delay_microseconds: 1000
+  preferred_batch_size: [ 4, 8 ]
+  default_queue_policy { max_queue_size: 100 }
+}
+parameters [
+  { key: "other" value { string_value: "1" } },
+  { key: "intra_op_thread_count" value: { string_value: "4" } }
+]
+instance_group [ { kind: KIND_CPU count: 1 } ]  # one
+"""
+
+
+MEASURED = "p99 40.74 ms at 926.5 rows/s under closed:32"
+
+
+def written(text: str, candidate: Candidate) -> str:
+    return tuned_file.tuned(Document(path=Path("m/config.pbtxt"), text=text), candidate, WHY, COMMAND)
+
+
+def config(text: str) -> ModelConfig:
+    return text_format.Parse(text, ModelConfig())
+
+
+@pytest.mark.parametrize(
+    "candidate",
+    [
+        Candidate(max_batch_size=8, delay_us=1000, threads=4, preferred=(4, 8)),
+        Candidate(max_batch_size=32, delay_us=0, instances=2, threads=2),
+        Candidate(max_batch_size=16, delay_us=2500, instances=3, threads=4, preferred=(8, 16)),
+    ],
+)
+def test_the_text_has_the_values_and_all_else_as_it_was(candidate: Candidate) -> None:
+    text = written(TEXT, candidate)
+    found = config(text)
+    assert Candidate.of(found) == candidate
+    assert [group.kind for group in found.instance_group] == [ModelInstanceGroup.KIND_CPU]
+    rest = [config(TEXT), found]
+    for one in rest:
+        for name in ("max_batch_size", "instance_group"):
+            one.ClearField(name)
+        one.dynamic_batching.ClearField("max_queue_delay_microseconds")
+        one.dynamic_batching.ClearField("preferred_batch_size")
+        del one.parameters[THREADS]
+    assert rest[0] == rest[1]
+    for comment in ("# A model of mine.", "# rows", "# a millisecond", "# one"):
+        assert text.count(comment) == 1
+
+
+def test_every_changed_value_has_a_reason_above_it() -> None:
+    text = written(TEXT, Candidate(max_batch_size=32, delay_us=0, instances=2, threads=2))
+    lines = text.splitlines()
+    size, group = (
+        lines.index("max_batch_size: 32  # rows"),
+        lines.index("instance_group [ { kind: KIND_CPU count: 2 } ]  # one"),
+    )
+    assert lines[size - 1] == "# tuned (was 8): 650 rows/s with it, 480 without"
+    assert lines[group - 1] == "# tuned (was 1): 650 rows/s with it, 330 without"
+    assert len(re.findall(r"# tuned \(was", text)) == 5
+    assert max(map(len, lines)) <= 120
+
+
+def test_an_unchanged_configuration_has_only_the_header() -> None:
+    text = written(TEXT, Candidate.of(config(TEXT)))
+    header, digest, headline, rest = text.split("\n", 3)
+    assert header == f"# Tuned by: {COMMAND}"
+    assert digest.startswith("# Digest of the lines below: ")
+    assert headline == "# Measured: p99 40 ms at 650 rows/s under closed:16."
+    assert rest == TEXT
+
+
+@pytest.mark.parametrize("text", ['name: "m"\nmax_batch_size: 4\n', 'name: "m" max_batch_size: 4 dynamic_batching { }'])
+def test_what_the_file_does_not_have_is_added(text: str) -> None:
+    candidate = Candidate(max_batch_size=16, delay_us=500, instances=2, threads=1)
+    assert Candidate.of(config(written(text, candidate))) == candidate
+
+
+def test_only_a_file_of_its_own_is_overwritten(tmp_path: Path) -> None:
+    candidate = Candidate(max_batch_size=8)
+    path = tuned_file.write(tmp_path, written(TEXT, candidate), force=False)
+    assert path == tmp_path / "configs" / "tuned.pbtxt"
+    assert tuned_file.write(tmp_path, written(TEXT, Candidate(max_batch_size=16)), force=False) == path
+
+    path.write_text(path.read_text().replace("max_batch_size: 16", "max_batch_size: 12"))
+    with pytest.raises(WriteError, match=r"tuned\.pbtxt: was written or changed by hand"):
+        tuned_file.write(tmp_path, written(TEXT, candidate), force=False)
+    assert "max_batch_size: 12" in path.read_text()
+    tuned_file.write(tmp_path, written(TEXT, candidate), force=True)
+    assert tuned_file.is_ours(path.read_text())
+
+
+def test_what_is_replaced_is_said_and_kept(tmp_path: Path) -> None:
+    model, records = tmp_path / "repository" / "m", tmp_path / "records"
+    path = model / "configs" / "tuned.pbtxt"
+    why = Why(
+        headline=f"Measured: {MEASURED}. Now it is limited by compute: {'the instances are full ' * 9}.", reasons={}
+    )
+    before = Document(path=Path("m/config.pbtxt"), text=TEXT)
+    texts = [tuned_file.tuned(before, Candidate(max_batch_size=size), why, COMMAND) for size in (8, 16)]
+    assert keep(path, texts[0], records) is None
+    tuned_file.write(model, texts[0], force=False)
+    # The same lines of another command are the same configuration.
+    assert keep(path, tuned_file.headed(tuned_file.body(texts[0]), COMMAND + " --points 9"), records) is None
+    assert not records.exists()
+
+    former = keep(path, texts[1], records)
+    assert former is not None
+    assert former.said == f"max 8, 0 ms, 1 instance, 4 threads, {MEASURED}, by {COMMAND}"
+    assert former.kept.read_text() == texts[0]
+    assert former.kept == records / f"m.tuned.{texts[0].splitlines()[1].split()[-1]}.pbtxt"
+    assert variants(model) == ["tuned"]
+
+    path.write_text(texts[0].replace("# rows", "# of mine"))
+    by_hand = keep(path, texts[1], records)
+    assert by_hand is not None
+    assert by_hand.said == "a file that was written or changed by hand"
+    assert by_hand.kept.read_text() == path.read_text()
+    assert len(list(records.iterdir())) == 2
+
+
+def test_a_text_that_is_not_the_choice_is_not_written() -> None:
+    text = written(TEXT, Candidate(max_batch_size=32))
+    with pytest.raises(Failure, match="not what was chosen"):
+        tuned_file.check(text, config(TEXT), Candidate(max_batch_size=16))
+
+
+@pytest.mark.parametrize("model", ["simulated_accelerator", "ranker"])
+@pytest.mark.parametrize("variant", [None, "baseline", "dynamic", "dynamic_2_instances"])
+def test_the_doctor_finds_nothing_in_a_tuned_configuration(model: str, variant: str | None) -> None:
+    folder = model_folder(model)
+    path = config_file(folder, variant)
+    threads = 1 if model == "ranker" else None
+    candidate = Candidate(max_batch_size=32, delay_us=2600, instances=2, threads=threads)
+    text = tuned_file.tuned(Document.read(path), candidate, WHY, COMMAND)
+    tuned_file.check(text, read_config(path), candidate)
+    assert tuned_file.findings(folder, text, latency_ms=50) == []
+
+
+def test_what_still_silences_something_stays_and_the_rest_is_named() -> None:
+    folder = model_folder("simulated_accelerator")
+    before, candidate = Document.read(config_file(folder, None)), Candidate(max_batch_size=16, delay_us=1000)
+
+    def with_lines(lines: Collection[str]) -> str:
+        return tuned_file.tuned(before, candidate, WHY, COMMAND, silenced=lines)
+
+    text = with_lines(tuned_file.silenced(folder, before, with_lines, latency_ms=50))
+    assert re.findall(r"# doctor: ignore=(\S+)", text) == []
+    assert "nothing to silence here: ignore=B201 in=baseline." in " ".join(text.replace("\n#", "").split())
+    assert tuned_file.findings(folder, text, latency_ms=50) == []
+    assert tuned_file.is_ours(text)
+
+
+@pytest.mark.parametrize("variant", [None, "baseline"])
+def test_a_tuned_configuration_has_a_limit_of_its_queue(variant: str | None) -> None:
+    """That of the text it is made from, or one of its own where that has none."""
+    before = Document.read(config_file(model_folder("ranker"), variant))
+    text = tuned_file.tuned(before, Candidate(max_batch_size=16), WHY, COMMAND)
+    assert text.count('key: "queue_limit_ms"') == 1
+    assert ('string_value: "2000"' in text) == (variant is None)
+
+
+def test_the_doctor_is_really_asked() -> None:
+    """A delay as long as the latency that is promised is finding B206."""
+    folder = model_folder("ranker")
+    path = config_file(folder, None)
+    text = tuned_file.tuned(Document.read(path), Candidate(max_batch_size=8, delay_us=60_000), WHY, COMMAND)
+    assert [one.code for one in tuned_file.findings(folder, text, latency_ms=50)] == ["B206"]
+
+
+def test_what_the_current_configuration_has_is_no_news(tmp_path: Path) -> None:
+    """A file without a limit to its queue is finding B215, before and after."""
+    folder = tmp_path / "m"
+    (folder / "1").mkdir(parents=True)
+    (folder / "1" / "model.py").write_text(
+        "class TritonPythonModel:\n    def execute(self, requests):\n        return []\n"
+    )
+    before = TEXT.replace("  default_queue_policy { max_queue_size: 100 }\n", "")
+    (folder / "config.pbtxt").write_text(before)
+    text = written(before, Candidate(max_batch_size=16, delay_us=1000))
+    assert "B215" in {one.code for one in tuned_file.findings(folder, text, latency_ms=50)}
+    assert tuned_file.news(folder, before, text, latency_ms=50) == []
+    late = written(before, Candidate(max_batch_size=16, delay_us=60_000))
+    assert [one.code for one in tuned_file.news(folder, before, late, latency_ms=50)] == ["B206"]

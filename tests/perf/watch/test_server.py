@@ -1,0 +1,130 @@
+"""Watching a real server: every request that was sent is on the page, over a reload, an end and a new start."""
+
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+
+from clients import Model
+from clients.errors import ServerUnreachableError
+from perf.watch.__main__ import main
+from perf.watch.history import History
+from perf.watch.metrics import Metrics
+from perf.watch.page import page
+from perf.watch.reading import Source
+from serve.launcher import Server, Settings, launch
+from serve.management import admin
+from tests.perf.watch.test_watch import read_page
+
+pytestmark = pytest.mark.server
+MODEL = "simulated_accelerator"
+
+
+@pytest.fixture
+def ports() -> tuple[int, int, int]:
+    """Three that are free, for two servers in turn."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
+    found = [int(one.getsockname()[1]) for one in sockets]
+    for one in sockets:
+        one.close()
+    return found[0], found[1], found[2]
+
+
+def settings(ports: tuple[int, int, int]) -> Settings:
+    http, grpc, metrics = ports
+    return Settings(
+        models=(MODEL,),
+        http_port=http,
+        grpc_port=grpc,
+        metrics_port=metrics,
+        arguments=("--metrics-config=summary_latencies=true",),
+    )
+
+
+@pytest.fixture
+def source(ports: tuple[int, int, int]) -> Iterator[Source]:
+    found = Source(f"127.0.0.1:{ports[1]}", f"127.0.0.1:{ports[2]}")
+    yield found
+    found.close()
+
+
+def send(server: Server, *rows: int) -> None:
+    """One after the other, so that each is an execution."""
+    with Model(MODEL, url=server.grpc_url, transport="grpc") as model:
+        for count in rows:
+            model.predict(np.zeros((count, 1, 32, 100), np.float32))
+
+
+def look(source: Source, history: History, requests: int) -> None:
+    """Read until so many requests are counted since the watch began: Triton answers first and counts then."""
+    ends = time.monotonic() + 5
+    while True:
+        history.add(source.read())
+        total = history.tracks[MODEL].total
+        if (total is not None and total.counted.requests == requests) or time.monotonic() > ends:
+            return
+        time.sleep(0.05)
+
+
+def total(history: History) -> list[str]:
+    """Requests, rows and executions since the watch began, as the page says them."""
+    cells = read_page(page(history, "x", refresh_s=None)).cells
+    return cells[cells.index("since the watch began") :][1:4]
+
+
+def test_every_request_is_on_the_page(
+    ports: tuple[int, int, int], source: Source, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    history = History()
+    with launch(settings(ports)) as server:
+        send(server, 5)  # before the watch, so not in it
+        source.check()
+        while source.read().counters[(MODEL, "1")].requests < 1:
+            time.sleep(0.02)
+        history.add(source.read())
+        send(server, 1, 1, 3)
+        look(source, history, 3)
+        assert total(history) == ["3", "5", "3"]
+        sample = history.tracks[MODEL].total
+        assert sample is not None
+        assert dict(sample.counted.batches) == {1: 2, 3: 1}
+        # 20 ms + 0.5 ms a row, by the statistics and by the summary of the metrics endpoint.
+        assert sample.compute_ms >= 20.5
+        assert sample.quantiles_us[0.5] >= 20_500
+        state = history.state
+        assert state is not None
+        assert state.cpu is not None
+        assert 0 <= state.cpu <= 1
+        with triton.InferenceServerClient(server.grpc_url) as client:
+            client.unload_model(MODEL, headers=admin.headers(server.grpc_url))
+            while source.read().counters:
+                time.sleep(0.05)
+            history.add(source.read())
+            assert not history.tracks[MODEL].loaded
+            client.load_model(MODEL, headers=admin.headers(server.grpc_url))
+        send(server, 2)
+        look(source, history, 4)
+        assert total(history) == ["4", "7", "4"]
+        arguments = ["--url", server.grpc_url, "--metrics", f"127.0.0.1:{ports[2]}", "--seconds", "1"]
+        assert main([*arguments, "--html", str(tmp_path / "page.html")]) == 0
+        assert MODEL in capsys.readouterr().out
+        read_page((tmp_path / "page.html").read_text())
+        assert main([*arguments, "--model", "nobody"]) == 2
+        assert "'nobody' is not loaded there. Loaded: simulated_accelerator." in capsys.readouterr().err
+    with pytest.raises(ServerUnreachableError):
+        source.read()
+    history.miss(source.now_s)
+    assert "No answer for" in page(history, "x", refresh_s=None)
+    with launch(settings(ports)) as server:
+        send(server, 4, 4)
+        look(source, history, 6)
+        assert total(history) == ["6", "15", "6"]
+        assert "No answer for" not in page(history, "x", refresh_s=None)
+        parsed = Metrics.read(f"127.0.0.1:{ports[2]}")
+        assert parsed.failures[MODEL] == {"OTHER": 0, "BACKEND": 0, "CANCELED": 0, "REJECTED": 0}
+        assert set(parsed.quantiles_us[MODEL]) == {0.5, 0.9, 0.95, 0.99, 0.999}
+        assert parsed.totals[MODEL] == {"queue_limit_refused": 0}

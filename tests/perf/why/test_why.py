@@ -1,0 +1,286 @@
+"""What `serve.why` says of files and mixes, and how it refuses what a model could never get."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from perf.batcher.load import Arrivals
+from perf.batcher.mix import MixError
+from perf.batcher.payload import Rule
+from perf.batcher.request import MS, Request
+from perf.batcher.requests_file import RequestsError
+from perf.batcher.rules import Rules, RulesError, instance_count
+from perf.batcher.simulation import simulate
+from perf.why.__main__ import main
+from perf.why.changes import Study, study
+from perf.why.service import ServiceError
+from perf.why.traces import Recording, clients, read_traces
+from triton_batching.terminal import Mistake
+
+ONE = "instance_group [ { count: 1 } ] "
+X = 'input [ { name: "X" data_type: TYPE_INT32 dims: [ -1 ] } ] '
+LENGTHS = "max_batch_size: 16 dynamic_batching { max_queue_delay_microseconds: 500000 } " + ONE
+
+
+def config(text: str) -> ModelConfig:
+    return text_format.Parse('name: "m" backend: "python" ' + text, ModelConfig())
+
+
+def folder(tmp_path: Path, text: str) -> list[str]:
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "config.pbtxt").write_text('backend: "python"\n' + text)
+    return ["m", "--repository", str(tmp_path)]
+
+
+def studied(text: str, requests: list[Request], *, ms: int = 10) -> Study:
+    asked = config(text)
+    return study(asked, Rules.of(asked), lambda rows: ms * MS, lambda: Arrivals(requests))
+
+
+def burst(count: int, *, shapes: list[dict[str, tuple[int, ...]]] | None = None, gap_ms: int = 0) -> list[Request]:
+    shapes = shapes or [{"X": (4,)}]
+    return [Request(number=n, at=n * gap_ms * MS, shapes=shapes[n % len(shapes)]) for n in range(count)]
+
+
+def test_lengths_20_30_40_are_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The question of the ragged analysis: 200 requests of three lengths never share a batch of up to 16."""
+    assert main([*folder(tmp_path, X + LENGTHS), "--mix", "20,30,40", "--format", "json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["now"]["sizes"] == {"1": 200}
+    first = said["closed"][0]
+    assert (first["rule"], first["inputs"], first["executions"]) == ("shape", ["X"], 199)
+    assert first["met"] == {"[20] then [30]": 67, "[30] then [40]": 66, "[40] then [20]": 66}
+    assert said["best"] == "allow_ragged_batch: true on X"
+    ragged = next(one for one in said["changes"] if one["change"] == said["best"])
+    assert ragged["executions"] == -(-200 // 16)
+    assert ragged["rows_per_execution"] == pytest.approx(200 / 13, abs=1e-4)
+
+
+@pytest.mark.parametrize("count", [100, 192, 200])
+def test_the_end_of_a_closed_loop_is_not_looked_at(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], count: int
+) -> None:
+    """When its last requests are out, 16 clients fill no batch any more, and what is left waits out 500 ms."""
+    asked = ["--mix", "20", "--count", str(count), "--concurrency", "16", "--service-ms", "10+0.2"]
+    assert main([*folder(tmp_path, X + LENGTHS), *asked, "--format", "json"]) == 0
+    now = json.loads(capsys.readouterr().out)["now"]
+    assert now["rows_per_execution"] == 16
+    assert now["p99_latency_ms"] < 20
+
+
+@pytest.mark.parametrize(("mix", "formed"), [("20", True), ("20,30,40", False)])
+def test_that_batches_form_is_said_where_they_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], mix: str, formed: bool
+) -> None:
+    assert main([*folder(tmp_path, X + LENGTHS), "--mix", mix, "--concurrency", "16"]) == 0
+    assert ("Batches form: 16.0 rows of 16." in capsys.readouterr().out) == formed
+
+
+def test_the_text_names_the_input_the_rule_and_the_change(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*folder(tmp_path, X + LENGTHS), "--mix", "20,30,40", "--concurrency", "16"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "another shape of X" in said or ("another" in said and "shape of X" in said)
+    assert "1.00 rows per execution" in said
+    assert "Best single change: allow_ragged_batch: true on X. Predicted: 16.00 rows per execution" in said
+    assert "10 ms whatever its rows (assumed" in said
+
+
+def test_larger_batches_are_not_advised_while_their_time_is_assumed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = folder(tmp_path, "max_batch_size: 4 dynamic_batching { } " + ONE)
+    assert main([*asked, "--concurrency", "64"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Best single change" not in said
+    assert "Not advised: max_batch_size: 8 and larger. What it brings depends on" in said
+    assert main([*asked, "--concurrency", "64", "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["best"], found["assumed"]) == (None, True)
+    assert [one["change"] for one in found["changes"]][-3:] == [f"max_batch_size: {size}" for size in (8, 16, 32)]
+    assert main([*asked, "--concurrency", "64", "--service-ms", "10+0.1"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Best single change: max_batch_size: 32." in said
+    assert "Not advised" not in said
+
+
+@pytest.mark.parametrize(
+    ("text", "requests", "best"),
+    [
+        (X + "max_batch_size: 8 " + ONE, burst(64), "dynamic_batching { }"),
+        (X + ONE, burst(64), "max_batch_size: 8 and dynamic_batching { }"),
+        (
+            X + "max_batch_size: 32 dynamic_batching { preferred_batch_size: [ 4 ] } " + ONE,
+            burst(64),
+            "no preferred_batch_size",
+        ),
+        (X + "max_batch_size: 4 dynamic_batching { } " + ONE, burst(64), "max_batch_size: 32"),
+        (
+            X + "max_batch_size: 4 dynamic_batching { preferred_batch_size: [ 4 ] } " + ONE,
+            burst(64),
+            "max_batch_size: 32 and preferred_batch_size: [32]",
+        ),
+        (
+            X.replace("] }", "] optional: true }").replace("-1", "4") + "max_batch_size: 8 dynamic_batching { } " + ONE,
+            burst(64, shapes=[{"X": (4,)}, {}]),
+            "the same inputs in every request",
+        ),
+        (X + "max_batch_size: 4 dynamic_batching { } " + ONE, burst(20, gap_ms=50), None),
+        (
+            X + "max_batch_size: 4 dynamic_batching { max_queue_delay_microseconds: 40000 } " + ONE,
+            burst(20, gap_ms=300),
+            "max_queue_delay_microseconds: 0",
+        ),
+    ],
+)
+def test_the_change_that_helps_most(text: str, requests: list[Request], best: str | None) -> None:
+    found = studied(text, requests)
+    if best is None:  # only a delay as long as the gap makes batches, and that costs more than it gains
+        assert found.best is not None
+        assert found.best.change.text.startswith("max_queue_delay_microseconds")
+        assert found.costs(found.best) > 2
+    else:
+        assert found.best is not None
+        assert found.best.change.text == best
+
+
+def test_one_instance_is_of_the_same_kind() -> None:
+    """On a machine with a GPU a group without a kind would move there."""
+    group = "instance_group [ { count: 2 kind: KIND_CPU } ]"
+    found = studied(X + "max_batch_size: 8 dynamic_batching { } " + group, burst(40, gap_ms=4))
+    (one,) = (trial for trial in found.trials if trial.change.text == "instance_group [ { count: 1 kind: KIND_CPU } ]")
+    assert one.change.rules.instances == 1
+    assert found.gain(one) > 1.5
+
+
+def test_a_queue_policy_that_makes_requests_wait_for_a_poll_goes() -> None:
+    """Four requests come while the first runs: 350 ms after it ended the batcher looks again."""
+    text = X + "max_batch_size: 8 dynamic_batching { default_queue_policy { max_queue_size: 100 } } " + ONE
+    sent = [Request(number=n, at=(0, 120 * MS)[n > 0], shapes={"X": (4,)}) for n in range(5)]
+    found = studied(text, sent, ms=150)
+    assert [one.start for one in found.now.executions] == [0, 650 * MS]
+    assert found.best is not None
+    assert found.best.change.text == "no queue policy, no priority levels"
+    assert [one.start for one in found.best.outcome.executions] == [0, 150 * MS]
+
+
+def test_nothing_helps_a_single_client() -> None:
+    found = studied(X + "max_batch_size: 4 dynamic_batching { } " + ONE, burst(5, gap_ms=1000))
+    assert found.best is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "takes inputs of different size (X)"),
+        (["--mix", "a"], "--mix a: not a list of sizes"),
+        (["--mix", "20", "--rows", "17"], "--rows 17"),
+        (["--mix", "20", "--service-ms", "fast"], "--service-ms fast"),
+        (["--config-name", "none"], "tritonserver would silently load config.pbtxt"),
+        (["--live", "localhost:1"], "no Triton server answers there"),
+    ],
+)
+def test_a_wrong_call_ends_with_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
+) -> None:
+    assert main([*folder(tmp_path, X + LENGTHS), *arguments]) == 2
+    assert says in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("options", [["--mix", "20"], ["--requests", "FILE"]])
+def test_requests_come_from_one_place(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["m", "--live", "localhost:1", *options])
+    assert "not allowed with argument" in capsys.readouterr().err
+
+
+def test_a_mix_of_sizes_needs_an_input_of_variable_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*folder(tmp_path, X.replace("-1", "4") + LENGTHS), "--mix", "20,30"]) == 2
+    assert '--mix 20,30: model "m" takes no input of variable size' in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("place", ["batchstrategy.so", "1/batchstrategy.so"])
+def test_a_batching_library_beside_the_model_is_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], place: str
+) -> None:
+    call = folder(tmp_path, X + LENGTHS)
+    (tmp_path / "m" / place).parent.mkdir(exist_ok=True)
+    (tmp_path / "m" / place).touch()
+    assert main([*call, "--mix", "20"]) == 2
+    assert f"of its own ({tmp_path / 'm' / place})" in capsys.readouterr().err.replace("\n", "")
+
+
+def test_changes_with_the_same_outcome_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every delay but the one of now does the same to a burst."""
+    assert main([*folder(tmp_path, X.replace("-1", "4") + LENGTHS), "--service-ms", "10"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.count("max_queue_delay_microseconds:") == 1
+    assert "7 more: no different from these" in said
+
+
+@pytest.mark.parametrize(
+    "text", ["sequence_batching { }", 'parameters { key: "TRITON_BATCH_STRATEGY_PATH" value { string_value: "x.so" } }']
+)
+def test_other_schedulers_are_refused(text: str) -> None:
+    with pytest.raises(RulesError, match=r"cannot be replayed|of its own"):
+        Rules.of(config(text))
+
+
+def test_instances_as_triton_counts_them() -> None:
+    assert instance_count(config("")) == 1
+    assert instance_count(text_format.Parse('backend: "onnxruntime"', ModelConfig())) == 2
+    assert instance_count(config("instance_group [ { count: -3 }, { count: 2 kind: KIND_CPU } ]")) == 3
+    assert instance_count(config("instance_group [ { count: 2 passive: true }, { count: 1 } ]")) == 1
+    assert instance_count(config("instance_group [ { count: 2 kind: KIND_GPU gpus: [ 0, 1 ] } ]")) == 4
+    assert instance_count(config("instance_group [ { count: 2 } ]"), gpus=4) == 8
+
+
+def test_traces_become_requests() -> None:
+    def entries(number: int, queued: int, shape: str, model: str = "m") -> list[dict[str, object]]:
+        stamps = {"REQUEST_START": queued - 1, "QUEUE_START": queued, "REQUEST_END": queued + 100}
+        stamps["COMPUTE_START"] = queued + 30
+        return [
+            {"id": number, "model_name": model},
+            *({"id": number, "timestamps": [{"name": name, "ns": ns}]} for name, ns in stamps.items()),
+            {"id": number, "activity": "TENSOR_QUEUE_INPUT", "tensor": {"name": "X", "shape": shape}},
+            {"id": number, "activity": "TENSOR_BACKEND_OUTPUT", "tensor": {"name": "Y", "shape": "1"}},
+        ]
+
+    all_of_them = [*entries(7, 900, "2,30"), *entries(3, 500, "1,20"), *entries(4, 100, "1,5", model="other")]
+    requests, waited, spans = read_traces(all_of_them, "m", batched=True)
+    assert [(one.at, one.rows, one.shapes) for one in requests] == [(0, 1, {"X": (20,)}), (400, 2, {"X": (30,)})]
+    assert waited == 30
+    assert spans == [(499, 600), (899, 1000)]
+    assert read_traces(all_of_them, "m", batched=False)[0][1].shapes == {"X": (2, 30)}
+
+
+def test_clients_that_wait_for_answers_are_recognised() -> None:
+    waiting = [(start, start + 39) for start in range(0, 1000, 10)]  # four at a time, always
+    assert clients(waiting) == 4
+    # Twelve, of which tracing sees the first ones come and the last ones go.
+    assert clients([(start, start + 479) for start in range(0, 2000, 40)]) == 12
+    assert clients([(start, start + 5) for start in range(0, 1000, 100)]) == 0  # mostly nobody
+    assert clients([(start, start + 5000) for start in range(0, 1000, 100)]) == 0  # none ended before the last came
+    assert clients([]) == 0
+
+
+def test_a_replay_begins_with_the_queue_that_was_there() -> None:
+    """One request each 10 ms, as fast as they run, behind 12 that came untraced: the 13th is in the first batch."""
+    rules = Rules.of(config(X + "max_batch_size: 16 dynamic_batching { } " + ONE))
+    requests = burst(40, shapes=[{"X": (4,)}, {"X": (5,)}], gap_ms=10)
+    closed = [
+        Counter(one.closing.rule for one in simulate(rules, lambda rows: 10 * MS, traced.load(0)).executions)
+        for traced in (Recording(requests=requests), Recording(requests=requests, waited=120 * MS))
+    ]
+    assert closed[0].most_common(1)[0][0] is Rule.NOTHING_WAITED
+    assert closed[1].most_common(1)[0][0] is Rule.SHAPE
+    delayed = Recording(requests=requests, waited=120 * MS).load(120 * MS)
+    assert [one.at for one in delayed.arrivals()] == [one.at for one in requests]  # the delay alone explains it
+
+
+def test_a_mistake_is_one_kind_of_error() -> None:
+    for kind in (RequestsError, MixError, ServiceError, RulesError):
+        assert issubclass(kind, Mistake)

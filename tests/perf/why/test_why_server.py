@@ -1,0 +1,169 @@
+"""What `serve.why` predicts of its best change, against the real server with that change; and --live against one."""
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from google.protobuf import text_format
+from sleepers import PLAIN, send, sleeper
+from streams import counted as read_counters
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from clients.connection import Connection, connect
+from clients.counters import Counters
+from perf.batcher.load import Arrivals
+from perf.batcher.request import MS, Request
+from perf.batcher.rules import Rules
+from perf.why import sampled
+from perf.why.__main__ import main
+from perf.why.changes import Study, study
+from serve.launcher import Server, Settings, launch
+from tests.perf.batcher.test_server import CASES, VARIABLE, requests
+
+pytestmark = pytest.mark.server
+# Every request of a prediction waits before the batcher looks: on a busy machine they would come too late for a batch.
+HELD = 48
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A case of the batcher's tests, what goes through it, and the change that must be proposed."""
+
+    case: str
+    requests: list[Request]
+    best: str
+
+
+ASKED = {
+    "seed": Asked(
+        case="lengths_20_30_40",
+        requests=requests(HELD, lengths=[20, 30, 40]),
+        best="allow_ragged_batch: true on X",
+    ),
+    "two_inputs": Asked(
+        case="two_inputs_one_of_them_ragged",
+        requests=requests(HELD, lengths=[20, 20, 20, 30], names=["AX"]),
+        best="allow_ragged_batch: true on X",
+    ),
+    "preferred": Asked(case="preferred_size_is_a_cap", requests=requests(HELD), best="no preferred_batch_size"),
+    "unbatched": Asked(case="no_dynamic_batching", requests=requests(HELD), best="dynamic_batching { }"),
+    "small": Asked(case="rows_3_of_8", requests=requests(HELD, rows=[3]), best="max_batch_size: 64"),
+}
+
+
+def studied(name: str) -> Study:
+    asked = ASKED[name]
+    config = text_format.Parse(CASES[asked.case].config, ModelConfig())
+    rules = Rules.of(config, hold=HELD)
+    return study(config, rules, lambda rows: int(CASES[asked.case].execution_ms * MS), lambda: Arrivals(asked.requests))
+
+
+@pytest.fixture(scope="module")
+def changed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One server with each configuration as asked about, with its best change, and one model more for --live."""
+    folder = tmp_path_factory.mktemp("changed")
+    for name, asked in ASKED.items():
+        best = studied(name).best
+        assert best is not None
+        assert best.change.config is not None
+        milliseconds = CASES[asked.case].execution_ms
+        text = text_format.MessageToString(best.change.config)
+        sleeper(folder, f"{name}_changed", text, fixed_ms=milliseconds, row_ms=0)
+    # Without delay: with one, twelve clients never fill 16 rows, and ragged batches would wait for it each time.
+    # Long beside what a client needs for its next request, so that some always wait, on a busy machine too.
+    sleeper(folder, "live", VARIABLE + "max_batch_size: 16 dynamic_batching { }", fixed_ms=40, row_ms=0)
+    models = ["live", *(f"{name}_changed" for name in ASKED)]
+    trace = ("--trace-config", f"triton,file={folder.parent / 'trace.json'}", "--trace-config", "level=OFF")
+    settings = Settings(
+        models=tuple(models),
+        repository=folder,
+        environment={"TRITONSERVER_DELAY_SCHEDULER": str(HELD)},
+        arguments=PLAIN + trace,
+    )
+    with launch(settings) as server:
+        yield server
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_the_prediction_of_the_change_holds(changed: Server, name: str) -> None:
+    """That of the configuration as it is holds too: the tests of the batcher compare it on the same cases."""
+    found, asked = studied(name), ASKED[name]
+    assert found.best is not None
+    assert found.best.change.text == asked.best
+    asyncio.run(send(changed.grpc_url, f"{name}_changed", asked.requests))
+    predicted = found.best.outcome
+    counted = read_counters(changed.grpc_url, f"{name}_changed", executions=len(predicted.executions))
+    assert counted.rows_per_execution == pytest.approx(predicted.rows_per_execution, rel=0.05)
+    assert found.gain(found.best) > 1.5
+
+
+def test_a_running_server_is_explained_from_its_traces(changed: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    """Twelve clients that wait for answers send three lengths: the shape is named, and ragged would run about six."""
+    model, over = "live", threading.Event()
+
+    async def client(connection: Connection, number: int) -> None:
+        tensors = {"X": np.zeros((1, 20 + number % 3 * 10), np.int32)}
+        while not over.is_set():
+            await connection.infer(model, tensors)
+
+    async def load() -> None:
+        await send(changed.grpc_url, model, requests(HELD))  # what the batcher was held for
+        async with connect(changed.grpc_url) as connection:
+            await asyncio.gather(*(client(connection, number) for number in range(12)))
+
+    before = Counters.read(changed.grpc_url, model)
+    thread = threading.Thread(target=lambda: asyncio.run(load()))
+    thread.start()
+    try:
+        read_counters(changed.grpc_url, model, executions=2 * HELD)
+        assert main([model, "--live", changed.http_url, "--seconds", "2", "--format", "json"]) == 0
+    finally:
+        over.set()
+        thread.join()
+    said = json.loads(capsys.readouterr().out)
+    after = Counters.read(changed.grpc_url, model)
+    assert 0 < said["counted"]["requests"] <= after.requests - before.requests
+    counted = said["counted"]
+    assert sum(counted["batches"].values()) == counted["executions"]
+    assert sum(int(rows) * count for rows, count in counted["batches"].items()) == counted["rows"]
+    # Over HTTP the server says the same as over gRPC, field by field.
+    assert vars(sampled.counters(f"http://{changed.http_url}", model)) == vars(Counters.read(changed.grpc_url, model))
+    assert "not_known" not in said, said["not_known"]
+    assert said["closed"][0]["rule"] == "shape", said
+    assert said["closed"][0]["inputs"] == ["X"]
+    assert said["now"]["rows_per_execution"] == pytest.approx(said["counted"]["rows_per_execution"], rel=0.25)
+    assert said["best"] == "allow_ragged_batch: true on X"
+    assert main([model, "--live", changed.http_url, "--seconds", "0.2"]) == 2
+    assert "no request to 'live' was executed" in capsys.readouterr().err
+
+
+def test_a_server_that_does_not_trace_says_what_its_statistics_know(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    thread = threading.Thread(target=lambda: asyncio.run(_pictures(server.grpc_url)))
+    thread.start()
+    try:
+        time.sleep(0.3)
+        assert main(["simulated_accelerator", "--live", f"http://{server.http_url}/", "--seconds", "1"]) == 0
+    finally:
+        thread.join()
+    said = " ".join(capsys.readouterr().out.split())
+    assert "rows per execution (" in said
+    assert "the server does not trace" in said
+    assert "--trace-config triton,file=/tmp/trace.json" in said
+    assert "More requests at a time would batch" in said  # a single client
+    assert main(["nothing", "--live", server.http_url]) == 2
+    assert "unknown model" in " ".join(capsys.readouterr().err.split())
+    assert main(["simulated_accelerator", "--live", server.grpc_url]) == 2
+    assert "not that of gRPC" in " ".join(capsys.readouterr().err.split())
+
+
+async def _pictures(url: str) -> None:
+    async with connect(url) as connection:
+        for _ in range(60):
+            await connection.infer("simulated_accelerator", {"input.1": np.zeros((1, 1, 32, 100), np.float32)})

@@ -1,0 +1,234 @@
+"""Length-aware execution: the split is the cheapest there is, and its cost is learned from the runs."""
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from latency import Latency
+from padding import Elements, Padding, Run, split
+from parameters import ParameterError
+from streams import Stream, counted
+from tiny_models import parameters, ragged_padded
+
+from clients.connection import Connection, connect
+from perf.studies.padding_share import PaddingShare
+from serve.launcher import Settings, launch
+
+Sizes = list[tuple[int, int]]
+
+
+def cheapest(sizes: Sizes, cost: Any) -> float:
+    """The least cost over every partition into sets, each set tried one by one."""
+
+    def partitions(rest: Sizes) -> Any:
+        if not rest:
+            yield []
+            return
+        first, *others = rest
+        for count in range(len(others) + 1):
+            for chosen in itertools.combinations(range(len(others)), count):
+                left = [one for index, one in enumerate(others) if index not in chosen]
+                for tail in partitions(left):
+                    yield [[first, *(others[index] for index in chosen)], *tail]
+
+    return min(sum(price(run, cost) for run in partition) for partition in partitions(sizes))
+
+
+def price(run: Sequence[tuple[int, int]], cost: Any) -> float:
+    rows, elements = sum(rows for rows, _ in run), sum(rows * length for rows, length in run)
+    total: float = cost.prices(max(length for _, length in run))(rows, elements)
+    return total
+
+
+@given(
+    sizes=st.lists(st.tuples(st.integers(1, 4), st.integers(0, 50)), min_size=1, max_size=6),
+    run_elements=st.integers(0, 100),
+)
+def test_no_partition_is_cheaper(sizes: Sizes, run_elements: int) -> None:
+    cost = Elements(run_elements)
+    sizes = sorted(sizes, key=lambda size: size[1])
+    ends, claimed, whole = split(sizes, cost)
+    assert ends[-1] == len(sizes)
+    assert whole == price(sizes, cost)
+    found = sum(price(sizes[start:end], cost) for start, end in zip([0, *ends], ends, strict=False))
+    assert found == claimed == cheapest(sizes, cost)
+
+
+def request(length: int, rows: int = 1) -> dict[str, np.ndarray[Any, Any]]:
+    return {"x": np.zeros((rows, length), dtype=np.float32)}
+
+
+def padding(**values: str) -> Padding | None:
+    entries = {key: {"string_value": value} for key, value in values.items()}
+    return Padding.of({"name": "m", "parameters": entries, "input": [{"name": "x", "allow_ragged_batch": True}]})
+
+
+def groups(budget: Padding, requests: Sequence[dict[str, np.ndarray[Any, Any]]]) -> list[list[int]]:
+    return [list(run.members) for run in budget.runs(requests)]
+
+
+def test_groups_are_the_shortest_first() -> None:
+    budget = padding(padding_budget="elements", padding_budget_run_elements="25")
+    assert budget is not None
+    assert groups(budget, [request(100), request(3), request(90, rows=2), request(5)]) == [[1, 3], [2, 0]]
+    assert groups(budget, [request(7), request(7)]) == [[0, 1]]
+    assert groups(budget, [request(7)]) == [[0]]
+
+
+def test_a_dear_run_is_never_added() -> None:
+    budget = padding(padding_budget="elements", padding_budget_run_elements="1000")
+    assert budget is not None
+    assert groups(budget, [request(100), request(3), request(90), request(5)]) == [[0, 1, 2, 3]]
+
+
+def test_off_by_default() -> None:
+    assert padding() is None
+    assert padding(padding_budget="off") is None
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"padding_budget": "tokens"}, "padding_budget with value 'tokens', which is none of off, elements, latency"),
+        ({"padding_budget": "elements"}, "no padding_budget_run_elements of 0 or more"),
+        ({"padding_budget": "elements", "padding_budget_run_elements": "x"}, "failed to convert 'x' to integral"),
+    ],
+)
+def test_bad_values_are_named(values: dict[str, str], said: str) -> None:
+    with pytest.raises(ParameterError, match=said):
+        padding(**values)
+
+
+def test_a_model_without_ragged_input_has_no_padding() -> None:
+    entries = {"padding_budget": {"string_value": "latency"}}
+    with pytest.raises(ParameterError, match="no input with allow_ragged_batch"):
+        Padding.of({"name": "m", "parameters": entries, "input": [{"name": "x"}]})
+
+
+@pytest.mark.parametrize(
+    "truth",
+    [
+        (2e-3, 0.0, 0.0, 2e-6, 0.0),
+        (1e-4, 3e-5, 0.0, 1e-6, 4e-9),
+        (5e-3, 0.0, 0.0, 0.0, 0.0),
+        (1e-3, 0.0, 1e-5, 0.0, 4e-8),
+    ],
+)
+def test_the_latency_is_learned_from_noisy_runs(truth: tuple[float, ...]) -> None:
+    rng = np.random.default_rng(1)
+    learned = Latency()
+
+    def features(rows: int, length: int, filled: float) -> tuple[int, list[float]]:
+        elements = round(filled * rows * length)
+        return elements, [1, rows, elements, rows * length, rows * length**2]
+
+    for _ in range(400):
+        rows, length = int(rng.integers(1, 33)), int(rng.integers(1, 400))
+        elements, known = features(rows, length, rng.uniform(0.2, 1))
+        # A shared machine only ever makes a run slower, now and then by much.
+        slower = 1 + abs(rng.normal(0, 0.03)) + 3 * (rng.random() < 0.02)
+        learned.observe(rows, elements, length, float(np.dot(truth, known)) * slower)
+    for rows, length, filled in [(1, 300, 1.0), (8, 20, 0.5), (32, 50, 1.0), (32, 400, 0.3)]:
+        elements, known = features(rows, length, filled)
+        assert learned.prices(length)(rows, elements) == pytest.approx(float(np.dot(truth, known)), rel=0.2)
+
+
+def test_the_first_batches_are_probed_and_then_only_gain_splits() -> None:
+    budget = padding(padding_budget="latency")
+    assert budget is not None
+    long_tail = [request(20)] * 15 + [request(1000)]
+    found = []
+    for _ in range(60):
+        found.append(budget.runs(long_tail))
+        for run in found[-1]:
+            budget.observe(run, 1e-3 + 1e-6 * run.rows * run.length)
+    assert [len(one) for one in found[:4]] == [1, 2, 1, 2]
+    assert groups(budget, long_tail) == [list(range(15)), [15]]
+    even = [request(20)] * 8 + [request(22)] * 8
+    assert len(groups(budget, even)) == 1
+
+
+def test_answers_are_sent_early_only_where_that_costs_little() -> None:
+    """One more run of 10 elements: 2 short items and 1 of 100. Sending an answer costs 0.5 ms until it is measured."""
+    budget = padding(padding_budget="elements", padding_budget_run_elements="10")
+    assert budget is not None
+    batch = [request(1), request(1), request(100)]
+
+    def early(seconds_per_element: float) -> list[bool]:
+        for _ in range(200):
+            budget.observe(Run(members=[0], rows=1, elements=100, length=100), 110 * seconds_per_element)
+        return [run.early for run in budget.runs(batch)]
+
+    assert [run.early for run in budget.runs(batch)] == [False, False]  # nothing is known of its time
+    # The last run takes 110 elements; 2 x 0.5 ms are 5 % of 20 ms.
+    assert early(15e-3 / 110) == [False, False]
+    assert early(25e-3 / 110) == [True, False]
+    for _ in range(200):
+        budget.sent(answers=2, seconds=4e-3)
+    assert early(25e-3 / 110) == [False, False]
+
+
+def items(answers: Sequence[Any]) -> list[list[float]]:
+    assert all(isinstance(answer, dict) for answer in answers), answers
+    return [answer["Y"][0].tolist() for answer in answers]
+
+
+@pytest.mark.server
+def test_the_server_runs_the_cheapest_split(tmp_path: Path) -> None:
+    """Each answer says the longest item and the number of items of the run that it was part of."""
+    values = parameters(padding_budget="elements", padding_budget_run_elements="10")
+    delay = "dynamic_batching { max_queue_delay_microseconds: 5000000 }"
+    ragged_padded(tmp_path, "split", config=values + delay)
+    ragged_padded(tmp_path, "plain", config=delay)
+    lengths = [3, 40, 5, 4, 41, 4, 90, 5]
+    requests = [{"X": np.full((1, length), 2, dtype=np.float32)} for length in lengths]
+    settings = Settings(models=("split", "plain"), repository=tmp_path)
+    with launch(settings) as running, Stream(running.grpc_url) as stream:
+        together = {model: items(stream.send(model, requests)) for model in settings.models}
+        totals = {model: counted(running.grpc_url, model, executions=1) for model in settings.models}
+        metrics = f"{settings.host}:{running.metrics_port}"
+        split, plain = (PaddingShare.read(metrics, model) for model in settings.models)
+    assert together["plain"] == [[2 * length, 90, 8] for length in lengths]
+    runs = {3: (5, 5), 4: (5, 5), 5: (5, 5), 40: (41, 2), 41: (41, 2), 90: (90, 1)}
+    assert together["split"] == [[2 * length, *runs[length]] for length in lengths]
+    # To Triton it is one execution of 8 rows either way.
+    assert totals["plain"].batches == totals["split"].batches == {8: 1}
+    assert totals["split"].requests == 8
+    assert split == PaddingShare(own=sum(lengths), computed=sum(longest * rows for longest, rows in set(runs.values())))
+    assert plain == PaddingShare(own=0, computed=0)  # only what may be split is counted
+
+
+@pytest.mark.server
+def test_short_items_are_answered_while_a_long_one_still_runs(tmp_path: Path) -> None:
+    """The long item is sent first, so where all were answered together its answer would not come last."""
+    values = parameters(padding_budget="elements", padding_budget_run_elements="10")
+    delay = "dynamic_batching { max_queue_delay_microseconds: 5000000 }"
+    ragged_padded(tmp_path, "early", config=values + delay, rows=3, width=256)
+    lengths = [8000, 2, 1]
+
+    async def batch(connection: Connection) -> list[int]:
+        answered: list[int] = []
+
+        async def send(length: int) -> None:
+            answer = await connection.infer("early", {"X": np.full((1, length), 1, dtype=np.float32)})
+            assert answer["Y"][0].tolist() == pytest.approx([length, *({8000: (8000, 1)}.get(length, (2, 2)))])
+            answered.append(length)
+
+        await asyncio.gather(*map(send, lengths))
+        return answered
+
+    async def batches(url: str) -> list[list[int]]:
+        async with connect(url) as connection:
+            return [await batch(connection) for _ in range(4)]
+
+    with launch(Settings(models=("early",), repository=tmp_path)) as running:
+        found = asyncio.run(batches(running.grpc_url))
+        assert counted(running.grpc_url, "early", executions=4).batches == {3: 4}
+    # The first batch shows how long the long item takes.
+    assert [one[-1] for one in found[1:]] == [8000] * 3

@@ -1,0 +1,70 @@
+"""The doctor's reading of ONNX files: what onnx itself reads, without the weights and without reading them."""
+
+import time
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+
+from export.graph.signature import Signature, SignatureError
+from serve.doctor.graph import Graph
+from serve.doctor.wire import without_weights
+
+
+def model(weights: list[TensorProto]) -> onnx.ModelProto:
+    nodes = [helper.make_node("Identity", ["x"], ["y"])]
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 2]) for name in "xy"]
+    return helper.make_model(helper.make_graph(nodes, "g", values[:1], values[1:], weights))
+
+
+def stripped(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The same with the weights cleared by onnx's own means."""
+    copy = onnx.ModelProto.FromString(proto.SerializeToString())
+    for tensor in copy.graph.initializer:
+        for name in ("float_data", "int32_data", "string_data", "int64_data", "raw_data", "double_data", "uint64_data"):
+            tensor.ClearField(name)
+    return copy
+
+
+@given(st.lists(st.integers(0, 300), max_size=6), st.booleans())
+def test_only_the_weights_are_left_out(sizes: list[int], raw: bool) -> None:
+    weights = [
+        numpy_helper.from_array(np.arange(size, dtype=np.float32), f"w{index}")
+        if raw
+        else helper.make_tensor(f"w{index}", TensorProto.INT64, [size], list(range(size)))
+        for index, size in enumerate(sizes)
+    ]
+    proto = model(weights)
+    read = onnx.ModelProto.FromString(without_weights(memoryview(proto.SerializeToString())))
+    assert read == stripped(proto)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_read_or_refused(data: bytes) -> None:
+    try:
+        without_weights(memoryview(data))
+    except ValueError:
+        return
+
+
+def test_a_large_model_is_read_like_a_small_one(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    weights = numpy_helper.from_array(np.zeros(10_000_000, np.float32), "w")
+    path.write_bytes(model([weights]).SerializeToString())
+    started = time.process_time()
+    graph = Graph.read(path)
+    assert time.process_time() - started < 0.05
+    assert graph.signature == Signature.of(path)
+    assert len(graph.proto.SerializeToString()) < 1000
+
+
+@pytest.mark.parametrize("data", [b"", b"\x3a\x7f", b"not a model at all", b"\x08\x08"])
+def test_what_is_no_model_is_refused(data: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(data)
+    with pytest.raises(SignatureError, match=r"model\.onnx"):
+        Graph.read(path)

@@ -1,0 +1,219 @@
+"""The doctor's program: what it is asked, what it prints, how it ends."""
+
+import json
+import re
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from export.repository import REPOSITORY
+from serve.doctor.__main__ import main, parser
+from serve.doctor.example import write
+from serve.doctor.rule import RULES, Example
+from serve.doctor.rules import all_rules
+from serve.doctor.rules_page import PAGE, page
+
+BROKEN = Example('name: "other"\ndynamic_batching { preferred_batch_size: [ 4 ] }')
+SARIF_LEVELS = {"error", "warning", "note"}
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> Path:
+    write(BROKEN, tmp_path)
+    return tmp_path
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str]:
+    code = main([str(argument) for argument in arguments])
+    return code, capsys.readouterr().out
+
+
+def test_text_names_the_place(broken: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out = run(capsys, broken)
+    lines = out.splitlines()
+    text = (broken / "example" / "config.pbtxt").read_text().splitlines()
+    line = next(number for number, one in enumerate(text, 1) if "other" in one)
+    assert code == 1
+    assert lines[0].startswith(f"{broken}/example/config.pbtxt:{line}:1: error L003: ")
+    assert lines[-1] == "1 error, 1 warning, 1 info"
+
+
+def test_json_holds_every_finding(broken: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, out = run(capsys, broken, "--format", "json")
+    findings = json.loads(out)["findings"]
+    assert [finding["code"] for finding in findings] == ["L003", "B215", "B204"]
+    first = next(finding for finding in findings if finding["code"] == "L003")
+    assert first | {"message": "", "line": 0} == {
+        "code": "L003",
+        "severity": "error",
+        "model": "example",
+        "path": str(broken / "example" / "config.pbtxt"),
+        "line": 0,
+        "column": 1,
+        "message": "",
+        "fixable": True,
+    }
+
+
+def test_sarif_has_what_code_scanning_needs(broken: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, out = run(capsys, broken, "--format", "sarif")
+    log = json.loads(out)
+    assert log["version"] == "2.1.0"
+    (one,) = log["runs"]
+    rules = one["tool"]["driver"]["rules"]
+    for result in one["results"]:
+        assert rules[result["ruleIndex"]]["id"] == result["ruleId"]
+        assert result["level"] in SARIF_LEVELS
+        region = result["locations"][0]["physicalLocation"]["region"]
+        assert region["startLine"] >= 1
+        assert region["startColumn"] >= 1
+
+
+def test_github_commands_are_one_line_each(broken: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, out = run(capsys, broken, "--format", "github", "--select", "L003")
+    assert out.startswith("::error file=")
+    assert ",title=L003::name is " in out
+    assert len(out.splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        ([], 1),
+        (["--fail-on", "error"], 1),
+        (["--ignore", "L003", "--fail-on", "error"], 0),
+        (["--ignore", "L003,B204"], 0),
+        (["--ignore", "L003,B204", "--fail-on", "info"], 1),
+        (["--fail-on", "never"], 0),
+        (["--select", "G1"], 0),
+        (["--select", "X1"], 2),
+        (["--target", "24"], 2),
+    ],
+)
+def test_exit_codes(arguments: list[str], code: int, broken: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, broken, *arguments)[0] == code
+
+
+def test_a_model_and_a_file_stand_for_their_model(broken: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(Example("max_batch_size: 4"), broken, name="second")
+    whole = run(capsys, broken / "example")[1]
+    assert "second" not in whole
+    assert run(capsys, broken / "example" / "config.pbtxt")[1] == whole
+    assert run(capsys, broken / "example" / "1" / "model.onnx")[1] == whole
+    assert "second" in run(capsys, broken)[1]
+
+
+def test_explain_shows_the_docstring_and_the_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out = run(capsys, "--explain", "b204")
+    assert code == 0
+    assert RULES["B204"].explanation in out
+    assert "preferred_batch_size: [ 2, 4 ]" in out
+
+
+def test_no_path_is_a_mistake_in_the_call() -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([])
+    assert ended.value.code == 2
+
+
+def test_a_path_that_is_not_there_is_a_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, tmp_path / "nowhere")[0] == 2
+
+
+def test_a_folder_of_other_things_is_no_repository(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("docs", "src", "tests", "tools"):
+        (tmp_path / name).mkdir()
+    said = refused(capsys, tmp_path)
+    assert f"{tmp_path}: this is no model repository: none of its 4 folders has a config.pbtxt" in said
+    assert "Name the folder that holds the models' folders." in said
+    write(BROKEN, tmp_path / "model_repository")
+    (tmp_path / "data" / "2024").mkdir(parents=True)
+    said = refused(capsys, tmp_path)
+    assert "only 1 of its 6 folders" in said
+    assert f"Name {tmp_path / 'model_repository'}." in said
+
+
+def test_a_folder_among_models_is_one_too(broken: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Triton takes every folder of a repository as a model, so a stray one is a finding."""
+    (broken / "notes").mkdir()
+    code, out = run(capsys, broken)
+    assert code == 1
+    assert str(broken / "notes") in out
+
+
+def test_an_unknown_code_is_answered_with_the_families(capsys: pytest.CaptureFixture[str]) -> None:
+    said = refused(capsys, "--explain", "ZZZ")
+    assert "B2.. (batching)" in said
+    assert "RULES.md" in said
+    assert not re.search(r"[A-Z]\d{3}", said)
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
+    assert main([str(argument) for argument in arguments]) == 2
+    return capsys.readouterr().err
+
+
+def test_the_page_of_rules_is_up_to_date() -> None:
+    assert PAGE.read_text() == page(), "python -m serve.doctor.rules_page"
+
+
+def test_our_own_repository_has_no_findings(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out = run(capsys, REPOSITORY, "--fail-on", "info")
+    assert (code, out) == (0, "no findings\n")
+
+
+def test_two_hundred_models_take_less_than_ten_seconds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for number in range(200):
+        write(Example("dynamic_batching { }"), tmp_path, name=f"model_{number}")
+    started = time.process_time()
+    code, out = run(capsys, tmp_path, "--fail-on", "never")
+    assert code == 0
+    assert out.count("B215") == 200
+    assert time.process_time() - started < 10
+
+
+def test_a_suppression_silences_its_line_its_file_or_its_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write(Example("dynamic_batching { }  # doctor: ignore=B215 the gateway limits the load"), tmp_path)
+    assert run(capsys, tmp_path)[1] == "no findings\n"
+    (folder / "configs").mkdir()
+    (folder / "configs" / "other.pbtxt").write_text(
+        (folder / "config.pbtxt").read_text().replace("# doctor: ignore=B215", "#")
+    )
+    assert run(capsys, tmp_path)[1].count("B215") == 1
+    text = (folder / "config.pbtxt").read_text().replace("dynamic_batching { }  #", "dynamic_batching { }\n#")
+    (folder / "config.pbtxt").write_text(text)
+    assert run(capsys, tmp_path)[1] == "no findings\n"
+
+
+def test_every_rule_has_a_code_of_its_group() -> None:
+    for rule in all_rules():
+        assert rule.group
+    assert len({rule.check.__name__ for rule in all_rules()}) == len(all_rules())
+
+
+def test_the_hook_and_the_action_run_this_program() -> None:
+    root = Path(__file__).parents[3]
+    scripts = tomllib.loads((root / "pyproject.toml").read_text())["project"]["scripts"]
+    assert scripts["triton-doctor"] == "serve.doctor.__main__:main"
+    (hook,) = yaml.safe_load((root / ".pre-commit-hooks.yaml").read_text())
+    assert hook["entry"] == "triton-doctor"
+    for path in ("m/config.pbtxt", "a/b/configs/dynamic.pbtxt", "m/1/model.py", "config.pbtxt"):
+        assert re.search(hook["files"], path)
+    assert not re.search(hook["files"], "clients/model.py")
+    action = yaml.safe_load((root / "action.yml").read_text())
+    command = action["runs"]["steps"][-1]["run"].split()
+    assert command[0] == "triton-doctor"
+    assert "${{" not in " ".join(command)
+    options = {word for word in command if word.startswith("--")}
+    assert options <= {option for one in parser()._actions for option in one.option_strings}
+
+
+def test_the_readme_names_every_option() -> None:
+    text = (Path(__file__).parents[3] / "serve" / "doctor" / "README.md").read_text()
+    known = {option for one in parser()._actions for option in one.option_strings if option.startswith("--")}
+    assert {option for option in known if f"`{option}" not in text and not option.startswith("--no-")} <= {"--help"}

@@ -1,0 +1,223 @@
+"""The hooks: rows that are packed and split, requests that fail alone, and somebody's own model on a real server."""
+
+import asyncio
+import shutil
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clients import AsyncModel, RequestFailedError
+from serve.launcher import LaunchError, Settings, launch
+from serve.policies import batch_hooks
+from serve.policies.batch_hooks import BatchHooks, Request, accepted, pack, split
+
+
+class Doubler(BatchHooks):
+    """Gives 2 x; refuses negative values by itself, and breaks on values above 100 without saying whose they are."""
+
+    def __init__(self) -> None:
+        self.runs: list[int] = []
+
+    def batch_preprocess(self, requests: Sequence[Request]) -> Any:
+        for request in requests:
+            if (request.inputs["x"] < 0).any():
+                request.fail("x is negative")
+        return pack(requests) if accepted(requests) else None
+
+    def infer(self, batch: Any) -> Any:
+        self.runs.append(len(batch["x"]))
+        if (batch["x"] > 100).any():
+            raise RuntimeError("too much")
+        return {"y": batch["x"] * 2}
+
+
+def ask(*values: Sequence[float]) -> list[Request]:
+    return [Request({"x": np.array(rows, dtype=np.float32)[:, np.newaxis]}) for rows in values]
+
+
+def answers(requests: Sequence[Request]) -> list[Any]:
+    return [request.reason if request.answer is None else request.answer["y"].ravel().tolist() for request in requests]
+
+
+def test_rows_are_run_together_and_given_back_to_their_own_request() -> None:
+    model, requests = Doubler(), ask([1], [2, 3], [4, 5, 6])
+    model.run(requests)
+    assert answers(requests) == [[2], [4, 6], [8, 10, 12]]
+    assert model.runs == [6]
+
+
+def test_a_refused_request_costs_no_second_run() -> None:
+    model, requests = Doubler(), ask([1], [-1], [2])
+    model.run(requests)
+    assert answers(requests) == [[2], "x is negative", [4]]
+    assert [request.bad for request in requests] == [False, True, False]
+    assert model.runs == [2]
+
+
+def test_nothing_runs_when_all_are_refused() -> None:
+    model, requests = Doubler(), ask([-1], [-2])
+    model.run(requests)
+    assert answers(requests) == ["x is negative"] * 2
+    assert model.runs == []
+
+
+def test_an_error_nobody_foresaw_is_halved_down_to_its_request() -> None:
+    model, requests = Doubler(), ask(*([value] for value in range(7)), [500])
+    model.run(requests)
+    assert answers(requests) == [[2 * value] for value in range(7)] + ["RuntimeError: too much"]
+    assert requests[-1].bad is False
+    assert model.runs == [8, 4, 4, 2, 2, 1, 1]  # one guilty among n costs about 2 log2 n runs
+
+
+def test_shapes_that_cannot_be_packed_run_apart() -> None:
+    model = Doubler()
+    requests = [Request({"x": np.ones((1, width), dtype=np.float32)}) for width in (2, 2, 3, 3)]
+    model.run(requests)
+    assert [np.asarray(request.answer["y"]).shape for request in requests if request.answer] == [
+        (1, 2),
+        (1, 2),
+        (1, 3),
+        (1, 3),
+    ]
+    assert model.runs == [2, 2]
+
+
+def test_an_optional_input_of_one_request_is_neither_dropped_nor_given_to_others() -> None:
+    class Adder(BatchHooks):
+        def infer(self, batch: Any) -> Any:
+            return {"y": batch["x"] + batch.get("more", 0)}
+
+    requests = ask([1], [2], [3])
+    requests[1].inputs = {**requests[1].inputs, "more": np.array([[10]], dtype=np.float32)}
+    Adder().run(requests)
+    assert answers(requests) == [[1], [12], [3]]
+
+
+def test_a_missing_answer_is_an_error_and_no_neighbours_answer() -> None:
+    class Forgetful(BatchHooks):
+        def infer(self, batch: Any) -> Any:
+            return {"y": batch["x"][:-1]}
+
+    requests = ask([1], [2])
+    Forgetful().run(requests)
+    assert all(request.answer is None for request in requests)
+    assert requests[0].reason is not None
+    assert "y has 0 rows for 1" in requests[0].reason
+
+
+@given(st.lists(st.lists(st.floats(-200, 200, width=32), min_size=1, max_size=4), min_size=1, max_size=12))
+def test_every_request_gets_its_own_answer_or_its_own_error(values: list[list[float]]) -> None:
+    requests = ask(*values)
+    Doubler().run(requests)
+    for rows, answer in zip(values, answers(requests), strict=True):
+        if min(rows) < 0:
+            assert answer == "x is negative"
+        elif max(rows) > 100:
+            assert answer == "RuntimeError: too much"
+        else:
+            assert answer == [2 * value for value in rows]
+
+
+def test_split_gives_views_and_refuses_other_numbers_of_rows() -> None:
+    requests = ask([1, 2], [3])
+    results = np.arange(3)
+    parts = split({"y": results}, requests)
+    assert [part["y"].tolist() for part in parts] == [[0, 1], [2]]
+    assert parts[0]["y"].base is results
+    with pytest.raises(ValueError, match="y has 2 rows for 3"):
+        split({"y": results[:2]}, requests)
+
+
+OWN = """
+from batch_hooks import BatchHooks, accepted, pack, split
+
+class TritonPythonModel(BatchHooks):
+    def setup(self):
+        self.limit = float(self.parameter("limit", "100"))
+        if self.limit <= 0:
+            raise ValueError("limit must be above 0")
+        self.seen = self.counter("own_seen", "Rows")
+        self.largest = self.gauge("own_largest", "Largest value of the last batch")
+        self.spread = self.histogram("own_spread", "Values", (1, 10), kind="x")
+
+    def batch_preprocess(self, requests):
+        for request in requests:
+            if (request.inputs["x"] < 0).any():
+                request.fail("x is negative. Send 0 or more.")
+        return pack(requests) if accepted(requests) else None
+
+    def infer(self, batch):
+        if (batch["x"] > self.limit).any():
+            raise RuntimeError("too much")
+        self.seen.increment(len(batch["x"]))
+        self.largest.set(float(batch["x"].max()))
+        for value in batch["x"].ravel():
+            self.spread.observe(float(value))
+        return {"y": batch["x"] * 2}
+
+    def batch_postprocess(self, results, requests):
+        answers = split(results, requests)
+        for request, answer in zip(requests, answers):
+            if (request.inputs["x"] == 7).any():
+                answer["y"] = answer["y"].astype(complex)  # which Triton has not
+        return answers
+"""
+
+
+def own_model(repository: Path, limit: str) -> Path:
+    folder = repository / "own" / "1"
+    folder.mkdir(parents=True)
+    (folder / "model.py").write_text(OWN)
+    shutil.copy(batch_hooks.__file__, folder)
+    (folder.parent / "config.pbtxt").write_text(
+        'name: "own"\nbackend: "python"\nmax_batch_size: 8\n'
+        'input [ { name: "x" data_type: TYPE_FP32 dims: [ 1 ] } ]\n'
+        'output [ { name: "y" data_type: TYPE_FP32 dims: [ 1 ] } ]\n'
+        "dynamic_batching { max_queue_delay_microseconds: 5000000 }\ninstance_group [ { count: 1 kind: KIND_CPU } ]\n"
+        f'parameters {{ key: "limit" value {{ string_value: "{limit}" }} }}\n'
+    )
+    return repository
+
+
+@pytest.mark.server
+def test_somebodys_own_model_on_a_server(tmp_path: Path) -> None:
+    async def ask_all(url: str) -> list[Any]:
+        async with AsyncModel("own", url=url) as model:
+            values = [1, 2, -1, 4, 500, 6, 7, 8]
+            calls = (model.predict(np.array([[value]], dtype=np.float32)) for value in values)
+            return await asyncio.gather(*calls, return_exceptions=True)
+
+    with launch(Settings(models=("own",), repository=own_model(tmp_path, "100"))) as server:
+        answers = asyncio.run(ask_all(server.grpc_url))
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.metrics_port}/metrics") as page:
+            metrics = dict(line.rsplit(" ", 1) for line in page.read().decode().splitlines() if line[0] != "#")
+    assert [answer.item() for answer in answers if not isinstance(answer, Exception)] == [2, 4, 8, 12, 16]
+    assert isinstance(answers[2], RequestFailedError)
+    assert "x is negative" in str(answers[2])
+    assert "RuntimeError: too much" in str(answers[4])
+    assert str(answers[6]).startswith("own: ") or "y: " in str(answers[6])
+    labels = 'model="own",version="1"'
+    assert metrics[f"own_seen{{{labels}}}"] == "6"
+    assert metrics[f"batch_hooks_rows_sum{{{labels}}}"] == "8"
+    assert metrics[f"batch_hooks_rows_count{{{labels}}}"] == "1"
+    blamed = {name: value for name, value in metrics.items() if name.startswith("batch_hooks_failed_requests")}
+    assert {name.partition('blame="')[2].partition('"')[0]: value for name, value in blamed.items()} == {
+        "request": "1",
+        "model": "2",
+    }
+    spread = {name: value for name, value in metrics.items() if name.startswith("own_spread_bucket")}
+    assert [value for name, value in spread.items() if 'le="10"' in name] == ["6"]
+    assert float(next(value for name, value in metrics.items() if name.startswith("own_largest"))) in (4, 6, 7, 8)
+
+
+@pytest.mark.server
+def test_setup_can_refuse_the_load(tmp_path: Path) -> None:
+    settings = Settings(models=("own",), repository=own_model(tmp_path, "0"))
+    with pytest.raises(LaunchError, match="own: limit must be above 0"), launch(settings):
+        pass

@@ -1,0 +1,267 @@
+"""Which requests run together, and which are refused: the numbers of the sources, and what no policy may do."""
+
+import itertools
+import math
+import random
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serve.policies.batch_policy import Aimd, All, Choice, Deadline, Policy, RowTime, Waiting
+
+SLA_S = 30e-3
+
+
+def curve(rows: int) -> float:
+    """Seconds of a batch: 20 + 0.5 b ms."""
+    return (20 + 0.5 * rows) / 1e3
+
+
+def caps(policy: Aimd, batches: int, seconds: Callable[[int], float]) -> list[int]:
+    """Rows of each batch where requests of one row never run out."""
+    found = []
+    for _ in range(batches):
+        rows = len(policy.choose([Waiting(rows=1, arrived=0.0)] * 64, 0.0).take)
+        policy.observe(rows, seconds(rows))
+        found.append(rows)
+    return found
+
+
+def test_aimd_cycles_around_the_largest_batch_in_time() -> None:
+    found = caps(Aimd(max_rows=64, slo_s=SLA_S), 200, curve)
+    assert found[:21] == list(range(1, 22))
+    assert set(found[20:]) == {18, 19, 20, 21}
+    late = [rows > 20 for rows in found]  # 20 + 0.5 x 20 = 30 ms is the last in time
+    assert sum(late[20:60]) == 13  # of 40: 32 %
+    assert sum(late[60:]) <= 0.35 * len(late[60:])
+
+
+def test_with_headroom_aimd_never_exceeds_the_target() -> None:
+    found = caps(Aimd(max_rows=64, slo_s=0.9 * SLA_S), 200, curve)
+    assert set(found[60:]) == {13, 14, 15}
+    assert all(curve(rows) <= SLA_S for rows in found)
+
+
+def test_aimd_recovers_when_a_row_costs_three_times_as_much() -> None:
+    policy = Aimd(max_rows=64, slo_s=SLA_S)
+    while caps(policy, 1, curve) != [21]:
+        pass
+    found = caps(policy, 60, lambda rows: (20 + 1.5 * rows) / 1e3)
+    # 21 x 0.9^k: 20 + 1.5 x 6 = 29 ms is in time, 7 rows take 30.5 ms.
+    assert next(index for index, rows in enumerate(found) if rows <= 6) <= 11
+    assert set(found[20:]) <= {5, 6, 7}
+
+
+def test_aimd_with_other_steps() -> None:
+    found = caps(Aimd(max_rows=64, slo_s=SLA_S, step=4, factor=0.5), 8, curve)
+    assert found == [1, 5, 9, 13, 17, 21, 10, 14]
+    assert caps(Aimd(max_rows=3, slo_s=SLA_S), 5, curve) == [1, 2, 3, 3, 3]
+
+
+def test_aimd_does_not_grow_on_batches_that_the_cap_did_not_hold_back() -> None:
+    policy = Aimd(max_rows=64, slo_s=SLA_S)
+    caps(policy, 4, curve)
+    one = [Waiting(rows=1, arrived=0.0)]
+    assert policy.choose(one, 0.0).take == [0]
+    policy.observe(1, curve(1))
+    assert policy.cap == 5.0
+    # Two requests of 3 rows do not fit into 5: the cap held the batch back, although it has only 3 rows.
+    assert policy.choose([Waiting(rows=3, arrived=0.0)] * 2, 0.0).take == [0]
+    policy.observe(3, curve(3))
+    assert policy.cap == 6.0
+
+
+def test_a_request_larger_than_the_cap_runs_alone() -> None:
+    policy = Aimd(max_rows=8, slo_s=SLA_S)
+    assert policy.choose([Waiting(rows=8, arrived=0.0), Waiting(rows=1, arrived=0.0)], 0.0).take == [0]
+
+
+def known(max_rows: int = 8) -> Deadline:
+    """A policy that has seen the curve."""
+    policy = Deadline(max_rows=max_rows)
+    for rows in (1, 8, 4, 2):
+        policy.observe(rows, curve(rows))
+    return policy
+
+
+def requests(*deadlines_ms: float, rows: int = 1, budget_ms: float = 50) -> list[Waiting]:
+    return [Waiting(rows=rows, arrived=(at - budget_ms) / 1e3, deadline=at / 1e3) for at in deadlines_ms]
+
+
+def test_deadline_takes_the_largest_batch_that_its_leader_allows() -> None:
+    # 22 ms are enough for 4 rows, and the 4 that wait fill that.
+    assert known().choose(requests(22, 40, 40, 40), 0.0) == Choice(take=[0, 1, 2, 3], drop=[])
+    assert known().choose(requests(*[24] * 12), 0.0).take == list(range(8))
+
+
+def test_deadline_refuses_those_that_would_make_the_batch_small() -> None:
+    # The first two leave time for 1 and 2 rows, and 6 wait: the third has time for 8, and 4 are left.
+    assert known().choose(requests(20.5, 21, 40, 40, 40, 40), 0.0) == Choice(take=[2, 3, 4, 5], drop=[0, 1])
+
+
+def test_deadline_takes_the_earliest_first() -> None:
+    assert known(2).choose(requests(40, 30, 50), 0.0) == Choice(take=[1, 0], drop=[])
+
+
+def test_deadline_refuses_what_is_over() -> None:
+    assert known().choose(requests(10, 19), 0.0) == Choice(take=(), drop=[0, 1])
+    assert known().choose([Waiting(rows=1, arrived=-9.0)], 0.0).take == [0]
+
+
+def test_kinds_do_not_share_a_batch() -> None:
+    mixed = [Waiting(rows=1, arrived=0.0, deadline=1.0, kind=kind) for kind in "abab"]
+    for policy in (All(max_rows=8), Aimd(max_rows=8, slo_s=1.0), known()):
+        caps(policy, 5, curve) if isinstance(policy, Aimd) else None
+        assert list(policy.choose(mixed, 0.0).take) == [0, 2]
+
+
+def test_deadline_tries_again_where_nothing_seems_to_be_in_time() -> None:
+    policy = Deadline(max_rows=8)
+    assert policy.choose(requests(50), 0.0).take == [0]
+    policy.observe(1, 5.0)  # the first run of a session: it compiles
+    late = [Waiting(rows=1, arrived=0.0, deadline=0.05)]
+    assert policy.choose(late, 0.01) == Choice(take=(), drop=[0])
+    later = [Waiting(rows=1, arrived=5.0, deadline=5.05)]
+    assert policy.choose(later, 5.0).take == [0]
+    policy.observe(1, 0.02)
+    assert policy.choose([Waiting(rows=1, arrived=5.1, deadline=5.15)], 5.1).take == [0]
+
+
+def test_row_time_is_exact_on_a_line_and_follows_a_change() -> None:
+    time = RowTime()
+    for rows in (8, 1, 4, 8, 8):
+        time.observe(rows, curve(rows))
+    for rows in range(1, 9):
+        assert time.seconds(rows) - time.error == pytest.approx(curve(rows), rel=1e-6)
+        assert time.rows_within(curve(rows) + time.error + 1e-6, 8) == rows
+    for turn in range(100):
+        rows = 1 + turn % 8
+        time.observe(rows, (20 + 1.5 * rows) / 1e3)
+    assert time.seconds(8) == pytest.approx(32e-3, rel=0.02)
+
+
+def test_row_time_after_one_size_only() -> None:
+    time = RowTime()
+    assert (time.seconds(8), time.rows_within(0.0, 8)) == (0.0, 8)
+    time.observe(4, 0.022)
+    # Fewer rows in proportion, up to twice as many as long, more in proportion to those.
+    expected = {1: 0.0055, 2: 0.011, 4: 0.022, 8: 0.022, 16: 0.044}
+    assert {rows: time.seconds(rows) for rows in expected} == pytest.approx(expected)
+    assert [time.rows_within(ms / 1e3, 64) for ms in (5, 5.5, 21, 22, 23, 44)] == [0, 1, 3, 8, 8, 16]
+
+
+def served(policy: Deadline, seconds: Callable[[int], float], rows: Sequence[int], slo_s: float) -> list[bool]:
+    """Requests one after the other, 1 ms after the answer to the last: which of them were run."""
+    now, found = 0.0, []
+    for size in rows:
+        choice = policy.choose([Waiting(rows=size, arrived=now, deadline=now + slo_s)], now)
+        found.append(bool(choice.take))
+        if choice.take:
+            took = seconds(size)
+            policy.observe(size, took)
+            now += took
+        now += 1e-3
+    return found
+
+
+def steep(rows: int) -> float:
+    """Seconds of a batch: 20 + 3.625 b ms, so 64 rows take 252 and five are in time after 40 ms."""
+    return (20 + 3.625 * rows) / 1e3
+
+
+def test_one_large_batch_does_not_lock_out_small_ones() -> None:
+    assert all(served(Deadline(max_rows=64), steep, [64, 1, 2, 1, 2, 1, 2, 3, 4, 5], 0.04))
+
+
+@pytest.mark.parametrize("sizes", [[1], [2], [1, 2], [5], [1, 2, 3, 4, 5], [64, 1, 2]])
+@pytest.mark.parametrize("warm_ups", [1, 3, 64])
+@pytest.mark.parametrize("slow_s", [0.1, 0.25, 1.0, 10.0])
+def test_slow_first_executions_do_not_lock_out_later_ones(sizes: list[int], warm_ups: int, slow_s: float) -> None:
+    """The first execution of each of so many sizes takes long; then few are refused, and soon none."""
+    warm: set[int] = set()
+
+    def seconds(rows: int) -> float:
+        is_first = rows not in warm and len(warm) < warm_ups
+        warm.add(rows)
+        return slow_s if is_first else steep(rows)
+
+    rows = sizes[:1] + [one for one in sizes * 100 if one <= 5]
+    found = served(Deadline(max_rows=64), seconds, rows[:100], 0.04)
+    assert found.count(False) <= 3 * len(sizes)
+    assert all(found[40:])
+
+
+@pytest.mark.parametrize("first", [[], [1], [64], [64, 1]])
+@pytest.mark.parametrize("slow_s", [0.25, 1.0])
+def test_a_queue_teaches_the_size_that_is_in_time(first: list[int], slow_s: float) -> None:
+    """Where one-row requests never run out, batches soon have the five rows that 40 ms allow, whatever came first."""
+    policy, now, sizes = Deadline(max_rows=64), 0.0, []
+    for rows in first:
+        policy.observe(rows, slow_s)
+    for _ in range(60):
+        waiting = [Waiting(rows=1, arrived=now, deadline=now + 0.04)] * 64
+        if take := policy.choose(waiting, now).take:
+            sizes.append(len(take))
+            policy.observe(len(take), steep(len(take)))
+            now += steep(len(take))
+        now += 1e-3
+    assert sum(size > 5 for size in sizes) <= 3
+    assert set(sizes[25:]) <= {4, 5}
+
+
+WAITING = st.builds(
+    lambda rows, arrived, budget, kind: Waiting(rows=rows, arrived=arrived, deadline=arrived + budget, kind=kind),
+    st.integers(1, 8),
+    st.floats(0, 1),
+    st.one_of(st.floats(0, 0.2), st.just(math.inf)),
+    st.sampled_from("ab"),
+)
+
+
+@given(st.lists(WAITING, min_size=1, max_size=40), st.sampled_from(["all", "aimd", "deadline"]), st.integers(0, 99))
+def test_what_no_policy_may_do(waiting: Sequence[Waiting], mode: str, seed: int) -> None:
+    """Take or drop nothing, one request twice, too many rows or two kinds; drop where there is time alone."""
+    draw = random.Random(seed)
+    policies: dict[str, Policy] = {"all": All(max_rows=8), "aimd": Aimd(max_rows=8, slo_s=0.023), "deadline": known()}
+    policy, now, left = policies[mode], 1.0, list(waiting)
+    for _ in itertools.count():
+        if not left:
+            break
+        choice = policy.choose(left, now)
+        named = [*choice.take, *choice.drop]
+        assert named
+        assert len(set(named)) == len(named)
+        rows = [left[index].rows for index in choice.take]
+        assert sum(rows) <= max(policy.cap, *rows[:1] or [0]) <= 8
+        assert len({left[index].kind for index in choice.take}) <= 1
+        if mode == "deadline":
+            end = now + curve(sum(rows))
+            assert all(left[index].deadline >= end - 1e-6 for index in choice.take) or len(rows) == 1
+            assert all(left[index].deadline < math.inf for index in choice.drop)
+        else:
+            assert not choice.drop
+            assert choice.take[0] == min(index for index in range(len(left)))
+        if rows:
+            policy.observe(sum(rows), curve(sum(rows)))
+            now += curve(sum(rows)) * draw.choice([1, 1, 3])
+        left = [one for index, one in enumerate(left) if index not in named]
+
+
+def test_a_batch_that_could_be_larger_waits_a_moment() -> None:
+    """A tenth of one row's 20.5 ms, unless the batch is full, its deadline near or its oldest request that old."""
+    policy = Deadline(max_rows=4, pause=0.1)
+    for rows in (1, 4, 2):
+        policy.observe(rows, curve(rows))
+    fresh = Waiting(rows=1, arrived=1.0, deadline=1.05)
+    waits = policy.choose([fresh], 1.0)
+    assert waits == Choice(take=(), drop=[], until=waits.until)
+    assert waits.until == pytest.approx(1.00205, abs=1e-5)
+    assert policy.choose([fresh], 1.0021).take == [0]
+    assert policy.choose([fresh] * 4, 1.0).take == [0, 1, 2, 3]
+    assert policy.choose([fresh, Waiting(rows=4, arrived=1.0, deadline=1.05)], 1.0).take == [0]
+    assert policy.choose([Waiting(rows=1, arrived=1.0, deadline=1.0225)], 1.0).take == [0]
+    late = Waiting(rows=1, arrived=0.9, deadline=0.95)
+    assert policy.choose([late, fresh], 1.0).drop == [0]
+    assert policy.choose([late, fresh], 1.0).until > 1.0

@@ -1,0 +1,106 @@
+"""Odd deaths under `python -m serve`: it comes back or ends, without help, and nothing of the dead one stays."""
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from processes import alive, descendants, leftovers, wait_until
+from server_processes import prefix, tritonserver
+from serving_program import ask, end, program, said
+from sleepers import PLAIN, sleeper
+from tiny_models import lookup
+
+from serve.management import admin
+from serve.stubs import instances
+
+CONFIG = 'max_batch_size: 1\ninput [ { name: "X" data_type: TYPE_INT32 dims: [ 1 ] } ]\n'
+pytestmark = pytest.mark.server
+
+
+def successor(first: int, shared: str) -> int:
+    """The process that comes in place of `first`, as soon as it is there."""
+    assert wait_until(lambda: bool(instances(shared).keys() - {first}), seconds=20)
+    return min(instances(shared).keys() - {first})
+
+
+def test_a_process_whose_successor_dies_while_it_loads_brings_a_new_server(tmp_path: Path) -> None:
+    sleeper(tmp_path / "models", "sleeper", CONFIG)
+    output = tmp_path / "output.txt"
+    serving = program(tmp_path / "models", output, "--", *PLAIN)
+    try:
+        for number in (1, 2):
+            assert said(output, "gRPC clients take --url ", times=number)
+            url = output.read_text().partition("--url ")[2].split()[0]
+            assert ask(url) == "answered"
+            shared = prefix(tritonserver(serving.pid))
+            (first,) = instances(shared)
+            os.kill(first, signal.SIGKILL)
+            os.kill(successor(first, shared), signal.SIGKILL)
+        assert said(output, "gRPC clients take --url ", times=3)
+        assert ask(url) == "answered"
+        assert output.read_text().count("the model 'sleeper' has no process any more") == 2
+    finally:
+        end(serving)
+
+
+def test_a_guard_that_is_killed_costs_one_restart(tmp_path: Path) -> None:
+    """Its server ends ten seconds later, because of a request that runs, and has the ports until then."""
+    sleeper(tmp_path / "models", "sleeper", CONFIG, fixed_ms=30_000)
+    output = tmp_path / "output.txt"
+    serving = program(tmp_path / "models", output, "--", *PLAIN)
+    try:
+        assert said(output, "gRPC clients take --url ")
+        url = output.read_text().partition("--url ")[2].split()[0]
+        threading.Thread(target=ask, args=(url,), daemon=True).start()
+        time.sleep(1)
+        server = tritonserver(serving.pid)
+        shared = prefix(server)
+        guard = int(Path(f"/proc/{server}/stat").read_text().rpartition(")")[2].split()[1])
+        os.kill(guard, signal.SIGKILL)
+        assert said(output, "gRPC clients take --url ", times=2)
+        assert not alive({server})
+        assert not leftovers(shared)
+        assert "the guard of tritonserver was killed by SIGKILL" in output.read_text()
+        assert "the start failed" not in output.read_text()
+        assert url == output.read_text().rpartition("--url ")[2].split()[0]
+    finally:
+        end(serving)
+
+
+def test_a_stopped_guard_does_not_keep_it_from_ending(tmp_path: Path) -> None:
+    lookup(tmp_path / "models")
+    output = tmp_path / "output.txt"
+    serving = program(tmp_path / "models", output)
+    assert said(output, "gRPC clients take --url ")
+    processes = descendants(serving.pid)
+    server = tritonserver(serving.pid)
+    shared = prefix(server)
+    os.kill(int(Path(f"/proc/{server}/stat").read_text().rpartition(")")[2].split()[1]), signal.SIGSTOP)
+    serving.send_signal(signal.SIGTERM)
+    assert serving.wait(60) == 130
+    assert wait_until(lambda: not alive(processes), seconds=20), alive(processes)
+    assert not leftovers(shared)
+    assert not [
+        file for file in admin.files(range(1, 65_536)) if file.exists() and f'"pid": {serving.pid}' in file.read_text()
+    ]
+
+
+def test_many_signals_end_it_as_one_does(tmp_path: Path) -> None:
+    lookup(tmp_path / "models")
+    output = tmp_path / "output.txt"
+    serving = program(tmp_path / "models", output)
+    assert said(output, "gRPC clients take --url ")
+    processes = descendants(serving.pid)
+    for _ in range(3000):
+        if serving.poll() is not None:
+            break
+        serving.send_signal(signal.SIGTERM)
+        serving.send_signal(signal.SIGINT)
+        time.sleep(0.005)
+    assert serving.wait(30) == 130
+    assert "Traceback" not in output.read_text()
+    assert output.read_text().count("stopped. The log is") == 1
+    assert wait_until(lambda: not alive(processes), seconds=20), alive(processes)

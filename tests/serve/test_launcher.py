@@ -1,0 +1,266 @@
+"""The launcher starts a real tritonserver as asked, and leaves nothing behind however it ends."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from processes import alive, descendants, leftovers, wait_until
+from tiny_models import lookup, python_model
+
+from export.repository import RepositoryError
+from serve import installation
+from serve.installation import InstallationError
+from serve.launcher import LaunchError, Server, Settings, SettingsError, launch
+from serve.ports import PortError
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.server
+
+
+def test_ready_with_exactly_what_was_asked(server: Server) -> None:
+    with urllib.request.urlopen(f"http://{server.http_url}/v2/health/ready") as answer:
+        assert answer.status == 200
+    assert server.configs["ranker"].HasField("dynamic_batching")
+    assert server.configs["ranker"].instance_group[0].count == 1
+    assert server.running()
+
+
+def test_only_this_machine_can_connect(server: Server) -> None:
+    ports = {server.http_port, server.grpc_port, server.metrics_port}
+    listening = set()
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        address, state = line.split()[1], line.split()[3]
+        host, port = address.split(":")
+        if state == "0A" and int(port, 16) in ports:
+            listening.add(host)
+    assert listening == {"0100007F"}
+
+
+def test_stop_leaves_no_process_and_no_file(tmp_path: Path) -> None:
+    lookup(tmp_path)
+    log = tmp_path / "kept" / "server.log"
+    with launch(Settings(models=("lookup",), repository=tmp_path, log=log)) as running:
+        processes = {running.pid} | descendants(running.pid)
+        assert len(processes) >= 3  # guard, server, one stub
+        assert leftovers(running.shared_memory_prefix)
+        assert running.log == log
+        guard = Path(f"/proc/{running.pid}/cmdline").read_text().split("\0")
+        folder = guard[guard.index("serve.guard") + 1]
+        assert Path(folder).is_dir()
+    assert not alive(processes)
+    assert not leftovers(running.shared_memory_prefix)
+    assert not Path(folder).exists()
+    assert "Started HTTPService" in log.read_text()
+
+
+@pytest.mark.parametrize("victim", ["parent", "guard", "server"])
+def test_a_killed_process_leaves_no_orphan(tmp_path: Path, victim: str) -> None:
+    lookup(tmp_path)
+    program = (
+        "import sys, time\nfrom pathlib import Path\nfrom serve.launcher import Settings, launch\n"
+        f"with launch(Settings(models=('lookup',), repository=Path({str(tmp_path)!r}))) as server:\n"
+        "    print(server.pid, server.shared_memory_prefix, flush=True)\n"
+        "    while server.running():\n        time.sleep(0.05)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    assert parent.stdout is not None
+    pid, prefix = parent.stdout.readline().split()
+    guard = int(pid)
+    assert leftovers(prefix)
+    processes = {guard} | descendants(guard)
+    tritonserver = next(pid for pid in processes if Path(f"/proc/{pid}/comm").read_text().strip() == "tritonserver")
+    os.kill({"parent": parent.pid, "guard": guard, "server": tritonserver}[victim], signal.SIGKILL)
+    assert wait_until(lambda: not alive(processes), seconds=20), alive(processes)
+    parent.wait(20)
+    assert wait_until(lambda: not leftovers(prefix), seconds=5), leftovers(prefix)
+
+
+def test_a_port_in_use_is_named(ranker: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with (
+            pytest.raises(PortError, match=rf"port {port} on 127\.0\.0\.1 cannot be used .*--http-port"),
+            launch(Settings(models=("ranker",), http_port=port)),
+        ):
+            pass
+
+
+def test_a_missing_model_file_says_how_to_make_it(tmp_path: Path) -> None:
+    folder = lookup(tmp_path)
+    (folder / "1" / "model.onnx").unlink()
+    with (
+        pytest.raises(SettingsError, match=r"model\.onnx: no such file.* make export ARGS=lookup"),
+        launch(Settings(models=("lookup",), repository=tmp_path)),
+    ):
+        pass
+
+
+def test_a_bad_config_is_refused_with_its_line(tmp_path: Path) -> None:
+    folder = lookup(tmp_path)
+    path = folder / "config.pbtxt"
+    path.write_text(path.read_text().replace("TYPE_FP32", "FP32", 1))
+    with (
+        pytest.raises(RepositoryError, match=r"config\.pbtxt: not a model configuration, at 4:\d+ .*FP32"),
+        launch(Settings(models=("lookup",), repository=tmp_path)),
+    ):
+        pass
+
+
+def test_a_missing_variant_is_refused_not_replaced(tmp_path: Path) -> None:
+    lookup(tmp_path)
+    with (
+        pytest.raises(RepositoryError, match=r"silently load config\.pbtxt"),
+        launch(Settings(models=("lookup",), config_name="tuned", repository=tmp_path)),
+    ):
+        pass
+
+
+def test_a_graph_that_does_not_fit_ends_with_the_reason(tmp_path: Path) -> None:
+    folder = lookup(tmp_path)
+    path = folder / "config.pbtxt"
+    path.write_text(path.read_text().replace("dims: [ 1 ]", "dims: [ 2 ]", 1))
+    with pytest.raises(LaunchError) as failed, launch(Settings(models=("lookup",), repository=tmp_path)):
+        pass
+    said = str(failed.value)
+    first, rest = said.split("\n", 2)[1:]
+    assert first.startswith("reason: failed to load 'lookup' version 1: ")
+    assert "model 'lookup', tensor 'x': the model expects 2 dimensions (shape [-1,1])" in first
+    assert rest.startswith("last lines of its log")
+    assert not re.search(r"^ *[+|]", said, re.MULTILINE)
+    assert len(said.splitlines()) <= 22
+
+
+def test_a_file_that_the_server_completes_is_served(tmp_path: Path) -> None:
+    (lookup(tmp_path) / "config.pbtxt").write_text("")
+    with launch(Settings(models=("lookup",), repository=tmp_path)) as running:
+        assert running.configs["lookup"].HasField("dynamic_batching")
+        assert running.configs["lookup"].max_batch_size == 4
+
+
+def test_a_failing_python_model_ends_with_its_traceback(tmp_path: Path) -> None:
+    folder = python_model(tmp_path, "broken", "return []")
+    (folder / "1" / "model.py").write_text("import not_installed_anywhere\n")
+    with (
+        pytest.raises(LaunchError, match=r"reason: failed to load 'broken' .*No module named 'not_installed_anywhere'"),
+        launch(Settings(models=("broken",), repository=tmp_path)),
+    ):
+        pass
+
+
+def test_arguments_after_ours_reach_the_server(tmp_path: Path) -> None:
+    lookup(tmp_path)
+    settings = Settings(models=("lookup",), repository=tmp_path, arguments=("--log-verbose=1",))
+    with launch(settings) as running:
+        assert "TRITONBACKEND_ModelInstanceInitialize" in running.log.read_text()
+
+
+def test_nothing_of_ours_reaches_the_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model.py that works here must work in the container, where this project is not on its path."""
+    monkeypatch.setenv("PYTHONPATH", "/users/own")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "serve").mkdir()  # must not stand in for ours
+    folder = python_model(tmp_path / "models", "paths", "return []")
+    (folder / "1" / "model.py").write_text(
+        "import os, sys\nprint('PATHS', os.environ.get('PYTHONPATH'), os.getcwd(), sys.path, flush=True)\n"
+        "class TritonPythonModel:\n    def execute(self, requests):\n        return []\n"
+    )
+    with launch(Settings(models=("paths",), repository=tmp_path / "models")) as running:
+        said = next(line for line in running.log.read_text().splitlines() if line.startswith("PATHS"))
+    assert said.startswith("PATHS /users/own")
+    assert f"'{ROOT}'" not in said
+
+
+def test_a_proxy_is_not_asked_for_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    lookup(tmp_path)
+    with launch(Settings(models=("lookup",), repository=tmp_path)) as running:
+        assert running.running()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"http_port": 70000}, "port 70000 .*a port is a number from 0 to 65535"),
+        ({"arguments": ("--http-port=18555",)}, "--http-port=18555 after -- would take the server"),
+        ({"arguments": ("--model-repository", "/else")}, "--model-repository after -- would take the server"),
+        ({"log": Path("/proc/no/such/place.log")}, "the log cannot be written there"),
+    ],
+)
+def test_settings_that_cannot_work(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    lookup(tmp_path)
+    settings = replace(Settings(models=("lookup",), repository=tmp_path), **changes)
+    with pytest.raises((PortError, SettingsError), match=said), launch(settings):
+        pass
+
+
+def test_one_port_for_two_endpoints_is_refused(tmp_path: Path) -> None:
+    lookup(tmp_path)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    settings = Settings(models=("lookup",), repository=tmp_path, http_port=port, grpc_port=port)
+    said = f"port {port} is given twice, with --http-port and --grpc-port;"
+    with pytest.raises(PortError, match=said), launch(settings):
+        pass
+
+
+def test_a_missing_libpython_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installation, "_libpython_folder", lambda: None)
+    monkeypatch.setattr("ctypes.util.find_library", lambda _: None)
+    with pytest.raises(
+        InstallationError, match=r"libpython3\.\d+\.so\.1\.0 is neither beside .*apt-get install libpython3"
+    ):
+        installation.find()
+
+
+def test_gpus_are_hidden_from_a_server_that_cannot_use_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without kind, Triton puts an instance on each GPU it sees, and this onnxruntime is for the CPU."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(installation, "_installed", lambda package: package != "onnxruntime-gpu")
+    assert installation.find().environment()["CUDA_VISIBLE_DEVICES"] == ""
+    monkeypatch.setattr(installation, "_installed", lambda package: True)
+    assert "CUDA_VISIBLE_DEVICES" not in installation.find().environment()
+
+
+def test_no_tritonserver_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(InstallationError, match="make setup, or pip install --no-deps nvidia-pytriton"):
+        installation.find()
+
+
+def test_a_python_without_a_stub_names_those_that_have_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Version(tuple[int, ...]):
+        major, minor = 3, 99
+
+    monkeypatch.setattr("sys.version_info", Version((3, 99)))
+    with pytest.raises(InstallationError, match=r"Python 3\.99 has no triton_python_backend_stub .*3\.11"):
+        installation.find()
+
+
+def test_numpy_2_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installation, "version_of_numpy", lambda: "2.4.6")
+    with pytest.raises(InstallationError, match="returns every output empty"):
+        installation.find()
+
+
+def test_a_native_backend_wins_over_the_drop_in(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    (own / "onnxruntime").mkdir(parents=True)
+    (own / "python").mkdir()
+    found = installation.Installation(binary=Path("tritonserver"), backends=own)
+    assembled = found.assemble_backends(tmp_path / "without")
+    assert (assembled / "onnxruntime").resolve() == (ROOT / "serve" / "backends" / "onnxruntime").resolve()
+    (own / "onnxruntime" / "libtriton_onnxruntime.so").touch()
+    assembled = found.assemble_backends(tmp_path / "with")
+    assert (assembled / "onnxruntime").resolve() == (own / "onnxruntime").resolve()

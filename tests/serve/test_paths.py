@@ -1,0 +1,66 @@
+"""Paths with a space and with letters outside ASCII: Triton hands them to a shell without quotes, we do not."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+from processes import wait_until
+from tiny_models import lookup, python_model
+
+ROOT = Path(__file__).parents[2]
+ECHO = "return [pb_utils.InferenceResponse([pb_utils.Tensor('y', one.inputs()[0].as_numpy())]) for one in requests]"
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture
+def odd(tmp_path: Path) -> Path:
+    folder = tmp_path / "a b" / "grüße €"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def answer(url: str, model: str) -> float:
+    tensor = triton.InferInput("x", [1, 1], "FP32")
+    tensor.set_data_from_numpy(np.full((1, 1), 2, dtype=np.float32))
+    with triton.InferenceServerClient(url) as client:
+        return float(client.infer(model, [tensor], client_timeout=30).as_numpy("y")[0, 0])
+
+
+@pytest.mark.parametrize("where", ["clone", "repository", "TMPDIR"])
+def test_a_server_runs_where_the_path_is_not_plain(tmp_path: Path, odd: Path, where: str) -> None:
+    """The clone brings its models and its virtual environment, so the path of Python itself is not plain either."""
+    clone, models, environment = ROOT, tmp_path / "models", dict(os.environ)
+    if where == "clone":
+        clone = odd / "clone"
+        for stage in ("export", "serve"):
+            shutil.copytree(ROOT / stage, clone / stage, ignore=shutil.ignore_patterns("__pycache__"))
+        (clone / ".venv").symlink_to(sys.prefix)
+        models = clone / "model_repository"
+    elif where == "repository":
+        models = odd / "models"
+    else:
+        environment["TMPDIR"] = str(odd)
+    python = clone / ".venv" / "bin" / "python" if where == "clone" else Path(sys.executable)
+    lookup(models)
+    python_model(models, "echo", ECHO)
+    output = tmp_path / "output.txt"
+    ports = [f"--{kind}-port=0" for kind in ("http", "grpc", "metrics")]
+    with output.open("w") as file:
+        command = [str(python), "-m", "serve", "--repository", str(models), "--start-timeout=60", *ports]
+        program = subprocess.Popen(command, cwd=clone, env=environment, stdout=file, stderr=subprocess.STDOUT)
+    try:
+        ready = "gRPC clients take --url "
+        assert wait_until(lambda: ready in output.read_text() or program.poll() is not None, seconds=90)
+        assert ready in output.read_text(), output.read_text()
+        url = output.read_text().partition(ready)[2].split()[0]
+        assert answer(url, "lookup") == 12
+        assert answer(url, "echo") == 2
+    finally:
+        program.send_signal(signal.SIGINT)
+        assert program.wait(30) == 130

@@ -1,0 +1,111 @@
+"""`python -m serve` as a person uses it: what it prints, how it ends, and with which code."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from processes import alive, descendants, leftovers, wait_until
+from server_processes import prefix, tritonserver
+from tiny_models import lookup, python_model
+
+from serve.__main__ import main
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.server
+FREE = ["--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"]
+
+
+def started(repository: Path, output: Path, *arguments: str) -> subprocess.Popen[str]:
+    """The program with its output in a file, once it says ready."""
+    command = [sys.executable, "-m", "serve", "--repository", str(repository), *FREE, *arguments]
+    with output.open("w") as file:
+        program = subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, text=True)
+    assert wait_until(lambda: "ready" in output.read_text() or program.poll() is not None, seconds=60)
+    return program
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_it_serves_until_it_is_stopped(tmp_path: Path, how: signal.Signals) -> None:
+    lookup(tmp_path / "models")
+    lookup(tmp_path / "models", "second")
+    output = tmp_path / "output.txt"
+    program = started(tmp_path / "models", output, "--model", "lookup", "--model", "second", "--", "--log-verbose=1")
+    said = output.read_text()
+    assert "lookup" in said
+    assert "second" in said
+    assert "dynamic, 0 us delay" in said
+    log = ROOT / "build" / f"tritonserver-{program.pid}.log"
+    assert f"the log is {log}" in " ".join(said.split())
+    assert "TRITONBACKEND_ModelInstanceInitialize" in log.read_text()  # the argument after -- reached the server
+    processes = descendants(program.pid)
+    program.send_signal(how)
+    assert program.wait(30) == 130
+    assert "stopped. The log is" in output.read_text()
+    assert not alive(processes)
+
+
+def test_a_signal_to_all_processes_leaves_nothing(tmp_path: Path) -> None:
+    """A service manager ends every process of a service at once."""
+    lookup(tmp_path / "models")
+    program = started(tmp_path / "models", tmp_path / "output.txt")
+    processes = descendants(program.pid)
+    shared = prefix(tritonserver(program.pid))
+    for pid in (*processes, program.pid):
+        os.kill(pid, signal.SIGTERM)
+    assert program.wait(30) == 130
+    assert not alive(processes)
+    assert not leftovers(shared)
+
+
+def test_models_that_are_not_exported_are_left_out(tmp_path: Path) -> None:
+    lookup(tmp_path / "models")
+    (lookup(tmp_path / "models", "absent") / "1" / "model.onnx").unlink()
+    caller = python_model(tmp_path / "models", "caller", "return []") / "config.pbtxt"
+    caller.write_text(caller.read_text() + 'parameters { key: "steps" value { string_value: "absent" } }\n')
+    output = tmp_path / "output.txt"
+    program = started(tmp_path / "models", output)
+    program.send_signal(signal.SIGINT)
+    assert program.wait(30) == 130
+    assert "left out: absent is not exported yet (make export ARGS=absent)" in output.read_text()
+    assert "left out: caller calls absent, which is not exported yet" in output.read_text()
+
+
+def test_a_server_that_dies_is_reported(tmp_path: Path) -> None:
+    lookup(tmp_path / "models")
+    output = tmp_path / "output.txt"
+    program = started(tmp_path / "models", output, "--model", "lookup", "--restart", "never")
+    os.kill(tritonserver(program.pid), signal.SIGKILL)
+    assert program.wait(30) == 1
+    said = output.read_text()
+    assert "tritonserver was killed by SIGKILL." in said
+    assert "last lines of its log" in said
+
+
+def test_a_model_that_cannot_load_ends_with_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = python_model(tmp_path, "broken", "return []")
+    (folder / "1" / "model.py").write_text("1 / 0\n")
+    assert main(["--repository", str(tmp_path), *FREE]) == 1
+    assert "ZeroDivisionError" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--model", "nowhere"], "no model 'nowhere'"),
+        (["--model", "ranker", "--config-name", "fast"], "silently load config.pbtxt"),
+        (["--model", "ranker", "--http-port", "70000"], "a port is a number from 0 to 65535"),
+        (["--model", "ranker", "--", "--grpc-port=1"], "after -- would take the server"),
+        (["--repository", "nowhere"], "nowhere: no such directory"),
+    ],
+)
+@pytest.mark.usefixtures("ranker")
+def test_mistakes_end_with_one_line_and_code_2(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*FREE, *arguments]) == 2
+    printed = capsys.readouterr().err
+    assert said in printed
+    assert len(printed.strip().splitlines()) == 1

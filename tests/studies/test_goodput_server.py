@@ -1,0 +1,33 @@
+"""A live search on real servers: every request of every point is accounted for, and what is measured stays."""
+
+from pathlib import Path
+
+import pytest
+
+from perf.studies.goodput.__main__ import main
+from perf.studies.goodput.contender import DEADLINE
+from perf.studies.goodput.record import read
+from perf.studies.goodput.stream import Stream
+
+pytestmark = pytest.mark.server
+# Slow enough for the clients of a busy machine, which would send thousands of requests a second too late.
+SLOW = ["--time-scale", "2"]
+ASKED = ["--only", DEADLINE, "--seeds", "1", "--arrivals", "poisson", "--requests", "100", *SLOW]
+
+
+def test_every_request_of_a_point_is_accounted_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [*ASKED, "--results", str(tmp_path)]
+    # Nine times what the device can do in time, so that the policy must refuse some.
+    assert main([*arguments, "--live", "--first", "9", "--seconds", "24"]) in (0, 3)
+    (found,) = read(tmp_path)
+    assert found.points
+    for point in found.points:
+        _, counts = Stream.parse("poisson", seed=0, requests=100).times(point.rate_per_s)
+        assert point.requests == counts.sum()
+        assert point.refused + point.not_sent <= point.late <= point.requests
+    assert found.points[0].refused > 0
+    assert found.points[0].rate_per_s == pytest.approx(9 * found.simulated_per_s)
+    # Without --live nothing is measured, and nothing that was is lost.
+    assert main(arguments) == 0
+    assert list(read(tmp_path)) == [found]
+    assert "deadline" in capsys.readouterr().out

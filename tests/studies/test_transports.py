@@ -1,0 +1,63 @@
+"""Ratios between transports from hand-made figures, and what passes the gates."""
+
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from perf.studies.transport_models import SHAPES, build
+from perf.studies.transports import TRANSPORTS, WORKERS, Cell, complete, gains, passed, write
+
+MEDIANS = {"shared_memory": (100.0, 200.0, 100.0), "grpc": (160.0, 300.0, 200.0), "http": (200.0, 200.0, 200.0)}
+
+
+def cells(model: str, grpc_per_second: float = 5.0) -> list[Cell]:
+    speeds = {"shared_memory": 10.0, "grpc": grpc_per_second, "http": 8.0}
+    return [
+        Cell(
+            model=model,
+            transport=transport,
+            workers=4,
+            median_us=MEDIANS[transport],
+            p99_us=(1.0,) * 3,
+            per_second=(speeds[transport],) * 3,
+        )
+        for transport in TRANSPORTS
+    ]
+
+
+def test_ratios_are_taken_within_a_round() -> None:
+    found = {gain.over: gain for gain in gains(cells("picture"))}
+    assert set(found) == {"grpc", "http"}
+    assert (found["grpc"].latency, found["grpc"].latency_range) == (1.6, (1.5, 2.0))
+    assert (found["grpc"].throughput, found["http"].throughput) == (2.0, 1.25)
+    assert np.median([2.0, 1.0, 2.0]) == found["http"].latency
+
+
+@pytest.mark.parametrize(
+    ("model", "per_second", "good"), [("picture", 9.9, True), ("picture", 10, False), ("map", 7, False)]
+)
+def test_the_gates(model: str, per_second: float, good: bool) -> None:
+    assert passed(gains(cells(model, per_second))) is good
+
+
+def test_what_was_stopped_keeps_its_complete_rounds(tmp_path: Path) -> None:
+    keys = list(itertools.product(SHAPES, TRANSPORTS, WORKERS))
+    kept = {key: [[1.0, 3.0], [2.0]] for key in keys} | {keys[0]: [[1.0, 3.0], [2.0], [9.0]]}
+    found = complete(kept, 0.5)
+    assert {(cell.median_us, cell.per_second) for cell in found} == {((2.0, 2.0), (4.0, 2.0))}
+    with pytest.raises(KeyboardInterrupt):
+        complete({keys[0]: [[1.0]]}, 0.5)
+    whole = write(found, tmp_path, "", []).read_text()
+    record = json.loads(write(found, tmp_path, "", [], partial=True).read_text())
+    assert record == json.loads(whole) | {"partial": True}
+    assert (tmp_path / "transports.json").read_text() == whole
+
+
+def test_models_and_record(tmp_path: Path) -> None:
+    build(tmp_path / "models")
+    compile((tmp_path / "models" / "map" / "1" / "model.py").read_text(), "model.py", "exec")
+    record = json.loads(write(cells("map"), tmp_path, "2026-01-01T00:00:00+00:00", ["python"]).read_text())
+    assert (record["kind"], len(record["cells"]), len(record["gains"])) == ("transports", 3, 2)
