@@ -20,7 +20,7 @@ LOAD    ?= closed:16
 IMAGE   ?= triton-batching
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo export serve check-repo vendor doctor client measure report tune pack watch test check image lock clean
+.PHONY: help setup demo export serve check-repo vendor doctor client measure report tune pack watch test test-studies check image lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ serve: $(READY) $(RANKER) vendor  ## serve a model on ports 8000/8001/8002 (MODE
 check-repo: $(READY)  ## check every config.pbtxt and variant against its ONNX graph
 	$(PY) -m serve.vendor --check
 	$(PY) -m export.repository
+
+vendor: $(READY)  ## copy the shared modules that a model.py imports beside it
+	@$(PY) -m serve.vendor > /dev/null
 
 doctor: $(READY)  ## find batching mistakes in a model repository (REPOSITORY=)
 	$(PY) -m serve.doctor $(or $(REPOSITORY),model_repository) $(ARGS)
@@ -61,9 +64,13 @@ pack: $(VENV)/.dev  ## pack models onto devices under their latency targets (PLA
 watch: $(READY)  ## a live page of the running server, in the terminal
 	$(PY) -m perf.watch $(ARGS)
 
-test: $(VENV)/.dev vendor  ## every test, with real servers
+test: $(VENV)/.dev vendor  ## every test of what users run, with real servers
 	$(PY) -m export
-	$(PY) -m pytest --numprocesses 3 --dist loadfile $(ARGS)
+	$(PY) -m pytest --numprocesses 3 --dist loadfile --ignore tests/studies $(ARGS)
+
+test-studies: $(VENV)/.dev vendor  ## the tests of our own experiments
+	$(PY) -m export
+	$(PY) -m pytest --numprocesses 3 --dist loadfile tests/studies $(ARGS)
 
 check: $(VENV)/.dev vendor  ## style, types, import direction and the doctor
 	$(PY) -m ruff format --check .
@@ -87,9 +94,6 @@ lock: $(VENV)/.dev  ## renew requirements.lock from pyproject.toml
 	@# CUDA's libraries are pinned by the torch or onnxruntime-gpu that needs them, each to its own.
 	sed -i -e 's/+cpu$$//' -e '/^nvidia-[cn][uv]/d' -e '/^#/d' requirements.lock
 	cat build/binaries.lock >> requirements.lock
-
-vendor: $(READY)  # copies of shared modules beside each model.py
-	@$(PY) -m serve.vendor > /dev/null
 
 clean:  ## remove what was built (records, .venv and exported models stay)
 	rm -rf build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -5,14 +5,12 @@ FROM nvcr.io/nvidia/tritonserver:24.10-py3
 # Owned by the user below, so that it can read them whatever the rights of the files were here.
 COPY --chown=1000:1000 model_repository/ /models/
 
-# The modules that the models share, beside each model.py.
-COPY serve/vendor.py /opt/vendor/serve/
-COPY serve/policies/ /opt/vendor/serve/policies/
-COPY export/models/ /opt/vendor/export/models/
-RUN python3 /opt/vendor/serve/vendor.py /models && chown --recursive 1000:1000 /models
-
-# The picture models decode with Pillow, the newest for the image's Python 3.10.
-RUN python3 -m pip install --no-cache-dir pillow==12.2.0
+# The modules that the models share go beside each model.py. The picture models decode with Pillow, the newest for the
+# image's Python 3.10.
+COPY export/ /opt/vendor/export/
+COPY serve/ /opt/vendor/serve/
+RUN python3 /opt/vendor/serve/vendor.py /models \
+    && python3 -m pip install --no-cache-dir pillow==12.2.0
 
 # The image's own `triton-server`, as a number: Kubernetes cannot tell from a name that it is not root.
 USER 1000:1000

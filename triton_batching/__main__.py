@@ -1,0 +1,102 @@
+"""The command `triton-batching`: every program of the project by one name.
+
+`triton-batching VERB ARGUMENTS` is `python -m MODULE ARGUMENTS`. Nothing but the verb's own module is imported.
+"""
+
+import importlib
+import sys
+
+# Verb, module and what it does, in the order in which a user meets them.
+STAGES: dict[str, dict[str, tuple[str, str]]] = {
+    "export: a model becomes an ONNX file with a proven batch axis": {
+        "export": ("export", "export this project's models to ONNX and prove each file"),
+        "add": ("export.add", "add your own model to a repository, its batch axis proved"),
+        "check-repo": ("export.repository", "check every configuration against its ONNX graph"),
+        "vendor": ("serve.vendor", "copy the shared modules that a model.py imports beside it"),
+    },
+    "serve: a real tritonserver, started right": {
+        "serve": ("serve", "serve models until Ctrl-C"),
+        "doctor": ("serve.doctor", "find batching mistakes in a model repository"),
+    },
+    "perf: measure, understand and tune": {
+        "demo": ("perf.demo", "the whole journey: serve, batch, measure, report"),
+        "load": ("perf.load", "load a model from many processes and check every reply"),
+        "measure": ("perf.measure.sweep", "measure one model over its configurations with perf_analyzer"),
+        "profile": ("perf.measure.service_time", "measure the service time of each batch size"),
+        "ceiling": ("perf.measure.ceiling", "measure onnxruntime alone, without a server"),
+        "report": ("perf.report", "tables, CSV and a page from records"),
+        "compare": ("perf.compare", "say whether two sets of records differ"),
+        "versus": ("perf.compare.versus", "measure two configurations in turn and compare them"),
+        "why": ("perf.why", "say which rule closes each batch, and what would help most"),
+        "simulate": ("perf.simulate", "predict what a configuration would do under a load"),
+        "tune": ("perf.tune", "find the configuration that meets a latency target"),
+        "watch": ("perf.watch", "watch a running server"),
+        "pack": ("perf.pack", "pack models onto devices under their latency targets"),
+        "memory": ("perf.memory", "estimate what a model holds in memory at each batch size"),
+    },
+}
+VERBS = {verb: module for verbs in STAGES.values() for verb, (module, _) in verbs.items()}
+
+BASH = """_triton_batching() {
+    local word=${COMP_WORDS[COMP_CWORD]} verb=${COMP_WORDS[1]}
+    if [ "$COMP_CWORD" -eq 1 ]; then
+        COMPREPLY=($(compgen -W "VERBS --help --completion" -- "$word"))
+    elif [[ $word == -* ]]; then
+        COMPREPLY=($(compgen -W "$(triton-batching "$verb" --help | grep -oE -- '--[a-z][a-z0-9-]*' | sort -u)" -- "$word"))
+    else
+        COMPREPLY=($(compgen -f -- "$word"))
+    fi
+}
+complete -o filenames -F _triton_batching triton-batching
+"""
+ZSH = "autoload -U +X bashcompinit && bashcompinit\n" + BASH
+FISH = """complete -c triton-batching -n __fish_use_subcommand -f -a "VERBS"
+complete -c triton-batching -n "not __fish_use_subcommand" -a \
+"(triton-batching (commandline -opc)[2] --help | string match -r -a -- '--[a-z][a-z0-9-]*' | sort -u)"
+"""
+COMPLETIONS = {"bash": BASH, "zsh": ZSH, "fish": FISH}
+
+
+def usage() -> str:
+    """The verbs by stage, a line each."""
+    lines = ["usage: triton-batching VERB [ARGUMENTS]", ""]
+    for stage, verbs in STAGES.items():
+        lines += [stage, *(f"  {verb:<11} {text}" for verb, (_, text) in verbs.items()), ""]
+    return "\n".join(
+        [
+            *lines,
+            "triton-batching VERB --help says what a verb takes.",
+            "Completion: source <(triton-batching --completion bash), or zsh; triton-batching --completion fish | source",
+            "example: triton-batching tune ranker --p99-ms 50",
+        ]
+    )
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one verb; its exit code. 2 for a verb that does not exist."""
+    arguments = sys.argv[1:] if argv is None else argv
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(usage())
+        return 0
+    verb, *rest = arguments
+    if verb == "--completion":
+        return _complete(rest)
+    if verb not in VERBS:
+        print(f"triton-batching {verb}: no such verb. There are: {', '.join(VERBS)}.", file=sys.stderr)
+        return 2
+    module = importlib.import_module(VERBS[verb])
+    if hasattr(module, "__path__"):
+        module = importlib.import_module(f"{VERBS[verb]}.__main__")
+    return int(module.main(rest))
+
+
+def _complete(shells: list[str]) -> int:
+    if len(shells) != 1 or shells[0] not in COMPLETIONS:
+        print(f"triton-batching --completion: name one shell: {', '.join(COMPLETIONS)}.", file=sys.stderr)
+        return 2
+    print(COMPLETIONS[shells[0]].replace("VERBS", " ".join(VERBS)), end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
