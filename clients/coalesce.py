@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from clients.contract import Array, Metadata
-from clients.device_memory import DeviceArray
-from clients.errors import ClosedError, InvalidInputError, ServerFailureError, TimedOutError
-from clients.terms import Terms
+from .contract import Array, Metadata
+from .device_memory import DeviceArray
+from .errors import ClosedError, InvalidInputError, ServerFailureError, TimedOutError
+from .terms import Terms
 
 Outputs = dict[str, Array]
 Send = Callable[[Mapping[str, Array], Terms], Awaitable[Outputs]]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.errors import InvalidInputError
+from .errors import InvalidInputError
 
 # A smaller piece would be cut out of one that others use, and the whole would be shared.
 BLOCK_BYTES = 2 << 20

@@ -14,8 +14,8 @@ import sys
 import time
 import weakref
 
-from clients import reaper
-from clients.endpoint import Endpoint
+from . import reaper
+from .endpoint import Endpoint
 
 START_S = 10.0
 

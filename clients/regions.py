@@ -20,7 +20,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from clients.device_memory import DeviceRegion
+from .device_memory import DeviceRegion
 
 FOLDER = Path("/dev/shm")
 PREFIX = "triton_client_"

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from clients.async_model import AsyncModel
-from clients.connection import DEFAULT_URL
+from clients.endpoint import DEFAULT_URL
 from clients.errors import ClientError
 from clients.examples.picture_file import content, require
 from triton_batching.terminal import guarded, program_parser, terminal

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from clients.async_model import AsyncModel
-from clients.connection import DEFAULT_URL
+from clients.endpoint import DEFAULT_URL
 from clients.errors import ClientError
 from clients.examples.picture_file import content, require
 from triton_batching.terminal import complain, guarded, program_parser, terminal

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from clients.async_model import AsyncModel
-from clients.connection import DEFAULT_URL
+from clients.endpoint import DEFAULT_URL
 from clients.errors import ClientError
 from export.models.alphabet import decode
 from export.models.word_image import prepare

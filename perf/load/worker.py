@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from clients import AsyncModel, Model
 from clients.errors import ClientError, RejectedError
-from clients.exchange import Transport
+from clients.transport import Transport
 from perf.load import stopwatch
 from perf.load.differ import differ
 from perf.load.timings import FAILED, NOT_SENT, REQUEST, RIGHT, WRONG, Timings, request_id

@@ -23,14 +23,14 @@ from clients import (
     ServerUnreachableError,
     Tls,
     TlsError,
+    admin_secret,
 )
 from clients.connection import BlockingConnection
 from clients.endpoint import Endpoint
-from clients.exchange import Transport
 from clients.lease import Lease
 from clients.steps import Step
+from clients.transport import Transport
 from serve.launcher import Server, Settings, launch
-from serve.management import admin
 
 ROW = np.arange(5)
 WIDE = np.ones((1, 1), np.float32)
@@ -203,7 +203,7 @@ def test_a_client_that_may_not_register_memory_sends_messages(tmp_path: Path, mo
     with serving(tmp_path, "--grpc-restricted-protocol=shared-memory:admin=secret") as server:
         assert [(one == 2).all() for one in both("wide", 2 * WIDE, url=server.grpc_url)] == [True] * 2
         # Where only those calls need a header, it goes with those calls; one that is given wins.
-        monkeypatch.setattr(admin, "headers", lambda url: {"triton-grpc-protocol-admin": "secret"})
+        monkeypatch.setattr(admin_secret, "headers", lambda url: {"triton-grpc-protocol-admin": "secret"})
         endpoint = Endpoint.of(server.grpc_url)
         assert endpoint.metadata("ModelInfer") == ()
         connection = BlockingConnection(endpoint)
@@ -283,7 +283,7 @@ def test_a_secret_is_not_shown() -> None:
 
 def test_our_own_server_is_known_by_every_form_of_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Endpoint.of("192.0.2.1:8001").proxy() == []
-    monkeypatch.setattr(admin, "headers", lambda url: {"secret-of": url})
+    monkeypatch.setattr(admin_secret, "headers", lambda url: {"secret-of": url})
     assert Endpoint.of("192.0.2.1:8001").proxy() == Endpoint.of("localhost:8001").proxy() != []
     for url in ("localhost:8001", "grpcs://localhost:8001", "grpc://localhost:8001/", "dns:///localhost:8001"):
         assert Endpoint.of(url).metadata("SystemSharedMemoryRegister") == (("secret-of", "localhost:8001"),)

@@ -31,8 +31,8 @@ from clients import (
 from clients.coalesce import Coalescer
 from clients.contract import Array, Metadata
 from clients.errors import explained
-from clients.exchange import Transport
 from clients.terms import Terms
+from clients.transport import Transport
 from serve.launcher import Server
 
 TRANSPORTS: tuple[Transport, ...] = ("auto", "shared_memory", "grpc", "http")

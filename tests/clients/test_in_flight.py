@@ -10,9 +10,9 @@ import pytest
 from clients import AsyncModel, ClosedError, InvalidInputError, TimedOutError
 from clients.connection import Connection
 from clients.counters import Counters
-from clients.exchange import Transport
 from clients.in_flight import InFlight
 from clients.steps import Step
+from clients.transport import Transport
 from serve.launcher import Server
 
 ONE = np.ones((1, 1), np.float32)

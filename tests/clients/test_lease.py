@@ -43,7 +43,14 @@ def files() -> list[str]:
 
 def client(server: Server, model: str, seconds: float, *command: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [*command, sys.executable, str(ROOT / "tests" / "client_process.py"), server.grpc_url, model, str(seconds)],
+        [
+            *command,
+            sys.executable,
+            str(ROOT / "tests" / "helpers" / "client_process.py"),
+            server.grpc_url,
+            model,
+            str(seconds),
+        ],
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -29,7 +29,7 @@ from clients import (
     TimedOutError,
 )
 from clients.counters import Counters
-from clients.exchange import Transport
+from clients.transport import Transport
 from serve.launcher import Server, Settings, launch
 
 pytestmark = pytest.mark.server
@@ -268,6 +268,7 @@ def test_a_deadline_counts_while_all_threads_are_busy(client_server: Server, mon
 
     async def late() -> None:
         async with AsyncModel("slow", url=client_server.http_url, transport="http") as model:
+            model._in_flight.limit = 2  # more than threads
             before = Counters.read(client_server.grpc_url, "slow")
             first = asyncio.create_task(model.predict(0.8 * ONE))
             await asyncio.sleep(0.1)

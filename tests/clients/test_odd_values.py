@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from clients import AsyncModel, ClientError, InvalidInputError, Model
-from clients.exchange import Transport
+from clients.transport import Transport
 from serve.launcher import Server
 
 pytestmark = pytest.mark.server

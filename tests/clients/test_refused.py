@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from clients import AsyncModel, Model, RejectedError
-from clients.exchange import Transport
+from clients.transport import Transport
 from perf.load import __main__ as fleet
 from serve.launcher import Server, Settings, launch
 from tests.serve.policies.test_policy import stand_in

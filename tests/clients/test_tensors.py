@@ -13,8 +13,9 @@ from tiny_models import PYTHON_MODEL
 
 from clients import AsyncModel, InvalidInputError, Model
 from clients.connection import BlockingConnection
-from clients.exchange import LIGHT_BYTES, Transport
+from clients.exchange import LIGHT_BYTES
 from clients.steps import Step
+from clients.transport import Transport
 from serve.launcher import Server, Settings, launch
 
 pytestmark = pytest.mark.server
@@ -80,9 +81,7 @@ def test_bf16_goes_in_and_comes_out(tensor_server: Server, transport: Transport,
         found = model.predict(given)
         assert found.dtype == ml_dtypes.bfloat16
         np.testing.assert_array_equal(found.view(np.uint16), right.view(np.uint16))
-        with pytest.raises(
-            InvalidInputError, match=r"is BF16, given was float32. Convert it: array.astype\(ml_dtypes.bfl"
-        ):
+        with pytest.raises(InvalidInputError, match=r"is BF16, got float32. Convert it: array.astype\(ml_dtypes.bfl"):
             model.predict(given.astype(np.float32))
 
     async def merged() -> list[Any]:
