@@ -183,9 +183,8 @@ def _tensor(config: Any, tensor: Any, batch: tuple[int, ...]) -> Tensor:
     kind = pb.DataType.Name(tensor.data_type) if is_named else f"datatype {tensor.data_type}"
     datatype = "BYTES" if kind == "TYPE_STRING" else kind.removeprefix("TYPE_")
     if datatype not in DTYPES:
-        remedy = " Install one: pip install ml_dtypes." if datatype == "BF16" else ""
         raise InvalidInputError(
-            f"'{config.name}': \"{tensor.name}\" is {kind}, which this client has no dtype for.{remedy}",
+            f"'{config.name}': \"{tensor.name}\" is {kind}, which this client has no dtype for.",
             model=config.name,
         )
     is_input = isinstance(tensor, pb.ModelInput)

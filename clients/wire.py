@@ -4,12 +4,12 @@ A request is concatenated from parts: protobuf merges the fields of messages tha
 names, shapes and dtypes is encoded once per shape, and the bytes of a tensor are copied once.
 """
 
-import contextlib
 import math
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -27,15 +27,11 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "FP16": np.dtype(np.float16),
     "FP32": np.dtype(np.float32),
     "FP64": np.dtype(np.float64),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
     "BYTES": np.dtype(np.object_),
     **{f"{sign}INT{bits}": np.dtype(f"{sign.lower()}int{bits}") for sign in ("", "U") for bits in (8, 16, 32, 64)},
 }
-"""numpy's dtype for each datatype of the protocol; BF16 only if ml_dtypes is installed."""
-
-with contextlib.suppress(ImportError):
-    import ml_dtypes
-
-    DTYPES["BF16"] = np.dtype(ml_dtypes.bfloat16)
+"""numpy's dtype for each datatype of the protocol; numpy has no BF16 of its own."""
 
 _DATATYPES = {dtype: name for name, dtype in DTYPES.items()}
 

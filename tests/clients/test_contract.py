@@ -69,8 +69,8 @@ def test_arrays_get_the_names_of_the_configuration() -> None:
         ([A[:, :1], B, C], r'"a" has shape \[-1, 2, -1\], got \[3, 1, 7\]. -1 means any length'),
         ([A[0], B, C], r"pass one row as array\[None\]"),
         ([A, B[:2], C], r"same number of rows, got \{'a': 3, 'b': 2, 'c': 3\}"),
-        ([np.ones((5, 2, 7), np.float32), np.full((5, 1), "x"), np.ones((5, 1), np.uint8)], r"1 to 4 rows .* were 5"),
-        ([A[:0], B[:0], C[:0]], r"1 to 4 rows .* were 0"),
+        ([np.ones((5, 2, 7), np.float32), np.full((5, 1), "x"), np.ones((5, 1), np.uint8)], r"1 to 4 rows .* got 5"),
+        ([A[:0], B[:0], C[:0]], r"1 to 4 rows .* got 0"),
     ],
 )
 def test_what_does_not_fit_is_named(arrays: list[Any], words: str) -> None:
