@@ -11,6 +11,7 @@ import certificates
 import client_models
 import numpy as np
 import pytest
+from client_calls import TRANSPORTS, address, registered
 from processes import wait_until
 from relay import relay
 
@@ -117,14 +118,6 @@ def lease_of(model: Model) -> Lease:
     return shared._lease
 
 
-def registered(url: str, tls: Tls | None = None, headers: dict[str, str] | None = None) -> list[str]:
-    connection = BlockingConnection(Endpoint.of(url, tls=tls, headers=headers))
-    try:
-        return sorted(connection.call(Step("SystemSharedMemoryStatus", b""), "").regions)
-    finally:
-        connection.close()
-
-
 @pytest.mark.server
 def test_tls_to_a_server_without(folder: Path, client_server: Server) -> None:
     trusted = Tls(ca=folder / "ca.pem")
@@ -184,9 +177,8 @@ def test_headers_open_restricted_apis(tmp_path: Path) -> None:
     )
     right = {"Triton-Grpc-Protocol-Admin": "secret", "Authorization": "Bearer abc"}
     with serving(tmp_path, *restricted) as server:
-        transports: tuple[Transport, ...] = ("auto", "shared_memory", "grpc", "http")
-        for transport in transports:
-            url = server.http_url if transport == "http" else server.grpc_url
+        for transport in TRANSPORTS:
+            url = address(server, transport)
             assert answered(url=url, transport=transport, headers=right)
             assert refused(AccessError, "triton-grpc-protocol-admin", url=url, transport=transport)
             wrong = {"triton-grpc-protocol-admin": "guess"}

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from client_calls import address
 
 from clients import (
     AsyncModel,
@@ -49,7 +50,7 @@ class Events:
 @pytest.mark.server
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_hooks_see_every_request_and_how_it_ended(client_server: Server, transport: Transport) -> None:
-    url = client_server.http_url if transport == "http" else client_server.grpc_url
+    url = address(client_server, transport)
     events = Events()
     with Model("picky", url=url, transport=transport, timeout_s=9, hooks=events.hooks) as model:
         assert (events.requests, events.responses) == ([], [])  # the calls that open a model are no requests
