@@ -116,7 +116,7 @@ def test_an_array_on_a_gpu_is_checked_where_it_lies() -> None:
     assert (found.owner, found.shape, found.dtype, found.nbytes, len(found)) == (array, (3, 2, 0), np.float32, 0, 3)
     with pytest.raises(InvalidInputError, match="got float64"):
         one.check([OnDevice((3, 2, 0), "<f8")])
-    with pytest.raises(InvalidInputError, match="has to be contiguous"):
+    with pytest.raises(InvalidInputError, match="must be contiguous"):
         one.check([OnDevice((3, 2, 4), "<f4", (8, 4, 24))])
 
 

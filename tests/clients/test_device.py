@@ -92,7 +92,7 @@ def test_torchs_word_for_bf16() -> None:
 )
 def test_what_is_on_no_gpu_is_refused(monkeypatch: pytest.MonkeyPatch, shape: Any, typestr: str, pointer: Any) -> None:
     driven(monkeypatch, refuses="cuPointerGetAttribute")
-    with pytest.raises(InvalidInputError, match="says that it lies on a GPU, but it cannot be found there"):
+    with pytest.raises(InvalidInputError, match="has a __cuda_array_interface__, but no array is found on a GPU"):
         metadata().check([OnDevice(shape, typestr, pointer)])
 
 
