@@ -1,8 +1,8 @@
-"""Everything that speaks the KServe v2 protocol to a server; `Model` and `AsyncModel` make a model a function."""
+"""Clients for Triton Inference Server: `Model` and `AsyncModel` call a served model as a function."""
 
-from clients.async_model import AsyncModel
-from clients.endpoint import Tls
-from clients.errors import (
+from .async_model import AsyncModel
+from .endpoint import Tls
+from .errors import (
     AccessError,
     AddressError,
     ClientError,
@@ -17,21 +17,30 @@ from clients.errors import (
     TlsError,
     TransportError,
 )
-from clients.model import Model
+from .hooks import Hooks, Request, Response
+from .model import Model
+from .steps import Step
+from .transport import AsyncTransport, BlockingTransport
 
 __all__ = [
     "AccessError",
     "AddressError",
     "AsyncModel",
+    "AsyncTransport",
+    "BlockingTransport",
     "ClientError",
     "ClosedError",
+    "Hooks",
     "InvalidInputError",
     "Model",
     "NotReadyError",
     "RejectedError",
+    "Request",
     "RequestFailedError",
+    "Response",
     "ServerFailureError",
     "ServerUnreachableError",
+    "Step",
     "TimedOutError",
     "Tls",
     "TlsError",

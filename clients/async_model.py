@@ -1,25 +1,24 @@
-"""A served model as a function, for asyncio."""
+"""A served model as a coroutine function, for asyncio."""
 
 import asyncio
 import os
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
-from clients.coalesce import Coalescer
-from clients.connection import DEFAULT_URL, Connection
-from clients.contract import Array, Metadata
-from clients.endpoint import Endpoint, Tls
-from clients.errors import ClientError, ClosedError, TimedOutError
-from clients.exchange import Exchange, Transport
-from clients.in_flight import InFlight
-from clients.model import answer, closed
-from clients.rest import THREADS, RestConnection
-from clients.steps import Step, Steps, T, ending, run_async
-from clients.terms import Terms, deadline
-from clients.wire import Parameter
+from .coalesce import Coalescer
+from .contract import Array, Metadata
+from .endpoint import DEFAULT_URL, Endpoint, Tls
+from .errors import ClientError, ClosedError, TimedOutError
+from .exchange import Exchange
+from .hooks import EventHooks, Hooks
+from .in_flight import InFlight
+from .model import answer, closed
+from .steps import Step, Steps, T, deadline_after, run_async, seconds_until
+from .terms import Terms, seconds
+from .transport import AsyncTransport, Transport, connect_async
+from .wire import Parameter
 
 MAX_IN_FLIGHT = 1024
 
@@ -30,9 +29,12 @@ class AsyncModel:
     async with AsyncModel("ranker", url="localhost:8001") as model:
         scores = await model.predict(features)
 
-    `metadata` is there once it is entered. The arguments are those of `Model`; `coalesce` merges calls that are in
-    flight together into requests of several rows (see coalesce.py). At most `max_in_flight` requests are in flight
-    together, 64 over HTTP; further calls wait in turn, and their deadline counts.
+    `metadata` is set when the context is entered. The arguments are those of `Model`, and:
+
+    Args:
+        coalesce: merge calls that are in flight together into requests of several rows (see coalesce.py).
+        max_in_flight: the most requests in flight together, 64 over HTTP. Further calls wait in turn; their deadline
+            counts meanwhile.
     """
 
     metadata: Metadata
@@ -42,35 +44,36 @@ class AsyncModel:
         name: str,
         *,
         url: str = DEFAULT_URL,
-        transport: Transport = "auto",
+        transport: Transport | AsyncTransport = "auto",
         version: str | int = "",
         timeout_s: float | None = None,
         coalesce: bool = False,
         max_in_flight: int = MAX_IN_FLIGHT,
         tls: Tls | None = None,
         headers: Mapping[str, str] | None = None,
+        hooks: Hooks | None = None,
     ) -> None:
-        self._name, self._timeout_s, self._coalesce = name, deadline(timeout_s), coalesce
+        self._name, self._timeout_s, self._coalesce = name, seconds(timeout_s), coalesce
         self._coalescer: Coalescer | None = None
         self._endpoint = Endpoint.of(url, tls=tls, headers=headers)
-        self._http = self._endpoint.over(transport) == "http"
         self._exchange = Exchange(name, str(version), self._endpoint, transport)
-        self._in_flight = InFlight(max_in_flight)
-        # Over HTTP a thread waits for each of them.
-        self._limit = min(max_in_flight, THREADS) if self._http else max_in_flight
-        self._connection: Connection | RestConnection | None = None
+        self._hooks = EventHooks(hooks, name, url)
+        self._in_flight, self._max_in_flight = InFlight(max_in_flight), max_in_flight
+        self._transport = transport
+        self._connection: AsyncTransport | None = None
         self._process, self._closing = 0, False
 
     async def __aenter__(self) -> Self:
         """Connect; raises `ServerUnreachableError`, `TlsError`, `AccessError`, `NotReadyError`, `TransportError`."""
         self._process, self._closing = os.getpid(), False
-        # Those of a loop that has ended count no more.
-        self._in_flight = InFlight(self._limit)
-        connect = RestConnection if self._http else Connection
+        # Requests of a loop that has ended count no more.
+        self._in_flight = InFlight(self._max_in_flight)
         try:
-            self._connection = connect(self._endpoint, self._in_flight)
-            if isinstance(self._connection, Connection):
-                await self._connection.ask_version(self._name, self._timeout_s)
+            self._connection = (
+                connect_async(self._endpoint, self._exchange.transport, self._in_flight)
+                if isinstance(self._transport, str)
+                else self._transport
+            )
             self.metadata = await self._run(self._exchange.open(self._timeout_s))
         except BaseException as error:
             if isinstance(error, ClientError):
@@ -89,12 +92,18 @@ class AsyncModel:
         request_id: str = "",
         parameters: Mapping[str, Parameter] | None = None,
     ) -> Any:
-        """Arrays in the order of the model's inputs -> its output, or a tuple when it has several.
+        """Run the model; returns its output, or a tuple of outputs if it has several.
 
-        Each array has the batch axis first when `metadata.max_batch_size` is not 0: pass one row as `array[None]`.
-        One mapping from input names to arrays does as well. `priority` 1 is the highest, 0 the model's default.
-        Cancelling the task ends the call at once. It cancels the request on the server from Triton 2.59 on; before,
-        that could end the server, so the request goes on and its answer is dropped (see cancelling.py). Raises
+        Args:
+            arrays: one for each input in the configuration's order, or one mapping from input names to arrays. If
+                `metadata.max_batch_size` is not 0 each has the batch axis first: pass one row as `array[None]`.
+            timeout_s: the deadline of this call in seconds; None is the model's `timeout_s`.
+            priority: 1 is the highest, 0 the model's default.
+            request_id: an id for the server's logs and traces.
+            parameters: the request's parameters, for models that read them.
+
+        Cancelling the task ends the call at once. From Triton 2.59 on it cancels the request on the server. Before,
+        that could crash the server, so the request goes on and its answer is dropped (see cancelling.py). Raises
         `InvalidInputError` before anything is sent, or another `ClientError`.
         """
         try:
@@ -116,31 +125,30 @@ class AsyncModel:
             raise
 
     async def _infer(self, arrays: Mapping[str, Array], terms: Terms) -> dict[str, Array]:
-        """One request, when there is a place for it."""
-        ends = ending(terms.timeout_s)
+        """Send one request as soon as fewer than `max_in_flight` are in flight."""
+        deadline = deadline_after(terms.timeout_s)
         try:
             waited = await self._in_flight.enter(terms.timeout_s)
         except TimeoutError as error:
             raise TimedOutError(
-                f"'{self._name}' was not asked within {terms.timeout_s} s: {self._limit} requests were in "
-                "flight all the time (max_in_flight), and this one waited for its turn.",
+                f"'{self._name}': the request was not sent within {terms.timeout_s} s, since "
+                f"{self._in_flight.limit} others were in flight (max_in_flight).",
                 retryable=True,
             ) from error
         try:
             if self._closing:
                 raise ClosedError(closed(self._name))
-            if waited and ends is not None:
-                terms = replace(terms, timeout_s=max(1e-6, ends - time.monotonic()))
+            if waited and deadline is not None:
+                terms = replace(terms, timeout_s=max(1e-6, seconds_until(deadline)))
             return await self._run(self._exchange.infer(arrays, terms))
         finally:
             self._in_flight.leave()
 
     async def close(self) -> None:
-        """Unregister the shared memory and end the connection.
+        """Unregister the shared memory and end the connection; calls in flight and later ones raise `ClosedError`.
 
-        Calls in flight, and calls after that, raise `ClosedError`; over HTTP those in flight are still answered. Where
-        the server does not survive cancellations, waits up to 5 s for the answers to calls in flight, which are dropped
-        (see cancelling.py).
+        Over HTTP calls in flight are still answered. If the server does not survive cancellations, waits up to 5 s for
+        the answers to calls in flight, which are dropped (see cancelling.py).
         """
         if self._connection is None or self._closing or self._process != os.getpid():
             return
@@ -161,9 +169,12 @@ class AsyncModel:
         if self._connection is None:
             raise ClosedError(closed(self._name))
         try:
+            if self._hooks and step.method == "ModelInfer":
+                with self._hooks.around(step):
+                    return await self._connection.call(step, self._name)
             return await self._connection.call(step, self._name)
         except asyncio.CancelledError as error:
-            # The connection ends its calls by cancelling them, which is not for a caller that cancelled nothing.
+            # A connection that is closed cancels its calls; to a caller that cancelled nothing that is `ClosedError`.
             task = asyncio.current_task()
             if self._closing and not (task and task.cancelling()):
                 raise ClosedError(closed(self._name)) from error

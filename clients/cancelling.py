@@ -1,12 +1,12 @@
-"""Calls that are not cancelled on the wire, for servers that crash when they are.
+"""Inference calls that are never cancelled on the wire, for servers that crash when they are.
 
-Triton's gRPC front end uses a request's state after it has freed it when the cancellation arrives together with the
+Triton's gRPC front end uses a request's state after it has freed it if the cancellation arrives together with the
 answer (server issues 7368 and 8034). Three fixes followed each other: #7840 in 2.53, #8078 in 2.57, and #8220 in 2.59
-for backends that send the answer and the end of it separately. A client's deadline is a cancellation as well: 2.51
-ended after 1,400 to 4,200 calls of either kind. Closing the connection cancels all that is in flight on it.
+for backends that send the answer and its end separately. A deadline of the client is a cancellation too: 2.51 crashed
+after 1,400 to 4,200 calls of either kind. Closing the connection cancels all calls in flight on it.
 
-So before 2.59 the client keeps the time itself. A caller that is cancelled or out of time leaves at once, and its
-answer is dropped when it comes. This is for inference calls only: the server keeps no such state for other calls.
+Before 2.59 the client therefore keeps the time itself. A caller that is cancelled or out of time leaves at once, and
+its answer is dropped when it comes. Only inference calls need this: the server keeps no such state for other calls.
 """
 
 import asyncio
@@ -17,49 +17,59 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from clients.in_flight import InFlight
+from .in_flight import InFlight
+from .steps import deadline_after, seconds_until
 
 SURVIVES = (2, 59)
 """The first version that survives the cancelling of inference calls: release 25.06."""
 
 CLOSE_S = 5.0
-"""How long `close` waits for the answers of calls in flight, so that the end of the process does not cancel them."""
+"""How long `close` waits for answers that nobody waits for, so that the end of the process does not cancel them."""
+
+MAX_DROPPED = 1024
+"""How many calls of one `BlockingCalls` may go on after their callers have left; further calls wait for them."""
 
 
 def survives(version: str) -> bool:
-    """Whether a server of this version may be sent cancellations; not when the version cannot be read."""
-    found = re.match(r"(\d+)\.(\d+)", version)
-    return found is not None and (int(found[1]), int(found[2])) >= SURVIVES
+    """Whether a server of this version survives cancellations; False if the version cannot be read."""
+    match = re.match(r"(\d+)\.(\d+)", version)
+    return match is not None and (int(match[1]), int(match[2])) >= SURVIVES
 
 
 class BlockingCalls:
-    """The calls in flight on one channel whose callers wait in threads."""
+    """The calls in flight on one channel whose callers wait in threads.
+
+    A call without a deadline is made in the caller's thread; `_waiting` counts these. A call with a deadline is a
+    future in `_with_deadline`, and also in `_dropped` once its caller has left.
+    """
 
     def __init__(self, channel: grpc.Channel) -> None:
         self._channel, self._closed = channel, False
         self._changed = threading.Condition()
-        self._waited, self._with_deadline, self._dropped = 0, set[Any](), set[Any]()
+        self._waiting, self._with_deadline, self._dropped = 0, set[Any](), set[Any]()
 
     def call(self, method: Any, request: bytes, left_s: float | None, metadata: Any) -> Any:
-        """The answer; raises `TimeoutError` after `left_s`, `ValueError` when closed, or `grpc.RpcError`."""
-        if left_s == 0:
-            raise TimeoutError
+        """The answer; raises `TimeoutError` after `left_s`, `ValueError` if closed, or `grpc.RpcError`."""
+        deadline = deadline_after(left_s)
         with self._changed:
+            self._changed.wait_for(lambda: self._closed or len(self._dropped) < MAX_DROPPED, left_s)
             if self._closed:
                 raise ValueError("the connection was closed")
-            if left_s is None:
-                self._waited += 1
+            if len(self._dropped) >= MAX_DROPPED or left_s == 0:
+                raise TimeoutError
+            if deadline is None:
+                self._waiting += 1
             else:
                 future = method.future(request, None, metadata)
                 self._with_deadline.add(future)
-        if left_s is None:
+        if deadline is None:
             try:
                 return method(request, None, metadata)
             finally:
                 self._ended()
         future.add_done_callback(self._answered)
         try:
-            return future.result(left_s)
+            return future.result(seconds_until(deadline))
         except BaseException as error:
             # Out of time, or Ctrl-C.
             with self._changed:
@@ -71,9 +81,9 @@ class BlockingCalls:
 
     def _ended(self) -> None:
         with self._changed:
-            self._waited -= 1
-            last = self._last()
-        if last:
+            self._waiting -= 1
+            over = self._is_over()
+        if over:
             self._channel.close()
 
     def _answered(self, future: Any) -> None:
@@ -81,21 +91,22 @@ class BlockingCalls:
             self._with_deadline.discard(future)
             self._dropped.discard(future)
             self._changed.notify_all()
-            last = self._last()
-        if last:
+            over = self._is_over()
+        if over:
             # This is the channel's own thread, which cannot wait for its own end.
             threading.Thread(target=self._channel.close).start()
 
-    def _last(self) -> bool:
-        return self._closed and not self._waited and not self._with_deadline
+    def _is_over(self) -> bool:
+        return self._closed and not self._waiting and not self._with_deadline
 
     def close(self) -> None:
-        """Close the channel when the last call is answered; waits for those whose callers have left."""
+        """Close the channel when the last call is answered; waits up to `CLOSE_S` for those whose callers have left."""
         with self._changed:
             self._changed.wait_for(lambda: not self._dropped, CLOSE_S)
             self._closed = True
-            last = self._last()
-        if last:
+            self._changed.notify_all()
+            over = self._is_over()
+        if over:
             self._channel.close()
 
 
@@ -110,7 +121,7 @@ class Calls:
         self._closing: asyncio.Task[None] | None = None
 
     async def call(self, method: Any, request: bytes, left_s: float | None, metadata: Any) -> Any:
-        """The answer; raises `TimeoutError` after `left_s`, `CancelledError` when closed, or `grpc.RpcError`."""
+        """The answer; raises `TimeoutError` after `left_s`, `CancelledError` if closed, or `grpc.RpcError`."""
         if left_s == 0:
             raise TimeoutError
         if self._closed:
@@ -118,7 +129,7 @@ class Calls:
         call = method(request, metadata=metadata)
         answered = self._waiting[call] = asyncio.get_running_loop().create_future()
         call.add_done_callback(self._answered)
-        # The end of the loop cancels every task that it knows, and so the call.
+        # asyncio.run cancels all registered tasks at its end; the call must not be among them.
         if (task := getattr(call, "_invocation_task", None)) is not None:
             asyncio.tasks._unregister_task(task)
         try:

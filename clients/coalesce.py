@@ -1,10 +1,9 @@
 """Merges the calls of one process that are in flight together into requests of several rows.
 
-The rule: a request that is full leaves at once. One that is not leaves at once while fewer requests are in flight than
-the model has instances, so an idle server never waits; otherwise it collects until one comes back. To send a second,
-half-filled request ahead would save the way back and forth, a millisecond or two, and cost a whole execution: the
-server had to run both halves for what fits in one. Calls that are woken together call again together, so a request
-leaves after the ones that are ready to run have run.
+A full request is sent at once. Another is sent at once while fewer requests are in flight than the model has instances,
+so an idle server never waits; otherwise it collects rows until a request is answered. Sending a half-filled request
+earlier would save a round trip of a millisecond or two, and cost a whole execution of the model. Callers that wake up
+together usually call again together, so a request is sent after all tasks that are ready have run.
 """
 
 import asyncio
@@ -14,10 +13,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from clients.contract import Array, Metadata
-from clients.device_memory import DeviceArray
-from clients.errors import ClosedError, InvalidInputError, ServerFailureError, TimedOutError
-from clients.terms import Terms
+from .contract import Array, Metadata
+from .device_memory import DeviceArray
+from .errors import ClosedError, InvalidInputError, ServerFailureError, TimedOutError
+from .terms import Terms
 
 Outputs = dict[str, Array]
 Send = Callable[[Mapping[str, Array], Terms], Awaitable[Outputs]]
@@ -34,18 +33,18 @@ class _Call:
 
 @dataclass(eq=False, kw_only=True)
 class _Group:
-    """Calls that fit into one request; while it waits, a call that ends leaves it."""
+    """Calls for one request; until that is sent, a call that ends is removed from it."""
 
     calls: list[_Call] = field(default_factory=list)
     rows: int = 0
     task: asyncio.Task[None] | None = None
 
     def leave(self, call: _Call) -> None:
-        """A call was answered, cancelled or is out of time; the last one takes the request with it."""
+        """Remove a call that was cancelled or is out of time; without calls the request is cancelled."""
         if self.task is None:
             self.calls.remove(call)
             self.rows -= call.rows
-        elif all(one.answer.done() for one in self.calls):
+        elif all(other.answer.done() for other in self.calls):
             self.task.cancel()
 
 
@@ -57,13 +56,13 @@ class Coalescer:
         self._waiting: dict[object, _Group] = {}
         self._in_flight: set[asyncio.Task[None]] = set()
         self._flush_planned = False
-        # An ensemble names no instances: its steps run side by side.
-        self._enough = metadata.instances or 2
-        self._mergeable = metadata.max_batch_size > 1 and not any(one.ragged for one in metadata.inputs)
+        # An ensemble has no instances of its own; its steps can run at the same time.
+        self._instances = metadata.instances or 2
+        self._mergeable = metadata.max_batch_size > 1 and not any(tensor.ragged for tensor in metadata.inputs)
 
     async def infer(self, arrays: Mapping[str, Array], terms: Terms) -> Outputs:
-        """The outputs of one call; a call with an id of its own, or ragged inputs, is a request of its own."""
-        alone = terms.request_id or not arrays or any(isinstance(one, DeviceArray) for one in arrays.values())
+        """The outputs of one call; a call with a request id, without inputs or with one on a GPU is sent by itself."""
+        alone = terms.request_id or not arrays or any(isinstance(array, DeviceArray) for array in arrays.values())
         if alone or not self._mergeable:
             return await self._send(arrays, terms)
         loop = asyncio.get_running_loop()
@@ -83,7 +82,7 @@ class Coalescer:
                 f"'{self._metadata.name}' gave no answer within {terms.timeout_s} s.", status="DEADLINE_EXCEEDED"
             ) from error
         finally:
-            # Cancelled or out of time: the future is cancelled, and the others go on.
+            # After a cancellation or a timeout the future is cancelled; the other calls go on.
             if call.answer.cancelled():
                 group.leave(call)
 
@@ -107,7 +106,7 @@ class Coalescer:
         group.rows += call.rows
         if group.rows == self._metadata.max_batch_size:
             self._start(key)
-        elif len(self._in_flight) < self._enough:
+        elif len(self._in_flight) < self._instances:
             self._plan_flush()
         return group
 
@@ -116,14 +115,14 @@ class Coalescer:
             return
         self._flush_planned = True
         loop = asyncio.get_running_loop()
-        # Twice round: what the awakened callers schedule in between still comes along.
+        # Two rounds of the loop: calls that awakened callers make meanwhile join the request.
         loop.call_soon(loop.call_soon, self._flush)
 
     def _flush(self) -> None:
-        """Send the oldest waiting groups as long as there is an instance for them."""
+        """Send the oldest waiting groups while fewer requests are in flight than there are instances."""
         self._flush_planned = False
         for key in list(self._waiting):
-            if len(self._in_flight) >= self._enough:
+            if len(self._in_flight) >= self._instances:
                 return
             self._start(key)
 
@@ -138,17 +137,17 @@ class Coalescer:
     def _returned(self, task: "asyncio.Task[None]", group: _Group) -> None:
         self._in_flight.discard(task)
         self._end(group, None if task.cancelled() else task.exception())
-        if self._waiting and len(self._in_flight) < self._enough:
+        if self._waiting and len(self._in_flight) < self._instances:
             self._plan_flush()
 
     async def _deliver(self, group: _Group) -> None:
-        """Send one request and hand every call its rows, or its error; raises nothing but a cancellation."""
+        """Send one request and give every call its rows or its error; raises only a cancellation."""
         calls = [call for call in group.calls if not call.answer.done()]
         if len(calls) > 1:
             try:
                 _hand_out(calls, await self._send(_merged(calls), _common(calls)))
             except (InvalidInputError, ServerFailureError):
-                # One of them may have spoiled it for all: each gets the answer or the error that is its own.
+                # One call may have failed the request of all: each gets its own answer or error.
                 await self._one_by_one(calls)
             except Exception as error:
                 for call in calls:
@@ -157,37 +156,37 @@ class Coalescer:
             await self._single(calls[0])
 
     async def _one_by_one(self, calls: Sequence[_Call]) -> None:
-        """A request for each call, the next when one is answered: all at once would not fit into a short queue."""
+        """Send a request for each call, one after another: all at once might not fit into a short queue."""
         for call in calls:
             if call.answer.done():
                 continue
             request = asyncio.get_running_loop().create_task(self._single(call))
             try:
-                # A caller that gives up ends the request as well.
+                # The request also ends if its caller leaves.
                 await asyncio.wait((request, call.answer), return_when=asyncio.FIRST_COMPLETED)
             finally:
                 request.cancel()
 
     def _end(self, group: _Group, error: BaseException | None = None) -> None:
-        """Fail the calls that have no answer yet: with the error that ended their request, or because of `close`."""
+        """Fail the calls without an answer, with the error of their request or, after `close`, `ClosedError`."""
         for call in group.calls:
             _fail(call, error or ClosedError(f"'{self._metadata.name}' was closed."))
 
     async def _single(self, call: _Call) -> None:
         try:
-            found = await self._send(call.arrays, _common([call]))
+            outputs = await self._send(call.arrays, _common([call]))
         except Exception as error:
             _fail(call, error)
         else:
             if not call.answer.done():
-                call.answer.set_result(found)
+                call.answer.set_result(outputs)
 
 
 def _kind(call: _Call) -> object:
-    """Equal for calls that may share a request."""
-    # With their types: True, 1 and 1.0 are equal, and three kinds of parameter.
-    given = sorted((call.terms.parameters or {}).items())
-    parameters = tuple((name, type(value), value) for name, value in given)
+    """A key that is equal for calls that may share a request."""
+    # With the types: True, 1 and 1.0 are equal, but three kinds of parameter.
+    items = sorted((call.terms.parameters or {}).items())
+    parameters = tuple((name, type(value), value) for name, value in items)
     return (tuple((name, array.shape[1:]) for name, array in call.arrays.items()), call.terms.priority, parameters)
 
 
@@ -196,7 +195,7 @@ def _merged(calls: Sequence[_Call]) -> dict[str, Array]:
 
 
 def _common(calls: Sequence[_Call]) -> Terms:
-    """The terms of a request: those that its calls share, and the time until the last of them gives up."""
+    """The terms of a request: those that its calls share, and the time until the last deadline of them."""
     deadlines = [call.deadline for call in calls if call.deadline is not None]
     now = asyncio.get_running_loop().time()
     return Terms(
@@ -207,10 +206,10 @@ def _common(calls: Sequence[_Call]) -> Terms:
 
 
 def _hand_out(calls: Sequence[_Call], outputs: Outputs) -> None:
-    """Every call gets its rows, as views of the request's outputs."""
+    """Give every call its rows, as views of the request's outputs."""
     rows = sum(call.rows for call in calls)
     if wrong := {name: output.shape for name, output in outputs.items() if output.shape[:1] != (rows,)}:
-        raise ServerFailureError(f"a request of {rows} rows was answered with the shapes {wrong}.")
+        raise ServerFailureError(f"a request of {rows} rows got outputs of the shapes {wrong}.")
     begin = 0
     for call in calls:
         end = begin + call.rows
@@ -225,10 +224,10 @@ def _fail(call: _Call, error: BaseException) -> None:
 
 
 def _copied(error: BaseException) -> BaseException:
-    """The same error for one call: one that calls share would collect the tracebacks of all of them."""
+    """A copy of the error for one call: a shared error would collect the tracebacks of all calls."""
     try:
         own = copy.copy(error)
     except Exception:
-        return error  # of a class that is not ours and that cannot be copied
+        return error  # a foreign class that cannot be copied
     own.__cause__ = error
     return own

@@ -1,4 +1,4 @@
-"""What a model takes and gives, and the check of arrays against it before anything is sent."""
+"""The inputs and outputs of a model, and the check of arrays against them before anything is sent."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,20 +7,20 @@ from typing import Any, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelInput
 
-from clients.device_memory import on_device
-from clients.errors import InvalidInputError
-from clients.wire import DTYPES
+from . import protocol as pb
+from .device_memory import on_device
+from .errors import InvalidInputError
+from .wire import DTYPES
 
 Array = NDArray[Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tensor:
-    """One input or output: its name, numpy dtype and shape; -1 in the shape is any number.
+    """One input or output: its name, numpy dtype and shape; -1 in the shape means any length.
 
-    `datatype` is the protocol's name of the dtype; strings are "BYTES" and arrays of objects (`bytes` or `str`).
+    `datatype` is the protocol's name of the dtype. Strings are "BYTES", in arrays of objects (`bytes` or `str`).
     """
 
     name: str
@@ -42,11 +42,10 @@ class Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Metadata:
-    """A model's inputs and outputs in the order of its configuration; shapes have the batch axis where it batches.
+    """A model's inputs and outputs in the order of its configuration; shapes begin with the batch axis if there is one.
 
-    `max_batch_size` is in rows, 0 for a model without a batch axis. `instances` run at a time (0 where the config
-    names none, as for an ensemble). `queue_timeout` is whether a request may bring its own time limit for the
-    server's queue.
+    `max_batch_size` is in rows, 0 for a model without a batch axis. `instances` is 0 if the configuration names none,
+    as for an ensemble. `queue_timeout` is whether a request may set its own time limit for the server's queue.
     """
 
     name: str
@@ -57,26 +56,26 @@ class Metadata:
     queue_timeout: bool
 
     @classmethod
-    def of(cls, config: ModelConfig) -> Self:
-        """Read from what the server has loaded; raises `InvalidInputError` for a dtype that is not known."""
+    def of(cls, config: Any) -> Self:
+        """Read a ModelConfig message; raises `InvalidInputError` for a datatype that numpy has no dtype for."""
         batch = (-1,) if config.max_batch_size > 0 else ()
         policy = config.dynamic_batching.default_queue_policy
         policies = [policy, *config.dynamic_batching.priority_queue_policy.values()]
         return cls(
             name=config.name,
-            inputs=tuple(_tensor(config, one, batch) for one in config.input),
-            outputs=tuple(_tensor(config, one, batch) for one in config.output),
+            inputs=tuple(_tensor(config, tensor, batch) for tensor in config.input),
+            outputs=tuple(_tensor(config, tensor, batch) for tensor in config.output),
             max_batch_size=config.max_batch_size,
             instances=sum(group.count * max(1, len(group.gpus)) for group in config.instance_group),
-            queue_timeout=any(one.allow_timeout_override for one in policies),
+            queue_timeout=any(policy.allow_timeout_override for policy in policies),
         )
 
     def check(self, arrays: Sequence[Any]) -> dict[str, Array]:
-        """Arrays by the name of their input; raises `InvalidInputError` naming what does not fit.
+        """The arrays by the name of their input; raises `InvalidInputError` for what does not fit.
 
-        One array per input in the configuration's order, or one mapping from names to arrays, in which optional
-        inputs may be missing. All have the batch axis first when `max_batch_size` is not 0, with 1 to
-        `max_batch_size` rows, the same in all of them.
+        `arrays` is one per input in the configuration's order, or one mapping from names to arrays, in which optional
+        inputs may be missing. If `max_batch_size` is not 0, each has the batch axis first, with the same number of
+        rows, 1 to `max_batch_size`.
         """
         named = self._by_name(arrays)
         checked = {tensor.name: self._fit(tensor, named[tensor.name]) for tensor in self.inputs if tensor.name in named}
@@ -89,110 +88,106 @@ class Metadata:
         if len(arrays) == 1 and isinstance(arrays[0], Mapping):
             named: Mapping[str, Any] = arrays[0]
             unknown = [name for name in named if name not in wanted]
-            missing = [one.name for one in self.inputs if not one.optional and one.name not in named]
+            missing = [tensor.name for tensor in self.inputs if not tensor.optional and tensor.name not in named]
             if unknown or missing:
-                raise InvalidInputError(
-                    f"'{self.name}' has the inputs {wanted}: "
-                    + " and ".join(
-                        f"{words} {names}"
-                        for words, names in (("unknown here:", unknown), ("missing:", missing))
-                        if names
-                    )
-                    + "."
-                )
+                problems = [f"unknown: {unknown}"] * bool(unknown) + [f"missing: {missing}"] * bool(missing)
+                raise InvalidInputError(f"'{self.name}' has the inputs {wanted}; {', '.join(problems)}.")
             return named
         if len(arrays) != len(wanted):
             raise InvalidInputError(
-                f"'{self.name}' has {len(wanted)} inputs, {wanted}; {len(arrays)} arrays were given. Pass one for each "
-                "in this order, or a mapping from their names."
+                f"'{self.name}' has {len(wanted)} inputs, {wanted}, and got {len(arrays)} arrays. Pass one for each "
+                "input in this order, or a mapping from names to arrays."
             )
         return dict(zip(wanted, arrays, strict=True))
 
-    def _fit(self, tensor: Tensor, given: Any) -> Array:
-        array = self._array(tensor, given)
+    def _fit(self, tensor: Tensor, value: Any) -> Array:
+        array = self._array(tensor, value)
         if tensor.datatype == "BYTES" and array.dtype.kind in "SU":
             array = array.astype(np.object_)
         if array.dtype != tensor.dtype:
             raise InvalidInputError(
-                f"'{self.name}': input \"{tensor.name}\" is {tensor.datatype}, given was {array.dtype}. "
+                f"'{self.name}': input \"{tensor.name}\" is {tensor.datatype}, got {array.dtype}. "
                 + (
                     "Pass bytes or str."
                     if tensor.dtype.hasobject
-                    else f"Convert it: array.astype({_named(tensor.dtype)})."
+                    else f"Convert it: array.astype({_name(tensor.dtype)})."
                 )
             )
         if tensor.dtype.hasobject:
             array = self._as_bytes(tensor, array)
         if len(array.shape) != len(tensor.shape) or any(
-            want not in (-1, have) for want, have in zip(tensor.shape, array.shape, strict=True)
+            length not in (-1, actual) for length, actual in zip(tensor.shape, array.shape, strict=True)
         ):
             raise InvalidInputError(
-                f"'{self.name}': input \"{tensor.name}\" has shape {list(tensor.shape)}, given was {list(array.shape)}."
+                f"'{self.name}': input \"{tensor.name}\" has shape {list(tensor.shape)}, got {list(array.shape)}."
                 + self._hint(tensor, array.shape)
             )
         return array
 
-    def _array(self, tensor: Tensor, given: Any) -> Array:
-        # An array on a GPU has what is looked at here: dtype, shape, rows and bytes.
-        found = on_device(given)
-        if found is not None:
-            # By torch's name, since CUDA's interface has none for it.
-            is_bf16 = tensor.datatype == "BF16" and found.dtype == np.dtype("V2")
-            return cast(Array, replace(found, dtype=tensor.dtype) if is_bf16 else found)
+    def _array(self, tensor: Tensor, value: Any) -> Array:
+        # A DeviceArray has the attributes that the checks read: dtype, shape, length and nbytes.
+        array = on_device(value)
+        if array is not None:
+            # CUDA's interface has no name for BF16; torch calls it V2.
+            is_bf16 = tensor.datatype == "BF16" and array.dtype == np.dtype("V2")
+            return cast(Array, replace(array, dtype=tensor.dtype) if is_bf16 else array)
         try:
-            return np.asarray(given)
-        except Exception as error:  # libraries have many words for what they do not convert
+            return np.asarray(value)
+        except Exception as error:  # libraries raise many kinds of error here
             raise InvalidInputError(
-                f"'{self.name}': input \"{tensor.name}\" is {type(given).__name__}, of which numpy makes no array "
+                f"'{self.name}': input \"{tensor.name}\" is {type(value).__name__}, of which numpy makes no array "
                 f"({error}). Pass a numpy array."
             ) from error
 
     def _as_bytes(self, tensor: Tensor, array: Array) -> Array:
-        """Strings as they are sent: str as UTF-8."""
-        if all(isinstance(one, bytes) for one in array.flat):
+        """The strings as bytes, str encoded as UTF-8."""
+        if all(isinstance(element, bytes) for element in array.flat):
             return array
         encoded = np.empty(array.size, np.object_)
-        for place, one in enumerate(array.flat):
-            if not isinstance(one, bytes | str):
+        for index, element in enumerate(array.flat):
+            if not isinstance(element, bytes | str):
                 raise InvalidInputError(
-                    f"'{self.name}': input \"{tensor.name}\" holds a {type(one).__name__}. Pass bytes or str."
+                    f"'{self.name}': input \"{tensor.name}\" holds a {type(element).__name__}. Pass bytes or str."
                 )
             try:
-                encoded[place] = one.encode() if isinstance(one, str) else one
+                encoded[index] = element.encode() if isinstance(element, str) else element
             except UnicodeEncodeError as error:
                 raise InvalidInputError(
-                    f"'{self.name}': input \"{tensor.name}\" holds a str with {one[error.start]!r} at {error.start}, "
-                    "half of a character, which UTF-8 cannot hold. Pass the bytes that you mean, or replace it: "
+                    f"'{self.name}': input \"{tensor.name}\" holds a str with {element[error.start]!r} at {error.start}"
+                    ", half of a character, which UTF-8 cannot hold. Pass the bytes that you mean, or replace it: "
                     'text.encode(errors="replace").'
                 ) from error
         return encoded.reshape(array.shape)
 
     def _hint(self, tensor: Tensor, shape: tuple[int, ...]) -> str:
         if self.max_batch_size and len(shape) == len(tensor.shape) - 1:
-            return " The first axis counts rows: pass one row as array[None]."
-        return " -1 stands for any number." if -1 in tensor.shape else ""
+            return " The first axis is the batch axis: pass one row as array[None]."
+        return " -1 means any length." if -1 in tensor.shape else ""
 
     def _check_rows(self, arrays: Mapping[str, Array]) -> None:
         rows = {name: len(array) for name, array in arrays.items()}
         if len(set(rows.values())) > 1:
-            raise InvalidInputError(f"'{self.name}': the inputs of one request have the same rows, given were {rows}.")
+            raise InvalidInputError(
+                f"'{self.name}': the inputs of one request must have the same number of rows, got {rows}."
+            )
         count = next(iter(rows.values()), 1)
         if not 1 <= count <= self.max_batch_size:
             raise InvalidInputError(
-                f"'{self.name}': one request has 1 to {self.max_batch_size} rows (max_batch_size), given were {count}. "
-                + ("Split it into several." if count else "Pass one row at least.")
+                f"'{self.name}': one request has 1 to {self.max_batch_size} rows (max_batch_size), got {count}. "
+                + ("Split it into several requests." if count else "Pass at least one row.")
             )
 
 
-def _tensor(config: ModelConfig, tensor: Any, batch: tuple[int, ...]) -> Tensor:
-    known = tensor.data_type in DataType.values()
-    kind = DataType.Name(tensor.data_type) if known else f"datatype {tensor.data_type}"
+def _tensor(config: Any, tensor: Any, batch: tuple[int, ...]) -> Tensor:
+    is_named = tensor.data_type in pb.DataType.values()
+    kind = pb.DataType.Name(tensor.data_type) if is_named else f"datatype {tensor.data_type}"
     datatype = "BYTES" if kind == "TYPE_STRING" else kind.removeprefix("TYPE_")
     if datatype not in DTYPES:
         raise InvalidInputError(
-            f"'{config.name}': \"{tensor.name}\" is {kind}, which this client has no dtype for.", model=config.name
+            f"'{config.name}': \"{tensor.name}\" is {kind}, which this client has no dtype for.",
+            model=config.name,
         )
-    is_input = isinstance(tensor, ModelInput)
+    is_input = isinstance(tensor, pb.ModelInput)
     return Tensor(
         name=tensor.name,
         datatype=datatype,
@@ -204,7 +199,7 @@ def _tensor(config: ModelConfig, tensor: Any, batch: tuple[int, ...]) -> Tensor:
     )
 
 
-def _named(dtype: np.dtype[Any]) -> str:
-    """A dtype as a program writes it."""
+def _name(dtype: np.dtype[Any]) -> str:
+    """A dtype as it is written in a program."""
     kind = dtype.type
     return f"{kind.__module__}.{kind.__name__}"

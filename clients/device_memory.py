@@ -1,7 +1,7 @@
-"""Arrays on a GPU, and memory there that a server on the same machine opens: CUDA shared memory.
+"""Arrays on a GPU, and GPU memory that a server on the same machine can open: CUDA shared memory.
 
-Whatever made the array (torch, CuPy, Numba) says where it lies by `__cuda_array_interface__`, so it is not imported.
-CUDA's own driver library is loaded with the first such array.
+An array's `__cuda_array_interface__` tells its place, so torch, CuPy and Numba are not imported. CUDA's driver library
+is loaded with the first such array.
 """
 
 import contextlib
@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.errors import InvalidInputError
+from .errors import InvalidInputError
 
-# A smaller piece would be cut out of one that others use, and the whole would be shared.
+# The unit of CUDA's allocations: a smaller piece would be part of a larger one, and a handle shares that as a whole.
 BLOCK_BYTES = 2 << 20
 HANDLE_BYTES = 64
 DEVICE_ORDINAL = 9  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
@@ -29,7 +29,7 @@ class _Handle(ctypes.Structure):
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceArray:
-    """Where an array lies on a GPU; `owner` keeps it there."""
+    """An array on a GPU: its address, shape, dtype and device; `owner` keeps the memory alive."""
 
     pointer: int
     shape: tuple[int, ...]
@@ -39,14 +39,14 @@ class DeviceArray:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all elements."""
+        """The bytes of all elements."""
         return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def to_host(self) -> NDArray[Any]:
-        """A copy in this process' own memory."""
+        """A copy in host memory; raises `InvalidInputError` if CUDA refuses."""
         copy = np.empty(self.shape, self.dtype)
         try:
             with _context(self.device) as cuda:
@@ -59,7 +59,7 @@ class DeviceArray:
 
 
 class DeviceRegion:
-    """Memory on a GPU with a handle by which another process can open it. Raises `OSError` where CUDA refuses."""
+    """Memory on a GPU with a handle by which another process can open it. Raises `OSError` if CUDA refuses."""
 
     def __init__(self, prefix: str, nbytes: int, device: int) -> None:
         self.name = f"{prefix}_{secrets.token_hex(4)}"
@@ -73,36 +73,36 @@ class DeviceRegion:
         self.handle = bytes(handle)
 
     def fill(self, array: DeviceArray) -> None:
-        """Copy an array of the same device into it, after everything that was queued to write the array."""
+        """Copy an array of the same device into the region, after all work that is queued to write the array."""
         with _context(self.device) as cuda:
             _done(cuda.cuCtxSynchronize())
             _done(cuda.cuMemcpyDtoD_v2(_at(self._pointer), _at(array.pointer), _size(array.nbytes)))
             _done(cuda.cuCtxSynchronize())
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         with contextlib.suppress(OSError), _context(self.device) as cuda:
             _done(cuda.cuMemFree_v2(_at(self._pointer)))
 
 
-def on_device(given: object) -> DeviceArray | None:
-    """The array where it lies, when that is on a GPU; raises `InvalidInputError` for one with gaps between elements."""
-    described = getattr(given, "__cuda_array_interface__", None)
-    if described is None:
+def on_device(value: object) -> DeviceArray | None:
+    """`value` as an array on a GPU, None if it is not one; raises `InvalidInputError` if it is not contiguous."""
+    interface = getattr(value, "__cuda_array_interface__", None)
+    if interface is None:
         return None
     try:
-        shape, dtype = tuple(map(int, described["shape"])), np.dtype(described["typestr"])
-        strides, pointer = described.get("strides"), int(described["data"][0] or 0)
+        shape, dtype = tuple(map(int, interface["shape"])), np.dtype(interface["typestr"])
+        strides, pointer = interface.get("strides"), int(interface["data"][0] or 0)
         device = _device_of(pointer)
     except (LookupError, TypeError, ValueError, AttributeError, OSError, ctypes.ArgumentError) as error:
         raise InvalidInputError(
-            f"{type(given).__name__} says that it lies on a GPU, but it cannot be found there ({error}). Pass a numpy "
-            "array, or look at its __cuda_array_interface__."
+            f"{type(value).__name__} has a __cuda_array_interface__, but no array is found on a GPU ({error}). Pass a "
+            "numpy array, or check that interface."
         ) from error
     dense = tuple(int(np.prod(shape[axis + 1 :], dtype=np.int64)) * dtype.itemsize for axis in range(len(shape)))
     if strides not in (None, dense):
-        raise InvalidInputError("an array on a GPU has to be contiguous: pass array.contiguous(), or a copy.")
-    return DeviceArray(pointer=pointer, shape=shape, dtype=dtype, device=device, owner=given)
+        raise InvalidInputError("an array on a GPU must be contiguous: pass array.contiguous(), or a copy.")
+    return DeviceArray(pointer=pointer, shape=shape, dtype=dtype, device=device, owner=value)
 
 
 def _device_of(pointer: int) -> int:
@@ -121,7 +121,7 @@ def _cuda() -> Any:
 
 @functools.cache
 def _primary(device: int) -> ctypes.c_void_p:
-    """The context that the CUDA runtime uses as well."""
+    """The context that the CUDA runtime uses too."""
     handle, context = ctypes.c_int(), ctypes.c_void_p()
     _done(_cuda().cuDeviceGet(ctypes.byref(handle), device))
     _done(_cuda().cuDevicePrimaryCtxRetain(ctypes.byref(context), handle))

@@ -1,42 +1,40 @@
-"""The errors that a call to a server can end in.
+"""The errors that a call to a server can raise.
 
-ClientError                     base of them all
-+-- AddressError                the address cannot be read, or contradicts the transport or TLS
-+-- ServerUnreachableError      nothing answers at that address
+ClientError                     base class of all
++-- AddressError                the address is malformed, or contradicts the transport or TLS
++-- ServerUnreachableError      no server answers at the address
 |   +-- NotReadyError           the server runs but does not serve this model, or not yet
 |   +-- TlsError                a certificate is not trusted or not usable, or only one side speaks TLS
-+-- TransportError              the transport that was asked for cannot be used
-+-- ClosedError                 the model was closed, or made in another process
-+-- RequestFailedError          this request got no answer; others are not affected
-    +-- AccessError             the server wants a header that was not given, or whose value is wrong
-    +-- InvalidInputError       it does not fit the model: name, dtype, shape or rows
-    +-- RejectedError           the server would not take it now: its queue is full, or it would be late (batch_policy)
-    +-- TimedOutError           no answer within timeout_s, or it waited too long in the server's queue
-    +-- ServerFailureError      the model or the server failed on it
++-- TransportError              the requested transport does not work
++-- ClosedError                 the model was closed, or was made in another process
++-- RequestFailedError          this request failed; other requests are not affected
+    +-- AccessError             the server wants a header that is missing or has a wrong value
+    +-- InvalidInputError       the request does not fit the model: name, dtype, shape or rows
+    +-- RejectedError           the server is overloaded: its queue is full, or the answer would be late
+    +-- TimedOutError           no answer within timeout_s, or the request waited too long in the server's queue
+    +-- ServerFailureError      the model or the server failed
 
-Every error carries what is known of the call as attributes, so that no program has to read its words.
+Every error has attributes for what is known of the call, so a program need not parse the message.
 """
 
-from triton_batching.terminal import Failure, Mistake
 
+class ClientError(Exception):
+    """A call to the server failed.
 
-class ClientError(Failure):
-    """A call to the server did not bring an answer.
+    `status` is gRPC's name for the outcome, for example "UNAVAILABLE"; HTTP codes are translated to these names. It is
+    None if no call was made. `text` is the message of the server or the connection, "" if there is none. `model` and
+    `url` name the model and its address, None if the error is not about one.
 
-    `status` is gRPC's name for how the call ended, for example "UNAVAILABLE"; None where no call was made. HTTP codes
-    are translated to these names. `text` is what the server or the connection said, "" where neither said anything.
-    `model` and `url` say which model was called and where; None where the error is not about one model or address.
+    `retryable` is True if the model did not run and the same call may succeed later: the server could not be reached,
+    the model was not ready, the queue was full, a batch policy refused, or the deadline passed in the server's queue or
+    while the request waited for `max_in_flight`. It is False if the model may have run (no answer in time, or the
+    connection broke after the request was sent), if the model failed, and if the same call would fail again.
 
-    `retryable` is whether the same call may be made again without running twice, and may then succeed:
-
-    - True when nothing was run: the server could not be reached, the model was not ready, the queue was full, a batch
-      policy refused, or the request's time ended in the server's queue or while it waited for `max_in_flight`.
-    - False when it may have run (no answer in time, or a connection that broke after the request was sent), when the
-      model failed on it, and when the same call would fail again (the input does not fit, the model was closed, the
-      header is wrong).
+    `exit_code` is for programs that end with this error: 2 for a mistake of the user, 1 otherwise.
     """
 
     retryable: bool = False
+    exit_code: int = 1
 
     def __init__(
         self,
@@ -54,33 +52,38 @@ class ClientError(Failure):
             self.retryable = retryable
 
     def about(self, model: str, url: str) -> None:
-        """Set the model and the address where they are not known yet."""
+        """Set the model and the address if they are not set yet."""
         self.model = model if self.model is None else self.model
         self.url = url if self.url is None else self.url
 
 
-class AddressError(ClientError, Mistake):
-    """The address cannot be read, or contradicts the transport or TLS."""
+class AddressError(ClientError):
+    """The address is malformed, or contradicts the transport or TLS."""
+
+    exit_code = 2
 
 
-class ServerUnreachableError(ClientError, Mistake):
-    """Nothing serves at the address: the user has to start it."""
+class ServerUnreachableError(ClientError):
+    """No server answers at the address: the user has to start one."""
 
     retryable = True
+    exit_code = 2
 
 
 class NotReadyError(ServerUnreachableError):
-    """The server runs but the model is not ready there: the user has to load it."""
+    """The server runs but the model is not ready: the user has to load it."""
 
 
 class TlsError(ServerUnreachableError):
-    """No encrypted connection: the server's certificate or ours is not trusted, or only one side speaks TLS."""
+    """No encrypted connection: a certificate is not trusted or not usable, or only one side speaks TLS."""
 
     retryable = False
 
 
-class TransportError(ClientError, Mistake):
-    """The transport that was asked for by name does not work between this client and that server."""
+class TransportError(ClientError):
+    """The requested transport does not work between this client and that server."""
+
+    exit_code = 2
 
 
 class ClosedError(ClientError):
@@ -88,32 +91,36 @@ class ClosedError(ClientError):
 
 
 class RequestFailedError(ClientError):
-    """The server refused or failed this request; others are not affected."""
+    """The server refused or failed this request; other requests are not affected."""
 
 
-class AccessError(RequestFailedError, Mistake):
-    """The server takes this call only with a header that was not given, or whose value is wrong."""
+class AccessError(RequestFailedError):
+    """The server wants a header that is missing or has a wrong value."""
+
+    exit_code = 2
 
 
-class InvalidInputError(RequestFailedError, Mistake):
-    """The request does not fit the model; sent again, it would fail again."""
+class InvalidInputError(RequestFailedError):
+    """The request does not fit the model; the same request would fail again."""
+
+    exit_code = 2
 
 
 class RejectedError(RequestFailedError):
-    """The server would not take the request now; later it may."""
+    """The server is overloaded; the same request may succeed later."""
 
     retryable = True
 
 
 class TimedOutError(RequestFailedError):
-    """No answer came in time; the server may have computed it all the same."""
+    """No answer came in time; the model may have run."""
 
 
 class ServerFailureError(RequestFailedError):
     """The model or the server failed on this request."""
 
 
-# UNAVAILABLE is the server's word for several things, and gRPC's own for another: nobody is there.
+# UNAVAILABLE has several meanings. With none of these texts it is gRPC's own: no server is there.
 _UNAVAILABLE: dict[str, type[ClientError]] = {
     "Exceeds maximum queue size": RejectedError,
     "batch_policy deadline: refused": RejectedError,
@@ -136,10 +143,10 @@ _STATUS: dict[str, type[ClientError]] = {
 
 
 def kind(status: str, text: str) -> type[ClientError]:
-    """The error for a gRPC status by its name, and for the text that came with it."""
+    """The class of error for the name of a gRPC status and the text that came with it."""
     if status == "UNAVAILABLE":
-        found = (error for words, error in _UNAVAILABLE.items() if words in text)
-        return next(found, ServerUnreachableError)
+        matches = (error for words, error in _UNAVAILABLE.items() if words in text)
+        return next(matches, ServerUnreachableError)
     if status == "NOT_FOUND" and "shared memory region" in text:
         return ServerFailureError
     if status == "RESOURCE_EXHAUSTED" and "larger than max" in text:
@@ -148,9 +155,9 @@ def kind(status: str, text: str) -> type[ClientError]:
 
 
 def explained(status: str, text: str, url: str, model: str, *, sent: bool = True) -> ClientError:
-    """The error for a call about `model` that ended with this gRPC status, in words that say what to do.
+    """The error for a call about `model` that ended with this gRPC status; its message says what to do.
 
-    `sent` is whether the request may have reached a server, which matters where the connection broke.
+    `sent` is whether the request may have reached a server; it decides `retryable` if the connection broke.
     """
     error = kind(status, text)
     retryable = error.retryable
@@ -161,13 +168,20 @@ def explained(status: str, text: str, url: str, model: str, *, sent: bool = True
             "its gRPC port is not its HTTP port."
         )
     elif error is NotReadyError:
-        why = "" if text == "is not ready" else f" ({text})"
-        message = f"{url}: the server runs but '{model}' is not ready there{why}. Serve it: make serve MODEL={model}."
+        reason = "" if text == "is not ready" else f" ({text})"
+        message = (
+            f"{url}: the server runs but '{model}' is not ready there{reason}. Serve it: make serve MODEL={model}."
+        )
     elif error is AccessError:
         message = f"{url}: refused: {text}. Give the header and its value as headers={{...}}."
     else:
-        # The server's own word for a request that it took out of its queue unrun; a deadline's is DEADLINE_EXCEEDED.
+        # UNAVAILABLE: the server dropped the request from its queue. A client's deadline is DEADLINE_EXCEEDED.
         retryable = retryable or (error is TimedOutError and status == "UNAVAILABLE")
-        said = "gave" if status == "DEADLINE_EXCEEDED" and text.startswith("no answer") else "answered:"
-        message = f"{url}: '{model}' {said} {text}"
+        verb = "gave" if status == "DEADLINE_EXCEEDED" and text.startswith("no answer") else "answered:"
+        message = f"{url}: '{model}' {verb} {text}"
     return error(message, status=status, text=text, model=model, url=url, retryable=retryable)
+
+
+def late(timeout_s: float | None, url: str, model: str) -> ClientError:
+    """The error for a call whose deadline has passed."""
+    return explained("DEADLINE_EXCEEDED", f"no answer within {timeout_s} s", url, model)

@@ -1,7 +1,7 @@
-"""gRPC in forked processes: the polling thread of its asyncio part stays in the parent, so the child must not use it.
+"""Keeps forked processes from using gRPC: the polling thread of its asyncio part stays in the parent.
 
-While that thread runs, and it may run on after its last channel, gRPC does not prepare itself for a fork. A child that
-is forked then crashes or waits for ever in a call, over blocking gRPC as well, and at its end. HTTP works there.
+While that thread runs, which may be longer than its last channel exists, gRPC does not prepare for a fork. A child that
+is forked then crashes or hangs in a call, over blocking gRPC too, and when it ends. HTTP works there.
 """
 
 import ctypes
@@ -10,21 +10,21 @@ import weakref
 
 import grpc.aio
 
-from clients.errors import ClosedError
+from .errors import ClosedError
 
 _CHANNELS: "weakref.WeakSet[grpc.aio.Channel]" = weakref.WeakSet()
 _opened, _inherited = False, False
 
 
 def note(channel: grpc.aio.Channel) -> None:
-    """A child that is forked from now on must not open one of its own."""
+    """Note a channel of asyncio: children that are forked from now on must not open any channel."""
     global _opened
     _opened = True
     _CHANNELS.add(channel)
 
 
 def check(url: str) -> None:
-    """Raise `ClosedError` where gRPC cannot run any more."""
+    """Raise `ClosedError` in a process in which gRPC cannot run."""
     if _inherited:
         raise ClosedError(
             f"{url}: this process was forked from one that had opened an AsyncModel over gRPC, and gRPC does not run "
@@ -38,7 +38,7 @@ def _in_child() -> None:
     global _inherited
     _inherited = _opened
     for channel in list(_CHANNELS):
-        # Deleting the last of them would wait for the polling thread, which is not here: none may ever be deleted.
+        # Deleting the last channel would wait for the polling thread, which this process does not have.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(channel))
 
 

@@ -1,26 +1,26 @@
-"""How many requests one client has in flight together; further callers wait in turn for one to end."""
+"""The bound on the requests that one client has in flight; further callers wait in turn."""
 
 import asyncio
 import sys
 from collections import OrderedDict
 
-from clients.errors import InvalidInputError
+from .errors import InvalidInputError
 
 
 class InFlight:
-    """Counts requests up to `limit`. A request whose caller has left counts until its answer has come."""
+    """Counts the requests in flight, `limit` at most. A request whose caller has left counts until it is answered."""
 
     def __init__(self, limit: int) -> None:
         if type(limit) is not int or limit < 1:
             raise InvalidInputError(
-                f"max_in_flight is {limit!r}; it is how many requests may be in flight together. Give 1 or more."
+                f"max_in_flight is {limit!r}. Give the most requests that may be in flight together, 1 or more."
             )
         self.limit, self.count = limit, 0
         self._waiting: OrderedDict[asyncio.Future[None], None] = OrderedDict()
 
     async def enter(self, timeout_s: float | None) -> bool:
-        """Wait for a place; returns whether it had to wait. Raises `TimeoutError` when none is free in `timeout_s`."""
-        if self.count < self.limit:  # then nobody waits
+        """Wait for a place; returns whether it had to wait. Raises `TimeoutError` if none is free in `timeout_s`."""
+        if self.count < self.limit:  # then no caller waits
             self.count += 1
             return False
         turn = asyncio.get_running_loop().create_future()
@@ -30,23 +30,23 @@ class InFlight:
                 await turn
         except BaseException:
             if turn.done() and not turn.cancelled():
-                self.leave()  # its turn came in the same moment
+                self.leave()  # its turn came at the same moment
             raise
         finally:
             self._waiting.pop(turn, None)
         return True
 
     def stay(self) -> None:
-        """The caller leaves and its request goes on: the request takes a place of its own until `leave`."""
+        """Give a request whose caller leaves a place of its own, until `leave`."""
         self.count += 1
 
     def leave(self) -> None:
-        """A request has ended: the next one may begin."""
+        """Free the place of a request that has ended."""
         self.count -= 1
         self._admit()
 
     def open_up(self) -> None:
-        """Let all callers in: the model is closed, and each of them finds that out."""
+        """Let all callers in; the model is closed, so each of them raises `ClosedError`."""
         self.limit = sys.maxsize
         self._admit()
 

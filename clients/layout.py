@@ -1,26 +1,27 @@
-"""Where the tensors of a request lie in its regions, and the request that says so."""
+"""The places of a request's tensors in its regions, and the request message that names them."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tritonclient.grpc import service_pb2 as pb
+from . import protocol as pb
+from . import wire
+from .contract import Array, Metadata
+from .device_memory import DeviceArray
+from .steps import Steps, Work
 
-from clients import wire
-from clients.contract import Array, Metadata
-from clients.device_memory import DeviceArray
-from clients.regions import Region
-from clients.steps import Steps, Work
+if TYPE_CHECKING:
+    from .regions import Region
 
 ALIGNMENT = 64
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Each tensor's place in the region, (offset, bytes). Inputs on a GPU have a region of their own and are not in it.
+    """The place of each tensor in the region as (offset, bytes), and the bytes of all.
 
-    Outputs of unknown size are not either: they come in the message.
+    Inputs on a GPU, which have regions of their own, and outputs of unknown size, which come in the message, have none.
     """
 
     inputs: Mapping[str, tuple[int, int]]
@@ -31,7 +32,7 @@ class Layout:
 def lay_out(
     metadata: Metadata, arrays: Mapping[str, Array], tensors: Sequence[memoryview | None], largest: Mapping[str, int]
 ) -> Layout:
-    """Inputs in front, outputs behind them; `largest` has the bytes that outputs have taken so far."""
+    """Inputs first, then outputs; `largest` has the most bytes that each output of unknown size has taken so far."""
     end = 0
     inputs, outputs = {}, {}
     for name, tensor in zip(arrays, tensors, strict=True):
@@ -46,12 +47,12 @@ def lay_out(
     return Layout(inputs=inputs, outputs=outputs, size=max(end, 1))
 
 
-def head(metadata: Metadata, version: str, region: Region, layout: Layout, arrays: Mapping[str, Array]) -> bytes:
-    """The request with every tensor's place; the region keeps it for the next request of the same layout."""
+def head(metadata: Metadata, version: str, region: "Region", layout: Layout, arrays: Mapping[str, Array]) -> bytes:
+    """The encoded request with the place of every tensor; the region keeps it for requests of the same layout."""
     devices = tuple(region.devices[name].name for name in arrays if name not in layout.inputs)
     key = (tuple((name, array.shape) for name, array in arrays.items()), *layout.outputs.items(), devices)
-    if known := region.heads.get(key):
-        return known
+    if encoded := region.heads.get(key):
+        return encoded
     request = pb.ModelInferRequest(model_name=metadata.name, model_version=version)
     for name, array in arrays.items():
         tensor = request.inputs.add(name=name, datatype=wire.datatype(array), shape=array.shape)
@@ -63,7 +64,7 @@ def head(metadata: Metadata, version: str, region: Region, layout: Layout, array
         requested = request.outputs.add(name=output.name)
         if output.name in layout.outputs:
             _refer(requested, region.name, layout.outputs[output.name])
-    # The bytes of strings differ with the same shape, and with them the places.
+    # Strings of the same shape differ in bytes, so their places differ.
     if not any(array.dtype.hasobject for array in arrays.values()):
         if len(region.heads) >= wire.HEADS:
             region.heads.clear()
@@ -73,18 +74,21 @@ def head(metadata: Metadata, version: str, region: Region, layout: Layout, array
 
 
 def contents(arrays: Iterable[Array | DeviceArray], *, on_device: bool = False) -> Steps[list[memoryview | None]]:
-    """The bytes of each tensor; None for one that stays `on_device`, on its GPU."""
-    given = list(arrays)
-    remote = [isinstance(array, DeviceArray) for array in given]
+    """The bytes of each tensor. With `on_device`, None for arrays on a GPU; otherwise they are copied from there."""
+    arrays = list(arrays)
+    remote = [isinstance(array, DeviceArray) for array in arrays]
 
     def read() -> list[memoryview | None]:
-        return [None if stays and on_device else wire.contents(one) for one, stays in zip(given, remote, strict=True)]
+        return [
+            None if is_remote and on_device else wire.contents(array)
+            for array, is_remote in zip(arrays, remote, strict=True)
+        ]
 
     if on_device or not any(remote):
         return read()
-    # To copy from a GPU is to wait for what it does.
-    found: list[memoryview | None] = yield Work(read, lambda _: None)
-    return found
+    # Off the event loop: a copy from a GPU waits for the work of that GPU.
+    tensors: list[memoryview | None] = yield Work(read, lambda _: None)
+    return tensors
 
 
 def _aligned(offset: int) -> int:

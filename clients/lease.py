@@ -1,8 +1,8 @@
-"""A client's hold on its shared memory: when the process ends, however it ends, the server lets go of it too.
+"""The lease of a client on its shared memory: when the process ends, even by kill -9, its regions are unregistered.
 
-Nothing of a killed process runs any more, so another one, the reaper, holds a socket to it and does the work when that
-closes. There is one reaper per server and user; whoever binds its abstract socket first starts it. Anybody may bind or
-connect to such a name, so each side checks that the other is a process of the same user.
+A killed process cannot do that itself, so another process, the reaper, holds a socket to it and unregisters its regions
+when that closes. There is one reaper per server and user; the client that binds its abstract socket first starts it.
+Any user may bind or connect to such a name, so each side checks that the other is a process of the same user.
 """
 
 import hashlib
@@ -14,47 +14,47 @@ import sys
 import time
 import weakref
 
-from clients import reaper
-from clients.endpoint import Endpoint
+from . import reaper
+from .endpoint import Endpoint
 
 START_S = 10.0
 
 
 class Lease:
-    """The regions that this process holds on one server. Raises `OSError` when no reaper can be had."""
+    """The regions of this process on one server. Raises `OSError` if no reaper answers or starts."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
-        self._socket, self._told = _connect(endpoint.target), b""
+        self._socket, self._sent_access = _connect(endpoint.target), b""
         _OPEN.add(self)
 
     def hold(self, region: str) -> None:
-        """Say this before the region is registered."""
+        """Tell the reaper of a region; call this before the region is registered."""
         try:
-            self._say(region)
+            self._send(region)
         except OSError:
-            # The reaper was killed. What it held is named after this process, and a later client finds it by that.
+            # The reaper was killed. Its regions are named after this process; a later client finds them by that.
             self._socket.close()
-            self._socket, self._told = _connect(self._endpoint.target), b""
-            self._say(region)
+            self._socket, self._sent_access = _connect(self._endpoint.target), b""
+            self._send(region)
 
-    def _say(self, region: str) -> None:
-        """The region, and first how to call the server where the reaper does not know it."""
+    def _send(self, region: str) -> None:
+        """Send the region's name, and before it how to call the server if that has changed."""
         access = json.dumps(self._endpoint.access()).encode()
-        if access != self._told:
+        if access != self._sent_access:
             self._socket.sendall(b"=" + access + b"\n")
-            self._told = access
+            self._sent_access = access
         self._socket.sendall(f"+{region}\n".encode())
 
     def drop(self, region: str) -> None:
-        """Say this when the region is unregistered."""
+        """Tell the reaper that a region was unregistered."""
         try:
             self._socket.sendall(f"-{region}\n".encode())
         except OSError:
             return
 
     def close(self) -> None:
-        """The reaper unregisters whatever was not dropped."""
+        """End the lease; the reaper unregisters the regions that were not dropped."""
         self._socket.close()
 
 
@@ -70,7 +70,7 @@ def _connect(target: str) -> socket.socket:
             client.connect(_address(target))
             if (owner := reaper.user(client)) != os.geteuid():
                 raise PermissionError(f"the name of the reaper for {target} is taken by user {owner}")
-            # Its answer proves that it is not just about to end.
+            # An answer proves that the reaper is not about to end.
             if client.recv(32):
                 return client
         except ConnectionError:
@@ -85,13 +85,13 @@ def _connect(target: str) -> socket.socket:
 
 
 def _address(target: str) -> str:
-    # A hash, because such a name has room for 107 bytes.
+    # A hash, because the name of an abstract socket has room for 107 bytes.
     server = hashlib.blake2s(target.encode(), digest_size=12).hexdigest()
     return f"\0triton-client-reaper-{os.geteuid()}-{server}"
 
 
 def _start(target: str) -> None:
-    """Start a reaper, unless another process was first; raises `OSError` when it does not run."""
+    """Start a reaper, unless another process was first; raises `OSError` if it does not run."""
     with socket.socket(socket.AF_UNIX) as listener:
         try:
             listener.bind(_address(target))
@@ -99,7 +99,7 @@ def _start(target: str) -> None:
             return
         listener.listen(512)
         ended = subprocess.run(
-            # -P: its folder holds modules of this package, which must not stand before the standard library's.
+            # -P: the modules in its folder must not shadow those of the standard library.
             [sys.executable, "-P", reaper.__file__, target],
             stdin=listener.fileno(),
             stdout=subprocess.DEVNULL,

@@ -1,19 +1,19 @@
-"""A served model as a function, for callers that wait for the answer."""
+"""A served model as a blocking function."""
 
 import os
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from clients.connection import DEFAULT_URL, BlockingConnection
-from clients.contract import Array, Metadata
-from clients.endpoint import Endpoint, Tls
-from clients.errors import ClientError, ClosedError, ServerFailureError, ServerUnreachableError
-from clients.exchange import Exchange, Transport
-from clients.rest import BlockingRestConnection
-from clients.steps import Step, Steps, T, run
-from clients.terms import Terms, deadline
-from clients.wire import Parameter
+from .contract import Array, Metadata
+from .endpoint import DEFAULT_URL, Endpoint, Tls
+from .errors import ClientError, ClosedError, ServerFailureError, ServerUnreachableError
+from .exchange import Exchange
+from .hooks import EventHooks, Hooks
+from .steps import Step, Steps, T, run
+from .terms import Terms, seconds
+from .transport import BlockingTransport, Transport, connect
+from .wire import Parameter
 
 
 class Model:
@@ -22,12 +22,20 @@ class Model:
     with Model("ranker", url="localhost:8001") as model:
         scores = model.predict(features)
 
-    `url` is host:port of the server's gRPC endpoint, or of its HTTP endpoint with `transport="http"`. With TLS it is
-    grpcs://host:port or https://host:port; `tls` names the certificates, and `headers` go with every call. "auto" takes
-    shared memory where the server is on this host and the tensors are large enough to gain from it, gRPC otherwise, and
-    HTTP for an address that says so. `version` "" is the server's choice, `timeout_s` the deadline of every call that
-    brings none of its own. Raises `AddressError`, `InvalidInputError` for a header, `ServerUnreachableError`,
-    `TlsError`, `AccessError`, `NotReadyError` and `TransportError`.
+    Args:
+        name: the model's name on the server.
+        url: host:port of the server's gRPC endpoint, or of its HTTP endpoint with `transport="http"`. With TLS it is
+            grpcs://host:port or https://host:port.
+        transport: "auto" is shared memory if the server is on this host and the tensors are large enough to gain from
+            it, gRPC otherwise, and HTTP for an address of HTTP. Or an object of your own, see transport.py.
+        version: the model's version; "" is the server's choice.
+        timeout_s: the deadline of every call that sets none of its own.
+        tls: the certificates.
+        headers: HTTP headers or gRPC metadata of every call.
+        hooks: functions called before and after every request, see hooks.py.
+
+    Raises `AddressError`, `InvalidInputError` for a header or a hook, `ServerUnreachableError`, `TlsError`,
+    `AccessError`, `NotReadyError` and `TransportError`.
     """
 
     metadata: Metadata
@@ -37,20 +45,21 @@ class Model:
         name: str,
         *,
         url: str = DEFAULT_URL,
-        transport: Transport = "auto",
+        transport: Transport | BlockingTransport = "auto",
         version: str | int = "",
         timeout_s: float | None = None,
         tls: Tls | None = None,
         headers: Mapping[str, str] | None = None,
+        hooks: Hooks | None = None,
     ) -> None:
-        self._name, self._url, self._timeout_s, self._process = name, url, deadline(timeout_s), os.getpid()
+        self._name, self._url, self._timeout_s, self._process = name, url, seconds(timeout_s), os.getpid()
         endpoint = Endpoint.of(url, tls=tls, headers=headers)
         self._exchange = Exchange(name, str(version), endpoint, transport)
-        http = endpoint.over(transport) == "http"
-        self._connection = BlockingRestConnection(endpoint) if http else BlockingConnection(endpoint)
+        self._hooks = EventHooks(hooks, name, url)
+        self._connection: BlockingTransport = (
+            connect(endpoint, self._exchange.transport) if isinstance(transport, str) else transport
+        )
         try:
-            if isinstance(self._connection, BlockingConnection):
-                self._connection.ask_version(name, self._timeout_s)
             self.metadata = self._run(self._exchange.open(self._timeout_s))
         except BaseException as error:
             if isinstance(error, ClientError):
@@ -66,10 +75,16 @@ class Model:
         request_id: str = "",
         parameters: Mapping[str, Parameter] | None = None,
     ) -> Any:
-        """Arrays in the order of the model's inputs -> its output, or a tuple when it has several.
+        """Run the model; returns its output, or a tuple of outputs if it has several.
 
-        Each array has the batch axis first when `metadata.max_batch_size` is not 0: pass one row as `array[None]`.
-        One mapping from input names to arrays does as well. `priority` 1 is the highest, 0 the model's default.
+        Args:
+            arrays: one for each input in the configuration's order, or one mapping from input names to arrays. If
+                `metadata.max_batch_size` is not 0 each has the batch axis first: pass one row as `array[None]`.
+            timeout_s: the deadline of this call in seconds; None is the model's `timeout_s`.
+            priority: 1 is the highest, 0 the model's default.
+            request_id: an id for the server's logs and traces.
+            parameters: the request's parameters, for models that read them.
+
         Raises `InvalidInputError` before anything is sent, or another `ClientError`.
         """
         try:
@@ -86,11 +101,11 @@ class Model:
             raise
 
     def close(self) -> None:
-        """Unregister the shared memory and end the connection.
+        """Unregister the shared memory and end the connection; later calls raise `ClosedError`.
 
-        Calls after that raise `ClosedError`. So do calls of other threads that are in flight, where the server
-        survives their cancellation (Triton 2.59 and later); before, and over HTTP, they are still answered. Waits up to
-        5 s for the answers to calls whose deadline has passed (see cancelling.py).
+        Calls of other threads that are in flight raise it too from Triton 2.59 on, which survives their cancellation;
+        before, and over HTTP, they are still answered. Waits up to 5 s for the answers to calls whose deadline has
+        passed (see cancelling.py).
         """
         if self._process != os.getpid():
             return
@@ -107,9 +122,12 @@ class Model:
 
     def _call(self, step: Step) -> Any:
         try:
+            if self._hooks and step.method == "ModelInfer":
+                with self._hooks.around(step):
+                    return self._connection.call(step, self._name)
             return self._connection.call(step, self._name)
         except (ServerFailureError, ServerUnreachableError, ValueError) as error:
-            # What gRPC says of a call that a closed connection ends, and of one that it does not begin any more.
+            # gRPC raises these for calls in flight on a channel that is closed, and for later ones.
             if self._process != os.getpid():
                 raise ClosedError(closed(self._name)) from error
             raise
@@ -121,23 +139,23 @@ class Model:
         self.close()
 
 
-def answer(metadata: Metadata, found: Mapping[str, Array]) -> Any:
-    """The outputs in the configuration's order: one alone, several as a tuple.
+def answer(metadata: Metadata, outputs: Mapping[str, Array]) -> Any:
+    """The outputs in the configuration's order: one as it is, several as a tuple.
 
-    Raises `ServerFailureError` when the answer lacks one of them.
+    Raises `ServerFailureError` if one is missing.
     """
-    if missing := [tensor.name for tensor in metadata.outputs if tensor.name not in found]:
+    if missing := [tensor.name for tensor in metadata.outputs if tensor.name not in outputs]:
         raise ServerFailureError(
             f"'{metadata.name}' answered without {missing}, which its configuration declares as output: a fault of the "
-            "model. Let it set every declared output, or take those that it may leave out off the configuration."
+            "model. Let it set every declared output, or remove these from the configuration."
         )
-    ordered = tuple(found[tensor.name] for tensor in metadata.outputs)
+    ordered = tuple(outputs[tensor.name] for tensor in metadata.outputs)
     return ordered[0] if len(ordered) == 1 else ordered
 
 
 def closed(name: str) -> str:
-    """Why a model cannot be called."""
+    """The message for calls of a model that is closed."""
     return (
         f"'{name}' was closed, or was made by the process that this one was forked from. Make one in each process, "
-        "and call it before its end."
+        "and call it before it is closed."
     )

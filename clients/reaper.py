@@ -1,9 +1,9 @@
-"""The process that unregisters a dead client's shared memory: one per server and user, as long as there are clients.
+"""The process that unregisters the shared memory of clients that have ended: one per server and user.
 
-`lease.py` starts it with a listening socket as its standard input. A client says `=ACCESS`, how to call the server, in
-JSON; `+REGION` before it registers one and `-REGION` after it unregistered one; the regions of a connection that ends
-are unregistered. Only processes of the same user are heard; lines that are none of these are ignored. It runs by its
-path, needs nothing of this package, and loads gRPC only once there is something to unregister.
+`lease.py` starts it with a listening socket as its standard input. A client sends lines: `=ACCESS`, how to call the
+server, in JSON; `+REGION` before it registers a region; `-REGION` after it has unregistered one. When a connection
+ends, its regions are unregistered. The reaper accepts only processes of the same user and ignores all other lines. It
+runs by its path, imports nothing of this package, and imports gRPC only when there is something to unregister.
 """
 
 import contextlib
@@ -19,21 +19,21 @@ from pathlib import Path
 from typing import Any
 
 LINGER_S = 2.0
-"""How long it waits for another client after the last one."""
+"""How long the reaper waits for another client after the last one."""
 
 RETRY_S = 0.25
-"""A region that a request still uses cannot be unregistered; it is tried again this often."""
+"""How often the reaper retries a region that cannot be unregistered yet because a request uses it."""
 
 UNREACHABLE_S = 10.0
-"""A server that does not answer for so long is taken for gone, and its regions with it."""
+"""A server that does not answer for this long counts as gone, and its registrations with it."""
 
 LINE_BYTES = 1 << 16
-"""A client that sends a longer line is not one of ours."""
+"""The longest line; a client that sends a longer one is disconnected."""
 
 REGIONS = 1 << 16
-"""A client that holds more is not one of ours."""
+"""The most regions of one client; a client that names more is disconnected."""
 
-# The names that our clients give (regions.py, device_memory.py); nobody else's memory is unregistered.
+# The names of regions.py and device_memory.py; no other memory is ever unregistered.
 _LINE = re.compile(rb"([+-])(triton_client_[0-9A-Za-z_]{1,150})")
 
 
@@ -45,7 +45,7 @@ def user(peer: socket.socket) -> int:
 
 @dataclass(eq=False)
 class _Client:
-    """What one client has said: the text of an unfinished line, how to call the server, and its regions."""
+    """The state of one client: an unfinished line, how to call the server, and its regions."""
 
     text: bytearray = field(default_factory=bytearray)
     access: str = "{}"
@@ -53,7 +53,7 @@ class _Client:
 
 
 class Reaper:
-    """The clients by their sockets, and the regions of those that are gone."""
+    """The clients by their sockets, and the regions of clients that have ended."""
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
@@ -61,7 +61,7 @@ class Reaper:
         self._selector = selectors.DefaultSelector()
         self._selector.register(listener, selectors.EVENT_READ)
         self._clients: dict[socket.socket, _Client] = {}
-        # When the client of a region went, and how to call the server.
+        # By region: when its client ended, and how to call the server.
         self._orphans: dict[str, tuple[float, str]] = {}
         self._calls: dict[str, list[Any]] = {}
 
@@ -83,9 +83,9 @@ class Reaper:
         try:
             client, _ = self._listener.accept()
         except BlockingIOError:
-            return  # it has gone
+            return  # the client has closed its socket
         except OSError:
-            time.sleep(RETRY_S)  # too many open files: those that wait are taken when others have gone
+            time.sleep(RETRY_S)  # too many open files: waiting clients are accepted when others have ended
             return
         try:
             if user(client) != os.geteuid():
@@ -95,7 +95,7 @@ class Reaper:
             client.send(b"%d\n" % os.getpid())
         except OSError:
             client.close()
-            return  # it was killed before it held anything
+            return  # the client was killed before it had a region
         self._clients[client] = _Client()
         self._selector.register(client, selectors.EVENT_READ)
 
@@ -106,17 +106,17 @@ class Reaper:
             return
         except OSError:
             received = b""
-        said = self._clients[client]
-        said.text += received
-        *lines, rest = said.text.split(b"\n")
-        said.text[:] = rest
+        state = self._clients[client]
+        state.text += received
+        *lines, rest = state.text.split(b"\n")
+        state.text[:] = rest
         for line in lines:
-            _heard(said, bytes(line))
-        if not received or len(rest) > LINE_BYTES or len(said.regions) > REGIONS:
+            _receive(state, bytes(line))
+        if not received or len(rest) > LINE_BYTES or len(state.regions) > REGIONS:
             self._selector.unregister(client)
             client.close()
             del self._clients[client]
-            self._orphans |= dict.fromkeys(said.regions, (time.monotonic(), said.access))
+            self._orphans |= dict.fromkeys(state.regions, (time.monotonic(), state.access))
 
     def _sweep(self) -> None:
         for region, (since, access) in list(self._orphans.items()):
@@ -125,38 +125,39 @@ class Reaper:
                 del self._orphans[region]
 
     def _try(self, region: str, access: str) -> bool | None:
-        """Whether the region is off the server now; None when no server answers."""
+        """Unregister a region: True if it is gone, False if a request still uses it, None if no server answers."""
         import grpc
         from tritonclient.grpc import service_pb2
 
-        # Both requests are one field, the name; a name of the other kind is no error.
+        # Both requests have one field, the name; a name of the other kind is no error.
         request = service_pb2.SystemSharedMemoryUnregisterRequest(name=region).SerializeToString()
         try:
-            given = json.loads(access)
+            parsed = json.loads(access)
             if access not in self._calls:
-                channel = _channel(given)
+                channel = _channel(parsed)
                 self._calls[access] = [
                     channel.unary_unary(f"/inference.GRPCInferenceService/{kind}SharedMemoryUnregister")
                     for kind in ("System", "Cuda")
                 ]
-            metadata = [(str(name), str(value)) for name, value in given["headers"]]
+            metadata = [(str(name), str(value)) for name, value in parsed["headers"]]
             for call in self._calls[access]:
                 call(request, timeout=1.0, metadata=metadata)
         except grpc.RpcError as error:
             if error.code().name in ("UNAVAILABLE", "DEADLINE_EXCEEDED"):
                 return None
-            # Any other answer is final: such a server has no memory of a GPU.
+            # Any other error is final, for example that of a server without CUDA.
             return "in use" not in (error.details() or "")
         except (AttributeError, KeyError, OSError, TypeError, ValueError):
-            return None  # no access that can be used, or its files have gone
+            return None  # the access is malformed, or its files are gone
         return True
 
 
-def _heard(client: _Client, line: bytes) -> None:
-    if found := _LINE.fullmatch(line):
-        (client.regions.add if found[1] == b"+" else client.regions.discard)(found[2].decode())
+def _receive(client: _Client, line: bytes) -> None:
+    if match := _LINE.fullmatch(line):
+        change = client.regions.add if match[1] == b"+" else client.regions.discard
+        change(match[2].decode())
     elif line.startswith(b"="):
-        # Brackets nested too deep are a RecursionError.
+        # Deeply nested brackets raise RecursionError.
         with contextlib.suppress(ValueError, RecursionError):
             json.loads(line[1:])
             client.access = line[1:].decode()
@@ -171,7 +172,7 @@ def _channel(access: Any) -> Any:
     files = (access["tls"][name] for name in ("ca", "key", "certificate"))
     ca, key, certificate = (Path(file).read_bytes() if file else None for file in files)
     if bool(key) != bool(certificate):
-        raise ValueError("a key without a certificate, or the other way round: gRPC would abort this process")
+        raise ValueError("a key without a certificate, or the reverse, would make gRPC abort this process")
     credentials = grpc.ssl_channel_credentials(ca, key, certificate)
     return grpc.secure_channel(access["target"], credentials, options)
 

@@ -1,12 +1,11 @@
-"""Shared memory that is registered on a server once and used for many requests: inputs in front, outputs behind them.
+"""Regions of shared memory that are registered on a server once and used for many requests.
 
-The file in /dev/shm is unlinked as soon as the server has mapped it, so none can be left behind; server and client
-keep their mappings. A client that is killed in between leaves a file whose name says whose it was, for the next one
-to remove.
+The file in /dev/shm is unlinked as soon as the server has mapped it; server and client keep their mappings. A client
+that is killed before that leaves a file whose name tells its process, and the next client removes it.
 
-Every user of the machine sees the names of the files, and whoever knows the name under which a region is registered can
-name it in a request of their own, and so read and overwrite it. That name is therefore another one, which only this
-process, its reaper and the server know.
+Every user of the machine sees the names of the files. A user who knows the name under which a region is registered can
+use it in a request, and so read and overwrite the region. So that name is another one, which only this process, its
+reaper and the server know.
 """
 
 import contextlib
@@ -20,23 +19,22 @@ import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from clients.device_memory import DeviceRegion
+from .device_memory import DeviceRegion
 
 FOLDER = Path("/dev/shm")
 PREFIX = "triton_client_"
 SMALLEST_BYTES = 1 << 16
 LIMIT_BYTES = 1 << 30
-"""Of one client's regions together; requests that find no room go over the connection."""
+"""The limit for all regions of one client; requests beyond it travel in the message."""
 
 CANARY_BYTES, CANARY_LEAST_BYTES = 16, 4
 
 
 class Region:
-    """One registered piece of memory, for one request at a time.
+    """Memory for one request at a time, registered as `name`, which is secret; `file` is its name in /dev/shm.
 
-    It is registered as `name`, which is secret; `file` is its name in /dev/shm.
-    `heads` keeps the heads of earlier requests by their shapes, `devices` the regions on a GPU of inputs that lie
-    there. Raises `OSError` when there is no room in /dev/shm.
+    `proven` is whether an answer has shown that the server uses the same memory. `heads` has encoded request heads by
+    their layout, `devices` the regions for inputs on a GPU. Raises `OSError` if there is no room in /dev/shm.
     """
 
     def __init__(self, size: int) -> None:
@@ -47,7 +45,7 @@ class Region:
         self.devices: dict[str, DeviceRegion] = {}
         descriptor = os.open(FOLDER / self.file, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
-            # Claims the memory now: without it a full /dev/shm would kill whoever writes first.
+            # Allocates the memory now: otherwise the first write to a full /dev/shm would kill the process.
             os.posix_fallocate(descriptor, 0, size)
             self.memory = mmap.mmap(descriptor, size)
         except OSError:
@@ -57,23 +55,23 @@ class Region:
             os.close(descriptor)
 
     def unlink(self) -> None:
-        """Remove the file; the memory stays for those who have mapped it."""
+        """Remove the file; mappings of the memory stay valid."""
         with contextlib.suppress(FileNotFoundError):
             (FOLDER / self.file).unlink()
 
     def close(self) -> None:
-        """Give this process's mapping back."""
+        """Unmap the memory."""
         for device in self.devices.values():
             device.close()
-        # Something may still look at it; then the mapping goes with that.
+        # A view may still exist; then the mapping ends with it.
         with contextlib.suppress(BufferError):
             self.memory.close()
 
 
 class Ring:
-    """A client's regions: the free ones, the last used on top, and those that the server may still write to.
+    """The regions of a client: the free ones, last used on top, and the retired ones, which the server may still use.
 
-    Callers hold a lock, but not to create one: that takes its time.
+    Callers hold a lock, except for `create`, which may take long.
     """
 
     def __init__(self) -> None:
@@ -90,13 +88,13 @@ class Ring:
         return None
 
     def give(self, region: Region) -> None:
-        """The request is answered: the region is free again."""
+        """Free the region of a request that was answered."""
         self._free.append(region)
 
     def create(self, size: int) -> Region | None:
-        """A new region, not yet registered; None when there is no room.
+        """A new region, not yet registered; None if there is no room.
 
-        Sizes are powers of two, so that requests that grow do not make a new one each.
+        Sizes are rounded up to powers of two, so that growing requests do not need a new region each.
         """
         rounded = _rounded(size)
         with self._counting:
@@ -110,19 +108,19 @@ class Ring:
             return None
 
     def outgrown(self, size: int) -> list[Region]:
-        """Retire the free regions that a request of `size` bytes found too small; all that are retired."""
+        """Retire the free regions that are too small for `size` bytes; returns all retired regions."""
         self.retire([region for region in self._free if region.size < _rounded(size)])
         return list(self.retired)
 
     def retire(self, regions: Iterable[Region]) -> None:
-        """Never use these again; the server is asked to let go of them when it can."""
+        """Never use these regions again; they are unregistered when no request uses them."""
         for region in list(regions):
             if region in self._free:
                 self._free.remove(region)
             self.retired.append(region)
 
     def discard(self, region: Region) -> None:
-        """Forget a region that the server does not have (any more)."""
+        """Remove a region that is not registered."""
         if region in self.retired:
             self.retired.remove(region)
         self._count(-region.size)
@@ -130,7 +128,7 @@ class Ring:
         region.close()
 
     def drain(self) -> list[Region]:
-        """All regions that no request uses, retired."""
+        """Retire the free regions; returns all retired regions."""
         self.retire(self._free)
         return list(self.retired)
 
@@ -144,15 +142,15 @@ def _rounded(size: int) -> int:
 
 
 def stale(names: Iterable[str]) -> Iterator[str]:
-    """Those of `names` that are a region of a process of this host that is no more."""
-    ours = re.compile(rf"{PREFIX}{_host()}_(\d+)_(\d+)_[0-9a-f]+")
+    """The names that belong to processes of this host that have ended."""
+    pattern = re.compile(rf"{PREFIX}{_host()}_(\d+)_(\d+)_[0-9a-f]+")
     for name in names:
-        if (found := ours.fullmatch(name)) and _start_of(found[1]) != found[2]:
+        if (match := pattern.fullmatch(name)) and _start_of(match[1]) != match[2]:
             yield name
 
 
 def sweep() -> None:
-    """Remove the files that killed processes left between creating and unlinking them."""
+    """Remove the files of processes that were killed before they unlinked them."""
     with contextlib.suppress(OSError):
         for name in stale(path.name for path in FOLDER.glob(f"{PREFIX}*")):
             (FOLDER / name).unlink(missing_ok=True)
@@ -164,16 +162,16 @@ def _owner() -> str:
 
 @functools.cache
 def _host() -> str:
-    """One word for this boot of this machine and this container: where a process number means the same process."""
+    """A hash of the boot and of the process namespace, within which a process number means the same process."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     namespace = Path("/proc/self/ns/pid").readlink()
     return hashlib.blake2s(f"{boot} {namespace}".encode(), digest_size=6).hexdigest()
 
 
 def _start_of(pid: str) -> str:
-    """When a process started, in clock ticks since the boot; no words when it does not run."""
+    """When a process started, in clock ticks since the boot; "" if it does not run."""
     try:
-        # The name in brackets may hold spaces; the state is the first field after it, the start the 20th.
+        # The name in brackets may contain spaces; the state is the first field after it, the start the 20th.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return ""

@@ -1,6 +1,6 @@
-"""A connection to a KServe v2 server over HTTP with binary tensors: the same calls as over gRPC, translated.
+"""A connection to a KServe v2 server over HTTP with binary tensors: the calls of gRPC, translated.
 
-HTTP cannot cancel: a request that nobody waits for any more still runs to its end.
+HTTP cannot cancel: a request whose caller has left still runs to its end.
 """
 
 import asyncio
@@ -15,33 +15,36 @@ from typing import Any
 from urllib.parse import quote
 
 from google.protobuf import json_format
-from tritonclient.grpc import service_pb2 as pb
 
-from clients.connection import late
-from clients.endpoint import Endpoint
-from clients.errors import ClientError, ServerFailureError, ServerUnreachableError, TlsError, explained, kind
-from clients.in_flight import InFlight
-from clients.steps import Step, ending
+from . import protocol as pb
+from .endpoint import Endpoint
+from .errors import ClientError, ServerFailureError, ServerUnreachableError, TlsError, explained, kind, late
+from .in_flight import InFlight
+from .steps import Step, deadline_after
 
 THREADS = 64
-"""Requests of one asynchronous connection that are in flight together."""
+"""The most requests of one `RestConnection` that are in flight together: each needs a thread."""
 
+# Triton's own codes, and those of proxies: 429, 502 and 504.
 STATUS = {
     400: "INVALID_ARGUMENT",
     401: "UNAUTHENTICATED",
     403: "PERMISSION_DENIED",
     404: "NOT_FOUND",
     409: "ALREADY_EXISTS",
+    429: "RESOURCE_EXHAUSTED",
     501: "UNIMPLEMENTED",
+    502: "UNAVAILABLE",
     503: "UNAVAILABLE",
+    504: "UNAVAILABLE",
 }
 LENGTH = "Inference-Header-Content-Length"
 EXCERPT = 200
-"""Bytes of an answer that is not Triton's, for the error."""
+"""How many bytes of an answer that is not Triton's an error shows."""
 
 
 class BlockingRestConnection:
-    """Keeps its sockets for the next request; several threads may use it together."""
+    """A connection that several threads may use together; it keeps its sockets for the next request."""
 
     def __init__(self, url: str | Endpoint) -> None:
         self.endpoint = Endpoint.of(url)
@@ -51,9 +54,9 @@ class BlockingRestConnection:
         self._closed = False
 
     def call(self, step: Step, model: str) -> Any:
-        """One call of the protocol about `model`; its answer as over gRPC, or a `ClientError`."""
+        """Make one call of the protocol about `model`; returns the answer as over gRPC, raises a `ClientError`."""
         path, head = _translated(step)
-        step = replace(step, ends=step.ends or ending(step.timeout_s))
+        step = replace(step, deadline=step.deadline or deadline_after(step.timeout_s))
         while True:
             try:
                 connection = self._idle.pop()
@@ -68,7 +71,7 @@ class BlockingRestConnection:
                 answer = self._once(connection, path, head, step)
             except TimeoutError as error:
                 connection.close()
-                raise late(step, self.url, model) from error
+                raise late(step.timeout_s, self.url, model) from error
             except ssl.SSLError as error:
                 connection.close()
                 if reused and isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
@@ -84,8 +87,8 @@ class BlockingRestConnection:
                 ) from error
             except (OSError, http.client.HTTPException) as error:
                 connection.close()
-                # The server may have closed a socket that was idle for long; then it has not read the request. A socket
-                # that it closed while it worked on the request looks the same.
+                # The server may have closed a socket that was idle for long, without reading the request. A socket that
+                # it closed while it worked on the request looks the same.
                 if reused and isinstance(error, (http.client.RemoteDisconnected, ConnectionError)):
                     continue
                 raise _unreachable(str(error), self.url, model, sent=sent) from error
@@ -122,34 +125,36 @@ class BlockingRestConnection:
         return response.status, response.headers.get(LENGTH), response.read()
 
     def close(self) -> None:
-        """End the idle connections; one with a request in flight ends when that is answered."""
+        """Close the idle sockets; one with a request in flight is closed when that is answered."""
         self._closed = True
-        with contextlib.suppress(IndexError):  # several threads may take them out
+        with contextlib.suppress(IndexError):  # other threads may take sockets out too
             while True:
                 self._idle.pop().close()
 
 
 class RestConnection:
-    """The same for asyncio: the requests wait in threads."""
+    """A connection for asyncio: each request in flight waits in a thread."""
 
     def __init__(self, url: str | Endpoint, in_flight: InFlight | None = None) -> None:
         self._blocking, self._in_flight = BlockingRestConnection(url), in_flight
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="triton-http")
+        if in_flight:
+            in_flight.limit = min(in_flight.limit, THREADS)
 
     async def call(self, step: Step, model: str) -> Any:
-        """One call of the protocol about `model`; its answer as over gRPC, or a `ClientError`."""
+        """Make one call of the protocol about `model`; returns the answer as over gRPC, raises a `ClientError`."""
         working = self._threads.submit(self._blocking.call, step, model)
         try:
-            # The thread keeps the time as well, but may be a long time coming when all of them are busy.
+            # The thread keeps the time as well, but begins late if all threads are busy.
             async with asyncio.timeout(step.left_s()):
                 return await asyncio.wrap_future(working)
         except TimeoutError as error:
-            raise late(step, self._blocking.url, model) from error
+            raise late(step.timeout_s, self._blocking.url, model) from error
         finally:
-            self._left(working)
+            self._keep_place(working)
 
-    def _left(self, working: Future[Any]) -> None:
-        """The request of a caller that has left keeps its place until it is answered."""
+    def _keep_place(self, working: Future[Any]) -> None:
+        """Count the request of a caller that has left as in flight until it is answered."""
         if (in_flight := self._in_flight) and not working.done():
             loop = asyncio.get_running_loop()
 
@@ -161,20 +166,20 @@ class RestConnection:
             working.add_done_callback(answered)
 
     async def close(self) -> None:
-        """End the idle connections; requests in flight end by themselves."""
+        """Close the idle sockets; requests in flight go on to their end."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._blocking.close()
 
 
 def _time(step: Step) -> float | None:
-    """Seconds that a step has; raises `TimeoutError` when there are none left."""
+    """The seconds left for a step, None without a limit; raises `TimeoutError` after its deadline."""
     if (left := step.left_s()) == 0:
         raise TimeoutError
     return left
 
 
 def _translated(step: Step) -> tuple[str, bytes]:
-    """Path and JSON head of a call; no head is a GET."""
+    """The path and the JSON head of a call; an empty head means GET."""
     if step.method == "ModelConfig":
         config = pb.ModelConfigRequest.FromString(step.message)
         return _path(config.name, config.version, "config"), b""
@@ -183,8 +188,13 @@ def _translated(step: Step) -> tuple[str, bytes]:
     if request.id:
         head["id"] = request.id
     head["inputs"] = [
-        {"name": one.name, "datatype": one.datatype, "shape": list(one.shape), "parameters": {"binary_data_size": size}}
-        for one, size in zip(request.inputs, map(len, step.tensors), strict=True)
+        {
+            "name": tensor.name,
+            "datatype": tensor.datatype,
+            "shape": list(tensor.shape),
+            "parameters": {"binary_data_size": size},
+        }
+        for tensor, size in zip(request.inputs, map(len, step.tensors), strict=True)
     ]
     return _path(request.model_name, request.model_version, "infer"), json.dumps(head).encode()
 
@@ -199,7 +209,7 @@ def _plain(parameters: Any) -> dict[str, Any]:
 
 
 def _checked(answer: tuple[int, str | None, bytes], step: Step, url: str, model: str) -> Any:
-    """The answer as over gRPC, or the `ClientError` that it stands for."""
+    """The answer as over gRPC; raises a `ClientError` for another status, or for what Triton does not send."""
     status, length, body = answer
     if status != http.client.OK:
         raise _refused(status, body, url, model)
@@ -216,27 +226,28 @@ def _checked(answer: tuple[int, str | None, bytes], step: Step, url: str, model:
         ) from error
 
 
-def _config(body: bytes) -> pb.ModelConfigResponse:
-    found = pb.ModelConfigResponse()
-    # A newer server may have settings that this protocol file does not know.
-    json_format.ParseDict(json.loads(body), found.config, ignore_unknown_fields=True)
-    if not found.config.name:
+def _config(body: bytes) -> Any:
+    """A ModelConfigResponse."""
+    response = pb.ModelConfigResponse()
+    # A newer server may have settings that tritonclient does not know.
+    json_format.ParseDict(json.loads(body), response.config, ignore_unknown_fields=True)
+    if not response.config.name:
         raise ValueError("a configuration without a name")
-    return found
+    return response
 
 
-def _outputs(length: str | None, body: bytes) -> pb.ModelInferResponse:
-    """The JSON head of an answer, and the tensors behind it; raises `ValueError` where the sizes do not match."""
+def _outputs(length: str | None, body: bytes) -> Any:
+    """A ModelInferResponse from a JSON head and the tensors behind it; raises `ValueError` if the sizes differ."""
     end = len(body) if length is None else int(length)
     if not 0 <= end <= len(body):
         raise ValueError(f"{LENGTH}: {end}, in an answer of {len(body)} bytes")
     head = json.loads(body[:end])
     response = pb.ModelInferResponse(model_name=head["model_name"], id=head.get("id", ""))
-    for one in head.get("outputs", ()):
-        response.outputs.add(name=one["name"], datatype=one["datatype"], shape=one["shape"])
-        size = one["parameters"]["binary_data_size"]
+    for output in head.get("outputs", ()):
+        response.outputs.add(name=output["name"], datatype=output["datatype"], shape=output["shape"])
+        size = output["parameters"]["binary_data_size"]
         if not 0 <= size <= len(body) - end:
-            raise ValueError(f'output "{one["name"]}" has {size} bytes, and the answer {len(body) - end} more')
+            raise ValueError(f'output "{output["name"]}" has {size} bytes, and the answer {len(body) - end} more')
         response.raw_output_contents.append(body[end : end + size])
         end += size
     if end != len(body):
@@ -249,10 +260,10 @@ def _refused(status: int, body: bytes, url: str, model: str) -> ClientError:
         text = str(json.loads(body)["error"])
     except (ValueError, KeyError, TypeError, RecursionError):
         text = body[:EXCERPT].decode(errors="replace") or f"HTTP status {status}"
-    word = STATUS.get(status, "INTERNAL")
-    if kind(word, text) is ServerUnreachableError:
+    name = STATUS.get(status, "INTERNAL")
+    if kind(name, text) is ServerUnreachableError:
         return _unreachable(text, url, model, sent=True)
-    return explained(word, text, url, model)
+    return explained(name, text, url, model)
 
 
 def _unreachable(text: str, url: str, model: str, *, sent: bool) -> ServerUnreachableError:

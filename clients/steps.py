@@ -1,7 +1,7 @@
-"""What a client has to do, apart from how it waits: the blocking and the asynchronous one run the same steps.
+"""The steps of a client, apart from how it waits: `Model` and `AsyncModel` run the same generators.
 
-A step is one call of the protocol, or work on this machine that may take its time; a generator yields steps, is sent
-their answers, and returns the result.
+A step is one call of the protocol, or work on this machine that may block. A generator yields steps, receives their
+results, and returns the result of the whole.
 """
 
 import asyncio
@@ -10,88 +10,102 @@ from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from . import wire
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One call: the protocol's method, the serialised request, and the tensors that follow it.
+    """One call of the protocol: its method, the serialised request message, and the tensors that follow it.
 
-    It has `timeout_s` seconds, and ends at `ends` on the monotonic clock where its caller's time began before it.
+    `method` is one of the service GRPCInferenceService, for example "ModelInfer". The call may take `timeout_s` seconds
+    and must end by `deadline` on the monotonic clock; None is no limit. `request_id` is the caller's, or "".
     """
 
     method: str
     message: bytes
     tensors: Sequence[memoryview] = ()
     timeout_s: float | None = None
-    ends: float | None = None
+    deadline: float | None = None
+    request_id: str = ""
+
+    def body(self) -> bytes:
+        """The whole request, serialised: the message with its tensors as `raw_input_contents`."""
+        return wire.joined(self.message, self.tensors) if self.tensors else self.message
 
     def left_s(self) -> float | None:
-        """Seconds that it has from now on, 0 when they are over."""
-        if self.ends is None:
+        """Seconds left from now on, 0 after the deadline; None without a limit."""
+        if self.deadline is None:
             return self.timeout_s
-        left = max(0.0, self.ends - time.monotonic())
+        left = seconds_until(self.deadline)
         return left if self.timeout_s is None else min(self.timeout_s, left)
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What may block without a call of the protocol: waiting for another process, or for memory.
+    """Work that may block without a call of the protocol: it waits for another process, or for memory.
 
-    `undo` takes the answer of a `do` whose caller was cancelled before it came.
+    `undo` takes the result of a `do` whose caller was cancelled meanwhile.
     """
 
     do: Callable[[], Any]
     undo: Callable[[Any], None]
 
 
-def ending(timeout_s: float | None) -> float | None:
-    """The moment on the monotonic clock at which `timeout_s` from now is over."""
+def deadline_after(timeout_s: float | None) -> float | None:
+    """The time on the monotonic clock `timeout_s` seconds from now; None for None."""
     return None if timeout_s is None else time.monotonic() + timeout_s
 
 
+def seconds_until(deadline: float) -> float:
+    """Seconds from now to a time on the monotonic clock, 0 if it has passed."""
+    return max(0.0, deadline - time.monotonic())
+
+
+S = TypeVar("S")
 T = TypeVar("T")
 Steps = Generator[Step | Work, Any, T]
 
 
-def run(steps: Steps[T], call: Callable[[Step], Any]) -> T:
-    """Do the steps, waiting for each; an error of one is raised where it was yielded."""
+def run(steps: Generator[S | Work, Any, T], call: Callable[[S], Any]) -> T:
+    """Run the steps, blocking for each; the error of a step is raised where it was yielded."""
     try:
         step = next(steps)
         while True:
             try:
-                answer = step.do() if isinstance(step, Work) else call(step)
+                result = step.do() if isinstance(step, Work) else call(step)
             except BaseException as error:
                 step = steps.throw(error)
             else:
-                step = steps.send(answer)
+                step = steps.send(result)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
 
 
-async def run_async(steps: Steps[T], call: Callable[[Step], Awaitable[Any]]) -> T:
-    """The same without blocking; a cancellation is raised where the step was yielded."""
+async def run_async(steps: Generator[S | Work, Any, T], call: Callable[[S], Awaitable[Any]]) -> T:
+    """Run the steps without blocking the loop; a cancellation is raised where the step was yielded."""
     try:
         step = next(steps)
         while True:
             try:
-                answer = await (_in_a_thread(step) if isinstance(step, Work) else call(step))
+                result = await (_in_a_thread(step) if isinstance(step, Work) else call(step))
             except BaseException as error:
                 step = steps.throw(error)
             else:
-                step = steps.send(answer)
+                step = steps.send(result)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
 
 
 async def _in_a_thread(work: Work) -> Any:
-    """A thread cannot be cancelled: what it still does is undone."""
-    doing = asyncio.get_running_loop().run_in_executor(None, work.do)
+    """The result of the work; a thread cannot be cancelled, so a result after a cancellation is undone."""
+    future = asyncio.get_running_loop().run_in_executor(None, work.do)
 
-    def done(late: asyncio.Future[Any]) -> None:
-        if not late.cancelled() and not late.exception():
-            work.undo(late.result())
+    def undo(done: asyncio.Future[Any]) -> None:
+        if not done.cancelled() and not done.exception():
+            work.undo(done.result())
 
     try:
-        return await asyncio.shield(doing)
+        return await asyncio.shield(future)
     except asyncio.CancelledError:
-        doing.add_done_callback(done)
+        future.add_done_callback(undo)
         raise

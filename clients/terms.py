@@ -1,21 +1,21 @@
-"""What a caller asks for beside its arrays."""
+"""What a caller may set for one call beside its arrays: deadline, priority, id and parameters."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
 
-from clients import wire
-from clients.errors import InvalidInputError
-from clients.wire import Parameter
+from . import wire
+from .errors import InvalidInputError
+from .wire import Parameter
 
 LONGEST_S = 1e6
-"""The longest deadline, 11 days. A longer one counts as none, because sockets and gRPC fail with far longer times."""
+"""The longest deadline, 11 days. A longer one counts as none: sockets and gRPC fail with much longer times."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """The terms of one call: `timeout_s` is its deadline, `priority` 1 the highest and 0 the model's default.
+    """The terms of one call: `timeout_s` for its answer; `priority`, 1 the highest and 0 the model's default.
 
     Raises `InvalidInputError` for values that a request cannot carry, and for a deadline that is not above 0.
     """
@@ -26,7 +26,7 @@ class Terms:
     parameters: Mapping[str, Parameter] | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "timeout_s", deadline(self.timeout_s))
+        object.__setattr__(self, "timeout_s", seconds(self.timeout_s))
         if not (isinstance(self.priority, Integral) and 0 <= self.priority < 1 << 64):
             raise InvalidInputError(
                 f"priority is {_shown(self.priority)}. Give an int: 1 for the highest, more for a lower one (up to "
@@ -40,10 +40,10 @@ class Terms:
         for name, value in (self.parameters or {}).items():
             _check(name, value)
 
-    def written(self, *, queue_timeout: bool) -> bytes:
-        """The bytes that they add to a request.
+    def encoded(self, *, queue_timeout: bool) -> bytes:
+        """The bytes that the terms add to a request.
 
-        `queue_timeout` is whether the model's queue policy lets requests bring their own time limit. Then the request
+        `queue_timeout` is whether the model's queue policy lets a request set its own time limit. Then the request
         carries the deadline, and the server drops it if it is still queued by then.
         """
         limit = self.timeout_s if queue_timeout else None
@@ -57,41 +57,41 @@ class Terms:
         )
 
 
-def deadline(timeout_s: object) -> float | None:
-    """Seconds as the connections can count them; None is no deadline, as is `math.inf` or anything above `LONGEST_S`.
+def seconds(timeout_s: object) -> float | None:
+    """A valid timeout in seconds; None, which is no deadline, for None, `math.inf` and anything above `LONGEST_S`.
 
-    Raises `InvalidInputError` for what is not a number above 0.
+    Raises `InvalidInputError` for anything but a number above 0.
     """
     if timeout_s is None:
         return None
     if not isinstance(timeout_s, Real):
         raise InvalidInputError(f"timeout_s is {type(timeout_s).__name__}. Give seconds as a number.")
-    seconds: Any = timeout_s
-    if not seconds > 0:
+    number: Any = timeout_s
+    if not number > 0:
         raise InvalidInputError(f"timeout_s is {_shown(timeout_s)}: no time for an answer. Give more than 0 seconds.")
-    return None if seconds > LONGEST_S else float(seconds)
+    return None if number > LONGEST_S else float(number)
 
 
-def sendable(given: object, what: str) -> str:
-    """Returns `given` if a request can carry it as text; raises `InvalidInputError` otherwise."""
-    if not isinstance(given, str):
-        raise InvalidInputError(f"{what} is {type(given).__name__}. Pass a str.")
-    if "\0" in given:
+def sendable(text: object, what: str) -> str:
+    """Returns `text` if a request can carry it; raises `InvalidInputError` that names it as `what` otherwise."""
+    if not isinstance(text, str):
+        raise InvalidInputError(f"{what} is {type(text).__name__}. Pass a str.")
+    if "\0" in text:
         raise InvalidInputError(
-            f"{what} {given[:80]!r} holds a NUL character; the server would cut it there. Remove it."
+            f"{what} {text[:80]!r} holds a NUL character; the server would cut it there. Remove it."
         )
     try:
-        given.encode()
+        text.encode()
     except UnicodeEncodeError as error:
         raise InvalidInputError(
-            f"{what} {given[:80]!r} holds {given[error.start]!r} at {error.start}, half of a character, which UTF-8 "
+            f"{what} {text[:80]!r} holds {text[error.start]!r} at {error.start}, half of a character, which UTF-8 "
             'cannot hold. Replace it: text.encode(errors="replace").decode().'
         ) from error
-    return given
+    return text
 
 
 def _check(name: object, value: object) -> None:
-    """Raise `InvalidInputError` for a parameter that a request has no field for."""
+    """Raise `InvalidInputError` for a parameter that a request cannot carry."""
     sendable(name, "a parameter's name")
     if type(value) not in wire.FIELDS:
         raise InvalidInputError(
@@ -107,7 +107,7 @@ def _check(name: object, value: object) -> None:
 
 
 def _shown(value: object) -> str:
-    """A value for a message; Python refuses to write an int of thousands of digits."""
+    """A value for a message; Python refuses to print an int of thousands of digits."""
     try:
         return repr(value)[:80]
     except ValueError:

@@ -1,7 +1,7 @@
 """The bytes of an inference request and of its answer.
 
-A request is written as the concatenation of parts: protobuf merges the fields of messages that follow each other, so
-the part that names shapes and dtypes is made once per shape, and a tensor's bytes are copied once.
+A request is concatenated from parts: protobuf merges the fields of messages that follow each other. So the part with
+names, shapes and dtypes is encoded once per shape, and the bytes of a tensor are copied once.
 """
 
 import math
@@ -12,10 +12,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
-from tritonclient.grpc.service_pb2 import ModelInferRequest, ModelInferResponse
 
-from clients.device_memory import DeviceArray
-from clients.errors import InvalidInputError, ServerFailureError
+from . import protocol as pb
+from .device_memory import DeviceArray
+from .errors import InvalidInputError, ServerFailureError
 
 Array = NDArray[Any]
 Parameter = bool | int | float | str
@@ -31,20 +31,20 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "BYTES": np.dtype(np.object_),
     **{f"{sign}INT{bits}": np.dtype(f"{sign.lower()}int{bits}") for sign in ("", "U") for bits in (8, 16, 32, 64)},
 }
-"""The protocol's datatypes; numpy has no BF16 of its own."""
+"""numpy's dtype for each datatype of the protocol; numpy has no BF16 of its own."""
 
 _DATATYPES = {dtype: name for name, dtype in DTYPES.items()}
 
 HEADS = 256
-"""How many request heads a client keeps before it forgets them all."""
+"""How many encoded request heads a client keeps before it drops all of them."""
 
 # Field 7, raw_input_contents, of wire type 2: the bytes follow their length.
 _RAW = bytes([7 << 3 | 2])
 
 
 def head(model: str, version: str, shapes: Iterable[tuple[str, str, tuple[int, ...]]]) -> bytes:
-    """Model and inputs (name, datatype, shape) of a request."""
-    request = ModelInferRequest(model_name=model, model_version=version)
+    """The encoded part of a request with the model and its inputs, each as (name, datatype, shape)."""
+    request = pb.ModelInferRequest(model_name=model, model_version=version)
     for name, datatype, shape in shapes:
         request.inputs.add(name=name, datatype=datatype, shape=shape)
     return bytes(request.SerializeToString())
@@ -57,8 +57,8 @@ def options(
     queue_timeout_us: int = 0,
     parameters: Mapping[str, Parameter] | None = None,
 ) -> bytes:
-    """What a caller adds to one request; nothing gives no bytes."""
-    request = ModelInferRequest(id=request_id)
+    """The encoded part of a request with what one caller adds; b"" for the defaults."""
+    request = pb.ModelInferRequest(id=request_id)
     if priority:
         request.parameters["priority"].uint64_param = int(priority)
     if queue_timeout_us:
@@ -72,26 +72,26 @@ _LENGTH = struct.Struct("<I")
 
 
 def contents(array: Array | DeviceArray) -> memoryview:
-    """The bytes of a tensor as the protocol sends them; one on a GPU is copied from there."""
-    held: Array = array.to_host() if isinstance(array, DeviceArray) else array
-    if held.dtype.hasobject:
-        return memoryview(_joined_texts(held))
-    return np.ascontiguousarray(held).reshape(-1).view(np.uint8).data
+    """The bytes of a tensor as the protocol sends them; an array on a GPU is copied from there."""
+    local: Array = array.to_host() if isinstance(array, DeviceArray) else array
+    if local.dtype.hasobject:
+        return memoryview(_joined_texts(local))
+    return np.ascontiguousarray(local).reshape(-1).view(np.uint8).data
 
 
 def size(array: Array | DeviceArray) -> int:
-    """How many bytes a tensor takes in a request: of strings their own bytes, not those of the pointers to them."""
+    """The bytes of a tensor in a request; strings count with their content, not with the pointers to it."""
     if isinstance(array, DeviceArray) or not array.dtype.hasobject:
         return array.nbytes
     return array.size * _LENGTH.size + sum(map(len, array.flat))
 
 
 def _joined_texts(array: Array) -> bytes:
-    """Elements of type BYTES, each behind its length; raises `InvalidInputError` for one above 4 GiB."""
+    """The elements of a BYTES tensor, each after its length; raises `InvalidInputError` for one above 4 GiB."""
     parts: list[bytes] = []
     try:
-        for one in array.flat:
-            content = one if isinstance(one, bytes) else one.encode()
+        for element in array.flat:
+            content = element if isinstance(element, bytes) else element.encode()
             parts += (_LENGTH.pack(len(content)), content)
     except struct.error as error:
         raise InvalidInputError(
@@ -102,7 +102,7 @@ def _joined_texts(array: Array) -> bytes:
 
 
 def joined(message: bytes, tensors: Sequence[memoryview]) -> bytes:
-    """A whole request: the message, and behind it its tensors."""
+    """A whole request: the message, and its tensors after it."""
     parts: list[bytes | memoryview] = [message]
     for tensor in tensors:
         parts += (_RAW, _varint(len(tensor)), tensor)
@@ -110,13 +110,13 @@ def joined(message: bytes, tensors: Sequence[memoryview]) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    """A length as protobuf writes it: 7 bits a byte, the lowest first."""
-    written = bytearray()
+    """A length as protobuf encodes it: 7 bits a byte, the lowest first."""
+    encoded = bytearray()
     while value > 0x7F:
-        written.append(value & 0x7F | 0x80)
+        encoded.append(value & 0x7F | 0x80)
         value >>= 7
-    written.append(value)
-    return bytes(written)
+    encoded.append(value)
+    return bytes(encoded)
 
 
 def datatype(array: Array) -> str:
@@ -125,9 +125,9 @@ def datatype(array: Array) -> str:
 
 
 def tensor(content: bytes | memoryview, kind: str, shape: Iterable[int], *, whole: bool = False) -> Array:
-    """A copy of the tensor at the start of `content`. With `whole`, nothing may follow it.
+    """A copy of the tensor of datatype `kind` at the start of `content`. With `whole`, nothing may follow it.
 
-    Raises `ServerFailureError` when the bytes do not fit the datatype and the shape.
+    Raises `ServerFailureError` if the bytes do not fit the datatype and the shape.
     """
     dims = tuple(shape)
     count = math.prod(dims)
@@ -135,10 +135,10 @@ def tensor(content: bytes | memoryview, kind: str, shape: Iterable[int], *, whol
         if min(dims, default=0) < 0:
             raise ValueError("a negative length")
         if kind == "BYTES":
-            found, used = _texts(content, count)
+            array, used = _texts(content, count)
         else:
             dtype = DTYPES[kind]
-            found, used = np.frombuffer(content, dtype, count).copy(), count * dtype.itemsize
+            array, used = np.frombuffer(content, dtype, count).copy(), count * dtype.itemsize
         if whole and used != len(content):
             raise ValueError(f"{used} of them are used")
     except (KeyError, ValueError, OverflowError, struct.error) as error:
@@ -146,26 +146,29 @@ def tensor(content: bytes | memoryview, kind: str, shape: Iterable[int], *, whol
             f"an output of {kind} and shape {list(dims)} came in {len(content)} bytes, which do not fit ({error}): the "
             "answer was cut short or changed on its way. Look at what is between this client and the server."
         ) from error
-    return found.reshape(dims)
+    return array.reshape(dims)
 
 
 def _texts(content: bytes | memoryview, count: int) -> tuple[Array, int]:
-    """Elements of type BYTES, each behind its length in 4 bytes, and the bytes of them all."""
+    """`count` elements of a BYTES tensor, each after its length in 4 bytes, and the bytes that they take."""
     if count * _LENGTH.size > len(content):
         raise ValueError(f"{count} elements")
     texts = np.empty(count, dtype=np.object_)
     begin = 0
-    for number in range(count):
+    for index in range(count):
         (length,) = _LENGTH.unpack_from(content, begin)
         begin += _LENGTH.size + length
-        texts[number] = bytes(content[begin - length : begin])
+        texts[index] = bytes(content[begin - length : begin])
     if begin > len(content):
         raise ValueError(f"{begin} are needed")
     return texts, begin
 
 
-def answers(response: ModelInferResponse) -> dict[str, Array]:
-    """The outputs of an answer by name, in the server's order; raises `ServerFailureError` for one with gaps."""
+def answers(response: Any) -> dict[str, Array]:
+    """The outputs of a ModelInferResponse by name, in the server's order.
+
+    Raises `ServerFailureError` if outputs and tensors do not match.
+    """
     raws = response.raw_output_contents
     if len(raws) != len(response.outputs):
         raise ServerFailureError(f"an answer named {len(response.outputs)} outputs and brought {len(raws)} tensors.")

@@ -55,6 +55,12 @@ def guarded(action: Callable[[], int | None], *, on_interrupt: str = "stopped.")
     except Failure as failure:
         complain(failure)
         return 1
+    except Exception as error:
+        # The errors of `clients`, which imports no other stage.
+        if not isinstance(code := getattr(error, "exit_code", None), int):
+            raise
+        complain(error)
+        return code
     except KeyboardInterrupt:
         complain(on_interrupt)
         return 130

@@ -3,88 +3,85 @@
 `python -m clients.examples.classify PICTURE...` needs a server: `make serve MODEL=image_classification`.
 """
 
+import argparse
 import asyncio
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from rich.table import Table
-from rich.text import Text
+import numpy as np
 
-from clients.async_model import AsyncModel
-from clients.connection import DEFAULT_URL
-from clients.errors import ClientError
-from clients.examples.picture_file import content, require
-from triton_batching.terminal import guarded, program_parser, terminal
+from clients import AsyncModel, ClientError, InvalidInputError
 
 MODEL = "image_classification"
+Classes = list[tuple[str, float]]
+"""Labels with their probabilities from 0 to 1, the likeliest first."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Guess:
-    """One class that a picture may show, with its probability from 0 to 1."""
+async def classify(
+    pictures: Sequence[Path], *, url: str = "localhost:8001", model: str = MODEL
+) -> list[Classes | Exception]:
+    """The classes of each picture, or the error of a picture that cannot be classified.
 
-    label: str
-    probability: float
-
-
-Answer = list[Guess] | Exception
-
-
-async def classify(pictures: Sequence[Path], *, url: str = DEFAULT_URL, model: str = MODEL) -> list[Answer]:
-    """The likeliest classes of each picture, best first; a picture that cannot be classified has its error there.
-
-    One request per picture, all in flight together. Raises `ClientError` when the server is not there.
+    Sends one request per picture, all in flight together. Raises `ClientError` if the server does not answer.
     """
     async with AsyncModel(model, url=url) as classifier:
-        require(classifier, ("LABEL", "PROBABILITY", "CLASS"), MODEL)
-        return await asyncio.gather(*(_ask(classifier, picture) for picture in pictures))
+        outputs = [tensor.name for tensor in classifier.metadata.outputs]
+        if outputs != ["LABEL", "PROBABILITY", "CLASS"]:
+            raise InvalidInputError(
+                f"'{model}' gives {', '.join(outputs)}, where LABEL, PROBABILITY, CLASS are needed. Name a model like "
+                f"{MODEL} with --model."
+            )
+        return await asyncio.gather(*(_classify(classifier, picture) for picture in pictures))
 
 
-async def _ask(classifier: AsyncModel, picture: Path) -> Answer:
+async def _classify(classifier: AsyncModel, picture: Path) -> Classes | Exception:
     try:
-        labels, probabilities, _ = await classifier.predict(content(picture))
-    except (ValueError, ClientError) as error:
+        content = np.array([[picture.read_bytes()]], dtype=np.object_)
+        labels, probabilities, _ = await classifier.predict(content)
+    except OSError as error:
+        return ValueError(f"{picture}: cannot be read ({error.strerror}). Give the path of a PNG or JPEG.")
+    except ClientError as error:
         return error
-    return [
-        Guess(label=label.decode(), probability=float(probability))
-        for label, probability in zip(labels[0], probabilities[0], strict=True)
-    ]
+    return [(label.decode(), float(value)) for label, value in zip(labels[0], probabilities[0], strict=True)]
 
 
-def table(pictures: Sequence[Path], answers: Sequence[Answer]) -> Table:
-    """A line for each class, and one line for a picture that failed."""
-    made = Table("picture", "class", "probability")
-    made.columns[2].justify = "right"
+def show(pictures: Sequence[Path], *, url: str = "localhost:8001", model: str = MODEL) -> int:
+    """Print the classes of each picture; returns 1 if a picture failed."""
+    answers = asyncio.run(classify(pictures, url=url, model=model))
+    width = max(len(picture.name) for picture in pictures)
     for picture, answer in zip(pictures, answers, strict=True):
         if isinstance(answer, Exception):
-            made.add_row(Text(picture.name), Text(str(answer), style="red"))
+            print(f"{picture.name:{width}}  {answer}")
             continue
-        for number, guess in enumerate(answer):
-            made.add_row(Text("" if number else picture.name), Text(guess.label), f"{guess.probability:.1%}")
-    return made
-
-
-def show(pictures: Sequence[Path], *, url: str = DEFAULT_URL, model: str = MODEL) -> int:
-    """Print the classes; 1 when a picture failed."""
-    answers = asyncio.run(classify(pictures, url=url, model=model))
-    terminal().print(table(pictures, answers))
+        for index, (label, probability) in enumerate(answer):
+            print(f"{'' if index else picture.name:{width}}  {probability:6.1%}  {label}")
     return 1 if any(isinstance(answer, Exception) for answer in answers) else 0
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Print the classes; exit code 1 when a picture failed, 2 without a server."""
-    parser = program_parser(
-        "python -m clients.examples.classify", __doc__, example="clients/pictures/batch.png holiday.jpg"
+    """Print the classes; exit code 1 if a picture failed, 2 without a server."""
+    parser = argparse.ArgumentParser(
+        "python -m clients.examples.classify",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="example: python -m clients.examples.classify clients/pictures/batch.png holiday.jpg",
     )
     parser.add_argument("pictures", nargs="+", type=Path, metavar="PICTURE")
     parser.add_argument(
-        "--url", default=DEFAULT_URL, help=f"host:port of gRPC, grpcs://... or https://... (default {DEFAULT_URL})"
+        "--url",
+        default="localhost:8001",
+        help="host:port of gRPC, grpcs://... or https://... (default %(default)s)",
     )
-    parser.add_argument("--model", default=MODEL, help=f"or image_classification_bls (default {MODEL})")
+    parser.add_argument("--model", default=MODEL, help="or image_classification_bls (default %(default)s)")
     arguments = parser.parse_args(argv)
-    return guarded(lambda: show(arguments.pictures, url=arguments.url, model=arguments.model))
+    try:
+        return show(arguments.pictures, url=arguments.url, model=arguments.model)
+    except ClientError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
 
 
 if __name__ == "__main__":

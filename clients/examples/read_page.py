@@ -3,64 +3,83 @@
 `python -m clients.examples.read_page clients/pages/page.png` needs a server: `make serve MODEL=text_reading`.
 """
 
+import argparse
 import asyncio
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from clients.async_model import AsyncModel
-from clients.connection import DEFAULT_URL
-from clients.errors import ClientError
-from clients.examples.picture_file import content, require
-from triton_batching.terminal import complain, guarded, program_parser, terminal
+import numpy as np
+
+from clients import AsyncModel, ClientError, InvalidInputError
 
 MODEL = "text_reading"
-Answer = list[str] | Exception
 
 
-async def read_pages(pages: Sequence[Path], *, url: str = DEFAULT_URL, model: str = MODEL) -> list[Answer]:
-    """The lines of each page; a page that cannot be read has its error in its place.
+async def read_pages(
+    pages: Sequence[Path], *, url: str = "localhost:8001", model: str = MODEL
+) -> list[list[str] | Exception]:
+    """The lines of each page, or the error of a page that cannot be read.
 
-    One request per page, all in flight together. Raises `ClientError` when the server is not there.
+    Sends one request per page, all in flight together. Raises `ClientError` if the server does not answer.
     """
     async with AsyncModel(model, url=url) as reader:
-        require(reader, ("TEXT",), MODEL)
+        outputs = [tensor.name for tensor in reader.metadata.outputs]
+        if outputs != ["TEXT"]:
+            raise InvalidInputError(
+                f"'{model}' gives {', '.join(outputs)}, where TEXT is needed. Name a model like {MODEL} with --model."
+            )
         return await asyncio.gather(*(_read(reader, page) for page in pages))
 
 
-async def _read(reader: AsyncModel, page: Path) -> Answer:
+async def _read(reader: AsyncModel, page: Path) -> list[str] | Exception:
     try:
-        found = await reader.predict(content(page))
-    except (ValueError, ClientError) as error:
+        text = await reader.predict(np.array([[page.read_bytes()]], dtype=np.object_))
+    except OSError as error:
+        return ValueError(f"{page}: cannot be read ({error.strerror}). Give the path of a PNG or JPEG.")
+    except ClientError as error:
         return error
-    text: str = found[0, 0].decode()
-    return text.splitlines()
+    lines: list[str] = text[0, 0].decode().splitlines()
+    return lines
 
 
-def show(pages: Sequence[Path], *, url: str = DEFAULT_URL, model: str = MODEL) -> int:
-    """Print the lines of each page; 1 when one could not be read."""
+def show(pages: Sequence[Path], *, url: str = "localhost:8001", model: str = MODEL) -> int:
+    """Print the lines of each page; returns 1 if one could not be read."""
     answers = asyncio.run(read_pages(pages, url=url, model=model))
     for page, answer in zip(pages, answers, strict=True):
         if isinstance(answer, Exception):
-            complain(answer if str(answer).startswith(str(page)) else f"{page}: {answer}")
+            print(answer if str(answer).startswith(str(page)) else f"{page}: {answer}", file=sys.stderr)
             continue
         if len(pages) > 1:
-            terminal().print(f"{page}:", markup=False)
+            print(f"{page}:")
         for line in answer:
-            terminal().print(line, markup=False)
+            print(line)
     return 1 if any(isinstance(answer, Exception) for answer in answers) else 0
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Print the lines; exit code 1 when a page could not be read, 2 without a server."""
-    parser = program_parser("python -m clients.examples.read_page", __doc__, example="clients/pages/page.png")
+    """Print the lines; exit code 1 if a page could not be read, 2 without a server."""
+    parser = argparse.ArgumentParser(
+        "python -m clients.examples.read_page",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="example: python -m clients.examples.read_page clients/pages/page.png",
+    )
     parser.add_argument("pages", nargs="+", type=Path, metavar="PAGE")
     parser.add_argument(
-        "--url", default=DEFAULT_URL, help=f"host:port of gRPC, grpcs://... or https://... (default {DEFAULT_URL})"
+        "--url",
+        default="localhost:8001",
+        help="host:port of gRPC, grpcs://... or https://... (default %(default)s)",
     )
     parser.add_argument("--model", default=MODEL)
     arguments = parser.parse_args(argv)
-    return guarded(lambda: show(arguments.pages, url=arguments.url, model=arguments.model))
+    try:
+        return show(arguments.pages, url=arguments.url, model=arguments.model)
+    except ClientError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
 
 
 if __name__ == "__main__":

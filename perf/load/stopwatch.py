@@ -1,18 +1,15 @@
-"""When a call's request was written and when its answer came back, noted between a model and its connection."""
+"""The times at which a call's request was sent and its answer came back, noted by hooks of the client."""
 
-import functools
 import time
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
 
-from clients import AsyncModel, Model
-from clients.steps import Step
+from clients import Hooks, Request, Response
 
 
 @dataclass(kw_only=True)
 class Moments:
-    """Nanoseconds of the monotonic clock, of the call that is going on in this task or thread."""
+    """Nanoseconds of the monotonic clock of the call that this task or thread makes; 0 is not yet."""
 
     written: int = 0
     received: int = 0
@@ -21,37 +18,15 @@ class Moments:
 MOMENTS: ContextVar[Moments | None] = ContextVar("moments", default=None)
 
 
-def watch(model: Model) -> None:
-    """Note the moments of every later inference of a model in `MOMENTS`."""
-    call = model._call
-
-    @functools.wraps(call)
-    def noted(step: Step) -> Any:
-        moments = MOMENTS.get()
-        if moments is None or step.method != "ModelInfer":
-            return call(step)
+def _sent(_: Request) -> None:
+    if moments := MOMENTS.get():
         moments.written = time.monotonic_ns()
-        try:
-            return call(step)
-        finally:
-            moments.received = time.monotonic_ns()
-
-    model._call = noted  # type: ignore[method-assign]
 
 
-def watch_async(model: AsyncModel) -> None:
-    """The same for an asynchronous model."""
-    call = model._call
+def _answered(_: Response) -> None:
+    if moments := MOMENTS.get():
+        moments.received = time.monotonic_ns()
 
-    @functools.wraps(call)
-    async def noted(step: Step) -> Any:
-        moments = MOMENTS.get()
-        if moments is None or step.method != "ModelInfer":
-            return await call(step)
-        moments.written = time.monotonic_ns()
-        try:
-            return await call(step)
-        finally:
-            moments.received = time.monotonic_ns()
 
-    model._call = noted  # type: ignore[method-assign]
+HOOKS: Hooks = {"request": [_sent], "response": [_answered]}
+"""For `Model(hooks=...)` and `AsyncModel(hooks=...)`; they note the times in `MOMENTS`."""

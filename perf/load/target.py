@@ -12,7 +12,7 @@ from tritonclient.utils import InferenceServerException
 
 from clients.connection import channel_arguments
 from clients.errors import NotReadyError, ServerUnreachableError
-from clients.exchange import Transport
+from clients.transport import Transport
 from export.repository import REPOSITORY, model_folder
 from perf.load import traces as traces
 from perf.load.variant import Overrides, read, variant

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from clients import AsyncModel, Model
 from clients.errors import ClientError, RejectedError
-from clients.exchange import Transport
+from clients.transport import Transport
 from perf.load import stopwatch
 from perf.load.differ import differ
 from perf.load.timings import FAILED, NOT_SENT, REQUEST, RIGHT, WRONG, Timings, request_id
@@ -147,8 +147,9 @@ def work(job: Job, parent: Connection) -> None:
 
 
 def _closed(job: Job, parent: Connection) -> None:
-    with Model(job.model, url=job.url, transport=job.transport, timeout_s=job.timeout_s) as model:
-        stopwatch.watch(model)
+    with Model(
+        job.model, url=job.url, transport=job.transport, timeout_s=job.timeout_s, hooks=stopwatch.HOOKS
+    ) as model:
         with contextlib.suppress(RejectedError):  # an answer as well: the server is there
             model.predict(*job.requests[0][0])
         _start(parent)
@@ -175,8 +176,9 @@ def _closed(job: Job, parent: Connection) -> None:
 
 async def _many(job: Job, parent: Connection) -> None:
     """Many requests on their way in one process."""
-    async with AsyncModel(job.model, url=job.url, transport=job.transport, timeout_s=job.timeout_s) as model:
-        stopwatch.watch_async(model)
+    async with AsyncModel(
+        job.model, url=job.url, transport=job.transport, timeout_s=job.timeout_s, hooks=stopwatch.HOOKS
+    ) as model:
         with contextlib.suppress(RejectedError):  # an answer as well: the server is there
             await model.predict(*job.requests[0][0])
         start = await asyncio.to_thread(_start, parent)

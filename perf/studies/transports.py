@@ -24,7 +24,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from clients import Model
-from clients.exchange import Transport
+from clients.transport import Transport
 from perf.studies.transport_models import SHAPES, build
 from serve.launcher import Server, Settings, launch
 from triton_batching import whole_file

@@ -15,7 +15,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.live import Live
 
-from clients.connection import DEFAULT_URL
+from clients.endpoint import DEFAULT_URL
 from clients.errors import ServerUnreachableError
 from perf.watch.history import History
 from perf.watch.page import write

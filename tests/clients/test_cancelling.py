@@ -16,8 +16,9 @@ import client_models
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from processes import alive, descendants, wait_until
+from processes import wait_until
 from relay import RST_STREAM, Relay, relay
+from server_processes import tritonserver
 
 from clients import AsyncModel, ClosedError, Model, TimedOutError
 from clients.cancelling import survives
@@ -34,14 +35,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     repository = client_models.build(tmp_path_factory.mktemp("models"))
     with launch(Settings(models=("unbatched", "slow", "picky"), repository=repository)) as running:
         yield running
-
-
-def tritonserver(server: Server) -> int:
-    """The server's own process number, under its guard."""
-    (pid,) = [
-        one for one in alive(descendants(server.pid)) if Path(f"/proc/{one}/comm").read_text().strip() == "tritonserver"
-    ]
-    return pid
 
 
 @pytest.mark.parametrize(
@@ -71,7 +64,7 @@ def test_which_versions_survive_cancellations(version: str, expected: bool) -> N
 @pytest.mark.parametrize(("way", "calls"), [("cancelled", 20_000), ("deadline", 5_000), ("coalesced", 5_000)])
 def test_callers_that_leave_do_not_end_the_server(server: Server, way: str, calls: int) -> None:
     """Eight tasks leave after 0 to 6 ms, two wait; every answer that comes is checked."""
-    before, rng = tritonserver(server), random.Random(7)
+    before, rng = tritonserver(server.pid), random.Random(7)
     counted: Counter[str] = Counter()
     began = time.monotonic()
 
@@ -109,7 +102,7 @@ def test_callers_that_leave_do_not_end_the_server(server: Server, way: str, call
             np.testing.assert_array_equal(await model.predict(given), expected)
 
     asyncio.run(everyone())
-    assert tritonserver(server) == before
+    assert tritonserver(server.pid) == before
     assert counted["left"] > 500
     assert counted["answered"] > 100
 
@@ -124,7 +117,7 @@ def case(way: str, number: int) -> tuple[NDArray[Any], NDArray[Any]]:
 
 @pytest.mark.server
 def test_deadlines_of_blocking_calls_do_not_end_the_server(server: Server) -> None:
-    before, ended, lock = tritonserver(server), Counter[str](), threading.Lock()
+    before, ended, lock = tritonserver(server.pid), Counter[str](), threading.Lock()
 
     def caller(model: Model, number: int) -> None:
         rng = random.Random(number)
@@ -145,7 +138,7 @@ def test_deadlines_of_blocking_calls_do_not_end_the_server(server: Server) -> No
             thread.start()
         for thread in threads:
             thread.join()
-    assert tritonserver(server) == before
+    assert tritonserver(server.pid) == before
     assert ended.total() == 3200
     assert ended["left"] > 100
     assert ended["answered"] >= 1600
@@ -270,3 +263,18 @@ def test_a_process_waits_for_the_answers_that_it_dropped(
         assert (ended.stdout, ended.stderr) == ("late\n0 left\n", "")
         assert all_ended(relayed, 1)
         assert relayed.frames(RST_STREAM) == 0
+
+
+@pytest.mark.server
+def test_calls_whose_callers_have_left_are_bounded(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clients.cancelling.MAX_DROPPED", 2)
+    before = Counters.read(server.grpc_url, "slow")
+    with Model("slow", url=server.grpc_url, transport="grpc") as model:
+        for _ in range(2):
+            with pytest.raises(TimedOutError):
+                model.predict(0.5 * ONE, timeout_s=0.05)
+        with pytest.raises(TimedOutError):
+            model.predict(0 * ONE, timeout_s=0.05)  # waits for the other two and is never sent
+        assert model.predict(0 * ONE).item() > 0
+    assert wait_until(lambda: (Counters.read(server.grpc_url, "slow") - before).rows >= 3, seconds=5)
+    assert (Counters.read(server.grpc_url, "slow") - before).rows == 3

@@ -58,19 +58,19 @@ def test_arrays_get_the_names_of_the_configuration() -> None:
 @pytest.mark.parametrize(
     ("arrays", "words"),
     [
-        ([A, B], r"has 3 inputs, \['a', 'b', 'c'\]; 2 arrays were given"),
-        ([{"a": A, "d": B}], r"unknown here: \['d'\] and missing: \['b'\]"),
+        ([A, B], r"has 3 inputs, \['a', 'b', 'c'\], and got 2 arrays"),
+        ([{"a": A, "d": B}], r"unknown: \['d'\], missing: \['b'\]"),
         ([A, np.array([["x"], [1], [None]], dtype=np.object_), C], '"b" holds a int. Pass bytes or str'),
         (
             [A.astype(np.float64), B, C],
-            r'input "a" is FP32, given was float64. Convert it: array.astype\(numpy.float32',
+            r'input "a" is FP32, got float64. Convert it: array.astype\(numpy.float32',
         ),
-        ([A, np.ones((3, 1)), C], 'input "b" is BYTES, given was float64'),
-        ([A[:, :1], B, C], r'"a" has shape \[-1, 2, -1\], given was \[3, 1, 7\]. -1 stands for any number'),
+        ([A, np.ones((3, 1)), C], 'input "b" is BYTES, got float64'),
+        ([A[:, :1], B, C], r'"a" has shape \[-1, 2, -1\], got \[3, 1, 7\]. -1 means any length'),
         ([A[0], B, C], r"pass one row as array\[None\]"),
-        ([A, B[:2], C], r"same rows, given were \{'a': 3, 'b': 2, 'c': 3\}"),
-        ([np.ones((5, 2, 7), np.float32), np.full((5, 1), "x"), np.ones((5, 1), np.uint8)], r"1 to 4 rows .* were 5"),
-        ([A[:0], B[:0], C[:0]], r"1 to 4 rows .* were 0"),
+        ([A, B[:2], C], r"same number of rows, got \{'a': 3, 'b': 2, 'c': 3\}"),
+        ([np.ones((5, 2, 7), np.float32), np.full((5, 1), "x"), np.ones((5, 1), np.uint8)], r"1 to 4 rows .* got 5"),
+        ([A[:0], B[:0], C[:0]], r"1 to 4 rows .* got 0"),
     ],
 )
 def test_what_does_not_fit_is_named(arrays: list[Any], words: str) -> None:
@@ -114,9 +114,9 @@ def test_an_array_on_a_gpu_is_checked_where_it_lies() -> None:
     array = OnDevice((3, 2, 0), "<f4", (0, 0, 4))
     found: Any = one.check([array])["x"]
     assert (found.owner, found.shape, found.dtype, found.nbytes, len(found)) == (array, (3, 2, 0), np.float32, 0, 3)
-    with pytest.raises(InvalidInputError, match="given was float64"):
+    with pytest.raises(InvalidInputError, match="got float64"):
         one.check([OnDevice((3, 2, 0), "<f8")])
-    with pytest.raises(InvalidInputError, match="has to be contiguous"):
+    with pytest.raises(InvalidInputError, match="must be contiguous"):
         one.check([OnDevice((3, 2, 4), "<f4", (8, 4, 24))])
 
 

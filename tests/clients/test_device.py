@@ -18,6 +18,7 @@ from clients.endpoint import Endpoint
 from clients.layout import contents
 from clients.shared_memory import SharedMemory
 from clients.steps import Step, run_async
+from clients.terms import Terms
 
 CONFIG = """name: "m" max_batch_size: 4
 input { name: "x" data_type: TYPE_%s dims: [ 2 ] } output { name: "y" data_type: TYPE_BOOL dims: [ 1 ] }"""
@@ -66,10 +67,10 @@ def far(rows: int = 1) -> dict[str, Array]:
 @pytest.mark.parametrize(
     ("shape", "words"),
     [
-        ((), r'"x" has shape \[-1, 2\], given was \[\]'),
-        ((0, 2), "1 to 4 rows .* given were 0"),
-        ((0, 3), r'"x" has shape \[-1, 2\], given was \[0, 3\]'),
-        ((5, 2), "1 to 4 rows .* given were 5"),
+        ((), r'"x" has shape \[-1, 2\], got \[\]'),
+        ((0, 2), "1 to 4 rows .* got 0"),
+        ((0, 3), r'"x" has shape \[-1, 2\], got \[0, 3\]'),
+        ((5, 2), "1 to 4 rows .* got 5"),
     ],
 )
 def test_an_array_without_rows_is_looked_at_where_it_lies(shape: tuple[int, ...], words: str) -> None:
@@ -82,7 +83,7 @@ def test_torchs_word_for_bf16() -> None:
     found: Any = one.check([OnDevice((1, 0), "<V2")])["x"]
     assert isinstance(found, DeviceArray)
     assert found.dtype == ml_dtypes.bfloat16
-    with pytest.raises(InvalidInputError, match=r"FP32, given was \|V2"):
+    with pytest.raises(InvalidInputError, match=r"FP32, got \|V2"):
         metadata().check([OnDevice((1, 2), "<V2")])
 
 
@@ -91,7 +92,7 @@ def test_torchs_word_for_bf16() -> None:
 )
 def test_what_is_on_no_gpu_is_refused(monkeypatch: pytest.MonkeyPatch, shape: Any, typestr: str, pointer: Any) -> None:
     driven(monkeypatch, refuses="cuPointerGetAttribute")
-    with pytest.raises(InvalidInputError, match="says that it lies on a GPU, but it cannot be found there"):
+    with pytest.raises(InvalidInputError, match="has a __cuda_array_interface__, but no array is found on a GPU"):
         metadata().check([OnDevice(shape, typestr, pointer)])
 
 
@@ -107,7 +108,7 @@ async def answered(step: Step) -> Any:
 def ask(shared: SharedMemory, arrays: dict[str, Array]) -> dict[str, Array] | None:
     async def together() -> dict[str, Array] | None:
         try:
-            return await run_async(shared.infer(arrays, b"", None), answered)
+            return await run_async(shared.infer(arrays, Terms()), answered)
         finally:
             await run_async(shared.close(), answered)
 

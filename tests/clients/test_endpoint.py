@@ -11,6 +11,7 @@ import certificates
 import client_models
 import numpy as np
 import pytest
+from client_calls import TRANSPORTS, address, registered
 from processes import wait_until
 from relay import relay
 
@@ -23,14 +24,14 @@ from clients import (
     ServerUnreachableError,
     Tls,
     TlsError,
+    admin_secret,
 )
 from clients.connection import BlockingConnection
 from clients.endpoint import Endpoint
-from clients.exchange import Transport
 from clients.lease import Lease
 from clients.steps import Step
+from clients.transport import Transport
 from serve.launcher import Server, Settings, launch
-from serve.management import admin
 
 ROW = np.arange(5)
 WIDE = np.ones((1, 1), np.float32)
@@ -117,14 +118,6 @@ def lease_of(model: Model) -> Lease:
     return shared._lease
 
 
-def registered(url: str, tls: Tls | None = None, headers: dict[str, str] | None = None) -> list[str]:
-    connection = BlockingConnection(Endpoint.of(url, tls=tls, headers=headers))
-    try:
-        return sorted(connection.call(Step("SystemSharedMemoryStatus", b""), "").regions)
-    finally:
-        connection.close()
-
-
 @pytest.mark.server
 def test_tls_to_a_server_without(folder: Path, client_server: Server) -> None:
     trusted = Tls(ca=folder / "ca.pem")
@@ -184,9 +177,8 @@ def test_headers_open_restricted_apis(tmp_path: Path) -> None:
     )
     right = {"Triton-Grpc-Protocol-Admin": "secret", "Authorization": "Bearer abc"}
     with serving(tmp_path, *restricted) as server:
-        transports: tuple[Transport, ...] = ("auto", "shared_memory", "grpc", "http")
-        for transport in transports:
-            url = server.http_url if transport == "http" else server.grpc_url
+        for transport in TRANSPORTS:
+            url = address(server, transport)
             assert answered(url=url, transport=transport, headers=right)
             assert refused(AccessError, "triton-grpc-protocol-admin", url=url, transport=transport)
             wrong = {"triton-grpc-protocol-admin": "guess"}
@@ -203,7 +195,7 @@ def test_a_client_that_may_not_register_memory_sends_messages(tmp_path: Path, mo
     with serving(tmp_path, "--grpc-restricted-protocol=shared-memory:admin=secret") as server:
         assert [(one == 2).all() for one in both("wide", 2 * WIDE, url=server.grpc_url)] == [True] * 2
         # Where only those calls need a header, it goes with those calls; one that is given wins.
-        monkeypatch.setattr(admin, "headers", lambda url: {"triton-grpc-protocol-admin": "secret"})
+        monkeypatch.setattr(admin_secret, "headers", lambda url: {"triton-grpc-protocol-admin": "secret"})
         endpoint = Endpoint.of(server.grpc_url)
         assert endpoint.metadata("ModelInfer") == ()
         connection = BlockingConnection(endpoint)
@@ -283,7 +275,7 @@ def test_a_secret_is_not_shown() -> None:
 
 def test_our_own_server_is_known_by_every_form_of_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Endpoint.of("192.0.2.1:8001").proxy() == []
-    monkeypatch.setattr(admin, "headers", lambda url: {"secret-of": url})
+    monkeypatch.setattr(admin_secret, "headers", lambda url: {"secret-of": url})
     assert Endpoint.of("192.0.2.1:8001").proxy() == Endpoint.of("localhost:8001").proxy() != []
     for url in ("localhost:8001", "grpcs://localhost:8001", "grpc://localhost:8001/", "dns:///localhost:8001"):
         assert Endpoint.of(url).metadata("SystemSharedMemoryRegister") == (("secret-of", "localhost:8001"),)

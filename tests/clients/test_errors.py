@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from client_calls import TRANSPORTS, address
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
@@ -31,11 +32,10 @@ from clients import (
 from clients.coalesce import Coalescer
 from clients.contract import Array, Metadata
 from clients.errors import explained
-from clients.exchange import Transport
 from clients.terms import Terms
+from clients.transport import Transport
 from serve.launcher import Server
 
-TRANSPORTS: tuple[Transport, ...] = ("auto", "shared_memory", "grpc", "http")
 ONE = np.ones((1, 1), np.float32)
 CLASSES = [one for name in clients.__all__ if isinstance(one := getattr(clients, name), type)]
 ERRORS = [one for one in CLASSES if issubclass(one, ClientError)]
@@ -97,21 +97,21 @@ def test_only_what_was_not_run_may_be_sent_again(
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("blocking", [True, False])
 def test_what_real_calls_end_with(client_server: Server, transport: Transport, blocking: bool) -> None:
-    url = client_server.http_url if transport == "http" else client_server.grpc_url
+    url = address(client_server, transport)
 
-    def ended(name: str, x: Any, *, address: str = url, **terms: Any) -> tuple[Any, ...]:
+    def ended(name: str, x: Any, *, url: str = url, **terms: Any) -> tuple[Any, ...]:
         def wait() -> None:
-            with Model(name, url=address, transport=transport) as model:
+            with Model(name, url=url, transport=transport) as model:
                 model.predict(x, **terms)
 
         async def wait_async() -> None:
-            async with AsyncModel(name, url=address, transport=transport) as model:
+            async with AsyncModel(name, url=url, transport=transport) as model:
                 await model.predict(x, **terms)
 
         with pytest.raises(ClientError) as raised:
             wait() if blocking else asyncio.run(wait_async())
         kind, _, status, text, model, where, retryable = data(raised.value)
-        assert (model, where) == (name, address)
+        assert (model, where) == (name, url)
         return kind, status, text, retryable
 
     assert ended("picky", np.ones((9, 1), np.float32)) == (InvalidInputError, None, "", False)
@@ -121,7 +121,7 @@ def test_what_real_calls_end_with(client_server: Server, transport: Transport, b
     assert ended("absent", ONE)[::3] == (NotReadyError, True)
     late = ended("slow", 0.3 * ONE, timeout_s=0.1)
     assert late == (TimedOutError, "DEADLINE_EXCEEDED", "no answer within 0.1 s", False)
-    gone = ended("picky", ONE, address="127.0.0.1:1")
+    gone = ended("picky", ONE, url="127.0.0.1:1")
     assert (*gone[:2], gone[3]) == (ServerUnreachableError, "UNAVAILABLE", True)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clients.exchange import Transport
+from clients.transport import Transport
 from serve.launcher import Server
 
 pytestmark = pytest.mark.server
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.server
 ROOT = Path(__file__).parents[2]
 CLOSED = (
     "'picky' was closed, or was made by the process that this one was forked from. Make one in each process, and call "
-    "it before its end."
+    "it before it is closed."
 )
 # gRPC's own note of a fork while its asyncio part polls.
 NOTE = "Other threads are currently calling into gRPC, skipping fork() handlers"
@@ -28,7 +28,7 @@ def test_a_forked_child(client_server: Server, transport: Transport, kind: str, 
     ended = subprocess.run(
         [
             sys.executable,
-            str(ROOT / "tests" / "forking_process.py"),
+            str(ROOT / "tests" / "helpers" / "forking_process.py"),
             *(client_server.grpc_url, client_server.http_url, transport, kind, way),
         ],
         env=os.environ | {"PYTHONPATH": str(ROOT)},

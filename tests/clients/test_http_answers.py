@@ -21,6 +21,7 @@ from clients import (
     InvalidInputError,
     Model,
     NotReadyError,
+    RejectedError,
     ServerFailureError,
     ServerUnreachableError,
     Tls,
@@ -214,12 +215,22 @@ def test_what_a_model_says_does_not_make_it_absent(between: tuple[type[Between],
 
 @pytest.mark.parametrize(
     ("status", "kind"),
-    [(302, ServerFailureError), (404, NotReadyError), (500, ServerFailureError), (503, ServerUnreachableError)],
+    [
+        (302, ServerFailureError),
+        (404, NotReadyError),
+        (429, RejectedError),
+        (500, ServerFailureError),
+        (502, ServerUnreachableError),
+        (503, ServerUnreachableError),
+        (504, ServerUnreachableError),
+    ],
 )
 def test_a_page_with_another_status(between: tuple[type[Between], str], status: int, kind: type[ClientError]) -> None:
     handler, url = between
     handler.answer = status, None, PAGE * 100
     found = ends(url)
     assert [type(end) for end in found] == [kind] * 5
+    # The request may have reached Triton behind the proxy; one that was rejected has not.
+    assert {end.retryable for end in found} == {kind in (NotReadyError, RejectedError)}
     assert all(len(str(end)) < 500 for end in found)
     assert not any("gRPC server" in str(end) for end in found)

@@ -6,21 +6,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from client_calls import address
 
 from clients import AsyncModel, ClosedError, InvalidInputError, TimedOutError
 from clients.connection import Connection
 from clients.counters import Counters
-from clients.exchange import Transport
 from clients.in_flight import InFlight
 from clients.steps import Step
+from clients.transport import Transport
 from serve.launcher import Server
 
 ONE = np.ones((1, 1), np.float32)
 CALLERS = 4000
-
-
-def address(server: Server, transport: str) -> str:
-    return server.http_url if transport == "http" else server.grpc_url
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, True, None, "8"])

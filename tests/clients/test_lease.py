@@ -13,28 +13,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from client_calls import registered
 from processes import alive, wait_until
 
 from clients import AsyncModel, ClosedError, Model, TransportError, regions
-from clients.connection import BlockingConnection
 from clients.counters import Counters
 from clients.endpoint import Endpoint
 from clients.lease import Lease
 from clients.regions import PREFIX, Region, Ring, stale
-from clients.steps import Step
 from serve.launcher import Server
 
 ROOT = Path(__file__).parents[2]
 ONE = np.ones((1, 1), np.float32)
 LEASE_S = 5.0
-
-
-def registered(server: Server) -> list[str]:
-    connection = BlockingConnection(server.grpc_url)
-    try:
-        return sorted(connection.call(Step("SystemSharedMemoryStatus", b""), "").regions)
-    finally:
-        connection.close()
 
 
 def files() -> list[str]:
@@ -43,7 +34,14 @@ def files() -> list[str]:
 
 def client(server: Server, model: str, seconds: float, *command: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [*command, sys.executable, str(ROOT / "tests" / "client_process.py"), server.grpc_url, model, str(seconds)],
+        [
+            *command,
+            sys.executable,
+            str(ROOT / "tests" / "helpers" / "client_process.py"),
+            server.grpc_url,
+            model,
+            str(seconds),
+        ],
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -53,35 +51,35 @@ def client(server: Server, model: str, seconds: float, *command: str) -> "subpro
 
 @pytest.mark.server
 def test_one_region_serves_many_calls_and_goes_with_close(client_server: Server) -> None:
-    assert registered(client_server) == []
+    assert registered(client_server.grpc_url) == []
     with Model("slow", url=client_server.grpc_url, transport="shared_memory") as model:
         for _ in range(20):
             model.predict(0 * ONE)
-        assert len(registered(client_server)) == 1
+        assert len(registered(client_server.grpc_url)) == 1
         assert wait_until(lambda: not files(), seconds=1)
-    assert registered(client_server) == []
+    assert registered(client_server.grpc_url) == []
 
     async def four() -> int:
         async with AsyncModel("slow", url=client_server.grpc_url, transport="shared_memory") as other:
             for _ in range(5):
                 await asyncio.gather(*(other.predict(0 * ONE) for _ in range(4)))
-            return len(registered(client_server))
+            return len(registered(client_server.grpc_url))
 
     assert asyncio.run(four()) == 4
-    assert registered(client_server) == []
+    assert registered(client_server.grpc_url) == []
 
 
 @pytest.mark.server
 def test_light_tensors_travel_in_the_message(client_server: Server) -> None:
     with Model("slow", url=client_server.grpc_url) as light:
         light.predict(0 * ONE)
-        assert registered(client_server) == []
+        assert registered(client_server.grpc_url) == []
     with Model("wide", url=client_server.grpc_url) as heavy:
         heavy.predict(ONE)
-        assert len(registered(client_server)) == 1
+        assert len(registered(client_server.grpc_url)) == 1
         heavy.predict(np.ones((2, 1), np.float32))
         # The larger one has taken the place of the smaller one.
-        assert len(registered(client_server)) == 1
+        assert len(registered(client_server.grpc_url)) == 1
 
 
 @pytest.mark.server
@@ -90,7 +88,7 @@ def test_killed_while_the_model_works_on_its_request(client_server: Server) -> N
     killed = client(client_server, "slow", 1.0)
     assert killed.stdout is not None
     assert killed.stdout.readline()
-    assert wait_until(lambda: bool(registered(client_server)), seconds=2)
+    assert wait_until(lambda: bool(registered(client_server.grpc_url)), seconds=2)
     time.sleep(0.3)
     killed.kill()
     _, errors = killed.communicate()
@@ -99,7 +97,7 @@ def test_killed_while_the_model_works_on_its_request(client_server: Server) -> N
     # Others go on at once, and the memory goes as soon as the model has let go of it.
     with Model("slow", url=client_server.grpc_url, transport="shared_memory", timeout_s=2) as model:
         assert model.predict(0 * ONE).item() > 0
-    assert wait_until(lambda: not registered(client_server), seconds=LEASE_S)
+    assert wait_until(lambda: not registered(client_server.grpc_url), seconds=LEASE_S)
     assert client_server.running()
     assert (Counters.read(client_server.grpc_url, "slow") - before).failed_requests <= 1
 
@@ -108,11 +106,11 @@ def test_killed_while_the_model_works_on_its_request(client_server: Server) -> N
 def test_many_killed_at_once(client_server: Server) -> None:
     clients = [client(client_server, "slow", 0) for _ in range(6)]
     assert all(one.stdout and one.stdout.readline() for one in clients)
-    assert len(registered(client_server)) == 6
+    assert len(registered(client_server.grpc_url)) == 6
     for one in clients:
         one.kill()
     assert [one.communicate()[1] for one in clients] == [""] * 6
-    assert wait_until(lambda: not registered(client_server), seconds=LEASE_S)
+    assert wait_until(lambda: not registered(client_server.grpc_url), seconds=LEASE_S)
     assert wait_until(lambda: not files(), seconds=1)
 
 
@@ -126,13 +124,13 @@ def test_killed_together_with_the_reaper(client_server: Server) -> None:
     assert wait_until(lambda: not alive({reaper}), seconds=2)
     one.kill()
     one.communicate()
-    assert len(registered(client_server)) == 1
+    assert len(registered(client_server.grpc_url)) == 1
     # The next client finds it by its name, and a reaper of its own.
     with Model("slow", url=client_server.grpc_url, transport="shared_memory") as model:
         assert model.predict(0 * ONE).item() > 0
-        assert len(registered(client_server)) == 1
+        assert len(registered(client_server.grpc_url)) == 1
         assert reaper_of(client_server) != reaper
-    assert registered(client_server) == []
+    assert registered(client_server.grpc_url) == []
 
 
 @pytest.mark.server
@@ -163,7 +161,7 @@ def test_a_client_with_its_own_shared_memory_uses_the_connection(client_server: 
         text=True,
     )
     assert (auto.stdout.split(), auto.stderr) == ([str(7.0 * (1 << 20))], "")
-    assert registered(client_server) == []
+    assert registered(client_server.grpc_url) == []
 
 
 @pytest.mark.server
@@ -213,10 +211,10 @@ def test_a_reaper_that_hangs_does_not_block_the_loop(client_server: Server, monk
             AsyncModel("slow", url=client_server.grpc_url, transport="shared_memory") as model,
         ):
             assert (await model.predict(0 * ONE)).item() > 0
-            assert len(registered(client_server)) == 1
+            assert len(registered(client_server.grpc_url)) == 1
 
     asyncio.run(scenario())
-    assert registered(client_server) == []
+    assert registered(client_server.grpc_url) == []
 
 
 @pytest.mark.server
@@ -238,13 +236,13 @@ def test_a_call_that_ends_while_the_reaper_hangs_leaves_nothing(
             with pytest.raises(ClosedError if closes else asyncio.CancelledError):
                 await call
             await asyncio.sleep(0.3)  # the reaper has answered, and the thread made a region
-            assert (registered(client_server), files()) == ([], [])
+            assert (registered(client_server.grpc_url), files()) == ([], [])
             if not closes:
                 assert (await model.predict(a, b))[1].sum() == 2 * a.sum()
-                assert len(registered(client_server)) == 1
+                assert len(registered(client_server.grpc_url)) == 1
 
     asyncio.run(scenario())
-    assert (registered(client_server), files()) == ([], [])
+    assert (registered(client_server.grpc_url), files()) == ([], [])
 
 
 @pytest.mark.server

@@ -13,7 +13,9 @@ from typing import Any
 import client_models
 import numpy as np
 import pytest
+from client_calls import TRANSPORTS, address
 from numpy.typing import NDArray
+from relay import relay
 
 from clients import (
     AddressError,
@@ -28,18 +30,14 @@ from clients import (
     ServerUnreachableError,
     TimedOutError,
 )
+from clients.connection import OPTIONS
 from clients.counters import Counters
-from clients.exchange import Transport
+from clients.transport import Transport
 from serve.launcher import Server, Settings, launch
 
 pytestmark = pytest.mark.server
 
-TRANSPORTS: tuple[Transport, ...] = ("auto", "shared_memory", "grpc", "http")
 ONE = np.ones((1, 1), np.float32)
-
-
-def address(server: Server, transport: Transport) -> str:
-    return server.http_url if transport == "http" else server.grpc_url
 
 
 def pair(rows: int, length: int) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -268,6 +266,7 @@ def test_a_deadline_counts_while_all_threads_are_busy(client_server: Server, mon
 
     async def late() -> None:
         async with AsyncModel("slow", url=client_server.http_url, transport="http") as model:
+            model._in_flight.limit = 2  # more than threads
             before = Counters.read(client_server.grpc_url, "slow")
             first = asyncio.create_task(model.predict(0.8 * ONE))
             await asyncio.sleep(0.1)
@@ -312,3 +311,40 @@ def test_a_restarted_server_is_found_again(tmp_path: Path) -> None:
         assert [model.predict(9 * ONE).item() for model in clients] == [3] * len(TRANSPORTS)
         for model in clients:
             model.close()
+
+
+def test_a_server_far_away_is_reached(client_server: Server) -> None:
+    async def call(url: str) -> float:
+        async with AsyncModel("picky", url=url, transport="grpc") as model:
+            return float((await model.predict(4 * ONE)).item())
+
+    with relay(client_server.grpc_url, delay_s=0.15) as front:
+        assert asyncio.run(call(front.url)) == 2
+        with Model("picky", url=front.url, transport="grpc") as model:
+            assert model.predict(4 * ONE).item() == 2
+
+
+@pytest.mark.parametrize("kind", ["blocking", "async"])
+def test_a_host_that_vanishes_ends_a_call_without_a_deadline(
+    client_server: Server, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    changed = {"grpc.keepalive_time_ms": 500, "grpc.keepalive_timeout_ms": 500}
+    monkeypatch.setattr("clients.connection.OPTIONS", list((dict(OPTIONS) | changed).items()))
+
+    async def call(url: str) -> None:
+        async with AsyncModel("slow", url=url, transport="grpc") as model:
+            task = asyncio.create_task(model.predict(2 * ONE))
+            await asyncio.sleep(0.2)
+            front.is_silent = True
+            await task
+
+    def block(url: str) -> None:
+        with Model("slow", url=url, transport="grpc") as model, ThreadPoolExecutor() as threads:
+            answer = threads.submit(model.predict, 2 * ONE)
+            time.sleep(0.2)
+            front.is_silent = True
+            answer.result()
+
+    with relay(client_server.grpc_url) as front, pytest.raises(ServerUnreachableError) as gone:
+        block(front.url) if kind == "blocking" else asyncio.run(call(front.url))
+    assert not gone.value.retryable

@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from client_calls import TRANSPORTS, address
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from clients import AsyncModel, ClientError, InvalidInputError, Model
-from clients.exchange import Transport
+from clients.transport import Transport
 from serve.launcher import Server
 
 pytestmark = pytest.mark.server
 
 WAYS = ("blocking", "async", "coalesce")
-TRANSPORTS: tuple[Transport, ...] = ("auto", "shared_memory", "grpc", "http")
 Ask = Callable[..., Any]
 ONE = np.ones((1, 1), np.float32)
 HALF = "a\ud800b"
@@ -30,7 +30,7 @@ HALF = "a\ud800b"
 def ask(client_server: Server, request: pytest.FixtureRequest) -> Iterator[Ask]:
     """One call of `asked`, or of the model that `of` names: `queued` takes deadlines along, `texts` takes strings."""
     way, transport = request.param
-    url = client_server.http_url if transport == "http" else client_server.grpc_url
+    url = address(client_server, transport)
     names = ("asked", "queued", "texts")
     with asyncio.Runner() as runner:
         if way == "blocking":

@@ -4,25 +4,23 @@ import os
 import random
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import client_models
 import numpy as np
 import pytest
+from client_calls import registered
+from other_user import as_nobody, needs_root
 from processes import alive, wait_until
 
 from clients import Model, TransportError, regions
-from clients.connection import BlockingConnection
 from clients.endpoint import Endpoint
 from clients.lease import Lease, _address
 from clients.regions import PREFIX
-from clients.steps import Step
 from serve.launcher import Server, Settings, launch
 
-NOBODY = 65534
 ONE = np.ones((1, 1), np.float32)
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can play another user")
 
 
 @pytest.fixture(scope="module")
@@ -32,14 +30,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield running
 
 
-def registered(server: Server) -> list[str]:
-    connection = BlockingConnection(server.grpc_url)
-    try:
-        return sorted(connection.call(Step("SystemSharedMemoryStatus", b""), "").regions)
-    finally:
-        connection.close()
-
-
 def connected(server: Server, name: str = "") -> socket.socket:
     client = socket.socket(socket.AF_UNIX)
     client.settimeout(10)
@@ -47,24 +37,11 @@ def connected(server: Server, name: str = "") -> socket.socket:
     return client
 
 
-def as_nobody(do: Callable[[], int]) -> int:
-    """The exit status of a child of another user that does this."""
-    child = os.fork()
-    if not child:
-        try:
-            os.setgid(NOBODY)
-            os.setuid(NOBODY)
-            os._exit(do())
-        except BaseException:
-            os._exit(99)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
 @pytest.mark.server
 def test_no_bytes_end_the_reaper_or_drop_regions_of_others(server: Server) -> None:
     rng = random.Random(3)
     with Model("wide", url=server.grpc_url, transport="shared_memory") as model:
-        held = registered(server)
+        held = registered(server.grpc_url)
         assert len(held) == 1
         with connected(server) as first:
             reaper = int(first.recv(32))
@@ -91,12 +68,12 @@ def test_no_bytes_end_the_reaper_or_drop_regions_of_others(server: Server) -> No
             with connected(server) as many:
                 many.sendall(b"".join(b"+triton_client_%d\n" % number for number in range(1000)))
             assert alive({reaper}) == {reaper}
-        assert registered(server) == held
+        assert registered(server.grpc_url) == held
         assert (model.predict(2 * ONE) == 2).all()
     with connected(server) as again:
         assert int(again.recv(32)) == reaper
     # The client lets go as it closes; where the server is slow to say so, the reaper does.
-    assert wait_until(lambda: registered(server) == [], seconds=10)
+    assert wait_until(lambda: registered(server.grpc_url) == [], seconds=10)
 
 
 @pytest.mark.server
@@ -148,7 +125,7 @@ def test_many_connections_do_not_end_the_reaper(server: Server) -> None:
 @pytest.mark.server
 def test_another_user_is_not_heard(server: Server) -> None:
     with Model("wide", url=server.grpc_url, transport="shared_memory") as model:
-        (held,) = registered(server)
+        (held,) = registered(server.grpc_url)
         name = _address(Endpoint.of(server.grpc_url).target)
 
         def drops() -> int:
@@ -159,8 +136,8 @@ def test_another_user_is_not_heard(server: Server) -> None:
                 except ConnectionError:
                     return 0
 
-        assert as_nobody(drops) == 0  # cut off without a word
-        assert not wait_until(lambda: not registered(server), seconds=1)
+        assert as_nobody(drops) == "0"  # cut off without a word
+        assert not wait_until(lambda: not registered(server.grpc_url), seconds=1)
         assert (model.predict(2 * ONE) == 2).all()
 
 
@@ -187,7 +164,7 @@ def test_a_reaper_of_another_user_is_not_used(server: Server, monkeypatch: pytes
             Lease(Endpoint.of(server.grpc_url))
         with Model("wide", url=server.grpc_url) as model:
             assert (model.predict(2 * ONE) == 2).all()  # in the message
-            assert registered(server) == []
+            assert registered(server.grpc_url) == []
         with pytest.raises(TransportError):
             Model("wide", url=server.grpc_url, transport="shared_memory")
     finally:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from client_calls import address
 
 from clients import AsyncModel, Model, RejectedError
-from clients.exchange import Transport
+from clients.transport import Transport
 from perf.load import __main__ as fleet
 from serve.launcher import Server, Settings, launch
 from tests.serve.policies.test_policy import stand_in
@@ -30,7 +31,7 @@ def refusing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.mark.parametrize("transport", ["grpc", "http", "shared_memory"])
 def test_a_refusal_is_no_dead_server(refusing: Server, transport: Transport) -> None:
-    url = refusing.http_url if transport == "http" else refusing.grpc_url
+    url = address(refusing, transport)
     row, at_once = np.ones((1, 4), np.float32), {"timeout": 1}
     with Model("untaught", url=url, transport=transport) as model, pytest.raises(RejectedError, match=REFUSED):
         model.predict(row, parameters=at_once)

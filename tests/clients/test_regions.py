@@ -18,6 +18,7 @@ from clients.endpoint import Endpoint
 from clients.errors import ServerFailureError, ServerUnreachableError, TimedOutError
 from clients.shared_memory import UNKNOWN_REGION, SharedMemory
 from clients.steps import Step, Steps, Work, run
+from clients.terms import Terms
 from serve.launcher import Server
 
 CONFIG = """name: "m" max_batch_size: 4
@@ -85,26 +86,26 @@ def test_the_name_of_a_file_opens_no_region(client_server: Server, monkeypatch: 
 
 
 def test_a_server_that_is_away_costs_no_memory(shared: SharedMemory) -> None:
-    steps = shared.infer(X, b"", None)
+    steps = shared.infer(X, Terms())
     assert ask(steps, "Status", "Register").method == "ModelInfer"
     with pytest.raises(ServerUnreachableError):
         steps.throw(ServerUnreachableError("gone"))
     for _ in range(3):
-        steps = shared.infer(LARGE, b"", None)
+        steps = shared.infer(LARGE, Terms())
         assert ask(steps).method == "SystemSharedMemoryUnregister"
         with pytest.raises(ServerUnreachableError):
             steps.throw(ServerUnreachableError("gone"))
     assert mine() == []
     assert shared._ring.bytes == regions.SMALLEST_BYTES
     # Back again, it lets go of the one that it may have written to.
-    steps = shared.infer(LARGE, b"", None)
+    steps = shared.infer(LARGE, Terms())
     assert ask(steps, "Unregister", "Register").method == "ModelInfer"
     assert shared._ring.retired == []
     steps.close()
 
 
 def test_a_slow_server_is_not_taken_for_one_on_another_host(shared: SharedMemory) -> None:
-    steps = shared.infer(X, b"", 0.3)
+    steps = shared.infer(X, Terms(timeout_s=0.3))
     step = ask(steps, "Status")
     assert step.method == "SystemSharedMemoryRegister"
     with pytest.raises(TimedOutError):
@@ -112,7 +113,7 @@ def test_a_slow_server_is_not_taken_for_one_on_another_host(shared: SharedMemory
     assert shared.works
     assert mine() == []
     assert len(shared._ring.retired) == 1
-    steps = shared.infer(X, b"", None)
+    steps = shared.infer(X, Terms())
     assert ask(steps, "Unregister").method == "SystemSharedMemoryRegister"
     with pytest.raises(StopIteration):
         steps.throw(ServerFailureError("failed to open"))
@@ -120,7 +121,7 @@ def test_a_slow_server_is_not_taken_for_one_on_another_host(shared: SharedMemory
 
 
 def test_the_deadline_counts_from_the_first_step(shared: SharedMemory) -> None:
-    steps = shared.infer(X, b"", 0.3)
+    steps = shared.infer(X, Terms(timeout_s=0.3))
     step = ask(steps, "Status", "Register")
     assert step.timeout_s == 0.3  # what the error says
     time.sleep(0.1)
@@ -140,7 +141,7 @@ def test_without_a_reaper_nothing_is_shared(shared: SharedMemory, monkeypatch: p
     monkeypatch.setattr(shared._lease, "hold", refused)
     before = shared._ring.bytes
     with pytest.raises(StopIteration) as end:
-        ask(shared.infer(LARGE, b"", None), "Unregister")
+        ask(shared.infer(LARGE, Terms()), "Unregister")
     assert end.value.value is None
     assert (shared.works, mine()) == (False, [])
     assert shared._ring.bytes <= before
@@ -152,7 +153,7 @@ def test_only_what_cannot_be_there_by_chance_shows_other_memory(output: str, sha
     client = SharedMemory(metadata(output), Endpoint.of("localhost:1"), "")
     if output == "TYPE_STRING":
         client._largest["y"] = 100  # earlier answers were as long, so there is room for one in the region
-    steps = client.infer(X, b"", None)
+    steps = client.infer(X, Terms())
     ask(steps, "Status", "Register")
     response = pb.ModelInferResponse()
     response.outputs.add(name="y", datatype={"TYPE_STRING": "BYTES"}.get(output, output[5:]), shape=[1, 1])

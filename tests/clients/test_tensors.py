@@ -8,18 +8,17 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
+from client_calls import TRANSPORTS, address, registered
 from onnx import TensorProto, helper
 from tiny_models import PYTHON_MODEL
 
 from clients import AsyncModel, InvalidInputError, Model
-from clients.connection import BlockingConnection
-from clients.exchange import LIGHT_BYTES, Transport
-from clients.steps import Step
+from clients.exchange import LIGHT_BYTES
+from clients.transport import Transport
 from serve.launcher import Server, Settings, launch
 
 pytestmark = pytest.mark.server
 
-TRANSPORTS: tuple[Transport, ...] = ("auto", "shared_memory", "grpc", "http")
 LENGTHS = """return [
             pb_utils.InferenceResponse([pb_utils.Tensor("y", np.array([[len(text) for text in row] for row in
                 pb_utils.get_input_tensor_by_name(one, "x").as_numpy()], dtype=np.int64))]) for one in requests]"""
@@ -58,18 +57,6 @@ def tensor_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield running
 
 
-def address(server: Server, transport: Transport) -> str:
-    return server.http_url if transport == "http" else server.grpc_url
-
-
-def registered(server: Server) -> int:
-    connection = BlockingConnection(server.grpc_url)
-    try:
-        return len(connection.call(Step("SystemSharedMemoryStatus", b""), "").regions)
-    finally:
-        connection.close()
-
-
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("length", [1, 7, 50_000])
 def test_bf16_goes_in_and_comes_out(tensor_server: Server, transport: Transport, length: int) -> None:
@@ -80,9 +67,7 @@ def test_bf16_goes_in_and_comes_out(tensor_server: Server, transport: Transport,
         found = model.predict(given)
         assert found.dtype == ml_dtypes.bfloat16
         np.testing.assert_array_equal(found.view(np.uint16), right.view(np.uint16))
-        with pytest.raises(
-            InvalidInputError, match=r"is BF16, given was float32. Convert it: array.astype\(ml_dtypes.bfl"
-        ):
+        with pytest.raises(InvalidInputError, match=r"is BF16, got float32. Convert it: array.astype\(ml_dtypes.bfl"):
             model.predict(given.astype(np.float32))
 
     async def merged() -> list[Any]:
@@ -98,8 +83,8 @@ def test_large_strings_travel_in_shared_memory(tensor_server: Server, dtype: Any
     sizes = [5_000_000, 4_000_000, 7]
     with Model("lengths", url=tensor_server.grpc_url) as model:
         assert model.predict(np.array([[b"x" * size for size in sizes]], dtype=dtype)).tolist() == [sizes]
-        assert registered(tensor_server) == 1
-    assert registered(tensor_server) == 0
+        assert len(registered(tensor_server.grpc_url)) == 1
+    assert len(registered(tensor_server.grpc_url)) == 0
 
 
 def test_small_strings_travel_in_the_message(tensor_server: Server) -> None:
@@ -107,9 +92,9 @@ def test_small_strings_travel_in_the_message(tensor_server: Server) -> None:
         # More than the limit as numpy's pointers, less as what is sent; and as many bytes as there may be.
         for sizes in ([7] * 4, [LIGHT_BYTES - 13]):
             assert model.predict(np.array([[b"x" * size for size in sizes]], dtype=object)).tolist() == [sizes]
-            assert registered(tensor_server) == 0
+            assert len(registered(tensor_server.grpc_url)) == 0
         assert model.predict(np.array([["é" * (LIGHT_BYTES // 2)]])).tolist() == [[LIGHT_BYTES]]
-        assert registered(tensor_server) == 1
+        assert len(registered(tensor_server.grpc_url)) == 1
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import tritonclient.grpc as triton
+from other_user import NOBODY, as_nobody
 from tiny_models import lookup
 from tritonclient.utils import InferenceServerException
 
@@ -21,7 +22,6 @@ from serve.doctor.__main__ import main as doctor
 from serve.launcher import Server, Settings, launch
 from serve.management import admin
 
-NOBODY = 65534
 root = pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")
 server_test = pytest.mark.server
 
@@ -286,24 +286,6 @@ def test_where_ptrace_is_forbidden_the_program_runs_all_the_same(monkeypatch: py
 def test_a_program_that_is_not_there_is_an_error() -> None:
     with pytest.raises(FileNotFoundError):
         hidden_arguments.start(["/no/such/program", "A"], {"A": "1"}, environment={})
-
-
-def as_nobody(do: Callable[[], object]) -> str:
-    """What another user gets: the text of the result of `do`, run by a child without root's rights."""
-    reading, writing = os.pipe()
-    if child := os.fork():
-        os.close(writing)
-        with os.fdopen(reading) as file:
-            said = file.read()
-        os.waitpid(child, 0)
-        return said
-    try:
-        os.setgroups([])
-        os.setresgid(NOBODY, NOBODY, NOBODY)
-        os.setresuid(NOBODY, NOBODY, NOBODY)
-        os.write(writing, str(do()).encode())
-    finally:
-        os._exit(0)
 
 
 def _files(folder: Path) -> list[Path]:

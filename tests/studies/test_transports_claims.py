@@ -1,4 +1,4 @@
-"""The figures that clients/README.md claims for the transports, held against their record."""
+"""The figures that perf/studies/TRANSPORTS.md claims for the transports, held against their record."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ def spread(gain: dict[str, Any], part: str) -> str:
 
 
 def test_the_table_has_the_figures_of_the_record() -> None:
-    text = (ROOT / "clients" / "README.md").read_text()
+    text = (ROOT / "perf" / "studies" / "TRANSPORTS.md").read_text()
     for gain in RECORD["gains"]:
         start = f"| {gain['model']} | {gain['workers']} | {gain['over']} |"
         assert f"{start} {spread(gain, 'latency')} | {spread(gain, 'throughput')} |" in text

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from clients.exchange import Transport
+from clients.transport import Transport
 
 # What repository.py writes.
 PICTURES, POLICED, PACKED, SUMS = MODELS = ("pictures", "policed", "packed", "sums")

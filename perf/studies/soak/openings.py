@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Self, get_args
 
 from clients import AsyncModel, Model
-from clients.exchange import Transport
+from clients.transport import Transport
 from perf.studies.soak.call import ONCE, Call, generator
 from perf.studies.soak.job import Job
 from perf.studies.soak.ledger import Ledger
