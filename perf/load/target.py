@@ -14,9 +14,9 @@ from clients.connection import channel_arguments
 from clients.errors import NotReadyError, ServerUnreachableError
 from clients.exchange import Transport
 from export.repository import REPOSITORY, model_folder
-from perf.load import traces as traces
 from perf.load.variant import Overrides, read, variant
 from serve.launcher import Server, Settings, launch
+from serve.management import traces
 from serve.revival import Revival, revived
 from triton_batching.terminal import Mistake
 

@@ -21,8 +21,8 @@ from relay import RST_STREAM, Relay, relay
 
 from clients import AsyncModel, ClosedError, Model, TimedOutError
 from clients.cancelling import survives
-from clients.counters import Counters
 from serve.launcher import Server, Settings, launch
+from serve.management.statistics import Counters
 
 ROOT = Path(__file__).parents[2]
 ONE = np.ones((1, 1), np.float32)

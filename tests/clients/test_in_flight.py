@@ -9,11 +9,11 @@ import pytest
 
 from clients import AsyncModel, ClosedError, InvalidInputError, TimedOutError
 from clients.connection import Connection
-from clients.counters import Counters
 from clients.exchange import Transport
 from clients.in_flight import InFlight
 from clients.steps import Step
 from serve.launcher import Server
+from serve.management.statistics import Counters
 
 ONE = np.ones((1, 1), np.float32)
 CALLERS = 4000

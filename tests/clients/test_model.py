@@ -28,9 +28,9 @@ from clients import (
     ServerUnreachableError,
     TimedOutError,
 )
-from clients.counters import Counters
 from clients.exchange import Transport
 from serve.launcher import Server, Settings, launch
+from serve.management.statistics import Counters
 
 pytestmark = pytest.mark.server
 

@@ -15,7 +15,7 @@ import tritonclient.grpc as triton
 from tiny_models import lookup
 from tritonclient.utils import InferenceServerException
 
-from perf.why.traces import recording
+from perf.why.recording import recording
 from serve import guard, hidden_arguments
 from serve.doctor.__main__ import main as doctor
 from serve.launcher import Server, Settings, launch

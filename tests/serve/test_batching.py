@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from tiny_models import lookup
 
 from clients.connection import connect
-from clients.counters import Counters
 from clients.errors import RequestFailedError
 from export.graph.samples import sample
 from export.repository import REPOSITORY, config_file, model_file, model_folder, models, read_config, variants
 from serve.launcher import Server, Settings, launch
+from serve.management.statistics import Counters
 
 Array = NDArray[Any]
 pytestmark = pytest.mark.server

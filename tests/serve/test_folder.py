@@ -15,7 +15,7 @@ from processes import SHARED_MEMORY, descendants, leftovers, wait_until
 from server_processes import tritonserver
 from tiny_models import lookup
 
-from serve import descriptors, guard, server_folder, stubs
+from serve import guard, resources, server_folder, stubs
 from serve.launcher import Settings, launch
 from serve.server_folder import NoFolderError, made
 
@@ -204,7 +204,7 @@ def test_the_server_may_open_as_many_files_as_the_hard_limit_says(tmp_path: Path
 
 def test_too_few_descriptors_are_said_at_the_start(tmp_path: Path) -> None:
     lookup(tmp_path / "models")
-    needed = descriptors.SERVER + 1 + descriptors.CONNECTIONS
+    needed = resources.SERVER_DESCRIPTORS + 1 + resources.CONNECTIONS
     called = [sys.executable, "-m", "serve", "--repository", str(tmp_path / "models"), "--http-port=0", "--grpc-port=0"]
     ended = subprocess.run(
         ["bash", "-c", f'ulimit -n {needed - 1}; exec "$@"', "bash", *called, "--metrics-port=0"],

@@ -19,7 +19,7 @@ from export.repository import RepositoryError
 from serve import installation
 from serve.installation import InstallationError
 from serve.launcher import LaunchError, Server, Settings, SettingsError, launch
-from serve.ports import PortError
+from serve.resources import PortError
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.server
@@ -191,8 +191,8 @@ def test_a_proxy_is_not_asked_for_this_machine(tmp_path: Path, monkeypatch: pyte
     ("changes", "said"),
     [
         ({"http_port": 70000}, "port 70000 .*a port is a number from 0 to 65535"),
-        ({"arguments": ("--http-port=18555",)}, "--http-port=18555 after -- would take the server"),
-        ({"arguments": ("--model-repository", "/else")}, "--model-repository after -- would take the server"),
+        ({"arguments": ("--http-port=18555",)}, "--http-port=18555 after -- would override a flag"),
+        ({"arguments": ("--model-repository", "/else")}, "--model-repository after -- would override a flag"),
         ({"log": Path("/proc/no/such/place.log")}, "the log cannot be written there"),
     ],
 )

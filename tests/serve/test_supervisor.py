@@ -74,7 +74,7 @@ def test_it_gives_up_after_five_deaths_in_a_minute(tmp_path: Path, monkeypatch: 
     settings = Settings(models=("lookup",), repository=tmp_path / "models", log=tmp_path / "server.log")
     ports: set[tuple[int, int, int]] = set()
     starts: list[Server] = []
-    told: list[str] = []
+    reports: list[str] = []
 
     def ready(server: Server) -> None:
         starts.append(server)
@@ -82,11 +82,11 @@ def test_it_gives_up_after_five_deaths_in_a_minute(tmp_path: Path, monkeypatch: 
         os.kill(tritonserver(server.pid), signal.SIGSEGV)
 
     with pytest.raises(LaunchError, match=r"tritonserver was killed by SIGSEGV\. That was death 5 in 60 s") as failed:
-        supervise(settings, restart=True, ready=ready, told=told.append)
+        supervise(settings, restart=True, ready=ready, report=reports.append)
     assert "last lines of its log" in str(failed.value)
     assert len(starts) == 5
     assert len(ports) == 1
-    assert len(told) == 4
+    assert len(reports) == 4
     assert sorted(path.name for path in tmp_path.glob("*.log")) == [
         *(f"server.{number}.log" for number in range(1, 5)),
         "server.log",
@@ -98,15 +98,15 @@ def test_a_restart_that_fails_is_tried_again_and_gives_up_with_the_reason(
 ) -> None:
     monkeypatch.setattr(supervisor, "FIRST_WAIT_S", 0.01)
     folder = model_that(tmp_path, "fickle")
-    told: list[str] = []
+    reports: list[str] = []
 
     def ready(server: Server) -> None:
         (folder / "1" / "model.py").write_text("1 / 0\n")
         os.kill(tritonserver(server.pid), signal.SIGKILL)
 
     with pytest.raises(LaunchError, match=r"the start failed: .*death 5 in(.|\n)*ZeroDivisionError"):
-        supervise(Settings(models=("fickle",), repository=tmp_path), restart=True, ready=ready, told=told.append)
-    assert [one.partition(";")[0] for one in told] == [
+        supervise(Settings(models=("fickle",), repository=tmp_path), restart=True, ready=ready, report=reports.append)
+    assert [one.partition(";")[0] for one in reports] == [
         "tritonserver was killed by SIGKILL",
         *["the start failed: tritonserver ended with code 1 while it started"] * 3,
     ]
@@ -117,7 +117,7 @@ def test_a_restart_that_fails_before_there_is_a_log_is_tried_again(
 ) -> None:
     monkeypatch.setattr(supervisor, "FIRST_WAIT_S", 0.01)
     folder = lookup(tmp_path / "models")
-    told: list[str] = []
+    reports: list[str] = []
 
     def ready(server: Server) -> None:
         (folder / "config.pbtxt").write_text("{")
@@ -125,18 +125,18 @@ def test_a_restart_that_fails_before_there_is_a_log_is_tried_again(
 
     settings = Settings(models=("lookup",), repository=tmp_path / "models", log=tmp_path / "server.log")
     with pytest.raises(LaunchError, match=r"the start failed: .*config\.pbtxt.*death 5 in"):
-        supervise(settings, restart=True, ready=ready, told=told.append)
-    assert len(told) == 4
+        supervise(settings, restart=True, ready=ready, report=reports.append)
+    assert len(reports) == 4
     assert [path.name for path in tmp_path.glob("*.log")] == ["server.1.log"]
 
 
 def test_a_first_start_that_fails_is_not_tried_again(tmp_path: Path) -> None:
     model_that(tmp_path, "broken", top="1 / 0")
-    told: list[str] = []
+    reports: list[str] = []
     settings = Settings(models=("broken",), repository=tmp_path)
     with pytest.raises(LaunchError, match="ZeroDivisionError"):
-        supervise(settings, restart=True, ready=lambda _: None, told=told.append)
-    assert told == []
+        supervise(settings, restart=True, ready=lambda _: None, report=reports.append)
+    assert reports == []
 
 
 def test_never_ends_with_the_first_death(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_never_ends_with_the_first_death(tmp_path: Path) -> None:
             settings,
             restart=False,
             ready=lambda server: os.kill(tritonserver(server.pid), signal.SIGKILL),
-            told=pytest.fail,
+            report=pytest.fail,
         )
 
 
