@@ -127,7 +127,8 @@ def _stop(server: subprocess.Popen[bytes], *, ends_with_stubs: bool) -> None:
     """Let the server answer the requests in flight and unload its models, then end it.
 
     Triton looks once in a second whether its models are unloaded, and takes 0.6 s more to end. So a server whose models
-    all run in stubs is killed as soon as the stubs have ended: that is when the last model is unloaded.
+    all run in stubs is killed as soon as the stubs have ended, because then the last model is unloaded. It is not
+    killed while a client is connected, which may still be reading an answer.
     """
     if server.poll() is not None:
         return
@@ -135,7 +136,7 @@ def _stop(server: subprocess.Popen[bytes], *, ends_with_stubs: bool) -> None:
     server.send_signal(signal.SIGINT)
     end = time.monotonic() + GRACE_S
     while server.poll() is None and time.monotonic() < end:
-        if ends_with_stubs and not processes.children(server.pid):
+        if ends_with_stubs and not processes.children(server.pid) and not processes.is_connected(server.pid):
             break
         time.sleep(STOP_POLL_S)
     server.kill()

@@ -100,6 +100,15 @@ def tree(pid: int) -> list[int]:
         return []
 
 
+def is_connected(pid: int) -> bool:
+    """Whether the process has an open TCP connection."""
+    try:
+        connections = psutil.Process(pid).net_connections("tcp")
+    except psutil.Error:
+        return False
+    return any(connection.status == psutil.CONN_ESTABLISHED for connection in connections)
+
+
 def with_argument(text: str) -> Iterator[tuple[int, list[str]]]:
     """This user's processes that have `text` in an argument, with their command lines."""
     for process in psutil.process_iter():

@@ -29,12 +29,12 @@ async def send(url: str, model: str, arrays: list[Array], *, gap_s: float = 0.0)
     async with connect(url) as connection:
         name = read_config(config_file(model_folder(model), None)).input[0].name
 
-        async def one(index: int, array: Array) -> Array:
+        async def ask(index: int, array: Array) -> Array:
             # The order of arrival is part of what is tested, so each request waits for its turn.
             await asyncio.sleep(index * gap_s)
             return next(iter((await connection.infer(model, {name: array})).values()))
 
-        return await asyncio.gather(*(one(index, array) for index, array in enumerate(arrays)))
+        return await asyncio.gather(*(ask(index, array) for index, array in enumerate(arrays)))
 
 
 @pytest.mark.parametrize(
@@ -95,13 +95,13 @@ def test_each_config_is_what_its_name_says() -> None:
         folder = REPOSITORY / model
         names = ["baseline", "dynamic", "dynamic_2_instances"]
         assert set(names) <= set(variants(folder))
-        found = {name: read_config(config_file(folder, name)) for name in names}
-        if all(config.HasField("ensemble_scheduling") for config in found.values()):
+        configs = {name: read_config(config_file(folder, name)) for name in names}
+        if all(config.HasField("ensemble_scheduling") for config in configs.values()):
             continue  # it names its steps' variants, which are among the others here
-        assert [found[name].HasField("dynamic_batching") for name in found] == [False, True, True]
-        assert [found[name].instance_group[0].count for name in found] == [1, 1, 2]
-        if found["dynamic"].backend == "onnxruntime":
-            assert all(group.kind == 0 for config in found.values() for group in config.instance_group)  # KIND_AUTO
+        assert [configs[name].HasField("dynamic_batching") for name in names] == [False, True, True]
+        assert [configs[name].instance_group[0].count for name in names] == [1, 1, 2]
+        if configs["dynamic"].backend == "onnxruntime":
+            assert all(group.kind == 0 for config in configs.values() for group in config.instance_group)  # KIND_AUTO
 
 
 def test_a_request_over_the_limit_is_refused_with_the_limit(server: Server) -> None:

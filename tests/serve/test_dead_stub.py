@@ -99,7 +99,7 @@ def test_a_model_without_an_instance_group_gets_a_new_process(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("where", "body", "said"),
+    ("where", "body", "message"),
     [
         ("top", "os._exit(3)", r"ended with code 3"),
         ("complete", "os._exit(3)", r"ended with code 3"),
@@ -108,10 +108,10 @@ def test_a_model_without_an_instance_group_gets_a_new_process(tmp_path: Path) ->
         ("initialize", "os.kill(os.getpid(), 9)", r"Stub process 'dying_0' is not healthy"),
     ],
 )
-def test_a_process_that_dies_while_it_loads_ends_the_start(tmp_path: Path, where: str, body: str, said: str) -> None:
+def test_a_process_that_dies_while_it_loads_ends_the_start(tmp_path: Path, where: str, body: str, message: str) -> None:
     model_that(tmp_path, "dying", **{where: f"time.sleep(0.5); {body}"})
     settings = Settings(models=("dying",), repository=tmp_path)
-    with pytest.raises(LaunchError, match=said) as failed, launch(settings):
+    with pytest.raises(LaunchError, match=message) as failed, launch(settings):
         pass
     assert "'dying'" in str(failed.value)
     assert "not ready after" not in str(failed.value)

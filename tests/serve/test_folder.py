@@ -18,6 +18,7 @@ from tiny_models import lookup
 from serve import guard, resources, server_folder, stubs
 from serve.launcher import Settings, launch
 from serve.server_folder import NoFolderError, made
+from triton_batching.processes import is_running
 
 ROOT = Path(__file__).parents[2]
 
@@ -106,14 +107,14 @@ def test_a_folder_of_another_user_stays(temporary: Path) -> None:
 
 
 def make_many(temporary: str) -> int:
-    """How many of 50 folders were there for as long as they were held."""
+    """How many of 50 folders still existed inside their `with` block."""
     tempfile.tempdir = temporary
-    kept = 0
+    count = 0
     for _ in range(50):
         with made() as folder:
             (folder.path / "file").touch()
-            kept += (folder.path / "file").exists()
-    return kept
+            count += (folder.path / "file").exists()
+    return count
 
 
 def test_starts_do_not_remove_each_others_folders(temporary: Path) -> None:
@@ -154,25 +155,18 @@ def test_what_killed_launchers_and_guards_left_is_removed(tmp_path: Path, tempor
     server = tritonserver(int(pid))
     stub = min(descendants(server))
     os.kill(stub, signal.SIGSTOP)
-    for one in (parent.pid, int(pid)):
-        os.kill(one, signal.SIGKILL)
+    for victim in (parent.pid, int(pid)):
+        os.kill(victim, signal.SIGKILL)
     parent.wait()
-    # The server ends by itself; what its stopped process keeps it from is for the next start.
+    # The server ends by itself. The stub that is stopped, and what it keeps, is left for the next start.
     os.kill(server, signal.SIGKILL)
-    assert wait_until(lambda: not Path(f"/proc/{server}/cmdline").exists() or not _running(server), seconds=20)
+    assert wait_until(lambda: not is_running(server), seconds=20)
     assert folder.is_dir()
     assert leftovers(prefix)
     with made():
         assert not folder.exists()
         assert not leftovers(prefix)
-        assert wait_until(lambda: not _running(stub), seconds=10)
-
-
-def _running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
+        assert wait_until(lambda: not is_running(stub), seconds=10)
 
 
 @pytest.mark.server
