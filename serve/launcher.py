@@ -53,6 +53,7 @@ class Settings:
     log: the file of the server's log; without one the log is removed with the server.
     open_admin: let everybody who reaches the ports load models and set traces (see admin.py).
     start_timeout_s: the longest time until the server is ready.
+    discard_traces: the end need not write traces that are in no file yet (--trace-config), so it is quicker.
     """
 
     models: tuple[str, ...]
@@ -67,6 +68,7 @@ class Settings:
     log: Path | None = None
     open_admin: bool = False
     start_timeout_s: float = 120.0
+    discard_traces: bool = False
 
     def address(self, port: int) -> str:
         """`host:port`, with brackets around an IPv6 address."""
@@ -226,17 +228,17 @@ def _start(
         "--model-control-mode=explicit",
         *(f"--load-model={model}" for model in models),
         *([f"--model-config-name={settings.config_name}"] if settings.config_name else []),
-        *(f"--{kind}-address={settings.host}" for kind in ("http", "grpc", "metrics")),
+        *_addresses(settings.host),
         *(f"--{kind}-port={port}" for kind, port in zip(("http", "grpc", "metrics"), ports, strict=True)),
         "--exit-timeout-secs=10",
         *settings.arguments,
     ]
+    writes_traces = "--trace-config" in " ".join(settings.arguments) and not settings.discard_traces
     inherited = guard.Inheritance(
         environment=installation.environment() | dict(settings.environment),
         hidden=hidden,
         files=[*map(str, published)],
-        # The server writes the rest of its traces last.
-        ends_with_stubs=installation.has_only_python and "--trace-config" not in " ".join(settings.arguments),
+        ends_with_stubs=installation.has_only_python and not writes_traces,
     )
     process = subprocess.Popen(
         # -P: Python must not import a folder `serve` of the caller in place of this package.
@@ -251,6 +253,12 @@ def _start(
     process.stdin.write(json.dumps(inherited).encode() + b"\n")
     process.stdin.flush()
     return process
+
+
+def _addresses(host: str) -> list[str]:
+    """The flags for the address to listen on; for IPv6 the HTTP library wants a prefix and gRPC brackets."""
+    http, grpc = (f"ipv6:{host}", f"[{host}]") if ":" in host else (host, host)
+    return [f"--http-address={http}", f"--grpc-address={grpc}", f"--metrics-address={http}"]
 
 
 def _wait_until_ready(

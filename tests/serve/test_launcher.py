@@ -23,7 +23,9 @@ from export.repository import RepositoryError
 from serve import installation
 from serve.installation import InstallationError
 from serve.launcher import LaunchError, Server, Settings, SettingsError, launch
+from serve.management import loaded
 from serve.management.metrics import Metrics
+from serve.management.statistics import Counters
 from serve.resources import PortError
 from triton_batching.processes import arguments
 
@@ -48,6 +50,24 @@ def test_only_this_machine_can_connect(server: Server) -> None:
         if state == "0A" and int(port, 16) in ports:
             listening.add(host)
     assert listening == {"0100007F"}
+
+
+def _has_ipv6() -> bool:
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not _has_ipv6(), reason="this machine has no IPv6")
+def test_a_server_on_ipv6_is_read_at_its_addresses(tmp_path: Path) -> None:
+    lookup(tmp_path)
+    with launch(Settings(models=("lookup",), repository=tmp_path, host="::1")) as running:
+        assert running.grpc_url == f"[::1]:{running.grpc_port}"
+        assert Counters.read(running.grpc_url, "lookup") == Counters.read(f"http://{running.http_url}", "lookup")
+        assert Metrics.read(running.metrics_url).pending == {"lookup": 0}
+        assert len(loaded.index(running.http_url)) == 1  # with the secret
 
 
 def test_stop_leaves_no_process_and_no_file(tmp_path: Path) -> None:
