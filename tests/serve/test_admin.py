@@ -35,7 +35,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def foreign_code(marker: Path) -> bytes:
-    """What a web page would post: a Python model that is not in the repository, with its code."""
+    """The request of a hostile web page: a Python model that is not in the repository, with its code."""
     code = f"open({str(marker)!r}, 'w').close()\nclass TritonPythonModel:\n    def execute(self, requests): return []\n"
     config = {
         "backend": "python",
@@ -289,7 +289,7 @@ def test_a_program_that_is_not_there_is_an_error() -> None:
 
 
 def as_nobody(do: Callable[[], object]) -> str:
-    """What another user gets: the text of the result of `do`, run by a child without root's rights."""
+    """The result of `do` as text, run in a child process as another user."""
     reading, writing = os.pipe()
     if child := os.fork():
         os.close(writing)

@@ -1,4 +1,4 @@
-"""A model whose process dies: what waits is answered by a new process, or the start ends at once with the reason."""
+"""A model whose process dies: a new process answers the waiting requests; during the start it is an error at once."""
 
 import asyncio
 import os
@@ -38,7 +38,7 @@ async def ask(client: triton.InferenceServerClient) -> str:
 
 
 async def kill_one_while_many_wait(server: Server) -> tuple[Counter[str], set[int]]:
-    """What became of the requests that waited, each a full batch; the processes from before."""
+    """The outcomes of waiting requests, each a full batch, and the processes from before the death."""
     async with triton.InferenceServerClient(server.grpc_url) as client:
         requests = [asyncio.create_task(ask(client)) for _ in range(WAITING)]
         while not any(request.done() for request in requests):
@@ -57,7 +57,7 @@ def served(repository: Path, groups: str, reports: list[str]) -> Iterator[Server
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_what_waits_is_answered_by_the_new_process(tmp_path: Path, count: int) -> None:
-    """The dead instance keeps the batch that it has, for ten seconds at most; the new ones take five a second each."""
+    """The dead instance keeps its batch for ten seconds at most; each new one answers five requests a second."""
     reports: list[str] = []
     with served(tmp_path, f"instance_group [ {{ count: {count} kind: KIND_CPU }} ]", reports) as server:
         outcome, old = asyncio.run(kill_one_while_many_wait(server))
@@ -86,7 +86,7 @@ def test_the_configuration_stays_as_it_was(tmp_path: Path) -> None:
 
 
 def test_a_model_without_an_instance_group_gets_a_new_process(tmp_path: Path) -> None:
-    """Triton names its instance otherwise: sleeper_0, not sleeper_0_0."""
+    """Triton then names its instance sleeper_0 in place of sleeper_0_0."""
     reports: list[str] = []
     with served(tmp_path, "", reports) as server:
         dead = instances(server)

@@ -1,4 +1,4 @@
-"""The launcher starts a real tritonserver as asked, and leaves nothing behind however it ends."""
+"""The launcher starts a real tritonserver as asked, and leaves nothing behind after any kind of end."""
 
 import os
 import re
@@ -260,7 +260,7 @@ def test_a_missing_libpython_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_gpus_are_hidden_from_a_server_that_cannot_use_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without kind, Triton puts an instance on each GPU it sees, and this onnxruntime is for the CPU."""
+    """For an instance group without `kind` Triton takes every GPU, and this onnxruntime is for the CPU."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(installation, "_installed", lambda package: package != "onnxruntime-gpu")
     assert installation.find().environment()["CUDA_VISIBLE_DEVICES"] == ""

@@ -1,4 +1,4 @@
-"""`python -m serve` as a person uses it: what it prints, how it ends, and with which code."""
+"""`python -m serve` as a user runs it: its output, its end and its exit code."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ FREE = ["--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"]
 
 
 def started(repository: Path, output: Path, *arguments: str) -> subprocess.Popen[str]:
-    """The program with its output in a file, once it says ready."""
+    """Start the program with its output in a file, and wait until it is ready."""
     command = [sys.executable, "-m", "serve", "--repository", str(repository), *FREE, *arguments]
     with output.open("w") as file:
         program = subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, text=True)
@@ -48,7 +48,7 @@ def test_it_serves_until_it_is_stopped(tmp_path: Path, how: signal.Signals) -> N
 
 
 def test_a_signal_to_all_processes_leaves_nothing(tmp_path: Path) -> None:
-    """A service manager ends every process of a service at once."""
+    """A service manager sends SIGTERM to every process of a service at once."""
     lookup(tmp_path / "models")
     program = started(tmp_path / "models", tmp_path / "output.txt")
     processes = descendants(program.pid)
