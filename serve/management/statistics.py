@@ -7,7 +7,6 @@ inferences, and per execution for batch sizes.
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from types import TracebackType
 from typing import Any, Self
 
 import grpc
@@ -158,7 +157,7 @@ class Statistics:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

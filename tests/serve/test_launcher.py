@@ -23,13 +23,14 @@ from export.repository import RepositoryError
 from serve import installation
 from serve.installation import InstallationError
 from serve.launcher import LaunchError, Server, Settings, SettingsError, launch
-from serve.management import loaded
+from serve.management import loaded, traces
 from serve.management.metrics import Metrics
 from serve.management.statistics import Counters
 from serve.resources import PortError
 from triton_batching.processes import arguments
 
 ROOT = Path(__file__).parents[2]
+SLEEPER = 'max_batch_size: 1\ninput [ { name: "X" data_type: TYPE_INT32 dims: [ 1 ] } ]\n'
 pytestmark = pytest.mark.server
 
 
@@ -89,13 +90,21 @@ def test_stop_leaves_no_process_and_no_file(tmp_path: Path) -> None:
 
 def test_stop_answers_the_requests_in_flight(tmp_path: Path) -> None:
     """One request runs for a second and two wait in the queue when the stop begins."""
-    config = 'max_batch_size: 1\ninput [ { name: "X" data_type: TYPE_INT32 dims: [ 1 ] } ]\n'
-    sleeper(tmp_path, "sleeper", config, fixed_ms=1000)
+    sleeper(tmp_path, "sleeper", SLEEPER, fixed_ms=1000)
     with ThreadPoolExecutor(3) as pool:
         with launch(Settings(models=("sleeper",), repository=tmp_path)) as running:
             answers = [pool.submit(ask, running.grpc_url) for _ in range(3)]
             assert wait_until(lambda: Metrics.read(running.metrics_url).pending["sleeper"] == 2, seconds=20)
         assert [answer.result() for answer in answers] == ["answered"] * 3
+
+
+def test_stop_writes_the_last_traces(tmp_path: Path) -> None:
+    sleeper(tmp_path / "models", "sleeper", SLEEPER)
+    flags = traces.arguments(tmp_path / "trace", 1)
+    with launch(Settings(models=("sleeper",), repository=tmp_path / "models", arguments=flags)) as running:
+        assert [ask(running.grpc_url) for _ in range(3)] == ["answered"] * 3
+    # Too few for a file while the server runs.
+    assert [trace.model for trace in traces.read(tmp_path / "trace")] == ["sleeper"] * 3
 
 
 @pytest.mark.parametrize("victim", ["parent", "guard", "server"])
