@@ -21,7 +21,7 @@ from export.repository import REPOSITORY, config_file, model_file, model_folder,
 from serve import failure_log, guard, guard_process, server_folder, stubs
 from serve.installation import Installation, find
 from serve.management import admin, api, loaded
-from serve.resources import check_descriptors, free_ports
+from serve.resources import address_flags, check_descriptors, free_ports
 from serve.server_folder import ServerFolder
 from triton_batching.terminal import Failure, Mistake
 
@@ -141,7 +141,7 @@ def launch(settings: Settings, *, progress: Callable[[str], None] = lambda _: No
         log = _log(settings, folder.path)
         process = _start(settings, tuple(asked), installation, folder, log, ports)
         try:
-            _wait_until_ready(process, settings, ports[0], log, folder.prefix, progress)
+            _wait_until_ready(process, settings, ports[0], log, progress)
             configs = {model: loaded.config(settings.address(ports[0]), model) for model in asked}
             _compare(asked, configs, log)
             yield Server(
@@ -213,26 +213,11 @@ def _start(
     log: Path,
     ports: tuple[int, int, int],
 ) -> subprocess.Popen[bytes]:
+    """Start the guard, which starts the server."""
     secret = admin.make_secret()
     hidden = {} if settings.open_admin else admin.flags(secret)
     published = [] if settings.open_admin else admin.publish(secret, settings.host, ports[:2])
-    folder, prefix = home.path, home.prefix
-    # An empty working directory: the Python stub has it on sys.path, and a file in it could change an import.
-    (folder / "work").mkdir()
-    command = [
-        str(installation.binary),
-        *hidden,
-        f"--model-repository={home.plain(settings.repository, 'models')}",
-        f"--backend-directory={installation.assemble_backends(folder / 'backends')}",
-        f"--backend-config=python,shm-region-prefix-name={prefix}",
-        "--model-control-mode=explicit",
-        *(f"--load-model={model}" for model in models),
-        *([f"--model-config-name={settings.config_name}"] if settings.config_name else []),
-        *_addresses(settings.host),
-        *(f"--{kind}-port={port}" for kind, port in zip(("http", "grpc", "metrics"), ports, strict=True)),
-        "--exit-timeout-secs=10",
-        *settings.arguments,
-    ]
+    command = [str(installation.binary), *hidden, *_flags(settings, models, installation, home, ports)]
     writes_traces = "--trace-config" in " ".join(settings.arguments) and not settings.discard_traces
     inherited = guard.Inheritance(
         environment=installation.environment() | dict(settings.environment),
@@ -240,9 +225,11 @@ def _start(
         files=[*map(str, published)],
         ends_with_stubs=installation.has_only_python and not writes_traces,
     )
+    # An empty working directory: the Python stub has it on sys.path, and a file in it could change an import.
+    (home.path / "work").mkdir()
     process = subprocess.Popen(
         # -P: Python must not import a folder `serve` of the caller in place of this package.
-        [sys.executable, "-P", "-m", guard.__name__, str(folder), str(log), prefix, *command],
+        [sys.executable, "-P", "-m", guard.__name__, str(home.path), str(log), home.prefix, *command],
         env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
@@ -255,10 +242,25 @@ def _start(
     return process
 
 
-def _addresses(host: str) -> list[str]:
-    """The flags for the address to listen on; for IPv6 the HTTP library wants a prefix and gRPC brackets."""
-    http, grpc = (f"ipv6:{host}", f"[{host}]") if ":" in host else (host, host)
-    return [f"--http-address={http}", f"--grpc-address={grpc}", f"--metrics-address={http}"]
+def _flags(
+    settings: Settings,
+    models: tuple[str, ...],
+    installation: Installation,
+    home: ServerFolder,
+    ports: tuple[int, int, int],
+) -> list[str]:
+    return [
+        f"--model-repository={home.plain(settings.repository, 'models')}",
+        f"--backend-directory={installation.assemble_backends(home.path / 'backends')}",
+        f"--backend-config=python,shm-region-prefix-name={home.prefix}",
+        "--model-control-mode=explicit",
+        *(f"--load-model={model}" for model in models),
+        *([f"--model-config-name={settings.config_name}"] if settings.config_name else []),
+        *address_flags(settings.host),
+        *(f"--{kind}-port={port}" for kind, port in zip(("http", "grpc", "metrics"), ports, strict=True)),
+        "--exit-timeout-secs=10",
+        *settings.arguments,
+    ]
 
 
 def _wait_until_ready(
@@ -266,7 +268,6 @@ def _wait_until_ready(
     settings: Settings,
     port: int,
     log: Path,
-    prefix: str,
     progress: Callable[[str], None],
 ) -> None:
     started, loading = time.monotonic(), stubs.Loading(process.pid)

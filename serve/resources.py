@@ -28,6 +28,12 @@ def free_ports(host: str, http: int, grpc: int, metrics: int) -> tuple[int, int,
         return _claim(host, http, sockets), _claim(host, grpc, sockets), _claim(host, metrics, sockets)
 
 
+def address_flags(host: str) -> list[str]:
+    """tritonserver's flags for the address to listen on; for IPv6 its HTTP library wants a prefix, gRPC brackets."""
+    http, grpc = (f"ipv6:{host}", f"[{host}]") if ":" in host else (host, host)
+    return [f"--http-address={http}", f"--grpc-address={grpc}", f"--metrics-address={http}"]
+
+
 def check_descriptors(instances: int) -> None:
     """Raise `DescriptorError` if a server with that many model instances could not serve a few clients.
 
