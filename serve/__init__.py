@@ -1,1 +1,1 @@
-"""A real tritonserver, from PATH or from pip, started right and stopped clean."""
+"""Starts, supervises and stops a real tritonserver, from PATH or from pip."""

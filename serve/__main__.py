@@ -1,6 +1,6 @@
 """Serve models of the repository on a real tritonserver until Ctrl-C; a server that dies is started again.
 
-Anything after `--` goes to tritonserver as it is.
+Arguments after `--` go to tritonserver unchanged.
 """
 
 import argparse
@@ -18,12 +18,12 @@ from serve.supervisor import supervise
 from triton_batching.terminal import guarded, program_parser, terminal
 
 INTERRUPTED = 130
-# Of its own for each server, so that two of them can be told apart.
+# A name of its own, because two servers may run at a time.
 LOG = Path("build").resolve() / f"tritonserver-{os.getpid()}.log"
 
 
 def serve(settings: Settings, *, restart: bool) -> None:
-    """Serve until Ctrl-C; raises `LaunchError` when the server died for good."""
+    """Serve until Ctrl-C; raises `LaunchError` if the server died and is not started again."""
     console = terminal()
 
     def tell(text: str) -> None:
@@ -39,43 +39,43 @@ def serve(settings: Settings, *, restart: bool) -> None:
                 tell("--open-admin: whoever reaches these ports can run code as you.")
             tell(f"gRPC clients take --url {server.grpc_url}")
 
-        supervise(settings, restart=restart, ready=ready, told=tell, progress=status.update)
+        supervise(settings, restart=restart, ready=ready, report=tell, progress=status.update)
 
 
 def main(argv: list[str] | None = None) -> int:
     """Exit code 130 after Ctrl-C or SIGTERM, 2 for a mistake in the call or the files, 1 when the server failed."""
     ours, theirs = _split(sys.argv[1:] if argv is None else argv)
     arguments = _parser().parse_args(ours)
-    # A service manager stops with SIGTERM: end the same way as on Ctrl-C.
-    # A shell starts programs in the background with SIGINT ignored, and then it stays so.
+    # A service manager stops a program with SIGTERM: end as after Ctrl-C.
+    # A shell starts programs in the background with SIGINT ignored, and it stays ignored.
     ending = [signal.SIGTERM, *([] if signal.getsignal(signal.SIGINT) is signal.SIG_IGN else [signal.SIGINT])]
-    for one in ending:
-        signal.signal(one, _interrupt_once)
+    for number in ending:
+        signal.signal(number, _interrupt_once)
     restart = arguments.restart == "always"
     code = guarded(
         lambda: serve(_settings(arguments, theirs), restart=restart), on_interrupt=f"stopped. The log is {LOG}."
     )
     if code == INTERRUPTED:
-        # Python gives its handlers back before it ends.
-        for one in ending:
-            signal.signal(one, signal.SIG_IGN)
+        # Python restores the default handlers before it ends.
+        for number in ending:
+            signal.signal(number, signal.SIG_IGN)
     return code
 
 
 def _interrupt_once(*_: object) -> None:
-    """Later signals must not interrupt what the first one began; each step of that has a limit."""
-    for one in (signal.SIGTERM, signal.SIGINT):
-        if signal.getsignal(one) is _interrupt_once:
-            signal.signal(one, lambda *_: None)
+    """Later signals must not interrupt the stop that the first one began; each step of the stop has a time limit."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        if signal.getsignal(number) is _interrupt_once:
+            signal.signal(number, lambda *_: None)
     raise KeyboardInterrupt
 
 
 def _exported(repository: Path) -> tuple[str, ...]:
-    """Models whose files exist, those of the models that they call included; names those that are left out."""
-    found = models(repository)
-    missing = {model for model in found if not served_file(model, repository).exists()}
+    """The models whose files exist, and the files of the models that they call; prints the names of the others."""
+    names = models(repository)
+    missing = {model for model in names if not served_file(model, repository).exists()}
     ready = []
-    for model in found:
+    for model in names:
         if lacking := sorted(missing.intersection(with_steps([model], repository=repository))):
             how = f"(make export ARGS={shlex.quote(' '.join(lacking))})"
             who = "is" if lacking == [model] else f"calls {', '.join(lacking)}, which is"
@@ -115,7 +115,7 @@ def _table(server: Server) -> Table:
         "max batch",
         "batching",
         "instances",
-        title=f"HTTP {server.http_url}, gRPC {server.grpc_url}, metrics {server.settings.host}:{server.metrics_port}",
+        title=f"HTTP {server.http_url}, gRPC {server.grpc_url}, metrics {server.metrics_url}",
     )
     for model, config in server.configs.items():
         batching = "dynamic" if config.HasField("dynamic_batching") else "none"

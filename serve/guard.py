@@ -1,9 +1,9 @@
 """The watchdog between a launcher and its tritonserver: `python -m serve.guard FOLDER LOG PREFIX COMMAND...`.
 
-It owns the server process. The first line of its standard input is an `Inheritance` as JSON. When its standard input
-closes, because the launcher says stop or has died in any way, it stops the server (SIGINT, wait, SIGKILL). However the
-server ended, it then kills the processes that the server left and removes what is left in
-/dev/shm. FOLDER is removed too when the launcher is gone. The exit code is the server's.
+It starts the server. The first line of its standard input is an `Inheritance` as JSON. Its standard input closes when
+the launcher wants the server to stop, and when the launcher dies. Then the guard stops the server: SIGINT, wait,
+SIGKILL. After any end of the server it kills the server's remaining processes and removes the server's files in
+/dev/shm. If the launcher is gone, it also removes FOLDER. Its exit code is the server's.
 """
 
 import contextlib
@@ -23,27 +23,29 @@ from pathlib import Path
 from typing import TypedDict
 
 from serve import hidden_arguments
+from triton_batching import processes
 
 GRACE_S = 12.0
-POLL_S = 0.1
+POLL_S, STOP_POLL_S = 0.1, 0.05
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 SHARED_MEMORY = Path("/dev/shm")
-PROC = Path("/proc")
 # More would only cost memory: a server takes one descriptor for each connection.
 MOST_DESCRIPTORS = 65_536
 VISIBLE = "triton-batching: the secret of the admin APIs is on the server's command line, which other users can read"
 
 
 class Inheritance(TypedDict):
-    """What must not be on a command line, which every user of the machine can read.
+    """What the guard gets through a pipe, because every user of the machine can read a command line.
 
-    `environment` is the server's, `hidden` the value of each argument of COMMAND that is a key of it, `files` those of
-    `admin.publish`, which are removed with the server.
+    `environment` is the server's. `hidden` holds the real values of those arguments of COMMAND that are its keys.
+    `files` are those of `admin.publish`, which are removed with the server. `ends_with_stubs` is whether the server
+    has nothing left to do once its Python processes have ended.
     """
 
     environment: dict[str, str]
     hidden: dict[str, str]
     files: list[str]
+    ends_with_stubs: bool
 
 
 def sweep(prefix: str) -> None:
@@ -53,16 +55,16 @@ def sweep(prefix: str) -> None:
 
 
 def _files(prefix: str) -> Iterator[tuple[Path, int]]:
-    """This user's shared-memory files and their modes. Others see the prefix, and may make files and links with it."""
+    """This user's shared-memory files and their modes: other users can make files and links with the same prefix."""
     for path in SHARED_MEMORY.glob(f"{prefix}*"):
         with contextlib.suppress(FileNotFoundError):
-            found = path.lstat()
-            if found.st_uid == os.getuid() and stat.S_ISREG(found.st_mode):
-                yield path, stat.S_IMODE(found.st_mode)
+            status = path.lstat()
+            if status.st_uid == os.getuid() and stat.S_ISREG(status.st_mode):
+                yield path, stat.S_IMODE(status.st_mode)
 
 
 def _die_with_guard() -> None:
-    # The last resort, for a guard that is itself killed with SIGKILL: the kernel then sends the server SIGTERM.
+    # If the guard is killed with SIGKILL, the kernel sends the server SIGTERM.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
@@ -71,27 +73,14 @@ def _adopt_orphans() -> None:
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
-def _children() -> list[int]:
-    found = []
-    for folder in PROC.iterdir():
-        if folder.name.isdecimal():
-            try:
-                # The name in brackets may hold spaces; the parent is the second field after it.
-                parent = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[1]
-            except OSError:
-                continue
-            if int(parent) == os.getpid():
-                found.append(int(folder.name))
-    return found
-
-
 def _end_orphans() -> None:
-    """Kill what the server left; a Python process of a killed server may hang in a lock and ignores SIGTERM.
+    """Kill the server's remaining processes; one whose server was killed may hang in a lock and ignores SIGTERM.
 
-    Their own children come to this process in turn. A process id is not given to another before it is waited for.
+    Their own children become children of this process in turn. The kernel gives no process id to another process
+    before it was waited for.
     """
     end = time.monotonic() + GRACE_S
-    while (orphans := _children()) and time.monotonic() < end:
+    while (orphans := processes.children(os.getpid())) and time.monotonic() < end:
         for pid in orphans:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, os.WNOHANG)
@@ -109,7 +98,10 @@ def _launcher_gone(launcher: int) -> bool:
 
 
 def _keep_private(prefix: str) -> None:
-    """Triton makes files that every user can read, whatever the umask; no request is in one before its model is up."""
+    """Make the server's shared memory private, because Triton ignores the umask.
+
+    This is early enough: no request is in a file before its model is ready.
+    """
     for path, mode in _files(prefix):
         if mode & 0o077:
             with contextlib.suppress(FileNotFoundError):
@@ -131,24 +123,34 @@ def withdraw(file: Path, launcher: int) -> None:
             file.unlink()
 
 
-def _stop(server: subprocess.Popen[bytes]) -> None:
-    if server.poll() is None:
-        server.send_signal(signal.SIGINT)
-        try:
-            server.wait(GRACE_S)
-        except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait()
+def _stop(server: subprocess.Popen[bytes], *, ends_with_stubs: bool) -> None:
+    """Let the server answer the requests in flight and unload its models, then end it.
+
+    Triton looks once in a second whether its models are unloaded, and takes 0.6 s more to end. So a server whose models
+    all run in stubs is killed as soon as the stubs have ended, because then the last model is unloaded. It is not
+    killed while a client is connected, which may still be reading an answer.
+    """
+    if server.poll() is not None:
+        return
+    ends_with_stubs = ends_with_stubs and bool(processes.children(server.pid))
+    server.send_signal(signal.SIGINT)
+    end = time.monotonic() + GRACE_S
+    while server.poll() is None and time.monotonic() < end:
+        if ends_with_stubs and not processes.children(server.pid) and not processes.is_connected(server.pid):
+            break
+        time.sleep(STOP_POLL_S)
+    server.kill()
+    server.wait()
 
 
 def main(argv: list[str]) -> int:
-    """Run the command under guard until it ends or the launcher goes."""
+    """Run the command until it ends, or until the launcher closes the pipe or dies; the command's exit code."""
     folder, prefix, launcher = Path(argv[0]), argv[2], os.getppid()
     inherited: Inheritance = json.loads(sys.stdin.buffer.readline())
-    # A service manager sends SIGTERM to every process, and what the server leaves is still to be cleaned then. Not
-    # SIG_IGN, because the server would inherit it.
+    # A service manager sends SIGTERM to every process, and the guard still has to clean up then. SIG_IGN would be
+    # inherited by the server.
     signal.signal(signal.SIGTERM, lambda *_: None)
-    # Logs and temporary files may hold what clients send.
+    # Logs and temporary files may contain requests.
     os.umask(0o077)
     _adopt_orphans()
     _raise_descriptor_limit()
@@ -167,7 +169,7 @@ def main(argv: list[str]) -> int:
     try:
         _wait_for_end(server, launcher, prefix)
     finally:
-        _stop(server)
+        _stop(server, ends_with_stubs=inherited["ends_with_stubs"])
         _end_orphans()
         sweep(prefix)
         for file in inherited["files"]:

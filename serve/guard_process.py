@@ -1,7 +1,7 @@
-"""The guard as its launcher sees it: how it ended, and its end by force.
+"""The launcher's view of its guard: how it ended, and how to end it by force.
 
-Only SIGKILL ends a guard before its server, and only SIGSTOP or a hung machine keeps one from ending. What a guard
-cleans is then cleaned here.
+Only SIGKILL ends a guard before its server, and only SIGSTOP or a hung machine keeps a guard from ending. In these
+cases the launcher does the guard's cleaning.
 """
 
 import contextlib
@@ -9,12 +9,12 @@ import os
 import signal
 import subprocess
 import time
-from pathlib import Path
 
 from serve import guard, stubs
 from serve.management import admin
+from triton_batching import processes
 
-# What the guard does after its server has ended takes less.
+# The guard cleans up for less than 5 s after its server has ended.
 END_S = guard.GRACE_S + 5.0
 # The kernel sends the server of a killed guard SIGTERM, and it ends within --exit-timeout-secs.
 SERVER_END_S = 15.0
@@ -22,7 +22,7 @@ POLL_S = 0.1
 
 
 def stop(process: subprocess.Popen[bytes], prefix: str, ports: tuple[int, int, int]) -> None:
-    """End the guard and its server: closing its input tells the guard to do it; by force if it does not."""
+    """End the guard and its server by closing the guard's input, or by force if it does not end."""
     if process.stdin is not None:
         process.stdin.close()
     patience_s = SERVER_END_S
@@ -41,7 +41,10 @@ def stop(process: subprocess.Popen[bytes], prefix: str, ports: tuple[int, int, i
 
 
 def end(process: subprocess.Popen[bytes]) -> str:
-    """How the server ended, once its guard has: with the server's code, or 128 and the number of its signal."""
+    """A sentence about how the server ended; the guard must have ended.
+
+    The guard's exit code is the server's, or 128 plus the number of the signal that killed the server.
+    """
     code = process.returncode
     if code < 0:
         return f"the guard of tritonserver was killed by {signal.Signals(-code).name}, which ends the server too"
@@ -52,7 +55,7 @@ def end(process: subprocess.Popen[bytes]) -> str:
 
 
 def _end_server(prefix: str, patience_s: float) -> None:
-    """Wait until the server has left its ports, and kill it if it takes longer."""
+    """Wait until the server has ended and its ports are free, and kill it after `patience_s`."""
     until = time.monotonic() + patience_s
     while (servers := _servers(prefix)) and time.monotonic() < until:
         time.sleep(POLL_S)
@@ -65,12 +68,5 @@ def _end_server(prefix: str, patience_s: float) -> None:
 
 
 def _servers(prefix: str) -> list[int]:
-    """Without a program of the user's that only names the prefix."""
-    return [pid for pid in stubs.servers(prefix) if _name(pid) == "tritonserver"]
-
-
-def _name(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    except OSError:
-        return ""
+    """The server's process, without other programs of the user that have the prefix on their command line."""
+    return [pid for pid in stubs.servers(prefix) if processes.name(pid) == "tritonserver"]

@@ -1,12 +1,12 @@
 """Start a program with arguments that other users of the machine cannot read.
 
-Linux shows every process's command line to every user (/proc/PID/cmdline), but its environment only to its own user.
-So an argument that holds a secret goes into the environment, and the command line names the variable. The new process
-is stopped before its first instruction, and the pointer to that argument is set to the variable's value.
+Linux shows the command line of a process to every user (/proc/PID/cmdline), but its environment only to its own user.
+So an argument with a secret goes into the environment, and the command line holds the name of the variable. The new
+process is stopped before its first instruction, and the pointer to that argument is set to the variable's value.
 
-The new process runs Python before the program. After a fork from a process in which gRPC is at work that can end in
-gRPC's own abort(), so such a process runs `python -P -m serve.hidden_arguments COMMAND...` with what is hidden as JSON
-on its standard input.
+The new process runs Python code before the program. After a fork from a process that uses gRPC, that can end in gRPC's
+abort(). So such a process runs `python -P -m serve.hidden_arguments COMMAND...`, with the hidden values as JSON on its
+standard input.
 """
 
 import ctypes
@@ -27,14 +27,14 @@ TRACE_ME, GET_REGISTERS, DETACH = 0, 12, 17
 # user_regs_struct of x86-64 has 27 registers; the one with index 19 is the stack pointer.
 REGISTERS, STACK_POINTER = 27, 19
 WORD = struct.Struct("<Q")
-# Found before a process is forked: in the child of a program with threads the loader may be locked for ever.
+# Loaded before a fork: in the child of a program with threads, the loader may be locked for ever.
 LIBC = ctypes.CDLL(None, use_errno=True)
 PTRACE = LIBC.ptrace
 PTRACE.argtypes, PTRACE.restype = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p), ctypes.c_long
 
 
 class _VisibleError(Exception):
-    """Arguments cannot be hidden here; nothing is running."""
+    """Arguments cannot be hidden on this machine; no process was started."""
 
 
 def start(
@@ -46,11 +46,11 @@ def start(
     visible: Callable[[str], object] = lambda _: None,
     **options: Any,
 ) -> subprocess.Popen[Any]:
-    """Start `command`; each argument that is a key of `hidden` is replaced by its value.
+    """Start `command`, with each argument that is a key of `hidden` replaced by its value.
 
-    `before` runs in the new process before the program does; `options` are those of `subprocess.Popen`. Where the
-    values cannot be hidden (a container that forbids ptrace, a processor other than x86-64), `visible` gets the reason
-    and they are on the command line. Raises `OSError` when the program cannot be started.
+    `before` runs in the new process before the program does. `options` are those of `subprocess.Popen`. If the values
+    cannot be hidden (a container that forbids ptrace, a processor other than x86-64), `visible` gets the reason, and
+    they are on the command line. Raises `OSError` if the program cannot be started.
     """
     try:
         return _start(command, hidden, environment, before, options)
@@ -68,7 +68,7 @@ def _start(
     options: Mapping[str, Any],
 ) -> subprocess.Popen[Any]:
     if platform.machine() != "x86_64":
-        raise _VisibleError(f"it is not known how to hide them on {platform.machine()}")
+        raise _VisibleError(f"hiding them works on x86_64 only, this is {platform.machine()}")
 
     def traced() -> None:
         before()
@@ -96,7 +96,7 @@ def _wait_for_stop(pid: int) -> None:
 
 
 def _replace(pid: int, hidden: set[str]) -> None:
-    """Point arguments that name a variable at its value, in a process that has not run yet.
+    """Set the pointers to arguments that name a variable to its value, in a process that has not run yet.
 
     From its stack pointer upwards lie the number of arguments, a pointer to each, 0, a pointer to each variable of the
     environment, 0 (System V ABI, AMD64 supplement, 3.4.1).
@@ -141,15 +141,15 @@ def _die_with_parent() -> None:
 
 
 def main(argv: list[str]) -> int:
-    """Run the command with the arguments hidden that standard input names; its exit code.
+    """Run the command with the values from standard input as hidden arguments; the command's exit code.
 
-    Where they cannot be hidden it is not run, and standard error says why.
+    If they cannot be hidden, the command does not run, and standard error says why.
     """
 
     def refuse(why: str) -> NoReturn:
         sys.exit(f"arguments cannot be hidden: {why}")
 
-    # To the end, as nothing may stay in a buffer of this process.
+    # Read to the end: nothing may stay in a buffer of this process.
     hidden: dict[str, str] = json.loads(sys.stdin.buffer.read())
     process = start(
         argv, hidden, environment=os.environ, before=_die_with_parent, visible=refuse, stdin=subprocess.DEVNULL

@@ -1,6 +1,7 @@
-"""Where tritonserver is installed on this machine, and the environment and backend directory that it starts with.
+"""Finds tritonserver on this machine, and makes the environment and the backend directory that it starts with.
 
-Looked for on PATH first (NVIDIA's image), then in the pip wheel `nvidia-pytriton`, of which only the binaries are used.
+It is looked for on PATH first (NVIDIA's image), then in the pip wheel `nvidia-pytriton`. Of that wheel only the
+binaries are used.
 """
 
 import ctypes.util
@@ -19,12 +20,12 @@ DROP_IN = Path(__file__).parent / "backends"
 
 
 class InstallationError(Mistake):
-    """No tritonserver that could run here; the text says what to install."""
+    """No tritonserver can run on this machine; the text says what to install."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Installation:
-    """One tritonserver: its binary, its own backends, and the stub for the running Python when it came from pip."""
+    """A tritonserver: its binary and its backends; from pip also its libraries, and the stub for the running Python."""
 
     binary: Path
     backends: Path
@@ -32,22 +33,27 @@ class Installation:
     stub: Path | None = None
 
     def environment(self) -> dict[str, str]:
-        """This process's environment with what the server and its Python stubs need on top."""
+        """This process's environment with the variables that the server and its Python stubs need."""
         environment = dict(os.environ)
         if self.libraries is None:
             return environment
         folders = [_libpython_folder(), str(self.libraries), environment.get("LD_LIBRARY_PATH", "")]
         environment["LD_LIBRARY_PATH"] = ":".join(filter(None, folders))
         # The stub embeds Python in isolated mode: it ignores PYTHONPATH, and takes prefix and site-packages from the
-        # `python3` that it finds first on PATH. That must be the one that runs here.
+        # `python3` that is first on PATH. That must be the running Python.
         environment["PATH"] = f"{Path(sys.executable).parent}:{environment.get('PATH', '')}"
         if not _installed("onnxruntime-gpu"):
-            # Without kind, Triton would put instances on a GPU that this onnxruntime cannot use.
+            # For an instance group without `kind`, Triton would take a GPU that this onnxruntime cannot use.
             environment.setdefault("CUDA_VISIBLE_DEVICES", "")
         return environment
 
+    @property
+    def has_only_python(self) -> bool:
+        """Whether the Python backend is the server's only one, so that every model runs in Python processes."""
+        return [backend.name for backend in self.backends.iterdir() if backend.is_dir()] == ["python"]
+
     def assemble_backends(self, folder: Path) -> Path:
-        """Make a backend directory in `folder`: the server's own backends, and ours where a library is missing."""
+        """Make a backend directory in `folder`: the server's own backends, and ours for those without a library."""
         folder.mkdir(parents=True)
         for backend in self.backends.iterdir():
             if backend.is_dir():
@@ -60,7 +66,7 @@ class Installation:
         if self.stub is not None:
             python = folder / "python"
             python.unlink()
-            # Copies: tritonserver refuses a backend library that a link leads out of the backend directory.
+            # Copies: tritonserver refuses a link to a backend library outside the backend directory.
             shutil.copytree(self.backends / "python", python)
             shutil.copy(self.stub, python)
         return folder
@@ -82,10 +88,10 @@ def find() -> Installation:
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     stub = server / "python_backend_stubs" / version / "triton_python_backend_stub"
     if not stub.is_file():
-        offered = sorted(path.name for path in (server / "python_backend_stubs").iterdir())
+        versions = sorted(path.name for path in (server / "python_backend_stubs").iterdir())
         raise InstallationError(
             f"Python {version} has no triton_python_backend_stub in the tritonserver wheel (it has "
-            f"{', '.join(offered)}), so no Python backend can start. Use one of those, best 3.11."
+            f"{', '.join(versions)}), so no Python backend can start. Use one of those, best 3.11."
         )
     if not (Path(sys.executable).parent / "python3").exists():
         raise InstallationError(
@@ -112,7 +118,7 @@ def find() -> Installation:
 
 
 def bundled_libraries() -> Path | None:
-    """The folder of shared libraries in pip's wheel; None when it is not installed."""
+    """The folder of shared libraries in pip's wheel; None if the wheel is not installed."""
     package = _wheel()
     return None if package is None else package.parent / "nvidia_pytriton.libs"
 
@@ -132,7 +138,7 @@ def link_plain_names(libraries: Path, names: list[str], folder: Path) -> Path:
 
 
 def version_of_numpy() -> str:
-    """The version that a Python model will import."""
+    """The version of numpy that a Python model imports."""
     return importlib.metadata.version("numpy")
 
 
@@ -145,18 +151,18 @@ def _installed(package: str) -> bool:
 
 
 def _wheel() -> Path | None:
-    found = importlib.util.find_spec("pytriton")
-    if found is None or not found.submodule_search_locations:
+    spec = importlib.util.find_spec("pytriton")
+    if spec is None or not spec.submodule_search_locations:
         return None
-    return Path(found.submodule_search_locations[0])
+    return Path(spec.submodule_search_locations[0])
 
 
 def _libpython_folder() -> str | None:
-    """Where the running Python keeps its shared library; None when the system's loader must find it."""
+    """The folder with the running Python's shared library; None if the system's loader must find it."""
     folders = [Path(sysconfig.get_config_var("LIBDIR") or "/nonexistent"), Path(sys.base_prefix) / "lib"]
     return next((str(folder) for folder in folders if (folder / _libpython()).is_file()), None)
 
 
 def _libpython() -> str:
-    # INSTSONAME is that of a static library where Python was built without a shared one.
+    # Not from INSTSONAME, which names a static library if Python was built without a shared one.
     return f"libpython{sys.version_info.major}.{sys.version_info.minor}.so.1.0"

@@ -11,7 +11,6 @@ import re
 import subprocess
 import sys
 import time
-import urllib.error
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,10 +18,10 @@ from pathlib import Path
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.repository import REPOSITORY, config_file, model_file, model_folder, read_config, with_steps
-from serve import descriptors, failure_log, guard, guard_process, server_folder, stubs
+from serve import failure_log, guard, guard_process, server_folder, stubs
 from serve.installation import Installation, find
-from serve.management import admin, loaded
-from serve.ports import free_ports
+from serve.management import admin, api, loaded
+from serve.resources import address_flags, check_descriptors, free_ports
 from serve.server_folder import ServerFolder
 from triton_batching.terminal import Failure, Mistake
 
@@ -35,21 +34,26 @@ RESTRICTED = re.compile(r"--(http-restricted-api|grpc-restricted-protocol)(=|$)"
 
 
 class LaunchError(Failure):
-    """The server did not start or is not what was asked; the text ends with the last lines of its log."""
+    """The server did not start as asked for; the text ends with the last lines of its log."""
 
 
 class SettingsError(Mistake):
-    """What was asked cannot be served here: a model that is not exported, an argument that is the launcher's."""
+    """The settings cannot be served: a model is not exported, or an argument is one that the launcher sets itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What to serve and how; models that the named ones call are served with them.
+    """What to serve and how. The models that `models` call are served, too.
 
-    A port of 0 means any free one. `environment` is added to the server's. `log` is where the log is written and
-    stays; None drops it at the end. `arguments` go to tritonserver as they are; those that the fields above stand for
-    are refused. `start_timeout_s` is how long the server may take until it is ready. `open_admin` lets everybody who
-    reaches the ports load models and set traces (see admin.py).
+    config_name: the variant `configs/NAME.pbtxt` of each model; None is config.pbtxt.
+    host: the address to listen on.
+    http_port, grpc_port, metrics_port: 0 is any free port.
+    arguments: more flags for tritonserver; those that the launcher sets itself are refused.
+    environment: variables to add to the server's environment.
+    log: the file of the server's log; without one the log is removed with the server.
+    open_admin: let everybody who reaches the ports load models and set traces (see admin.py).
+    start_timeout_s: the longest time until the server is ready.
+    discard_traces: the end need not write traces that are in no file yet (--trace-config), so it is quicker.
     """
 
     models: tuple[str, ...]
@@ -64,13 +68,19 @@ class Settings:
     log: Path | None = None
     open_admin: bool = False
     start_timeout_s: float = 120.0
+    discard_traces: bool = False
+
+    def address(self, port: int) -> str:
+        """`host:port`, with brackets around an IPv6 address."""
+        return f"[{self.host}]:{port}" if ":" in self.host else f"{self.host}:{port}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Server:
-    """A ready server. `pid` is its guard's; `asked` what the files say, `configs` what it has loaded, by model.
+    """A ready server.
 
-    `shared_memory_prefix` begins the name of each of its files in /dev/shm.
+    `pid` is the process of its guard. `asked` holds the configurations in the files, `configs` the loaded ones, by
+    model. The names of its files in /dev/shm begin with `shared_memory_prefix`.
     """
 
     settings: Settings
@@ -87,47 +97,52 @@ class Server:
     @property
     def http_url(self) -> str:
         """`host:port` of the HTTP endpoint."""
-        return f"{self.settings.host}:{self.http_port}"
+        return self.settings.address(self.http_port)
 
     @property
     def grpc_url(self) -> str:
         """`host:port` of the gRPC endpoint."""
-        return f"{self.settings.host}:{self.grpc_port}"
+        return self.settings.address(self.grpc_port)
+
+    @property
+    def metrics_url(self) -> str:
+        """`host:port` of the metrics endpoint."""
+        return self.settings.address(self.metrics_port)
 
     def running(self) -> bool:
-        """Whether the process is still there."""
+        """Whether the server has not ended."""
         return self._process.poll() is None
 
     def end(self) -> str:
-        """How the server ended, once it has, as a sentence."""
+        """A sentence about how the server ended; call it after the end."""
         return guard_process.end(self._process)
 
     def log_tail(self) -> str:
-        """What the server's log says of a failure, and its last lines."""
+        """The reasons of a failure in the server's log, and its last lines."""
         return failure_log.digest(self.log)
 
 
 @contextlib.contextmanager
 def launch(settings: Settings, *, progress: Callable[[str], None] = lambda _: None) -> Iterator[Server]:
-    """Start a server, yield it when it is ready, stop it at the end.
+    """Start a server, yield it when it is ready, and stop it at the end; requests in flight are answered first.
 
-    Raises a `Mistake` for what is wrong with the files, the settings or this machine (`RepositoryError`,
-    `SettingsError`, `PortError`, `DescriptorError`, `NoFolderError`, `InstallationError`) and `LaunchError` when the
-    server does not come up with exactly what was asked for.
+    `progress` gets the state of the start. Raises a `Mistake` if something is wrong with the files, the settings or
+    this machine (`RepositoryError`, `SettingsError`, `PortError`, `DescriptorError`, `NoFolderError`,
+    `InstallationError`), and `LaunchError` if the server does not start with exactly these configurations.
     """
     asked = _asked(settings)
     _refuse_ours(settings)
     installation = find()
     ports = free_ports(settings.host, settings.http_port, settings.grpc_port, settings.metrics_port)
-    descriptors.check(sum(max(group.count, 1) for config in asked.values() for group in config.instance_group))
+    check_descriptors(sum(max(group.count, 1) for config in asked.values() for group in config.instance_group))
     for model in asked:
         stubs.compile_sources(model_folder(model, settings.repository))
     with server_folder.made() as folder:
         log = _log(settings, folder.path)
         process = _start(settings, tuple(asked), installation, folder, log, ports)
         try:
-            _wait_until_ready(process, settings, ports[0], log, folder.prefix, progress)
-            configs = {model: loaded.config(f"http://{settings.host}:{ports[0]}", model) for model in asked}
+            _wait_until_ready(process, settings, ports[0], log, progress)
+            configs = {model: loaded.config(settings.address(ports[0]), model) for model in asked}
             _compare(asked, configs, log)
             yield Server(
                 settings=settings,
@@ -146,9 +161,10 @@ def launch(settings: Settings, *, progress: Callable[[str], None] = lambda _: No
 
 
 def _asked(settings: Settings) -> dict[str, ModelConfig]:
-    """Read the configurations before the server does, whose own messages hide the line and the reason.
+    """The configurations by model, with those of the models that others call.
 
-    Those of the models that others call too: Triton loads an ensemble's steps by itself, but not what Python calls.
+    They are read before the server reads them, because its messages hide the line and the reason. Triton loads the
+    steps of an ensemble by itself, but not the models that Python models call.
     """
     asked = {}
     for model in with_steps(settings.models, settings.config_name, settings.repository):
@@ -167,12 +183,12 @@ def _refuse_ours(settings: Settings) -> None:
         if RESTRICTED.match(argument) and not settings.open_admin:
             raise SettingsError(
                 f"{argument} after -- restricts APIs, which the launcher does itself, and tritonserver takes one such "
-                "setting for an API. Add --open-admin, and restrict all that you want restricted after the --."
+                "setting for an API. Add --open-admin, and restrict after the -- all APIs that you want restricted."
             )
         if OURS.match(argument):
             raise SettingsError(
-                f"{argument} after -- would take the server from under its launcher. Say it before the --, as an "
-                "argument of python -m serve or a field of Settings."
+                f"{argument} after -- would override a flag that the launcher relies on. Set it before the --, as an "
+                "option of python -m serve, or as a field of Settings."
             )
 
 
@@ -197,32 +213,23 @@ def _start(
     log: Path,
     ports: tuple[int, int, int],
 ) -> subprocess.Popen[bytes]:
+    """Start the guard, which starts the server."""
     secret = admin.make_secret()
     hidden = {} if settings.open_admin else admin.flags(secret)
     published = [] if settings.open_admin else admin.publish(secret, settings.host, ports[:2])
-    folder, prefix = home.path, home.prefix
-    # An empty working directory: the Python stub has it on sys.path, so anything in it would change imports.
-    (folder / "work").mkdir()
-    command = [
-        str(installation.binary),
-        *hidden,
-        f"--model-repository={home.plain(settings.repository, 'models')}",
-        f"--backend-directory={installation.assemble_backends(folder / 'backends')}",
-        f"--backend-config=python,shm-region-prefix-name={prefix}",
-        "--model-control-mode=explicit",
-        *(f"--load-model={model}" for model in models),
-        *([f"--model-config-name={settings.config_name}"] if settings.config_name else []),
-        *(f"--{kind}-address={settings.host}" for kind in ("http", "grpc", "metrics")),
-        *(f"--{kind}-port={port}" for kind, port in zip(("http", "grpc", "metrics"), ports, strict=True)),
-        "--exit-timeout-secs=10",
-        *settings.arguments,
-    ]
+    command = [str(installation.binary), *hidden, *_flags(settings, models, installation, home, ports)]
+    writes_traces = "--trace-config" in " ".join(settings.arguments) and not settings.discard_traces
     inherited = guard.Inheritance(
-        environment=installation.environment() | dict(settings.environment), hidden=hidden, files=[*map(str, published)]
+        environment=installation.environment() | dict(settings.environment),
+        hidden=hidden,
+        files=[*map(str, published)],
+        ends_with_stubs=installation.has_only_python and not writes_traces,
     )
+    # An empty working directory: the Python stub has it on sys.path, and a file in it could change an import.
+    (home.path / "work").mkdir()
     process = subprocess.Popen(
-        # -P: a folder of the caller's that is called `serve` must not be taken for this package.
-        [sys.executable, "-P", "-m", guard.__name__, str(folder), str(log), prefix, *command],
+        # -P: Python must not import a folder `serve` of the caller in place of this package.
+        [sys.executable, "-P", "-m", guard.__name__, str(home.path), str(log), home.prefix, *command],
         env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
@@ -235,24 +242,43 @@ def _start(
     return process
 
 
+def _flags(
+    settings: Settings,
+    models: tuple[str, ...],
+    installation: Installation,
+    home: ServerFolder,
+    ports: tuple[int, int, int],
+) -> list[str]:
+    return [
+        f"--model-repository={home.plain(settings.repository, 'models')}",
+        f"--backend-directory={installation.assemble_backends(home.path / 'backends')}",
+        f"--backend-config=python,shm-region-prefix-name={home.prefix}",
+        "--model-control-mode=explicit",
+        *(f"--load-model={model}" for model in models),
+        *([f"--model-config-name={settings.config_name}"] if settings.config_name else []),
+        *address_flags(settings.host),
+        *(f"--{kind}-port={port}" for kind, port in zip(("http", "grpc", "metrics"), ports, strict=True)),
+        "--exit-timeout-secs=10",
+        *settings.arguments,
+    ]
+
+
 def _wait_until_ready(
     process: subprocess.Popen[bytes],
     settings: Settings,
     port: int,
     log: Path,
-    prefix: str,
     progress: Callable[[str], None],
 ) -> None:
-    started, loading = time.monotonic(), stubs.Loading(process.pid, prefix)
+    started, loading = time.monotonic(), stubs.Loading(process.pid)
     while (waited := time.monotonic() - started) < settings.start_timeout_s:
         died = loading.look()
         if process.poll() is not None:
             died = f"{guard_process.end(process)} while it started"
         if died:
-            said = [*(f"reason: {one}" for one in loading.deaths() if one != died), failure_log.digest(log)]
-            raise LaunchError("\n".join([f"{died}.", *said]))
-        with contextlib.suppress(OSError, urllib.error.HTTPError):
-            loaded.DIRECT.open(f"http://{settings.host}:{port}/v2/health/ready", timeout=1).close()
+            others = [f"reason: {death}" for death in loading.deaths() if death != died]
+            raise LaunchError("\n".join([f"{died}.", *others, failure_log.digest(log)]))
+        if api.is_ready(settings.address(port)):
             return
         progress(f"tritonserver is starting ({waited:.0f} s)")
         time.sleep(0.1)
@@ -266,6 +292,6 @@ def _compare(asked: Mapping[str, ModelConfig], configs: Mapping[str, ModelConfig
     for model, config in asked.items():
         if different := list(loaded.differences(config, configs[model])):
             raise LaunchError(
-                f"'{model}' is loaded with another configuration than asked: {'; '.join(different)}.\n"
+                f"'{model}' is loaded with another configuration than asked for: {'; '.join(different)}.\n"
                 f"{failure_log.digest(log)}"
             )

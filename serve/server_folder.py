@@ -1,7 +1,7 @@
 """The folder of one server in the temporary directory, and the removal of folders that nobody cleaned up.
 
-Both the launcher and the guard of a server hold the lock on its folder, so the lock is there as long as one of them
-lives. The folder is made and locked under another name and then renamed, so no other start takes it for a leftover.
+Both the launcher and the guard of a server hold the lock on its folder, so the folder is locked as long as one of them
+lives. A new folder is locked under another name and then renamed, so that no other start takes it for a leftover.
 """
 
 import contextlib
@@ -19,25 +19,28 @@ from serve import guard, stubs
 from triton_batching.terminal import Mistake
 
 NAME = re.compile(r"triton-batching-([0-9a-f]{12})")
-# Triton hands paths to a shell without quotes.
+# Triton passes paths to a shell without quotes.
 PLAIN = re.compile(r"[A-Za-z0-9_./+,@%:=-]+")
 ELSEWHERE = (Path("/tmp"), Path("/var/tmp"), Path("/dev/shm"))
 
 
 class NoFolderError(Mistake):
-    """No place for a server's files."""
+    """There is no place for a server's files."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerFolder:
-    """A folder of mode 0700 and the lock on it, a file descriptor; `prefix` begins the server's names in /dev/shm."""
+    """A folder of mode 0700 and the lock on it (a file descriptor).
+
+    The names of the server's files in /dev/shm begin with `prefix`.
+    """
 
     path: Path
     prefix: str
     lock: int
 
     def plain(self, path: Path, name: str) -> Path:
-        """`path` itself, or a link `name` to it in this folder where a shell would not take the path as it is."""
+        """`path`, or a link `name` to it in this folder if the path has characters that a shell changes."""
         path = path.resolve()
         if PLAIN.fullmatch(str(path)):
             return path
@@ -48,7 +51,7 @@ class ServerFolder:
 
 @contextlib.contextmanager
 def made() -> Iterator[ServerFolder]:
-    """Make a folder and remove it at the end; first remove those whose launcher and guard were both killed."""
+    """Make a folder and remove it at the end; first remove folders whose launcher and guard were both killed."""
     base = _base()
     _remove_leftovers(base)
     key = uuid.uuid4().hex[:12]
@@ -56,7 +59,7 @@ def made() -> Iterator[ServerFolder]:
     hidden.mkdir(mode=0o700)
     lock = _locked(hidden)
     if lock is None:
-        raise NoFolderError(f"{hidden}: cannot be locked, so its server's end could not be noticed. Set TMPDIR.")
+        raise NoFolderError(f"{hidden}: cannot be locked, so nobody could notice the end of its server. Set TMPDIR.")
     try:
         hidden.rename(path)
         yield ServerFolder(path=path, prefix=_prefix(key), lock=lock)
@@ -83,11 +86,11 @@ def _base() -> Path:
 
 def _remove_leftovers(base: Path) -> None:
     for path in base.glob("triton-batching-*"):
-        found = NAME.fullmatch(path.name)
-        if found is None or (lock := _locked(path)) is None:
+        name = NAME.fullmatch(path.name)
+        if name is None or (lock := _locked(path)) is None:
             continue
-        prefix = _prefix(found[1])
-        # A server outlives its guard for as long as it takes to end; then it is left for a later start.
+        prefix = _prefix(name[1])
+        # A server ends a little later than its guard. Its folder is then left for a later start.
         if not stubs.servers(prefix):
             stubs.kill(prefix)
             guard.sweep(prefix)
@@ -96,7 +99,7 @@ def _remove_leftovers(base: Path) -> None:
 
 
 def _locked(path: Path) -> int | None:
-    """A lock on the folder; None when another process has it, or another user owns the folder."""
+    """A lock on the folder; None if another process has it, or if another user owns the folder."""
     try:
         lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:

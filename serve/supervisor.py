@@ -1,4 +1,4 @@
-"""A server that is started again when it dies by itself, or a model in it for good: same models, settings, ports."""
+"""Starts a server again after it died, or after a model in it failed for good: same models, settings and ports."""
 
 import time
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from triton_batching.terminal import Failure, Mistake
 
 POLL_S = 0.1
 FIRST_WAIT_S = 0.5
-# So many deaths in so many seconds of service end the program; what starting and waiting takes does not count.
+# This number of deaths within this time of service ends the program. The time of starts and waits does not count.
 MOST_DEATHS = 5
 WINDOW_S = 60.0
 KEPT_LOGS = 5
@@ -20,7 +20,7 @@ KEPT_LOGS = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Death:
-    """How a server ended, the reason that its log gives, and how long it had served."""
+    """The end of a server: how it ended, the details from its log, how long it had served, and with which settings."""
 
     how: str
     details: str
@@ -33,15 +33,16 @@ def supervise(
     *,
     restart: bool,
     ready: Callable[[Server], None],
-    told: Callable[[str], None],
+    report: Callable[[str], None],
     progress: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Serve until an exception ends it; each server that is up goes to `ready`, each death as a sentence to `told`.
+    """Serve until an exception ends it, for example KeyboardInterrupt.
 
-    Raises what `launch` raises when the first start fails, and `LaunchError` when the server died and is not to be
-    started again, or died too often. KeyboardInterrupt ends it at any moment.
+    `ready` gets each server that is ready, `report` a sentence about each death, `progress` the state of each start.
+    Raises the errors of `launch` if the first start fails, and `LaunchError` if the server died and `restart` is False,
+    or if it died too often.
     """
-    death = _serve(settings, ready, told, progress)
+    death = _serve(settings, ready, report, progress)
     settings = death.settings
     times: list[float] = []
     served_s = 0.0
@@ -49,7 +50,7 @@ def supervise(
     while True:
         number += 1
         served_s += death.served_s
-        times = [*(one for one in times if served_s - one < WINDOW_S), served_s]
+        times = [*(time_s for time_s in times if served_s - time_s < WINDOW_S), served_s]
         if not restart:
             raise LaunchError(f"{death.how}.\n{death.details}")
         if len(times) >= MOST_DEATHS:
@@ -58,10 +59,10 @@ def supervise(
                 f"again.\n{death.details}"
             )
         wait_s = FIRST_WAIT_S * 2 ** (len(times) - 1)
-        told(f"{death.how}; it is started again in {wait_s:g} s.{_keep(settings.log, number)}")
+        report(f"{death.how}; it is started again in {wait_s:g} s.{_keep(settings.log, number)}")
         time.sleep(wait_s)
         try:
-            death = _serve(settings, ready, told, progress)
+            death = _serve(settings, ready, report, progress)
         except (Failure, Mistake) as error:
             how, _, details = str(error).partition("\n")
             death = Death(how=f"the start failed: {how.rstrip('.')}", details=details, served_s=0.0, settings=settings)
@@ -70,20 +71,20 @@ def supervise(
 def _serve(
     settings: Settings,
     ready: Callable[[Server], None],
-    told: Callable[[str], None],
+    report: Callable[[str], None],
     progress: Callable[[str], None],
 ) -> Death:
-    """Serve until the server dies, or has a model that only a new server can bring back."""
+    """Serve until the server dies, or until one of its models needs a new server."""
     with launch(settings, progress=progress) as server:
         started = time.monotonic()
         ready(server)
-        with revived(server, told=told) as revival:
+        with revived(server, report=report) as revival:
             while server.running() and revival.failed is None:
                 time.sleep(POLL_S)
-        why = "; ".join(failure_log.reasons_of(server.log))
+        reasons = "; ".join(failure_log.reasons_of(server.log))
         how = server.end() if revival.failed is None else revival.failed
         return Death(
-            how=how + (f" ({why})" if why else ""),
+            how=how + (f" ({reasons})" if reasons else ""),
             details=server.log_tail(),
             served_s=time.monotonic() - started,
             settings=replace(
@@ -96,13 +97,13 @@ def _serve(
 
 
 def _keep(log: Path | None, number: int) -> str:
-    """Rename the log of the server that died, because the next one begins its own; says where it is.
+    """Rename the log of the dead server, which the next server would overwrite; a sentence with the new name.
 
-    A start that failed early, on a port that is taken or a file with a mistake, has none.
+    A start that failed early, for example on a port in use, has no log.
     """
     if log is None or not log.exists():
         return ""
-    kept = log.with_suffix(f".{number}{log.suffix}")
-    log.replace(kept)
+    renamed = log.with_suffix(f".{number}{log.suffix}")
+    log.replace(renamed)
     log.with_suffix(f".{number - KEPT_LOGS}{log.suffix}").unlink(missing_ok=True)
-    return f" Its log is kept as {kept}."
+    return f" Its log is kept as {renamed}."

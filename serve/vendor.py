@@ -1,9 +1,9 @@
-"""Copy the shared modules that a model.py imports into the folder beside it.
+"""Copy the shared modules that a model.py imports into its folder.
 
 A model folder must work when it is copied alone: an image, an object store and a zip file keep no link that leads out
 of it. So each module of serve/policies and export/models that a model.py (or a backend) imports, directly or through
-another, is copied beside it. The copies are not in git. A file of the same name without our first line is never
-touched.
+another module, is copied beside it. The copies are not in git. A file of the same name without the first line of a copy
+is never replaced.
 """
 
 import argparse
@@ -24,24 +24,24 @@ OF_MODELS = ("alphabet", "page_words", "picture_bytes", "word_image")
 
 @dataclass(frozen=True, kw_only=True)
 class Copy:
-    """One shared module beside a model.py: the file, and the text that it should have."""
+    """A copy of a shared module: its path beside a model.py, and the text that it should have."""
 
     path: Path
     text: str
 
     @property
     def is_current(self) -> bool:
-        """Whether the file has that text."""
+        """Whether the file has this text."""
         return self.path.is_file() and self.path.read_text() == self.text
 
     @property
     def is_foreign(self) -> bool:
-        """Whether another file of that name is there, which is not ours to replace."""
+        """Whether the path is a file of somebody else, which must not be replaced."""
         return self.path.is_file() and not self.path.read_text().startswith(HEADER.partition("{")[0])
 
 
 def sources() -> dict[str, Path]:
-    """The shared modules by name."""
+    """The files of the shared modules, by module name."""
     files = [file for folder in FOLDERS for file in sorted((ROOT / folder).glob("*.py"))]
     return {
         file.stem: file
@@ -56,7 +56,7 @@ def copies(repository: Path = REPOSITORY) -> Iterator[Copy]:
     for folder in [*sorted(repository.glob("*/*/")), *sorted(BACKENDS.glob("*/"))]:
         if not (folder / "model.py").is_file():
             continue
-        # What a folder has of its own may import them as well.
+        # Other files of the folder may import shared modules as well.
         own = [file for file in folder.glob("*.py") if file.stem not in shared]
         for name in sorted(_needed(own, shared)):
             source = shared[name]
@@ -75,7 +75,7 @@ def _needed(files: list[Path], shared: dict[str, Path]) -> set[str]:
 
 
 def _imported(file: Path) -> set[str]:
-    """The top-level names that a file imports anywhere; of one that cannot be parsed, none."""
+    """The top-level names that a file imports anywhere; none if the file cannot be parsed."""
     try:
         nodes = list(ast.walk(ast.parse(file.read_bytes())))
     except (SyntaxError, ValueError):
@@ -87,8 +87,11 @@ def _imported(file: Path) -> set[str]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Write what is missing or old; with --check only say so. Exit code 1 for a copy that is not current."""
-    # argparse alone, because the image that serves has no other library.
+    """Write the copies that are missing or old; with --check only list them.
+
+    The exit code is 1 for a foreign file, and with --check for any copy that is not current.
+    """
+    # Only argparse: the serving image has no other library.
     parser = argparse.ArgumentParser(
         prog="python -m serve.vendor",
         description=__doc__,

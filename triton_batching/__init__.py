@@ -1,1 +1,1 @@
-"""The command `triton-batching`, and what every stage needs of the machine: the terminal, whole files, processes."""
+"""The command `triton-batching`, and modules for every stage: terminal, whole files, processes, machine."""

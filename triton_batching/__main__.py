@@ -42,7 +42,8 @@ BASH = """_triton_batching() {
     if [ "$COMP_CWORD" -eq 1 ]; then
         COMPREPLY=($(compgen -W "VERBS --help --completion" -- "$word"))
     elif [[ $word == -* ]]; then
-        COMPREPLY=($(compgen -W "$(triton-batching "$verb" --help | grep -oE -- '--[a-z][a-z0-9-]*' | sort -u)" -- "$word"))
+        local options=$(triton-batching "$verb" --help | grep -oE -- '--[a-z][a-z0-9-]*' | sort -u)
+        COMPREPLY=($(compgen -W "$options" -- "$word"))
     else
         COMPREPLY=($(compgen -f -- "$word"))
     fi
@@ -66,7 +67,7 @@ def usage() -> str:
         [
             *lines,
             "triton-batching VERB --help says what a verb takes.",
-            "Completion: source <(triton-batching --completion bash), or zsh; triton-batching --completion fish | source",
+            "Completion: source <(triton-batching --completion bash); zsh and fish likewise.",
             "example: triton-batching tune ranker --p99-ms 50",
         ]
     )

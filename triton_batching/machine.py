@@ -1,4 +1,4 @@
-"""The machine and the versions that a measurement was made with."""
+"""The machine and the package versions of a measurement."""
 
 import functools
 import importlib.metadata
@@ -13,7 +13,7 @@ PACKAGES = ("nvidia-pytriton", "numpy", "onnxruntime", "onnxruntime-gpu", "trito
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What decides how fast a measurement can be; two records are comparable only when it is equal."""
+    """The hardware and the system of a measurement; two records are comparable only if these are equal."""
 
     cpu: str
     cores: int
@@ -24,7 +24,7 @@ class Machine:
     @classmethod
     @functools.cache
     def this(cls) -> "Machine":
-        """Describe the machine that this runs on; no name of a host or a person."""
+        """This machine, without names of hosts or persons."""
         return cls(
             cpu=_cpu(),
             cores=cores(),
@@ -40,18 +40,18 @@ class Machine:
 
 @functools.cache
 def versions() -> dict[str, str]:
-    """Versions of Python and of what serves and measures, as far as they are installed."""
-    found = {"python": platform.python_version()}
+    """The versions of Python and of those `PACKAGES` that are installed."""
+    installed = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
-            found[package] = importlib.metadata.version(package)
+            installed[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def cores() -> int:
-    """Cores that this process may use: its affinity, or less where a container has a quota (cgroup v2 `cpu.max`)."""
+    """Cores that this process may use: its affinity, or fewer if a container has a quota (cgroup v2 `cpu.max`)."""
     allowed = len(os.sched_getaffinity(0))
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()

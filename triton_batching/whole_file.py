@@ -1,4 +1,4 @@
-"""A file that is there whole or not at all."""
+"""Writes a text file as a whole or not at all."""
 
 import contextlib
 from pathlib import Path
@@ -7,13 +7,13 @@ from triton_batching.terminal import Mistake
 
 
 class NotWrittenError(Mistake):
-    """A folder that cannot be written to; the text names it and says what to do."""
+    """The folder cannot be written to; the text says what to do."""
 
 
 def write(path: Path, text: str, *, remedy: str = "Name another folder.") -> Path:
-    """Write a text file, in UTF-8, whose folder is made; what was there before stays until the new one is whole.
+    """Write `text` to the file in UTF-8, and make its folder; an old file stays until the new one is complete.
 
-    Raises `NotWrittenError` where that cannot be, which ends with `remedy`.
+    Raises `NotWrittenError`, whose text ends with `remedy`, if the folder cannot be written to.
     """
     draft = path.with_name(f".{path.name}.draft")
     try:
@@ -23,6 +23,6 @@ def write(path: Path, text: str, *, remedy: str = "Name another folder.") -> Pat
     except OSError as error:
         raise NotWrittenError(f"{path.parent}: cannot be written to ({error.strerror}). {remedy}") from error
     finally:
-        # A full disk leaves half of it, and so does Ctrl-C.
+        # A full disk and Ctrl-C leave an incomplete draft.
         with contextlib.suppress(OSError):
             draft.unlink(missing_ok=True)

@@ -6,12 +6,12 @@ from typing import Self
 
 import numpy as np
 
-from clients.counters import Counters
 from perf.load.load import Load
 from perf.load.stages import Stages
 from perf.load.timings import FAILED, NOT_SENT, RIGHT, WRONG, Timings
 from perf.stats.percentile import percentile
 from perf.stats.sla import Judgement, Sla
+from serve.management.statistics import Counters
 
 PERCENTILES = (50, 90, 95, 99)
 LITTLE = 0.03

@@ -10,10 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clients import Model
-from clients.counters import Counters
 from clients.errors import RejectedError
-from perf.load import pool, process_tree
-from perf.load import traces as traces
+from perf.load import pool
 from perf.load.arrivals import arrivals
 from perf.load.crew import Crew, crew
 from perf.load.goal import Goal
@@ -24,6 +22,9 @@ from perf.load.stages import stages, traced
 from perf.load.target import Running, Target
 from perf.load.timings import NOT_SENT, RIGHT, WRONG, Timings
 from perf.load.worker import Job
+from serve.management import traces
+from serve.management.statistics import Counters
+from triton_batching import processes
 from triton_batching.machine import cores
 from triton_batching.terminal import Mistake
 
@@ -64,18 +65,19 @@ def run(target: Target, load: Load, server: Running, prepared: Pool, told: Told,
     A running server may be measured any number of times, with one pool for loads of as many processes, clients and
     rows.
     """
-    if server.trace_file is not None:
-        traces.start(server.url, server.trace_rate)
+    if server.server is not None and server.trace_file is not None:
+        traces.start(server.server.http_url, server.trace_rate)
     jobs = _jobs(target, load, server, prepared)
     with crew(jobs) as members:
         members.await_ready(lambda text: told(text, 0.0))
-        memory = process_tree.memory_bytes([member.process.pid or 0 for member in members.members])
+        memory = processes.memory_bytes([member.process.pid or 0 for member in members.members])
         window = _measure(target, load, server, members, told, goal)
         timings = in_window(members.timings, window.first_ns, window.last_ns)
         errors, lost = dict(members.errors), members.lost
-    if server.trace_file is not None:
-        traces.stop(server.url)
-    seen = traces.read(server.trace_file) if server.trace_file is not None else []
+    seen = []
+    if server.server is not None and server.trace_file is not None:
+        traces.stop(server.server.http_url)
+        seen = traces.read(server.trace_file)
     sample = Sample.of(timings, window.first_ns)
     answered = timings[(timings["outcome"] == RIGHT) | (timings["outcome"] == WRONG)]
     return Result(
@@ -235,8 +237,8 @@ def _busy(server: Running, members: Crew) -> Busy:
     """CPU seconds and time so far; two of them make a difference."""
     return Busy(
         clients_s=members.cpu_s,
-        server_s=None if server.server is None else process_tree.cpu_s(server.server.pid),
-        machine_s=process_tree.machine_s(),
+        server_s=None if server.server is None else processes.cpu_s(server.server.pid),
+        machine_s=processes.machine_s(),
         wall_s=time.monotonic(),
         cores=cores(),
     )

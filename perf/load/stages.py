@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clients.counters import Counters
 from perf.load.timings import Timings, request_id
-from perf.load.traces import Trace
+from serve.management.statistics import Counters
+from serve.management.traces import Trace
 
 TOLERANCE = 0.05
 NAMES = ("late send", "client write", "network", "queue", "batch gather", "run", "split", "copy back")

@@ -14,9 +14,9 @@ from clients.connection import channel_arguments
 from clients.errors import NotReadyError, ServerUnreachableError
 from clients.transport import Transport
 from export.repository import REPOSITORY, model_folder
-from perf.load import traces as traces
 from perf.load.variant import Overrides, read, variant
 from serve.launcher import Server, Settings, launch
+from serve.management import traces
 from serve.revival import Revival, revived
 from triton_batching.terminal import Mistake
 
@@ -86,7 +86,9 @@ def started(target: Target, asked: ModelConfig, progress: Callable[[str], None])
     ):
         trace_file = Path(made) / "trace" if target.trace_rate else None
         arguments = traces.arguments(trace_file, target.trace_rate) if trace_file else ()
-        settings = Settings(models=(target.model,), repository=repository, arguments=(*arguments, EXIT))
+        settings = Settings(
+            models=(target.model,), repository=repository, arguments=(*arguments, EXIT), discard_traces=True
+        )
         with launch(settings, progress=progress) as server, revived(server) as revival:
             yield Running(
                 url=server.grpc_url,

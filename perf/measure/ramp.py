@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from clients.counters import Counters
 from perf.measure.analyzer import AnalyzerError, Target, measure
 from perf.records.record import Load, Measured
+from serve.management.statistics import Counters, Statistics
 
 # How often the server's counters are read: where an execution takes longer than half of this, most readings see one
 # at a time, so its very duration; a reading costs 1 ms, so 2 % of a core.
@@ -162,9 +162,9 @@ def _watching(target: Target, watch: Watch) -> Iterator[None]:
     stop = threading.Event()
 
     def look() -> None:
-        with Counters.reader(target.grpc_url, target.model) as read:
+        with Statistics(target.grpc_url) as statistics:
             while True:
-                watch.readings.append(read())
+                watch.readings.append(statistics.counters(target.model))
                 watch.times.append(time.monotonic())
                 if stop.wait(POLL_S):
                     return

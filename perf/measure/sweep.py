@@ -20,7 +20,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from clients.connection import connect
-from clients.counters import Counters
 from export.graph.ragged_feed import is_ragged
 from export.graph.recipe import digest
 from export.graph.samples import sample
@@ -36,6 +35,7 @@ from perf.measure import ceiling as limit
 from perf.measure.analyzer import WINDOWS, Target, measure
 from perf.records.record import Ceiling, Load, Point, Record, Store
 from serve.launcher import Server, Settings, launch
+from serve.management.statistics import Counters
 from triton_batching.machine import Machine, versions
 from triton_batching.terminal import Mistake, guarded, program_parser, terminal
 

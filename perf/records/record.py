@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clients.counters import Counters
 from perf.records import record_kind
+from serve.management.statistics import Counters
 from triton_batching import whole_file
 from triton_batching.machine import Machine
 from triton_batching.terminal import Mistake

@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from clients.counters import Counters
 from perf.records.candidate import Candidate
 from perf.records.record import counters, kind_of
 from perf.stats.sla import Sla as Sla
+from serve.management.statistics import Counters
 from triton_batching import whole_file
 from triton_batching.machine import Machine
 from triton_batching.terminal import Mistake

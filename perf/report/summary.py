@@ -10,10 +10,10 @@ from typing import Self
 
 import numpy as np
 
-from clients.counters import Counters
 from perf.records.record import Ceiling, Load, Record
 from perf.report.marks import marks, spread, window_spread
 from perf.report.mixture import refuse
+from serve.management.statistics import Counters
 
 BASELINE = "baseline"
 

@@ -24,11 +24,11 @@ from onnx import TensorProto, helper, numpy_helper
 from rich.progress import Progress
 from rich.table import Table
 
-from clients.counters import Counters
 from perf.studies.backend_stages import Stages, read, write_model
 from perf.studies.backend_stages import table as stages_table
 from perf.studies.full_batches import full_batches
 from serve.launcher import LaunchError, Server, Settings, launch
+from serve.management.statistics import Counters
 from triton_batching import whole_file
 from triton_batching.machine import Machine, versions
 from triton_batching.terminal import guarded, program_parser, terminal

@@ -22,7 +22,6 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from clients.counters import Counters
 from clients.model import Model
 from perf.load.target import Running
 from perf.load.variant import read
@@ -35,6 +34,7 @@ from perf.records.candidate import Candidate
 from perf.records.record import Load, RecordError
 from perf.simulate.costs import ASLEEP, LATE_US, cooled
 from perf.studies.prediction.__main__ import MODELS
+from serve.management.statistics import Counters, Statistics
 from triton_batching.machine import Machine, versions
 from triton_batching.terminal import Failure, Mistake, guarded, program_parser, terminal
 
@@ -175,15 +175,15 @@ def _lone(server: Running, per_s: float | None) -> tuple[float, float, float]:
 def _paused(server: Running, pause_ms: int) -> tuple[float, float]:
     """Median microseconds of one row in the queue and computing, so long after the answer before it."""
     name, found = server.config.name, []
-    with Model(name, url=server.url, transport="grpc") as model, Counters.reader(server.url, name) as counters:
+    with Model(name, url=server.url, transport="grpc") as model, Statistics(server.url) as statistics:
         rows = [np.zeros([1, *one.shape[1:]], one.dtype) for one in model.metadata.inputs]
         for _ in range(REQUESTS):
-            before = counters()
+            before = statistics.counters(name)
             time.sleep(pause_ms / 1e3)
             model.predict(*rows)
             # The server answers first and counts then.
             end = time.monotonic() + COUNTED_S
-            while (counted := counters() - before).executions < 1:
+            while (counted := statistics.counters(name) - before).executions < 1:
                 if time.monotonic() > end:
                     raise Failure(f"{name}: an execution was answered, and not counted for {COUNTED_S:g} s.")
                 time.sleep(COUNTED_S / 5000)

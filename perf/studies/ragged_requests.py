@@ -23,10 +23,10 @@ from tritonclient.utils import InferenceServerException
 
 from clients.async_model import AsyncModel
 from clients.connection import channel_arguments
-from clients.counters import Counters
 from clients.errors import ServerUnreachableError
 from perf.studies import messages
 from serve.launcher import Settings, launch
+from serve.management.statistics import Counters
 from triton_batching.terminal import guarded, program_parser, terminal
 
 MODEL = "python_batched_service"

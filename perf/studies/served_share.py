@@ -23,13 +23,13 @@ from numpy.typing import NDArray
 from rich.progress import Progress
 
 from clients.connection import channel_arguments
-from clients.counters import Counters
 from export.graph.recipe import digest
 from export.graph.samples import sample
 from export.repository import config_file, model_file, model_folder, read_config
 from perf.studies.full_batches import shared_rows
 from serve.launcher import LaunchError, Server, Settings, launch
 from serve.management import admin
+from serve.management.statistics import Counters
 from triton_batching import whole_file
 from triton_batching.machine import Machine, cores, versions
 from triton_batching.terminal import guarded, program_parser, terminal

@@ -12,13 +12,13 @@ from pathlib import Path
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.repository import REPOSITORY
-from perf.load import traces as traces
 from perf.load.target import Running
 from perf.measure.trial import TRACE_RATE, Answers, Meter, serving
 from perf.records.candidate import Candidate
 from perf.records.study import AGAINST, FINAL, NOISE, Sla, Trial
 from perf.records.traffic import Traffic
 from perf.tune.journal import WARM_UP_S
+from serve.management import traces
 
 MOST_SERVERS = 6
 # 20 s of trials then show ten of the slowest hundredth part by part, and both sides of a comparison trace as much.
@@ -93,7 +93,8 @@ class LiveBench:
                         progress=lambda text: self.told(f"{candidate}: {text}"),
                     )
                 )
-                traces.stop(server.url)
+                if server.server is not None:
+                    traces.stop(server.server.http_url)
                 self._servers[candidate] = server, stack.pop_all()
         return self._servers[candidate][0]
 

@@ -1,18 +1,16 @@
-"""One look at a running server: every model's counters over gRPC, and its metrics endpoint where it has one."""
+"""The state of a running server at one moment: the counters of its models over gRPC, and its metrics."""
 
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import tritonclient.grpc as triton
-from tritonclient.utils import InferenceServerException
-
-from clients.connection import OPTIONS, channel_arguments, checked
-from clients.counters import Counters
+from clients.connection import checked
 from clients.endpoint import HERE
 from clients.errors import NotReadyError, ServerUnreachableError
 from perf.measure import gpu_use
-from perf.watch.metrics import Device, Metrics, MetricsError
+from serve.management.api import ServerError
+from serve.management.metrics import Device, Metrics, MetricsError
+from serve.management.statistics import Counters, Statistics
 
 TIMEOUT_S = 2.0
 MIB = 2**20
@@ -23,10 +21,10 @@ Version = tuple[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """What the server said at `at_s` (seconds since the epoch).
+    """The state of a server at `at_s` (seconds since the epoch).
 
-    `counters` holds the totals of every version that is loaded. `metrics` is None where the endpoint gave none, and
-    `silence` then says what it gave instead.
+    `counters` holds the totals of every loaded version. `metrics` is None if the metrics endpoint gave no metrics, and
+    `silence` is then the reason.
     """
 
     at_s: float
@@ -37,23 +35,26 @@ class Reading:
 
 
 class Source:
-    """A server at `url` (gRPC) and its metrics at `metrics_url`, both host:port; to be closed."""
+    """A server at `url` (gRPC) with its metrics at `metrics_url`, both host:port; call `close` at the end.
+
+    With `models`, only those are read.
+    """
 
     def __init__(self, url: str, metrics_url: str, models: tuple[str, ...] = ()) -> None:
         self.url, self.metrics_url, self._models = checked(url), checked(metrics_url), models
-        # Lengths of time must not change when somebody sets the clock.
+        # Durations must not change when somebody sets the clock.
         self._epoch_s = time.time() - time.monotonic()
-        self._client = triton.InferenceServerClient(url, channel_args=OPTIONS + channel_arguments(url))
-        # Triton counts GPUs only where it was built for them; on this machine the driver can be asked instead.
+        self._statistics = Statistics(url)
+        # Triton counts GPUs only if it was built for them. On this machine the driver can be asked instead.
         self._asks_driver = url.rpartition(":")[0] in HERE and gpu_use.read() is not None
 
     @property
     def now_s(self) -> float:
-        """Seconds since the epoch, as this machine's clock had it when the source was made."""
+        """Seconds since the epoch, by the machine's clock at the start of the watch."""
         return self._epoch_s + time.monotonic()
 
     def check(self) -> None:
-        """Raise `ServerUnreachableError` when nothing answers, `NotReadyError` when a model is asked for in vain."""
+        """Raise `ServerUnreachableError` if nothing answers, `NotReadyError` if one of the models is not loaded."""
         loaded = {model for model, _ in self._counters()}
         for model in self._models:
             if model not in loaded:
@@ -65,29 +66,28 @@ class Source:
                 )
 
     def read(self) -> Reading:
-        """Ask for everything; raises `ServerUnreachableError` when the server does not answer."""
+        """Read counters and metrics; raises `ServerUnreachableError` if the server does not answer."""
         at_s, counters = self.now_s, self._counters()
         if self._models:
-            counters = {version: found for version, found in counters.items() if version[0] in self._models}
+            counters = {version: values for version, values in counters.items() if version[0] in self._models}
         metrics, silence = self._metrics()
         gpus = metrics.gpus if metrics else ()
         return Reading(at_s=at_s, counters=counters, metrics=metrics, gpus=gpus or self._driver(), silence=silence)
 
     def close(self) -> None:
         """End the connection."""
-        self._client.close()
+        self._statistics.close()
 
     def _counters(self) -> dict[Version, Counters]:
         try:
-            answer = self._client.get_inference_statistics(client_timeout=TIMEOUT_S)
-        except InferenceServerException as error:
+            versions = self._statistics.versions(timeout_s=TIMEOUT_S)
+        except ServerError as error:
             raise ServerUnreachableError(
-                f"{self.url}: no gRPC server answers there ({error.message()}). Start one (make serve MODEL=...), or "
-                "name another's gRPC address with --url.",
-                text=error.message(),
+                f"{self.url}: no gRPC server answers there ({error}). Start one (make serve "
+                "MODEL=...), or name another's gRPC address with --url.",
                 url=self.url,
             ) from error
-        return {(one.name, one.version): Counters.of(one) for one in answer.model_stats}
+        return {(version.name, version.version): Counters.of(version) for version in versions}
 
     def _metrics(self) -> tuple[Metrics | None, str]:
         try:
@@ -96,8 +96,8 @@ class Source:
             return None, str(error)
 
     def _driver(self) -> tuple[Device, ...]:
-        """All GPUs of this machine as one: mean share of time busy, sum of memory."""
-        found = gpu_use.read() if self._asks_driver else None
-        if found is None:
+        """All GPUs of this machine as one device: mean utilisation, sum of memory."""
+        usage = gpu_use.read() if self._asks_driver else None
+        if usage is None:
             return ()
-        return (Device(busy=found[0] / 100, memory_bytes=found[1] * MIB, memory_total_bytes=0.0),)
+        return (Device(busy=usage[0] / 100, memory_bytes=usage[1] * MIB, memory_total_bytes=0.0),)

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from clients.counters import Counters
-from perf.watch.metrics import Metrics
 from perf.watch.reading import Reading
+from serve.management.metrics import Metrics
+from serve.management.statistics import Counters
 
 Named = Mapping[str, float]
 

@@ -1,56 +1,54 @@
-"""Why batches do not form on a running server: its statistics over some seconds, and its traces where it has them."""
+"""Why batches do not form on a running server: its statistics over some seconds, and its traces if it writes them."""
 
 import json
 import sys
 import time
-from collections.abc import Sequence
 
 from rich.console import Console
 from rich.progress import track
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from perf.batcher.rules import Rules
-from perf.why import sampled
 from perf.why.changes import Study, study
+from perf.why.recording import HOW, Recording, recording
 from perf.why.report import FULL, as_dict, show
-from perf.why.traces import HOW, Recording, recording
-from serve.management.counters import Counters
-from serve.management.loaded import config as loaded_config
+from perf.why.service import table
+from serve.management import api, loaded
+from serve.management.statistics import Counters
 from triton_batching.terminal import Mistake, terminal
 
 STEP_S = 0.1
 
 
-def explain(url: str, model: str, *, seconds: float, as_json: bool) -> int:
-    """Watch `model` on the server at `url` (http://host:port) and say why its batches are as they are."""
-    url = url.rstrip("/") if "://" in url else f"http://{url.rstrip('/')}"
-    sampled.call(f"{url}/v2/models/{model}/config")  # says what is wrong, where something is
-    config = loaded_config(url, model)
+def explain(address: str, model: str, *, seconds: float, as_json: bool) -> int:
+    """Watch `model` on the server at `address` (HTTP) and print why its batches are as they are; the exit code."""
+    url = api.base(address)
+    config = loaded.config(url, model)
     rules = Rules.of(config)
     with recording(url, model, batched=config.max_batch_size > 0) as traced:
-        before = sampled.counters(url, model)
+        before = Counters.read(url, model)
         _wait(seconds, quiet=as_json)
-        counted = sampled.counters(url, model) - before
+        counted = Counters.read(url, model) - before
     if not counted.executions:
         raise Mistake(
             f"{url}: no request to '{model}' was executed in {seconds:g} s, so there is nothing to explain. Send load "
             "meanwhile, or watch longer (--seconds)."
         )
-    found = _replayed(config, rules, counted, traced) if traced.requests else None
+    replayed = _replayed(config, rules, counted, traced) if traced.requests else None
     if as_json:
-        if found:
-            known = {"replayed": len(traced.requests), "clients": traced.clients, **as_dict(found)}
+        if replayed:
+            cause = {"replayed": len(traced.requests), "clients": traced.clients, **as_dict(replayed)}
         else:
-            known = {"not_known": traced.missing, "hint": _hint(config, rules, counted)}
-        print(json.dumps({"counted": _counted(counted), **known}, indent=2))
+            cause = {"not_known": traced.missing, "hint": _hint(rules, counted)}
+        print(json.dumps({"counted": _counted(counted), **cause}, indent=2))
         return 0
     console = terminal()
     _show_counted(console, url, model, counted, seconds)
-    if found is None:
+    if replayed is None:
         console.print(f"Which rule closed the batches is not known: {traced.missing}", markup=False)
-        console.print(_hint(config, rules, counted), markup=False, style="bold")
+        console.print(_hint(rules, counted), markup=False, style="bold")
     else:
-        _show_replayed(console, found, traced, counted)
+        _show_replayed(console, replayed, traced, counted)
     return 0
 
 
@@ -63,7 +61,8 @@ def _wait(seconds: float, *, quiet: bool) -> None:
 
 def _replayed(config: ModelConfig, rules: Rules, counted: Counters, traced: Recording) -> Study:
     first = len(traced.requests) if traced.clients else None
-    return study(config, rules, sampled.service(counted), lambda: traced.load(rules.delay), first=first)
+    mean_ns = {rows: counted.execution_ns(rows) // count for rows, count in counted.batches.items()}
+    return study(config, rules, table(mean_ns), lambda: traced.load(rules.delay), first=first)
 
 
 def _show_counted(console: Console, url: str, model: str, counted: Counters, seconds: float) -> None:
@@ -78,43 +77,39 @@ def _show_counted(console: Console, url: str, model: str, counted: Counters, sec
     )
 
 
-def _show_replayed(console: Console, found: Study, traced: Recording, counted: Counters) -> None:
-    come = f"from {traced.clients} clients that wait for answers" if traced.clients else "at their own times"
+def _show_replayed(console: Console, replayed: Study, traced: Recording, counted: Counters) -> None:
+    origin = f"from {traced.clients} clients that wait for answers" if traced.clients else "at their own times"
     title = (
-        f"\nreplay of {len(traced.requests)} traced requests, {come}: {found.now.rows_per_execution:.2f} rows per "
+        f"\nreplay of {len(traced.requests)} traced requests, {origin}: {replayed.now.rows_per_execution:.2f} rows per "
         f"execution, the server counted {counted.rows_per_execution:.2f}"
     )
-    show(console, found, title, service="what the server counted for its size")
+    show(console, replayed, title, service="what the server counted for its size")
 
 
-def _hint(config: ModelConfig, rules: Rules, counted: Counters) -> str:
-    """What statistics alone can say: they count sizes and times, but see no shapes."""
+def _hint(rules: Rules, counted: Counters) -> str:
+    """The likely cause from the statistics alone: they count sizes and times, and no shapes."""
     if not rules.dynamic:
         return "The model has no dynamic_batching, so every request is an execution. Add: dynamic_batching { }."
     mean = counted.rows_per_execution
     largest = max(rules.preferred, default=rules.max_batch_size)
     if max(counted.batches) >= largest and mean > FULL * largest:
-        what = "max_batch_size" if largest == rules.max_batch_size else "the largest preferred_batch_size"
-        return f"Batches are full: {what} is {largest}."
+        limit = "max_batch_size" if largest == rules.max_batch_size else "the largest preferred_batch_size"
+        return f"Batches are full: {limit} is {largest}."
     if counted.queue_ns < counted.compute_ns / 2:
         return "Requests hardly wait, so there is seldom another one to run with. More requests at a time would batch."
-    variable = _names(sorted(rules.equal_shape))
-    if variable:
+    if rules.equal_shape:
         return (
-            f"Requests wait while small batches run, and {variable} must have one shape all over a batch: most likely "
-            "requests of different shape follow each other. Compare: serve.why --mix with your sizes."
+            f"Requests wait while small batches run, and {' and '.join(sorted(rules.equal_shape))} must have the same "
+            "shape in the whole batch: most likely requests of different shapes follow each other. Compare: "
+            "python -m perf.why --mix with your sizes."
         )
     if rules.optional:
-        return "Requests wait while small batches run; the set of optional inputs must be the same all over a batch."
+        return "Requests wait while small batches run; the set of optional inputs must be the same in the whole batch."
     if not rules.prefetches:
         return (
             "Requests wait while small batches run: a queue policy or priorities turn off prefetch (polls of 500 ms)."
         )
     return f"Requests wait, and batches hold {mean:.1f} of {rules.max_batch_size} rows. {HOW}"
-
-
-def _names(names: Sequence[str]) -> str:
-    return " and ".join(names)
 
 
 def _counted(counted: Counters) -> dict[str, object]:

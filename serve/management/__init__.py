@@ -1,1 +1,1 @@
-"""A running server's admin APIs, statistics, metrics and traces: who may use them, and what they say."""
+"""Everything that is read from a running server or set on it: admin APIs, statistics, metrics, traces."""

@@ -1,31 +1,40 @@
-"""What a running server really loaded, compared with what was asked.
+"""The models that a running server has loaded, and how their configurations differ from the files.
 
 tritonserver falls back to config.pbtxt in silence when a variant is missing, and fills in fields of its own.
 """
 
-import json
-import urllib.request
 from collections.abc import Iterator
 
 from google.protobuf import json_format
 from google.protobuf.message import Message
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelDynamicBatching
 
-# The server is on this machine: a proxy that the environment names must not be asked.
-DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-# Set in the file or not, these decide how requests are batched, so an unasked one is a difference as well, unless the
-# server completed the file.
+from serve.management import api
+
+# These fields decide how requests are batched. If one is loaded and not in the file, that is a difference as well,
+# unless the server completed the file.
 SCHEDULERS = ("dynamic_batching", "sequence_batching", "ensemble_scheduling")
 
 
-def config(url: str, model: str) -> ModelConfig:
-    """The configuration that the server at `url` (http://host:port) uses for `model`."""
-    with DIRECT.open(f"{url}/v2/models/{model}/config", timeout=5) as answer:
-        return json_format.ParseDict(json.load(answer), ModelConfig(), ignore_unknown_fields=True)
+def index(address: str, *, timeout_s: float = api.TIMEOUT_S) -> list[dict[str, str]]:
+    """The repository index of the server at `address` (HTTP): name, version, state, reason. Raises `ServerError`."""
+    entries: list[dict[str, str]] = api.call(address, "repository/index", {}, timeout_s=timeout_s)
+    return entries
+
+
+def config(address: str, model: str) -> ModelConfig:
+    """The configuration that the server at `address` (HTTP) uses for `model`; raises `ServerError`."""
+    return json_format.ParseDict(api.call(address, f"models/{model}/config"), ModelConfig(), ignore_unknown_fields=True)
+
+
+def load(address: str, model: str, config: ModelConfig, *, timeout_s: float) -> None:
+    """Load `model` with another configuration than its file's; raises `ServerError`."""
+    text = json_format.MessageToJson(config, preserving_proto_field_name=True)
+    api.call(address, f"repository/models/{model}/load", {"parameters": {"config": text}}, timeout_s=timeout_s)
 
 
 def differences(asked: ModelConfig, loaded: ModelConfig) -> Iterator[str]:
-    """Fields in which the loaded configuration does not hold what was asked; fields that the server adds are fine."""
+    """A line for each field that is loaded with another value than asked; fields that the server adds are fine."""
     yield from _differences(asked, loaded, "")
     for scheduler in SCHEDULERS:
         if loaded.HasField(scheduler) and not asked.HasField(scheduler):
@@ -35,10 +44,10 @@ def differences(asked: ModelConfig, loaded: ModelConfig) -> Iterator[str]:
 
 
 def _is_completed(asked: ModelConfig, loaded: ModelConfig) -> bool:
-    """Whether `dynamic_batching` is what a backend adds itself to a file that leaves it the inputs or the outputs.
+    """Whether the backend itself added the loaded `dynamic_batching` to a file without inputs or outputs.
 
-    It adds it to a graph that can batch, with nothing in it; the core then prefers the largest batch. Anything else in
-    it comes from another file.
+    A backend adds an empty one for a graph that can batch, and the core then prefers the largest batch size. Any other
+    field in it comes from another file.
     """
     silent = not (asked.input or asked.batch_input) or not asked.output
     added = ModelDynamicBatching(preferred_batch_size=loaded.dynamic_batching.preferred_batch_size)
@@ -47,23 +56,23 @@ def _is_completed(asked: ModelConfig, loaded: ModelConfig) -> bool:
     return silent and unscheduled and largest and loaded.dynamic_batching == added and loaded.max_batch_size > 1
 
 
-def _differences(asked: Message, loaded: Message, where: str) -> Iterator[str]:
+def _differences(asked: Message, loaded: Message, prefix: str) -> Iterator[str]:
     for field, value in asked.ListFields():
-        name = f"{where}{field.name}"
-        found = getattr(loaded, field.name)
-        if _is_repeated(field) and not _is_map(field):
-            if len(value) != len(found):
-                yield f"{name}: {len(value)} asked, {len(found)} loaded"
-                continue
-            for index, (one, other) in enumerate(zip(value, found, strict=True)):
-                yield from _compare(one, other, f"{name}[{index}]")
-        elif _is_map(field):
+        name = f"{prefix}{field.name}"
+        actual = getattr(loaded, field.name)
+        if _is_map(field):
             for key in value:
-                yield from _compare(value[key], found.get(key), f"{name}[{key}]")
+                yield from _compare(value[key], actual.get(key), f"{name}[{key}]")
+        elif _is_repeated(field):
+            if len(value) != len(actual):
+                yield f"{name}: {len(value)} asked, {len(actual)} loaded"
+                continue
+            for number, (item, other) in enumerate(zip(value, actual, strict=True)):
+                yield from _compare(item, other, f"{name}[{number}]")
         else:
             if field.message_type is not None and not loaded.HasField(field.name):
                 yield f"{name}: asked for, but not loaded"
-            yield from _compare(value, found, name)
+            yield from _compare(value, actual, name)
 
 
 def _compare(asked: object, loaded: object, name: str) -> Iterator[str]:

@@ -22,8 +22,8 @@ from server_processes import tritonserver
 
 from clients import AsyncModel, ClosedError, Model, TimedOutError
 from clients.cancelling import survives
-from clients.counters import Counters
 from serve.launcher import Server, Settings, launch
+from serve.management.statistics import Counters
 
 ROOT = Path(__file__).parents[2]
 ONE = np.ones((1, 1), np.float32)

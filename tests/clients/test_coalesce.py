@@ -9,8 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 from clients import AsyncModel, ClosedError, ServerFailureError, TimedOutError
-from clients.counters import Counters
 from serve.launcher import Server
+from serve.management.statistics import Counters
 
 pytestmark = pytest.mark.server
 

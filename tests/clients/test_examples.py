@@ -12,11 +12,12 @@ from PIL import Image
 from processes import wait_until
 
 from clients.connection import connect
-from clients.counters import Counters
 from clients.errors import AddressError, RequestFailedError, ServerUnreachableError
 from clients.examples import recognize
 from export.models import alphabet, word_image
 from serve.launcher import Server
+from serve.management.api import ServerError
+from serve.management.statistics import Counters
 
 Array = NDArray[Any]
 PICTURES = Path(recognize.__file__).parents[1] / "pictures"
@@ -71,7 +72,7 @@ def test_a_model_that_is_not_loaded(server: Server) -> None:
         ServerUnreachableError, match=r"'resnet50' is not ready there. Serve it: make serve MODEL=resnet50"
     ):
         asyncio.run(ask(server.grpc_url, "resnet50", np.zeros((1, 1), dtype=np.float32)))
-    with pytest.raises(RequestFailedError, match="no statistics for 'resnet50'"):
+    with pytest.raises(ServerError, match="no statistics for 'resnet50'"):
         Counters.read(server.grpc_url, "resnet50")
 
 

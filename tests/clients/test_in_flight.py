@@ -10,11 +10,11 @@ from client_calls import address
 
 from clients import AsyncModel, ClosedError, InvalidInputError, TimedOutError
 from clients.connection import Connection
-from clients.counters import Counters
 from clients.in_flight import InFlight
 from clients.steps import Step
 from clients.transport import Transport
 from serve.launcher import Server
+from serve.management.statistics import Counters
 
 ONE = np.ones((1, 1), np.float32)
 CALLERS = 4000

@@ -17,11 +17,11 @@ from client_calls import registered
 from processes import alive, wait_until
 
 from clients import AsyncModel, ClosedError, Model, TransportError, regions
-from clients.counters import Counters
 from clients.endpoint import Endpoint
 from clients.lease import Lease
 from clients.regions import PREFIX, Region, Ring, stale
 from serve.launcher import Server
+from serve.management.statistics import Counters
 
 ROOT = Path(__file__).parents[2]
 ONE = np.ones((1, 1), np.float32)

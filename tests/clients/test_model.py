@@ -31,9 +31,9 @@ from clients import (
     TimedOutError,
 )
 from clients.connection import OPTIONS
-from clients.counters import Counters
 from clients.transport import Transport
 from serve.launcher import Server, Settings, launch
+from serve.management.statistics import Counters
 
 pytestmark = pytest.mark.server
 

@@ -18,10 +18,10 @@ from onnx import helper
 from processes import wait_until
 
 from clients.connection import channel_arguments
-from clients.counters import Counters
 from export.add.__main__ import main
 from serve.launcher import Server, Settings, launch
 from serve.management import admin
+from serve.management.statistics import Counters
 
 pytestmark = pytest.mark.server
 ROOT = Path(__file__).parents[2]

@@ -19,11 +19,11 @@ from tritonclient.grpc import InferenceServerClient, InferInput
 from tritonclient.grpc import aio as triton
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
-from clients.counters import Counters
 from serve.doctor.example import NAME, write
 from serve.doctor.rule import RULES, Example
 from serve.launcher import Server, Settings, launch
 from serve.management import admin
+from serve.management.statistics import Counters
 
 HELD = 8
 """The batcher of every model holds its first requests until so many are queued, so that no timing decides."""

@@ -5,16 +5,18 @@ from pathlib import Path
 from processes import descendants
 from tiny_models import python_model
 
+from triton_batching.processes import arguments, name
+
 
 def tritonserver(ancestor: int) -> int:
-    """The server below this process; raises where there is none."""
-    return next(pid for pid in descendants(ancestor) if _name(pid) == "tritonserver")
+    """The server below this process; raises StopIteration without one."""
+    return next(pid for pid in descendants(ancestor) if name(pid) == "tritonserver")
 
 
 def prefix(server: int) -> str:
-    """How the names of this tritonserver's files in /dev/shm begin."""
-    arguments = Path(f"/proc/{server}/cmdline").read_bytes().decode().split("\0")
-    return next(one.rpartition("=")[2] for one in arguments if "shm-region-prefix-name" in one)
+    """The beginning of the names of this tritonserver's files in /dev/shm."""
+    flags = (argument for argument in arguments(server) if "shm-region-prefix-name" in argument)
+    return next(flags).rpartition("=")[2]
 
 
 def model_that(repository: Path, name: str, *, top: str = "", initialize: str = "pass", complete: str = "") -> Path:
@@ -26,10 +28,3 @@ def model_that(repository: Path, name: str, *, top: str = "", initialize: str = 
         f"{hook}    def execute(self, requests):\n        return []\n"
     )
     return folder
-
-
-def _name(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    except OSError:
-        return ""

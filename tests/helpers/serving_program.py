@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def ask(url: str) -> str:
-    """One request to the model 'sleeper': "answered", or what went wrong."""
+    """One request to the model 'sleeper': "answered", or the error."""
     tensor = triton.InferInput("X", [1, 1], "INT32")
     tensor.set_data_from_numpy(np.zeros((1, 1), dtype=np.int32))
     try:
@@ -39,5 +39,6 @@ def end(serving: subprocess.Popen[bytes]) -> None:
     assert serving.wait(40) == 130
 
 
-def said(output: Path, words: str, times: int = 1) -> bool:
+def printed(output: Path, words: str, times: int = 1) -> bool:
+    """Wait until the program has printed `words` that often; whether it did in a minute."""
     return wait_until(lambda: output.read_text().count(words) >= times, seconds=60)

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
-from clients.counters import Counters
 from perf.batcher.simulation import Outcome, simulate
 from perf.records.candidate import Candidate
 from perf.records.study import Prediction, Sla, Study, Trial
@@ -23,6 +22,7 @@ from perf.tune.journal import WARM_UP_S, Journal
 from perf.tune.screen import Screen
 from perf.tune.search import Search
 from perf.tune.space import Pair, space
+from serve.management.statistics import Counters
 from tests.perf.report.test_summary import MACHINE, NOTHING
 
 CONFIG = ModelConfig(

@@ -9,7 +9,7 @@ import tritonclient.grpc as triton
 from numpy.typing import NDArray
 from tritonclient.utils import np_to_triton_dtype
 
-from clients.counters import Counters
+from serve.management.statistics import Counters
 
 Tensors = Mapping[str, NDArray[np.generic]]
 TIMEOUT_S = 20.0

@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
-from clients.counters import Counters
 from perf.batcher.request import Time
 from perf.batcher.simulation import Outcome, simulate
 from perf.records.candidate import Candidate
 from perf.records.study import AGAINST, FINAL, HALVING, NOISE, Prediction, Sla, Step, Study, Trial
 from perf.records.traffic import Traffic
+from serve.management.statistics import Counters
 from tests.perf.report.test_summary import MACHINE, NOTHING
 
 DEFAULT, CHOSEN = Candidate(max_batch_size=4), Candidate(max_batch_size=16, delay_us=1000)

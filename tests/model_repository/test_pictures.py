@@ -18,12 +18,12 @@ from PIL import Image
 from tiny_models import save
 
 from clients.connection import connect
-from clients.counters import Counters
 from clients.errors import InvalidInputError, RequestFailedError
 from clients.examples import classify, read_page
 from export.__main__ import main as export
 from export.repository import REPOSITORY
 from serve.launcher import Server, Settings, launch
+from serve.management.statistics import Counters
 
 pytestmark = pytest.mark.server
 PAGES = Path(read_page.__file__).parents[1] / "pages"

@@ -16,7 +16,7 @@ from other_user import NOBODY, as_nobody
 from tiny_models import lookup
 from tritonclient.utils import InferenceServerException
 
-from perf.why.traces import recording
+from perf.why.recording import recording
 from serve import guard, hidden_arguments
 from serve.doctor.__main__ import main as doctor
 from serve.launcher import Server, Settings, launch
@@ -35,7 +35,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def foreign_code(marker: Path) -> bytes:
-    """What a web page would post: a Python model that is not in the repository, with its code."""
+    """The request of a hostile web page: a Python model that is not in the repository, with its code."""
     code = f"open({str(marker)!r}, 'w').close()\nclass TritonPythonModel:\n    def execute(self, requests): return []\n"
     config = {
         "backend": "python",
@@ -136,9 +136,9 @@ def test_programs_of_others_say_whose_the_server_is(
     monkeypatch.setattr(admin, "headers", lambda url: {})
     assert doctor([str(served.settings.repository), "--live", served.http_url]) == 2
     assert "as the user who started it" in " ".join(capsys.readouterr().err.split())
-    with recording(f"http://{served.http_url}", "lookup", batched=True) as found:
+    with recording(f"http://{served.http_url}", "lookup", batched=True) as recorded:
         pass
-    assert "keeps this for the user who started it" in found.missing
+    assert "keeps this for the user who started it" in recorded.missing
 
 
 @server_test
@@ -146,9 +146,9 @@ def test_the_secret_goes_with_the_server(tmp_path: Path) -> None:
     lookup(tmp_path)
     settings = Settings(models=("lookup",), repository=tmp_path)
     with launch(settings) as first, launch(settings) as second:
-        urls = [url for one in (first, second) for url in (one.http_url, one.grpc_url)]
-        known = [admin.headers(url)[admin.HEADER] for url in urls]
-        assert known[0] == known[1] != known[2] == known[3]
+        urls = [url for server in (first, second) for url in (server.http_url, server.grpc_url)]
+        secrets = [admin.headers(url)[admin.HEADER] for url in urls]
+        assert secrets[0] == secrets[1] != secrets[2] == secrets[3]
     assert [admin.headers(url) for url in urls] == [{}] * 4
 
 

@@ -1,4 +1,4 @@
-"""What the real server executes: exact batch composition, right answers, and errors that stay with their request."""
+"""The executions of the real server: exact batches, right answers, and errors that stay with their request."""
 
 import asyncio
 from pathlib import Path
@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from tiny_models import lookup
 
 from clients.connection import connect
-from clients.counters import Counters
 from clients.errors import RequestFailedError
 from export.graph.samples import sample
 from export.repository import REPOSITORY, config_file, model_file, model_folder, models, read_config, variants
 from serve.launcher import Server, Settings, launch
+from serve.management.statistics import Counters
 
 Array = NDArray[Any]
 pytestmark = pytest.mark.server
@@ -29,12 +29,12 @@ async def send(url: str, model: str, arrays: list[Array], *, gap_s: float = 0.0)
     async with connect(url) as connection:
         name = read_config(config_file(model_folder(model), None)).input[0].name
 
-        async def one(index: int, array: Array) -> Array:
+        async def ask(index: int, array: Array) -> Array:
             # The order of arrival is part of what is tested, so each request waits for its turn.
             await asyncio.sleep(index * gap_s)
             return next(iter((await connection.infer(model, {name: array})).values()))
 
-        return await asyncio.gather(*(one(index, array) for index, array in enumerate(arrays)))
+        return await asyncio.gather(*(ask(index, array) for index, array in enumerate(arrays)))
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_five_requests_of_4_2_2_6_2_rows(config_name: str, batches: dict[int, in
 
 @pytest.mark.parametrize("config_name", [None, "baseline", "dynamic", "dynamic_2_instances"])
 def test_every_model_answers_right_with_every_config(config_name: str | None) -> None:
-    """All models of one fixed shape on one server: onnxruntime's own answers, for the stand-in the pictures' means."""
+    """All models with a fixed shape on one server. The right answers are onnxruntime's; the stand-in answers means."""
     expected, inputs = {}, {}
     for model in models():
         folder = model_folder(model)
@@ -95,13 +95,13 @@ def test_each_config_is_what_its_name_says() -> None:
         folder = REPOSITORY / model
         names = ["baseline", "dynamic", "dynamic_2_instances"]
         assert set(names) <= set(variants(folder))
-        found = {name: read_config(config_file(folder, name)) for name in names}
-        if all(config.HasField("ensemble_scheduling") for config in found.values()):
-            continue  # it names its steps' variants, which are among the others here
-        assert [found[name].HasField("dynamic_batching") for name in found] == [False, True, True]
-        assert [found[name].instance_group[0].count for name in found] == [1, 1, 2]
-        if found["dynamic"].backend == "onnxruntime":
-            assert all(group.kind == 0 for config in found.values() for group in config.instance_group)  # KIND_AUTO
+        configs = {name: read_config(config_file(folder, name)) for name in names}
+        if all(config.HasField("ensemble_scheduling") for config in configs.values()):
+            continue  # its variants name those of its steps, which are among these models
+        assert [configs[name].HasField("dynamic_batching") for name in names] == [False, True, True]
+        assert [configs[name].instance_group[0].count for name in names] == [1, 1, 2]
+        if configs["dynamic"].backend == "onnxruntime":
+            assert all(group.kind == 0 for config in configs.values() for group in config.instance_group)  # KIND_AUTO
 
 
 def test_a_request_over_the_limit_is_refused_with_the_limit(server: Server) -> None:
@@ -134,7 +134,7 @@ def test_one_failing_request_does_not_fail_its_neighbours(tmp_path: Path) -> Non
 
 
 def test_the_full_config_is_reported_by_the_server(server: Server) -> None:
-    """Triton fills in what is not written: the preferred size is the maximum."""
+    """Triton completes the configuration: the preferred batch size is the maximum."""
     with triton.InferenceServerClient(server.grpc_url) as client:
         config = client.get_model_config("ranker").config
     assert list(config.dynamic_batching.preferred_batch_size) == [64]

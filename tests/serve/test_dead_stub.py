@@ -1,9 +1,8 @@
-"""A model whose process dies: what waits is answered by a new process, or the start ends at once with the reason."""
+"""A model whose process dies: a new process answers the waiting requests; during the start it is an error at once."""
 
 import asyncio
 import os
 import signal
-import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ from tritonclient.utils import InferenceServerException
 
 from serve import revival
 from serve.launcher import LaunchError, Server, Settings, launch
-from serve.management import admin, loaded
+from serve.management import api, loaded
 from serve.revival import instances, revived
 
 WAITING = 50
@@ -39,7 +38,7 @@ async def ask(client: triton.InferenceServerClient) -> str:
 
 
 async def kill_one_while_many_wait(server: Server) -> tuple[Counter[str], set[int]]:
-    """What became of the requests that waited, each a full batch; the processes from before."""
+    """The outcomes of waiting requests, each a full batch, and the processes from before the death."""
     async with triton.InferenceServerClient(server.grpc_url) as client:
         requests = [asyncio.create_task(ask(client)) for _ in range(WAITING)]
         while not any(request.done() for request in requests):
@@ -50,23 +49,23 @@ async def kill_one_while_many_wait(server: Server) -> tuple[Counter[str], set[in
 
 
 @contextmanager
-def served(repository: Path, groups: str, told: list[str]) -> Iterator[Server]:
+def served(repository: Path, groups: str, reports: list[str]) -> Iterator[Server]:
     sleeper(repository, "sleeper", f"{CONFIG}{groups}", fixed_ms=200)
-    with launch(Settings(models=("sleeper",), repository=repository)) as server, revived(server, told=told.append):
+    with launch(Settings(models=("sleeper",), repository=repository)) as server, revived(server, report=reports.append):
         yield server
 
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_what_waits_is_answered_by_the_new_process(tmp_path: Path, count: int) -> None:
-    """The dead instance keeps the batch that it has, for ten seconds at most; the new ones take five a second each."""
-    told: list[str] = []
-    with served(tmp_path, f"instance_group [ {{ count: {count} kind: KIND_CPU }} ]", told) as server:
+    """The dead instance keeps its batch for ten seconds at most; each new one answers five requests a second."""
+    reports: list[str] = []
+    with served(tmp_path, f"instance_group [ {{ count: {count} kind: KIND_CPU }} ]", reports) as server:
         outcome, old = asyncio.run(kill_one_while_many_wait(server))
         assert set(outcome) <= {"answered", "failed"}
         # Without new processes 48 of 50 fail; with them, and the dead one taking a batch each second, 10.
         assert outcome["answered"] >= WAITING - 5
-        assert wait_until(lambda: len(told) == 1, seconds=60)
-        assert told[0].startswith("a process of 'sleeper' died; the model was loaded again in ")
+        assert wait_until(lambda: len(reports) == 1, seconds=60)
+        assert reports[0].startswith("a process of 'sleeper' died; the model was loaded again in ")
         # The model is the same one, with new instances in place of all the old ones.
         assert not alive(old)
         assert list(instances(server).values()) == ["sleeper"] * count
@@ -76,31 +75,31 @@ def test_what_waits_is_answered_by_the_new_process(tmp_path: Path, count: int) -
 
 
 def test_the_configuration_stays_as_it_was(tmp_path: Path) -> None:
-    told: list[str] = []
-    with served(tmp_path, 'instance_group [ { name: "own_name" count: 1 kind: KIND_CPU } ]', told) as server:
+    reports: list[str] = []
+    with served(tmp_path, 'instance_group [ { name: "own_name" count: 1 kind: KIND_CPU } ]', reports) as server:
         os.kill(min(instances(server)), signal.SIGKILL)
-        assert wait_until(lambda: len(told) == 1, seconds=60)
-        after = loaded.config(f"http://{server.http_url}", "sleeper")
+        assert wait_until(lambda: len(reports) == 1, seconds=60)
+        after = loaded.config(server.http_url, "sleeper")
         assert after.instance_group[0].rate_limiter.priority == 1
         after.instance_group[0].ClearField("rate_limiter")
         assert after == server.configs["sleeper"]
 
 
 def test_a_model_without_an_instance_group_gets_a_new_process(tmp_path: Path) -> None:
-    """Triton names its instance otherwise: sleeper_0, not sleeper_0_0."""
-    told: list[str] = []
-    with served(tmp_path, "", told) as server:
+    """Triton then names its instance sleeper_0 in place of sleeper_0_0."""
+    reports: list[str] = []
+    with served(tmp_path, "", reports) as server:
         dead = instances(server)
         assert list(dead.values()) == ["sleeper"]
         os.kill(min(dead), signal.SIGKILL)
-        assert wait_until(lambda: len(told) == 1, seconds=60)
-        assert told[0].startswith("a process of 'sleeper' died; the model was loaded again in ")
+        assert wait_until(lambda: len(reports) == 1, seconds=60)
+        assert reports[0].startswith("a process of 'sleeper' died; the model was loaded again in ")
         assert list(instances(server).values()) == ["sleeper"]
         assert not set(instances(server)) & set(dead)
 
 
 @pytest.mark.parametrize(
-    ("where", "body", "said"),
+    ("where", "body", "message"),
     [
         ("top", "os._exit(3)", r"ended with code 3"),
         ("complete", "os._exit(3)", r"ended with code 3"),
@@ -109,10 +108,10 @@ def test_a_model_without_an_instance_group_gets_a_new_process(tmp_path: Path) ->
         ("initialize", "os.kill(os.getpid(), 9)", r"Stub process 'dying_0' is not healthy"),
     ],
 )
-def test_a_process_that_dies_while_it_loads_ends_the_start(tmp_path: Path, where: str, body: str, said: str) -> None:
+def test_a_process_that_dies_while_it_loads_ends_the_start(tmp_path: Path, where: str, body: str, message: str) -> None:
     model_that(tmp_path, "dying", **{where: f"time.sleep(0.5); {body}"})
     settings = Settings(models=("dying",), repository=tmp_path)
-    with pytest.raises(LaunchError, match=said) as failed, launch(settings):
+    with pytest.raises(LaunchError, match=message) as failed, launch(settings):
         pass
     assert "'dying'" in str(failed.value)
     assert "not ready after" not in str(failed.value)
@@ -132,16 +131,14 @@ def test_a_model_that_somebody_unloads_after_a_death_is_no_failure(
     monkeypatch.setattr(revival, "ABSENT_S", 1.0)
     sleeper(tmp_path, "sleeper", CONFIG)
     python_model(tmp_path, "other", "return []")
-    told: list[str] = []
+    reports: list[str] = []
     with (
         launch(Settings(models=("sleeper", "other"), repository=tmp_path)) as server,
-        revived(server, told=told.append) as done,
+        revived(server, report=reports.append) as done,
     ):
         os.kill(min(pid for pid, model in instances(server).items() if model == "sleeper"), signal.SIGKILL)
-        assert wait_until(lambda: len(told) == 1, seconds=60)
-        url = f"http://{server.http_url}/v2/repository/models/sleeper/unload"
-        request = urllib.request.Request(url, data=b"{}", headers=admin.headers(server.http_url))
-        loaded.DIRECT.open(request, timeout=30).close()
+        assert wait_until(lambda: len(reports) == 1, seconds=60)
+        api.call(server.http_url, "repository/models/sleeper/unload", {}, timeout_s=30)
         assert wait_until(lambda: list(instances(server).values()) == ["other"], seconds=30)
         assert not wait_until(lambda: done.failed is not None, seconds=3)
-        assert len(told) == 1
+        assert len(reports) == 1

@@ -1,4 +1,4 @@
-"""Odd deaths under `python -m serve`: it comes back or ends, without help, and nothing of the dead one stays."""
+"""Deaths of single processes under `python -m serve`: it serves again or ends by itself, and leaves nothing behind."""
 
 import os
 import signal
@@ -6,10 +6,11 @@ import threading
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from processes import alive, descendants, leftovers, wait_until
 from server_processes import prefix, tritonserver
-from serving_program import ask, end, program, said
+from serving_program import ask, end, printed, program
 from sleepers import PLAIN, sleeper
 from tiny_models import lookup
 
@@ -32,14 +33,14 @@ def test_a_process_whose_successor_dies_while_it_loads_brings_a_new_server(tmp_p
     serving = program(tmp_path / "models", output, "--", *PLAIN)
     try:
         for number in (1, 2):
-            assert said(output, "gRPC clients take --url ", times=number)
+            assert printed(output, "gRPC clients take --url ", times=number)
             url = output.read_text().partition("--url ")[2].split()[0]
             assert ask(url) == "answered"
             shared = prefix(tritonserver(serving.pid))
             (first,) = instances(shared)
             os.kill(first, signal.SIGKILL)
             os.kill(successor(first, shared), signal.SIGKILL)
-        assert said(output, "gRPC clients take --url ", times=3)
+        assert printed(output, "gRPC clients take --url ", times=3)
         assert ask(url) == "answered"
         assert output.read_text().count("the model 'sleeper' has no process any more") == 2
     finally:
@@ -52,15 +53,14 @@ def test_a_guard_that_is_killed_costs_one_restart(tmp_path: Path) -> None:
     output = tmp_path / "output.txt"
     serving = program(tmp_path / "models", output, "--", *PLAIN)
     try:
-        assert said(output, "gRPC clients take --url ")
+        assert printed(output, "gRPC clients take --url ")
         url = output.read_text().partition("--url ")[2].split()[0]
         threading.Thread(target=ask, args=(url,), daemon=True).start()
         time.sleep(1)
         server = tritonserver(serving.pid)
         shared = prefix(server)
-        guard = int(Path(f"/proc/{server}/stat").read_text().rpartition(")")[2].split()[1])
-        os.kill(guard, signal.SIGKILL)
-        assert said(output, "gRPC clients take --url ", times=2)
+        os.kill(psutil.Process(server).ppid(), signal.SIGKILL)
+        assert printed(output, "gRPC clients take --url ", times=2)
         assert not alive({server})
         assert not leftovers(shared)
         assert "the guard of tritonserver was killed by SIGKILL" in output.read_text()
@@ -74,11 +74,11 @@ def test_a_stopped_guard_does_not_keep_it_from_ending(tmp_path: Path) -> None:
     lookup(tmp_path / "models")
     output = tmp_path / "output.txt"
     serving = program(tmp_path / "models", output)
-    assert said(output, "gRPC clients take --url ")
+    assert printed(output, "gRPC clients take --url ")
     processes = descendants(serving.pid)
     server = tritonserver(serving.pid)
     shared = prefix(server)
-    os.kill(int(Path(f"/proc/{server}/stat").read_text().rpartition(")")[2].split()[1]), signal.SIGSTOP)
+    os.kill(psutil.Process(server).ppid(), signal.SIGSTOP)
     serving.send_signal(signal.SIGTERM)
     assert serving.wait(60) == 130
     assert wait_until(lambda: not alive(processes), seconds=20), alive(processes)
@@ -92,7 +92,7 @@ def test_many_signals_end_it_as_one_does(tmp_path: Path) -> None:
     lookup(tmp_path / "models")
     output = tmp_path / "output.txt"
     serving = program(tmp_path / "models", output)
-    assert said(output, "gRPC clients take --url ")
+    assert printed(output, "gRPC clients take --url ")
     processes = descendants(serving.pid)
     for _ in range(3000):
         if serving.poll() is not None:

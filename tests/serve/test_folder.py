@@ -1,4 +1,4 @@
-"""The folder of a server: private, gone with it, and removed by a later start only when nobody uses it."""
+"""The folder of a server is private and removed with the server; a later start removes it only if nobody uses it."""
 
 import multiprocessing
 import os
@@ -10,14 +10,16 @@ import tempfile
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
+import psutil
 import pytest
 from processes import SHARED_MEMORY, descendants, leftovers, wait_until
 from server_processes import tritonserver
 from tiny_models import lookup
 
-from serve import descriptors, guard, server_folder, stubs
+from serve import guard, resources, server_folder, stubs
 from serve.launcher import Settings, launch
 from serve.server_folder import NoFolderError, made
+from triton_batching.processes import is_running
 
 ROOT = Path(__file__).parents[2]
 
@@ -49,7 +51,7 @@ def test_the_next_start_removes_what_is_left(temporary: Path) -> None:
 
 
 def test_names_that_another_user_makes_are_left_alone(tmp_path: Path) -> None:
-    """Every user sees how the names begin, on the server's command line."""
+    """Every user can read the prefix of the names on the server's command line."""
     target = tmp_path / "of this user"
     target.touch(mode=0o644)
     names = [SHARED_MEMORY / f"triton_batching_fedcba987654_{name}" for name in ("own", "link", "folder", "other")]
@@ -106,14 +108,14 @@ def test_a_folder_of_another_user_stays(temporary: Path) -> None:
 
 
 def make_many(temporary: str) -> int:
-    """How many of 50 folders were there for as long as they were held."""
+    """How many of 50 folders still existed inside their `with` block."""
     tempfile.tempdir = temporary
-    kept = 0
+    count = 0
     for _ in range(50):
         with made() as folder:
             (folder.path / "file").touch()
-            kept += (folder.path / "file").exists()
-    return kept
+            count += (folder.path / "file").exists()
+    return count
 
 
 def test_starts_do_not_remove_each_others_folders(temporary: Path) -> None:
@@ -154,25 +156,18 @@ def test_what_killed_launchers_and_guards_left_is_removed(tmp_path: Path, tempor
     server = tritonserver(int(pid))
     stub = min(descendants(server))
     os.kill(stub, signal.SIGSTOP)
-    for one in (parent.pid, int(pid)):
-        os.kill(one, signal.SIGKILL)
+    for victim in (parent.pid, int(pid)):
+        os.kill(victim, signal.SIGKILL)
     parent.wait()
-    # The server ends by itself; what its stopped process keeps it from is for the next start.
+    # The server ends by itself. The stub that is stopped, and what it keeps, is left for the next start.
     os.kill(server, signal.SIGKILL)
-    assert wait_until(lambda: not Path(f"/proc/{server}/cmdline").exists() or not _running(server), seconds=20)
+    assert wait_until(lambda: not is_running(server), seconds=20)
     assert folder.is_dir()
     assert leftovers(prefix)
     with made():
         assert not folder.exists()
         assert not leftovers(prefix)
-        assert wait_until(lambda: not _running(stub), seconds=10)
-
-
-def _running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
+        assert wait_until(lambda: not is_running(stub), seconds=10)
 
 
 @pytest.mark.server
@@ -195,16 +190,15 @@ def test_the_server_may_open_as_many_files_as_the_hard_limit_says(tmp_path: Path
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
     try:
         with launch(Settings(models=("lookup",), repository=tmp_path)) as running:
-            limits = Path(f"/proc/{tritonserver(running.pid)}/limits").read_text()
+            allowed, _ = psutil.Process(tritonserver(running.pid)).rlimit(psutil.RLIMIT_NOFILE)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    (line,) = (line for line in limits.splitlines() if line.startswith("Max open files"))
-    assert int(line.split()[3]) == min(hard, guard.MOST_DESCRIPTORS)
+    assert allowed == min(hard, guard.MOST_DESCRIPTORS)
 
 
 def test_too_few_descriptors_are_said_at_the_start(tmp_path: Path) -> None:
     lookup(tmp_path / "models")
-    needed = descriptors.SERVER + 1 + descriptors.CONNECTIONS
+    needed = resources.SERVER_DESCRIPTORS + 1 + resources.CONNECTIONS
     called = [sys.executable, "-m", "serve", "--repository", str(tmp_path / "models"), "--http-port=0", "--grpc-port=0"]
     ended = subprocess.run(
         ["bash", "-c", f'ulimit -n {needed - 1}; exec "$@"', "bash", *called, "--metrics-port=0"],

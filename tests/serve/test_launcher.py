@@ -1,4 +1,4 @@
-"""The launcher starts a real tritonserver as asked, and leaves nothing behind however it ends."""
+"""The launcher starts a real tritonserver as asked, and leaves nothing behind after any kind of end."""
 
 import os
 import re
@@ -7,21 +7,30 @@ import socket
 import subprocess
 import sys
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from processes import alive, descendants, leftovers, wait_until
+from server_processes import tritonserver
+from serving_program import ask
+from sleepers import sleeper
 from tiny_models import lookup, python_model
 
 from export.repository import RepositoryError
 from serve import installation
 from serve.installation import InstallationError
 from serve.launcher import LaunchError, Server, Settings, SettingsError, launch
-from serve.ports import PortError
+from serve.management import loaded, traces
+from serve.management.metrics import Metrics
+from serve.management.statistics import Counters
+from serve.resources import PortError
+from triton_batching.processes import arguments
 
 ROOT = Path(__file__).parents[2]
+SLEEPER = 'max_batch_size: 1\ninput [ { name: "X" data_type: TYPE_INT32 dims: [ 1 ] } ]\n'
 pytestmark = pytest.mark.server
 
 
@@ -44,6 +53,24 @@ def test_only_this_machine_can_connect(server: Server) -> None:
     assert listening == {"0100007F"}
 
 
+def _has_ipv6() -> bool:
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not _has_ipv6(), reason="this machine has no IPv6")
+def test_a_server_on_ipv6_is_read_at_its_addresses(tmp_path: Path) -> None:
+    lookup(tmp_path)
+    with launch(Settings(models=("lookup",), repository=tmp_path, host="::1")) as running:
+        assert running.grpc_url == f"[::1]:{running.grpc_port}"
+        assert Counters.read(running.grpc_url, "lookup") == Counters.read(f"http://{running.http_url}", "lookup")
+        assert Metrics.read(running.metrics_url).pending == {"lookup": 0}
+        assert len(loaded.index(running.http_url)) == 1  # with the secret
+
+
 def test_stop_leaves_no_process_and_no_file(tmp_path: Path) -> None:
     lookup(tmp_path)
     log = tmp_path / "kept" / "server.log"
@@ -52,13 +79,32 @@ def test_stop_leaves_no_process_and_no_file(tmp_path: Path) -> None:
         assert len(processes) >= 3  # guard, server, one stub
         assert leftovers(running.shared_memory_prefix)
         assert running.log == log
-        guard = Path(f"/proc/{running.pid}/cmdline").read_text().split("\0")
+        guard = arguments(running.pid)
         folder = guard[guard.index("serve.guard") + 1]
         assert Path(folder).is_dir()
     assert not alive(processes)
     assert not leftovers(running.shared_memory_prefix)
     assert not Path(folder).exists()
     assert "Started HTTPService" in log.read_text()
+
+
+def test_stop_answers_the_requests_in_flight(tmp_path: Path) -> None:
+    """One request runs for a second and two wait in the queue when the stop begins."""
+    sleeper(tmp_path, "sleeper", SLEEPER, fixed_ms=1000)
+    with ThreadPoolExecutor(3) as pool:
+        with launch(Settings(models=("sleeper",), repository=tmp_path)) as running:
+            answers = [pool.submit(ask, running.grpc_url) for _ in range(3)]
+            assert wait_until(lambda: Metrics.read(running.metrics_url).pending["sleeper"] == 2, seconds=20)
+        assert [answer.result() for answer in answers] == ["answered"] * 3
+
+
+def test_stop_writes_the_last_traces(tmp_path: Path) -> None:
+    sleeper(tmp_path / "models", "sleeper", SLEEPER)
+    flags = traces.arguments(tmp_path / "trace", 1)
+    with launch(Settings(models=("sleeper",), repository=tmp_path / "models", arguments=flags)) as running:
+        assert [ask(running.grpc_url) for _ in range(3)] == ["answered"] * 3
+    # Too few for a file while the server runs.
+    assert [trace.model for trace in traces.read(tmp_path / "trace")] == ["sleeper"] * 3
 
 
 @pytest.mark.parametrize("victim", ["parent", "guard", "server"])
@@ -76,8 +122,7 @@ def test_a_killed_process_leaves_no_orphan(tmp_path: Path, victim: str) -> None:
     guard = int(pid)
     assert leftovers(prefix)
     processes = {guard} | descendants(guard)
-    tritonserver = next(pid for pid in processes if Path(f"/proc/{pid}/comm").read_text().strip() == "tritonserver")
-    os.kill({"parent": parent.pid, "guard": guard, "server": tritonserver}[victim], signal.SIGKILL)
+    os.kill({"parent": parent.pid, "guard": guard, "server": tritonserver(guard)}[victim], signal.SIGKILL)
     assert wait_until(lambda: not alive(processes), seconds=20), alive(processes)
     parent.wait(20)
     assert wait_until(lambda: not leftovers(prefix), seconds=5), leftovers(prefix)
@@ -131,13 +176,13 @@ def test_a_graph_that_does_not_fit_ends_with_the_reason(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace("dims: [ 1 ]", "dims: [ 2 ]", 1))
     with pytest.raises(LaunchError) as failed, launch(Settings(models=("lookup",), repository=tmp_path)):
         pass
-    said = str(failed.value)
-    first, rest = said.split("\n", 2)[1:]
+    message = str(failed.value)
+    first, rest = message.split("\n", 2)[1:]
     assert first.startswith("reason: failed to load 'lookup' version 1: ")
     assert "model 'lookup', tensor 'x': the model expects 2 dimensions (shape [-1,1])" in first
     assert rest.startswith("last lines of its log")
-    assert not re.search(r"^ *[+|]", said, re.MULTILINE)
-    assert len(said.splitlines()) <= 22
+    assert not re.search(r"^ *[+|]", message, re.MULTILINE)
+    assert len(message.splitlines()) <= 22
 
 
 def test_a_file_that_the_server_completes_is_served(tmp_path: Path) -> None:
@@ -175,9 +220,9 @@ def test_nothing_of_ours_reaches_the_models(tmp_path: Path, monkeypatch: pytest.
         "class TritonPythonModel:\n    def execute(self, requests):\n        return []\n"
     )
     with launch(Settings(models=("paths",), repository=tmp_path / "models")) as running:
-        said = next(line for line in running.log.read_text().splitlines() if line.startswith("PATHS"))
-    assert said.startswith("PATHS /users/own")
-    assert f"'{ROOT}'" not in said
+        line = next(line for line in running.log.read_text().splitlines() if line.startswith("PATHS"))
+    assert line.startswith("PATHS /users/own")
+    assert f"'{ROOT}'" not in line
 
 
 def test_a_proxy_is_not_asked_for_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,18 +233,18 @@ def test_a_proxy_is_not_asked_for_this_machine(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"http_port": 70000}, "port 70000 .*a port is a number from 0 to 65535"),
-        ({"arguments": ("--http-port=18555",)}, "--http-port=18555 after -- would take the server"),
-        ({"arguments": ("--model-repository", "/else")}, "--model-repository after -- would take the server"),
+        ({"arguments": ("--http-port=18555",)}, "--http-port=18555 after -- would override a flag"),
+        ({"arguments": ("--model-repository", "/else")}, "--model-repository after -- would override a flag"),
         ({"log": Path("/proc/no/such/place.log")}, "the log cannot be written there"),
     ],
 )
-def test_settings_that_cannot_work(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+def test_settings_that_cannot_work(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     lookup(tmp_path)
     settings = replace(Settings(models=("lookup",), repository=tmp_path), **changes)
-    with pytest.raises((PortError, SettingsError), match=said), launch(settings):
+    with pytest.raises((PortError, SettingsError), match=message), launch(settings):
         pass
 
 
@@ -209,8 +254,8 @@ def test_one_port_for_two_endpoints_is_refused(tmp_path: Path) -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     settings = Settings(models=("lookup",), repository=tmp_path, http_port=port, grpc_port=port)
-    said = f"port {port} is given twice, with --http-port and --grpc-port;"
-    with pytest.raises(PortError, match=said), launch(settings):
+    message = f"port {port} is given twice, with --http-port and --grpc-port;"
+    with pytest.raises(PortError, match=message), launch(settings):
         pass
 
 
@@ -224,7 +269,7 @@ def test_a_missing_libpython_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_gpus_are_hidden_from_a_server_that_cannot_use_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without kind, Triton puts an instance on each GPU it sees, and this onnxruntime is for the CPU."""
+    """For an instance group without `kind` Triton takes every GPU, and this onnxruntime is for the CPU."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(installation, "_installed", lambda package: package != "onnxruntime-gpu")
     assert installation.find().environment()["CUDA_VISIBLE_DEVICES"] == ""
@@ -258,9 +303,9 @@ def test_a_native_backend_wins_over_the_drop_in(tmp_path: Path) -> None:
     own = tmp_path / "own"
     (own / "onnxruntime").mkdir(parents=True)
     (own / "python").mkdir()
-    found = installation.Installation(binary=Path("tritonserver"), backends=own)
-    assembled = found.assemble_backends(tmp_path / "without")
+    server = installation.Installation(binary=Path("tritonserver"), backends=own)
+    assembled = server.assemble_backends(tmp_path / "without")
     assert (assembled / "onnxruntime").resolve() == (ROOT / "serve" / "backends" / "onnxruntime").resolve()
     (own / "onnxruntime" / "libtriton_onnxruntime.so").touch()
-    assembled = found.assemble_backends(tmp_path / "with")
+    assembled = server.assemble_backends(tmp_path / "with")
     assert (assembled / "onnxruntime").resolve() == (own / "onnxruntime").resolve()

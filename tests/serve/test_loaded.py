@@ -52,7 +52,7 @@ def test_a_missing_scheduler() -> None:
 
 
 def test_a_scheduler_that_was_not_asked_for() -> None:
-    """This is what tritonserver's silent fallback from a baseline variant to config.pbtxt looks like."""
+    """The sign of tritonserver's silent fallback from a baseline variant to config.pbtxt."""
     baseline = config(ASKED.replace("dynamic_batching { max_queue_delay_microseconds: 100 }", ""))
     assert list(differences(baseline, config(ASKED))) == ["dynamic_batching: not asked for, but loaded"]
 

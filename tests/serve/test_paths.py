@@ -1,4 +1,4 @@
-"""Paths with a space and with letters outside ASCII: Triton hands them to a shell without quotes, we do not."""
+"""Paths with a space and with letters outside ASCII, which Triton passes to a shell without quotes."""
 
 import os
 import shutil
@@ -38,7 +38,7 @@ def test_a_server_runs_where_the_path_is_not_plain(tmp_path: Path, odd: Path, wh
     clone, models, environment = ROOT, tmp_path / "models", dict(os.environ)
     if where == "clone":
         clone = odd / "clone"
-        for stage in ("export", "serve"):
+        for stage in ("export", "serve", "triton_batching"):
             shutil.copytree(ROOT / stage, clone / stage, ignore=shutil.ignore_patterns("__pycache__"))
         (clone / ".venv").symlink_to(sys.prefix)
         models = clone / "model_repository"

@@ -1,4 +1,4 @@
-"""`python -m serve` as a person uses it: what it prints, how it ends, and with which code."""
+"""`python -m serve` as a user runs it: its output, its end and its exit code."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ FREE = ["--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"]
 
 
 def started(repository: Path, output: Path, *arguments: str) -> subprocess.Popen[str]:
-    """The program with its output in a file, once it says ready."""
+    """Start the program with its output in a file, and wait until it is ready."""
     command = [sys.executable, "-m", "serve", "--repository", str(repository), *FREE, *arguments]
     with output.open("w") as file:
         program = subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, text=True)
@@ -33,12 +33,12 @@ def test_it_serves_until_it_is_stopped(tmp_path: Path, how: signal.Signals) -> N
     lookup(tmp_path / "models", "second")
     output = tmp_path / "output.txt"
     program = started(tmp_path / "models", output, "--model", "lookup", "--model", "second", "--", "--log-verbose=1")
-    said = output.read_text()
-    assert "lookup" in said
-    assert "second" in said
-    assert "dynamic, 0 us delay" in said
+    text = output.read_text()
+    assert "lookup" in text
+    assert "second" in text
+    assert "dynamic, 0 us delay" in text
     log = ROOT / "build" / f"tritonserver-{program.pid}.log"
-    assert f"the log is {log}" in " ".join(said.split())
+    assert f"the log is {log}" in " ".join(text.split())
     assert "TRITONBACKEND_ModelInstanceInitialize" in log.read_text()  # the argument after -- reached the server
     processes = descendants(program.pid)
     program.send_signal(how)
@@ -48,7 +48,7 @@ def test_it_serves_until_it_is_stopped(tmp_path: Path, how: signal.Signals) -> N
 
 
 def test_a_signal_to_all_processes_leaves_nothing(tmp_path: Path) -> None:
-    """A service manager ends every process of a service at once."""
+    """A service manager sends SIGTERM to every process of a service at once."""
     lookup(tmp_path / "models")
     program = started(tmp_path / "models", tmp_path / "output.txt")
     processes = descendants(program.pid)
@@ -79,9 +79,9 @@ def test_a_server_that_dies_is_reported(tmp_path: Path) -> None:
     program = started(tmp_path / "models", output, "--model", "lookup", "--restart", "never")
     os.kill(tritonserver(program.pid), signal.SIGKILL)
     assert program.wait(30) == 1
-    said = output.read_text()
-    assert "tritonserver was killed by SIGKILL." in said
-    assert "last lines of its log" in said
+    text = output.read_text()
+    assert "tritonserver was killed by SIGKILL." in text
+    assert "last lines of its log" in text
 
 
 def test_a_model_that_cannot_load_ends_with_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -92,20 +92,20 @@ def test_a_model_that_cannot_load_ends_with_code_1(tmp_path: Path, capsys: pytes
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--model", "nowhere"], "no model 'nowhere'"),
         (["--model", "ranker", "--config-name", "fast"], "silently load config.pbtxt"),
         (["--model", "ranker", "--http-port", "70000"], "a port is a number from 0 to 65535"),
-        (["--model", "ranker", "--", "--grpc-port=1"], "after -- would take the server"),
+        (["--model", "ranker", "--", "--grpc-port=1"], "after -- would override a flag"),
         (["--repository", "nowhere"], "nowhere: no such directory"),
     ],
 )
 @pytest.mark.usefixtures("ranker")
 def test_mistakes_end_with_one_line_and_code_2(
-    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*FREE, *arguments]) == 2
     printed = capsys.readouterr().err
-    assert said in printed
+    assert message in printed
     assert len(printed.strip().splitlines()) == 1

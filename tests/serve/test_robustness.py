@@ -29,7 +29,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One request, and what must come back: the output, or words of the error."""
+    """A request, and its right output or words of its error."""
 
     model: str
     array: Array
@@ -38,7 +38,7 @@ class Case:
 
 
 def models(repository: Path) -> None:
-    """`dense` gives its input back, `texts` too; `ragged` is split by the latencies that it learns."""
+    """`dense` and `texts` return their input; `ragged` splits batches by the latencies that it learns."""
     for name, onnx_type, kind in (("dense", TensorProto.FLOAT, "FP32"), ("texts", TensorProto.STRING, "STRING")):
         graph = helper.make_graph(
             [helper.make_node("Identity", ["X"], ["Y"])],
@@ -71,12 +71,12 @@ def texts(rng: np.random.Generator) -> Case:
 
 
 def spoiler(rng: np.random.Generator) -> Case:
-    """onnxruntime fails every run that this one is part of."""
+    """A request with which every run of onnxruntime fails."""
     return Case(model="ragged", array=np.full((1, rng.integers(1, 50)), 7, dtype=np.float32), error="onnxruntime")
 
 
 def two_items(rng: np.random.Generator) -> Case:
-    """The graph answers once per request, so two rows in one request are one answer too few."""
+    """The graph returns one answer per request, which is one too few for a request of two rows."""
     return Case(model="ragged", array=np.ones((2, rng.integers(1, 50)), dtype=np.float32), error="expected batch size")
 
 
@@ -102,7 +102,7 @@ INVALID = [spoiler, two_items, no_text, wrong_type, wrong_rank, too_many_rows]
 
 
 def shared_memory_bytes(guard: int) -> int:
-    """Sizes of the regions that the server with this guard and its stubs have in use."""
+    """Sizes of the shared-memory regions of the server with this guard, and of its stubs."""
     regions = set()
     for process in descendants(guard):
         for line in Path(f"/proc/{process}/maps").read_text().splitlines():

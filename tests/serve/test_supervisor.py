@@ -1,4 +1,4 @@
-"""A server that dies comes back as it was, unless it dies again and again, and nothing of the dead one stays."""
+"""A server that dies is started again, unless it dies again and again, and the dead one leaves nothing behind."""
 
 import os
 import signal
@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 from processes import alive, descendants, leftovers, wait_until
 from server_processes import model_that, prefix, tritonserver
-from serving_program import ROOT, ask, program, said
+from serving_program import ROOT, ask, printed, program
 from sleepers import PLAIN, sleeper
 from tiny_models import lookup
 
 from serve import supervisor
 from serve.launcher import LaunchError, Server, Settings
 from serve.supervisor import supervise
+from triton_batching.processes import arguments
 
 CONFIG = 'max_batch_size: 1\ninput [ { name: "X" data_type: TYPE_INT32 dims: [ 1 ] } ]\n'
 pytestmark = pytest.mark.server
@@ -25,7 +26,7 @@ def test_a_server_killed_under_load_comes_back_and_leaves_nothing(tmp_path: Path
     output = tmp_path / "output.txt"
     serving = program(tmp_path / "models", output, "--", *PLAIN)
     try:
-        assert said(output, "gRPC clients take --url ")
+        assert printed(output, "gRPC clients take --url ")
         url = output.read_text().partition("--url ")[2].split()[0]
         answers: list[str] = []
         ended = threading.Event()
@@ -46,7 +47,7 @@ def test_a_server_killed_under_load_comes_back_and_leaves_nothing(tmp_path: Path
         os.kill(min(stubs), signal.SIGSTOP)
         os.kill(server, signal.SIGKILL)
         assert wait_until(lambda: not alive(stubs), seconds=20), alive(stubs)
-        assert said(output, "gRPC clients take --url ", times=2)
+        assert printed(output, "gRPC clients take --url ", times=2)
         assert not leftovers(shared)
         before = len(answers)
         assert wait_until(lambda: "answered" in answers[before:], seconds=20), answers[before:]
@@ -74,7 +75,7 @@ def test_it_gives_up_after_five_deaths_in_a_minute(tmp_path: Path, monkeypatch: 
     settings = Settings(models=("lookup",), repository=tmp_path / "models", log=tmp_path / "server.log")
     ports: set[tuple[int, int, int]] = set()
     starts: list[Server] = []
-    told: list[str] = []
+    reports: list[str] = []
 
     def ready(server: Server) -> None:
         starts.append(server)
@@ -82,11 +83,11 @@ def test_it_gives_up_after_five_deaths_in_a_minute(tmp_path: Path, monkeypatch: 
         os.kill(tritonserver(server.pid), signal.SIGSEGV)
 
     with pytest.raises(LaunchError, match=r"tritonserver was killed by SIGSEGV\. That was death 5 in 60 s") as failed:
-        supervise(settings, restart=True, ready=ready, told=told.append)
+        supervise(settings, restart=True, ready=ready, report=reports.append)
     assert "last lines of its log" in str(failed.value)
     assert len(starts) == 5
     assert len(ports) == 1
-    assert len(told) == 4
+    assert len(reports) == 4
     assert sorted(path.name for path in tmp_path.glob("*.log")) == [
         *(f"server.{number}.log" for number in range(1, 5)),
         "server.log",
@@ -98,15 +99,15 @@ def test_a_restart_that_fails_is_tried_again_and_gives_up_with_the_reason(
 ) -> None:
     monkeypatch.setattr(supervisor, "FIRST_WAIT_S", 0.01)
     folder = model_that(tmp_path, "fickle")
-    told: list[str] = []
+    reports: list[str] = []
 
     def ready(server: Server) -> None:
         (folder / "1" / "model.py").write_text("1 / 0\n")
         os.kill(tritonserver(server.pid), signal.SIGKILL)
 
     with pytest.raises(LaunchError, match=r"the start failed: .*death 5 in(.|\n)*ZeroDivisionError"):
-        supervise(Settings(models=("fickle",), repository=tmp_path), restart=True, ready=ready, told=told.append)
-    assert [one.partition(";")[0] for one in told] == [
+        supervise(Settings(models=("fickle",), repository=tmp_path), restart=True, ready=ready, report=reports.append)
+    assert [report.partition(";")[0] for report in reports] == [
         "tritonserver was killed by SIGKILL",
         *["the start failed: tritonserver ended with code 1 while it started"] * 3,
     ]
@@ -117,7 +118,7 @@ def test_a_restart_that_fails_before_there_is_a_log_is_tried_again(
 ) -> None:
     monkeypatch.setattr(supervisor, "FIRST_WAIT_S", 0.01)
     folder = lookup(tmp_path / "models")
-    told: list[str] = []
+    reports: list[str] = []
 
     def ready(server: Server) -> None:
         (folder / "config.pbtxt").write_text("{")
@@ -125,18 +126,18 @@ def test_a_restart_that_fails_before_there_is_a_log_is_tried_again(
 
     settings = Settings(models=("lookup",), repository=tmp_path / "models", log=tmp_path / "server.log")
     with pytest.raises(LaunchError, match=r"the start failed: .*config\.pbtxt.*death 5 in"):
-        supervise(settings, restart=True, ready=ready, told=told.append)
-    assert len(told) == 4
+        supervise(settings, restart=True, ready=ready, report=reports.append)
+    assert len(reports) == 4
     assert [path.name for path in tmp_path.glob("*.log")] == ["server.1.log"]
 
 
 def test_a_first_start_that_fails_is_not_tried_again(tmp_path: Path) -> None:
     model_that(tmp_path, "broken", top="1 / 0")
-    told: list[str] = []
+    reports: list[str] = []
     settings = Settings(models=("broken",), repository=tmp_path)
     with pytest.raises(LaunchError, match="ZeroDivisionError"):
-        supervise(settings, restart=True, ready=lambda _: None, told=told.append)
-    assert told == []
+        supervise(settings, restart=True, ready=lambda _: None, report=reports.append)
+    assert reports == []
 
 
 def test_never_ends_with_the_first_death(tmp_path: Path) -> None:
@@ -147,7 +148,7 @@ def test_never_ends_with_the_first_death(tmp_path: Path) -> None:
             settings,
             restart=False,
             ready=lambda server: os.kill(tritonserver(server.pid), signal.SIGKILL),
-            told=pytest.fail,
+            report=pytest.fail,
         )
 
 
@@ -156,9 +157,9 @@ def test_a_signal_ends_the_wait_for_a_restart(tmp_path: Path, how: signal.Signal
     lookup(tmp_path / "models")
     output = tmp_path / "output.txt"
     serving = program(tmp_path / "models", output, change="supervisor.FIRST_WAIT_S = 300")
-    assert said(output, "gRPC clients take --url ")
+    assert printed(output, "gRPC clients take --url ")
     os.kill(tritonserver(serving.pid), signal.SIGKILL)
-    assert said(output, "it is started again in 300 s")
+    assert printed(output, "it is started again in 300 s")
     serving.send_signal(how)
     assert serving.wait(20) == 130
     assert "stopped. The log is" in output.read_text()
@@ -171,8 +172,7 @@ def test_a_signal_ends_a_start(tmp_path: Path) -> None:
     stub = "triton_python_backend_stub"
 
     def loading() -> bool:
-        lines = [Path(f"/proc/{pid}/cmdline") for pid in descendants(serving.pid)]
-        return any(line.exists() and stub in line.read_bytes().decode() for line in lines)
+        return any(stub in " ".join(arguments(pid)) for pid in descendants(serving.pid))
 
     assert wait_until(loading, seconds=60)
     processes = descendants(serving.pid)

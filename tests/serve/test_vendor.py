@@ -12,14 +12,14 @@ POLICY = {"batch_policy", "policy_loop", "policy_metrics", "policy_sender", "pol
 
 
 def test_each_model_has_what_it_imports_and_no_more() -> None:
-    found: dict[str, set[str]] = {}
+    copied: dict[str, set[str]] = {}
     for copy in vendor.copies():
         folder = copy.path.parent
         name = folder.name if folder.is_relative_to(vendor.BACKENDS) else folder.parent.name
-        found.setdefault(name, set()).add(copy.path.stem)
+        copied.setdefault(name, set()).add(copy.path.stem)
         assert copy.is_current, copy.path
     hooks = {"batch_hooks", "queue_limit"}
-    assert found == {
+    assert copied == {
         "image_classification_bls": hooks,
         "image_postprocess": hooks,
         "image_preprocess": hooks | {"picture_bytes"},
@@ -27,7 +27,7 @@ def test_each_model_has_what_it_imports_and_no_more() -> None:
         "simulated_accelerator": POLICY,
         "onnxruntime": POLICY,
     }
-    assert {name for names in found.values() for name in names} == vendor.sources().keys()
+    assert {name for names in copied.values() for name in names} == vendor.sources().keys()
 
 
 def test_shared_modules_import_nothing_of_this_project() -> None:

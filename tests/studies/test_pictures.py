@@ -12,12 +12,12 @@ import pytest
 from rich.console import Console
 
 from export.repository import REPOSITORY, RepositoryError, faults, model_file, read_config
-from perf.load.process_tree import Usage, tree
 from perf.measure import gpu_use
 from perf.studies.pictures import __main__ as pictures
 from perf.studies.pictures.models import build
 from perf.studies.pictures.models import pictures as draw
 from perf.studies.pictures.table import changes, little, markdown, table
+from triton_batching.processes import Usage, tree
 
 RECORDS = Path(pictures.__file__).parents[1] / "results" / "pictures"
 

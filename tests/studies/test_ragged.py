@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clients.counters import Counters
 from export.__main__ import main as export
 from export.repository import REPOSITORY, read_config
 from perf.measure import ceiling as limit
@@ -16,6 +15,7 @@ from perf.studies.length_mix import Mix, cheapest, equal, long_tail, uniform, wa
 from perf.studies.padding_share import PaddingShare
 from perf.studies.ragged.__main__ import main, requests
 from perf.studies.ragged.table import MIXES, ROUTES, SEPARATE, Study, folder, rows_of, splits, table
+from serve.management.statistics import Counters
 from tests.perf.records.test_record import RECORD, counters
 
 TWO = Mix(name="two", lengths=(2, 4))

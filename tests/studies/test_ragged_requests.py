@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from clients.connection import connect
-from clients.counters import Counters
 from clients.errors import RequestFailedError
 from export.__main__ import main as export
 from export.models import alphabet, word_image
@@ -21,6 +20,7 @@ from perf.studies import messages
 from perf.studies import ragged_requests as ragged
 from perf.studies.ragged_requests import EQUAL, MIXED, MODEL, Request, as_they_are, measure, send
 from serve.launcher import Server, Settings, launch
+from serve.management.statistics import Counters
 
 Answer = dict[str, NDArray[np.generic]]
 WAIT_FOR_5 = {"TRITONSERVER_DELAY_SCHEDULER": "5"}

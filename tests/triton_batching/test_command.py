@@ -34,9 +34,7 @@ def test_without_a_verb_it_lists_them(capsys: pytest.CaptureFixture[str]) -> Non
     assert "example: triton-batching tune ranker --p99-ms 50" in said
 
 
-def test_a_verb_gets_its_arguments_and_gives_its_exit_code(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_verb_gets_its_arguments_and_gives_its_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check-repo", str(tmp_path)]) == 0
     assert "no faults" in capsys.readouterr().out
     assert main(["check-repo", str(tmp_path / "absent")]) == 2

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-from clients.counters import Counters
 from perf.records.candidate import Candidate
 from perf.records.study import Trial
 from perf.report.batch_bars import batch_bars
@@ -10,6 +9,7 @@ from perf.report.study.evidence import Evidence
 from perf.report.study.points import colour
 from perf.report.study.section import Drawn
 from perf.report.study.units import count, number
+from serve.management.statistics import Counters
 
 
 def counted(trials: Sequence[Trial]) -> Counters:

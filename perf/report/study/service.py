@@ -8,7 +8,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from clients.counters import Counters
 from perf.measure.service_curve import Line, Size, fit
 from perf.records.candidate import Candidate
 from perf.report.drawing import COLOURS, GREY, NARROW, plain
@@ -17,6 +16,7 @@ from perf.report.study.evidence import Evidence
 from perf.report.study.points import OTHER, SHOWN
 from perf.report.study.section import Drawn, Grid, Section
 from perf.report.study.units import count, ms, number, whole_percent
+from serve.management.statistics import Counters
 
 TITLE = "Batches, and what they cost"
 # The smallest batch with this share of the highest rows per second: beyond it, batches cost latency and bring little.

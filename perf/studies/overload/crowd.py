@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perf.load import process_tree
 from perf.load.crew import Crew, crew
 from perf.load.pool import Pool
 from perf.load.run import Told
@@ -16,6 +15,7 @@ from perf.load.target import Running
 from perf.load.timings import Timings
 from perf.load.worker import Job
 from perf.studies.overload.schedule import Schedule
+from triton_batching import processes
 from triton_batching.machine import cores as all_cores
 
 WORKERS = 2
@@ -69,7 +69,7 @@ def send(model: str, server: Running, prepared: Pool, schedule: Schedule, *, tim
 
 def _watch(members: Crew, server: Running, schedule: Schedule, timeout_s: float, told: Told) -> Seen:
     memory: list[tuple[float, int]] = []
-    start, busy, cores = members.start(), process_tree.machine_s(), all_cores()
+    start, busy, cores = members.start(), processes.machine_s(), all_cores()
     partial, until_s = False, schedule.over_s
 
     def over(all_of: Crew) -> bool:
@@ -87,7 +87,7 @@ def _watch(members: Crew, server: Running, schedule: Schedule, timeout_s: float,
         members.listen(start + int((schedule.over_s + timeout_s + HANDED_IN_S) * NS), over)
     except KeyboardInterrupt:
         partial, until_s = True, (time.monotonic_ns() - start) / NS
-    share = (process_tree.machine_s() - busy) / max(1e-9, (time.monotonic_ns() - start) / NS * cores)
+    share = (processes.machine_s() - busy) / max(1e-9, (time.monotonic_ns() - start) / NS * cores)
     members.stop()
     members.listen(time.monotonic_ns() + int((timeout_s + HANDED_IN_S) * NS), lambda _: False)
     errors: Counter[str] = Counter()
@@ -111,4 +111,4 @@ def _kind(text: str) -> str:
 
 def _memory(server: Running) -> int:
     """Of the server and the processes of its Python models."""
-    return process_tree.memory_bytes(process_tree.tree(server.server.pid)) if server.server else 0
+    return processes.memory_bytes(processes.tree(server.server.pid)) if server.server else 0

@@ -20,15 +20,15 @@ import numpy as np
 from rich.progress import Progress
 
 from clients.async_model import AsyncModel
-from clients.counters import Counters
-from perf.load.process_tree import Usage
 from perf.measure import gpu_use
 from perf.stats.percentile import percentile
 from perf.studies.pictures.models import CLASSIFIERS, SLOT, build, pictures
 from perf.studies.pictures.table import WIDTH, markdown, table
 from serve.launcher import Server, Settings, launch
+from serve.management.statistics import Counters
 from triton_batching import whole_file
 from triton_batching.machine import Machine, versions
+from triton_batching.processes import Usage
 from triton_batching.terminal import guarded, program_parser, terminal
 
 VARIANTS = ("baseline", "dynamic")

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from clients.counters import Counters
 from perf.load.target import Running
 from perf.measure import analyzer, service_time
 from perf.measure.service_profile import Profile
@@ -23,6 +22,7 @@ from perf.records.record import Load, RecordError
 from perf.records.traffic import Traffic
 from perf.studies.prediction import points
 from perf.studies.prediction.points import Point, file_name, write
+from serve.management.statistics import Counters
 from triton_batching.machine import Machine, versions
 
 CLOSED_WINDOW_MS = 2000

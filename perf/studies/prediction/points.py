@@ -11,7 +11,6 @@ from statistics import median, median_low
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from clients.counters import Counters
 from perf.measure.service_profile import Profile
 from perf.records import record
 from perf.records.candidate import Candidate
@@ -20,6 +19,7 @@ from perf.records.study import Prediction, Sla
 from perf.records.traffic import Traffic
 from perf.simulate.predict import LIMITS, predict
 from perf.studies.prediction.analyzer_schedule import poisson
+from serve.management.statistics import Counters
 from triton_batching.machine import Machine
 
 FORMAT = 2

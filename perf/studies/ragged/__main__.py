@@ -17,7 +17,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from clients.counters import Counters
 from export.graph.ragged_feed import draw_items
 from export.graph.recipe import digest
 from export.repository import REPOSITORY, config_file, model_file, model_folder, read_config, variants
@@ -28,6 +27,7 @@ from perf.studies.length_mix import Mix
 from perf.studies.padding_share import PaddingShare
 from perf.studies.ragged.table import MIXES, ROUTES, Route, Study, folder, rows_of, table
 from serve.launcher import Server, Settings, launch
+from serve.management.statistics import Counters
 from triton_batching.machine import Machine, versions
 from triton_batching.terminal import Mistake, guarded, program_parser, terminal
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from clients.regions import FOLDER, PREFIX
-from perf.load.process_tree import PROC, Footprint, tree
-from perf.load.process_tree import name as name_of
 from perf.studies.soak.growth import BYTES, WARM_UP, Growth, judge
 from serve.launcher import Server
 from serve.revival import instances
+from triton_batching import processes
+from triton_batching.processes import Footprint
 
 REAPER, PROGRAM = "reaper.py", "tritonserver"
 
@@ -83,7 +83,7 @@ def of_server(server: Server) -> dict[str, int]:
     for pid in sorted(named):
         number = 1 + sum(name.startswith(f"stub of {named[pid]} ") for name in stubs)
         stubs[f"stub of {named[pid]} {number}"] = pid
-    main = (pid for pid in tree(server.pid) if name_of(pid) == PROGRAM)
+    main = (pid for pid in processes.tree(server.pid) if processes.name(pid) == PROGRAM)
     if server.running() and (pid := next(main, 0)):
         return {"tritonserver": pid, **stubs}
     return stubs
@@ -91,13 +91,9 @@ def of_server(server: Server) -> dict[str, int]:
 
 def reaper(url: str) -> dict[str, int]:
     """The process that lets go of dead clients' shared memory on the server at `url`."""
-    for folder in PROC.glob("[0-9]*"):
-        try:
-            arguments = (folder / "cmdline").read_text(errors="replace").split("\0")
-        except OSError:
-            continue
-        if url in arguments and any(Path(one).name == REAPER for one in arguments):
-            return {"reaper": int(folder.name)}
+    for pid, arguments in processes.with_argument(url):
+        if url in arguments and any(Path(argument).name == REAPER for argument in arguments):
+            return {"reaper": pid}
     return {}
 
 

@@ -1,7 +1,6 @@
 """One soak from start to end: a server of its own, clients at work on it, readings, and the record."""
 
 import contextlib
-import json
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -9,10 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from clients.counters import Counters
-from clients.errors import ClientError
 from clients.regions import FOLDER
-from perf.load.process_tree import Footprint
 from perf.studies.soak import gauges
 from perf.studies.soak.crew import Crew, Member, crew
 from perf.studies.soak.gauges import Gauges
@@ -20,8 +16,10 @@ from perf.studies.soak.job import MODELS, jobs
 from perf.studies.soak.record import Record, Served, User
 from perf.studies.soak.repository import build
 from serve.launcher import Server, Settings, launch
-from serve.management import loaded
+from serve.management import api
+from serve.management.statistics import Counters
 from triton_batching.machine import Machine, versions
+from triton_batching.processes import Footprint
 
 # Readings of a run: enough for the slope, and too few to slow the clients.
 READINGS, LEAST_EVERY_S = 150, 0.5
@@ -76,8 +74,7 @@ def run(asked: Asked, told: Callable[[str], None]) -> Record:
 
 def _soak(asked: Asked, server: Server, folder: Path, told: Callable[[str], None]) -> Ended:
     """Everything between the server's start and its end; `folder` is for temporary files."""
-    with loaded.DIRECT.open(f"http://{server.http_url}/v2", timeout=10) as answer:
-        version = json.load(answer)["version"]
+    version = api.call(server.http_url, "")["version"]
     work = jobs(seed=asked.seed, grpc_url=server.grpc_url, http_url=server.http_url, folder=str(folder))
     with crew(work) as clients:
         watched = _gauges(server, clients, folder)
@@ -186,7 +183,7 @@ def _served(server: Server) -> dict[str, Served]:
     found = {}
     for model in MODELS:
         # A server that died has no counters left.
-        with contextlib.suppress(ClientError, OSError):
+        with contextlib.suppress(api.ServerError):
             counted = Counters.read(server.grpc_url, model)
             found[model] = Served(
                 requests=counted.requests,

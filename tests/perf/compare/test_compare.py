@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from clients.counters import Counters
 from perf.compare import __main__ as compare
 from perf.compare.comparison import CANNOT_TELL, FASTER, SLOWER
 from perf.compare.comparison import compare as lines_of
@@ -24,6 +23,7 @@ from perf.load.timings import REQUEST
 from perf.records import record, runs
 from perf.records.record import Load, Measured, Point, Record, RecordError
 from perf.records.runs import Run, Runs
+from serve.management.statistics import Counters
 from triton_batching.machine import Machine
 
 NONE = Counters(

@@ -17,18 +17,18 @@ import numpy as np
 import pytest
 from tiny_models import python_model
 
-from clients.counters import Counters
-from clients.errors import ClientError
 from export.repository import REPOSITORY, config_file, model_folder, read_config
 from perf.load import __main__ as program
 from perf.load import run
-from perf.load import traces as traces
 from perf.load.load import Load
 from perf.load.pool import Pool, Request
 from perf.load.result import Result
 from perf.load.target import Target, running
 from perf.load.variant import Overrides, read, variant
 from serve.launcher import Server
+from serve.management import traces
+from serve.management.api import ServerError
+from serve.management.statistics import Counters
 from serve.revival import instances
 from triton_batching.terminal import Mistake
 
@@ -237,7 +237,7 @@ def answered(process: subprocess.Popen[str], count: int) -> None:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and process.poll() is None:
         ports = (re.search(r"tritonserver .*--grpc-port=(\d+)", line) for line in below(process.pid).values())
-        with contextlib.suppress(StopIteration, ClientError):
+        with contextlib.suppress(StopIteration, ServerError):
             url = f"127.0.0.1:{next(port[1] for port in ports if port)}"
             if Counters.read(url, MODEL).requests >= count:
                 return

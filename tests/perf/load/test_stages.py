@@ -5,14 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from clients.counters import Counters
 from perf.load.load import Load
 from perf.load.result import LITTLE, Busy, Result, Sample, in_window, outcome
 from perf.load.scaling import Fit, fit
 from perf.load.stages import COUNTERS, REMAINDER, TRACES, Stages, stages, traced
 from perf.load.table import remarks
 from perf.load.timings import FAILED, NOT_SENT, REQUEST, RIGHT, WRONG, Timings
-from perf.load.traces import Trace
+from serve.management.statistics import Counters
+from serve.management.traces import Trace
 
 MS = 1_000_000
 

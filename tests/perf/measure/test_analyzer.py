@@ -10,12 +10,12 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from clients.counters import Counters
 from export.repository import REPOSITORY
 from perf.measure import analyzer
 from perf.measure.analyzer import AnalyzerError, Target, measure, parse, write_samples
 from perf.records.record import Load, Measured, Window
 from serve.launcher import Server, Settings, launch
+from serve.management.statistics import Counters
 
 # As perf_analyzer 2.45 printed them.
 OUTPUT = """

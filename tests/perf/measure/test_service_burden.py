@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
-from clients.counters import Counters
 from perf.measure.ramp import Level
 from perf.measure.service_burden import burden
 from perf.records.record import Measured
+from serve.management.statistics import Counters
 
 NOTHING = Measured(window_ms=1, windows=(), throughput_rows_per_s=0.0)
 

@@ -13,7 +13,6 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
 from clients import Model as Client
-from clients.counters import Counters
 from export.repository import REPOSITORY
 from perf.measure.ramp import Level
 from perf.measure.service_curve import Size
@@ -30,6 +29,7 @@ from perf.pack.workload import Curve, Devices, Model, Workload
 from perf.records.record import Measured
 from perf.records.tuned_file import WriteError
 from serve.launcher import Settings, launch
+from serve.management.statistics import Counters
 from triton_batching.machine import Machine
 from triton_batching.terminal import Mistake
 

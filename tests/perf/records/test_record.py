@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from clients.counters import Counters
 from perf.records.record import Ceiling, Load, Measured, Point, Record, RecordError, Store, Window, read
+from serve.management.statistics import Counters
 from triton_batching.machine import Machine, versions
 
 MACHINE = Machine(cpu="cpu", cores=2, memory_bytes=2**34, system="Linux x86_64", gpu=None)

@@ -3,10 +3,10 @@ from dataclasses import replace
 
 import pytest
 
-from clients.counters import Counters
 from perf.records.record import Ceiling, Load, Measured, Point, Record, Window
 from perf.report.mixture import MixtureError
 from perf.report.summary import Comparison, Ratio, Row, compare
+from serve.management.statistics import Counters
 from triton_batching.machine import Machine
 
 MACHINE = Machine(cpu="test", cores=2, memory_bytes=2**33, system="Linux", gpu=None)

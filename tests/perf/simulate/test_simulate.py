@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from clients.counters import Counters
 from perf.measure.ramp import Level
 from perf.measure.service_curve import Size
 from perf.measure.service_profile import SHARES, Profile, ServiceTimes, load, write
@@ -18,6 +17,7 @@ from perf.records.study import Prediction, Sla
 from perf.records.traffic import Traffic
 from perf.simulate.costs import ASLEEP, Costs, contention
 from perf.simulate.predict import predict
+from serve.management.statistics import Counters
 from triton_batching.machine import Machine
 from triton_batching.terminal import Mistake
 

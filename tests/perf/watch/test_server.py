@@ -13,11 +13,11 @@ from clients import Model
 from clients.errors import ServerUnreachableError
 from perf.watch.__main__ import main
 from perf.watch.history import History
-from perf.watch.metrics import Metrics
 from perf.watch.page import page
 from perf.watch.reading import Source
 from serve.launcher import Server, Settings, launch
 from serve.management import admin
+from serve.management.metrics import Metrics
 from tests.perf.watch.test_watch import read_page
 
 pytestmark = pytest.mark.server

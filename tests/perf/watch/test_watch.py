@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from clients.counters import Counters
 from perf.watch.__main__ import main
 from perf.watch.chart import nice, runs
 from perf.watch.history import COARSE, FINE, History
 from perf.watch.page import page, write
 from perf.watch.reading import Reading
 from perf.watch.screen import screen, sizes
+from serve.management.statistics import Counters
 
 
 def counted(batches: Sequence[int]) -> Counters:

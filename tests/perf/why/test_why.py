@@ -17,8 +17,9 @@ from perf.batcher.rules import Rules, RulesError, instance_count
 from perf.batcher.simulation import simulate
 from perf.why.__main__ import main
 from perf.why.changes import Study, study
+from perf.why.recording import Recording, clients, requests_of
 from perf.why.service import ServiceError
-from perf.why.traces import Recording, clients, read_traces
+from serve.management import traces
 from triton_batching.terminal import Mistake
 
 ONE = "instance_group [ { count: 1 } ] "
@@ -238,7 +239,7 @@ def test_instances_as_triton_counts_them() -> None:
     assert instance_count(config("instance_group [ { count: 2 } ]"), gpus=4) == 8
 
 
-def test_traces_become_requests() -> None:
+def test_traces_become_requests(tmp_path: Path) -> None:
     def entries(number: int, queued: int, shape: str, model: str = "m") -> list[dict[str, object]]:
         stamps = {"REQUEST_START": queued - 1, "QUEUE_START": queued, "REQUEST_END": queued + 100}
         stamps["COMPUTE_START"] = queued + 30
@@ -249,12 +250,15 @@ def test_traces_become_requests() -> None:
             {"id": number, "activity": "TENSOR_BACKEND_OUTPUT", "tensor": {"name": "Y", "shape": "1"}},
         ]
 
-    all_of_them = [*entries(7, 900, "2,30"), *entries(3, 500, "1,20"), *entries(4, 100, "1,5", model="other")]
-    requests, waited, spans = read_traces(all_of_them, "m", batched=True)
-    assert [(one.at, one.rows, one.shapes) for one in requests] == [(0, 1, {"X": (20,)}), (400, 2, {"X": (30,)})]
+    entries_of_all = [*entries(7, 900, "2,30"), *entries(3, 500, "1,20"), *entries(4, 100, "1,5", model="other")]
+    # The server still writes to the file: its last entry is not complete.
+    (tmp_path / "trace.0").write_text(json.dumps(entries_of_all).removesuffix("]") + ',{"id":9,"model_name":"m')
+    recorded = traces.read(tmp_path / "trace")
+    requests, waited, spans = requests_of(recorded, "m", batched=True)
+    assert [(each.at, each.rows, each.shapes) for each in requests] == [(0, 1, {"X": (20,)}), (400, 2, {"X": (30,)})]
     assert waited == 30
     assert spans == [(499, 600), (899, 1000)]
-    assert read_traces(all_of_them, "m", batched=False)[0][1].shapes == {"X": (2, 30)}
+    assert requests_of(recorded, "m", batched=False)[0][1].shapes == {"X": (2, 30)}
 
 
 def test_clients_that_wait_for_answers_are_recognised() -> None:

@@ -15,14 +15,13 @@ from streams import counted as read_counters
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from clients.connection import Connection, connect
-from clients.counters import Counters
 from perf.batcher.load import Arrivals
 from perf.batcher.request import MS, Request
 from perf.batcher.rules import Rules
-from perf.why import sampled
 from perf.why.__main__ import main
 from perf.why.changes import Study, study
 from serve.launcher import Server, Settings, launch
+from serve.management.statistics import Counters
 from tests.perf.batcher.test_server import CASES, VARIABLE, requests
 
 pytestmark = pytest.mark.server
@@ -132,7 +131,7 @@ def test_a_running_server_is_explained_from_its_traces(changed: Server, capsys: 
     assert sum(counted["batches"].values()) == counted["executions"]
     assert sum(int(rows) * count for rows, count in counted["batches"].items()) == counted["rows"]
     # Over HTTP the server says the same as over gRPC, field by field.
-    assert vars(sampled.counters(f"http://{changed.http_url}", model)) == vars(Counters.read(changed.grpc_url, model))
+    assert vars(Counters.read(f"http://{changed.http_url}", model)) == vars(Counters.read(changed.grpc_url, model))
     assert "not_known" not in said, said["not_known"]
     assert said["closed"][0]["rule"] == "shape", said
     assert said["closed"][0]["inputs"] == ["X"]

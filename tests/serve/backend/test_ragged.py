@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from streams import Stream, counted
 from tiny_models import KINDS, ragged_echo
 
-from clients.counters import Counters
 from serve.launcher import Server, Settings, launch
+from serve.management.statistics import Counters
 
 pytestmark = pytest.mark.server
 

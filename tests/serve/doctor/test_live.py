@@ -106,4 +106,4 @@ def test_leftover_shared_memory_is_named(triton: Examiner, capsys: pytest.Captur
 
 def test_no_server_is_a_mistake(triton: Examiner, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(triton.repository), "--live", "127.0.0.1:9"]) == 2
-    assert "does not answer" in capsys.readouterr().err
+    assert "no Triton server answers there" in capsys.readouterr().err

@@ -16,10 +16,10 @@ from tiny_models import lookup, parameters, ragged_padded
 from tritonclient.utils import InferenceServerException
 
 from clients.connection import channel_arguments
-from clients.counters import Counters
 from export.repository import REPOSITORY
 from serve.launcher import Server, Settings, launch
 from serve.management import admin
+from serve.management.statistics import Counters
 
 pytestmark = pytest.mark.server
 TIMEOUT_S = 30.0

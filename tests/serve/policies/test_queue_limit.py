@@ -14,10 +14,10 @@ import pytest
 from google.protobuf import text_format
 
 from clients import AsyncModel
-from clients.counters import Counters
 from clients.errors import ClientError, RejectedError
 from export.repository import config_file, model_folder, read_config
 from serve.launcher import Server, Settings, launch
+from serve.management.statistics import Counters
 from serve.policies import queue_limit
 from serve.policies.queue_limit import KEPT, KEY, LOOK_S, QueueLimit, address, limit
 

@@ -1,0 +1,76 @@
+"""What a server takes from this machine, checked before it starts: three ports, and enough file descriptors."""
+
+import contextlib
+import resource
+import socket
+from collections.abc import Mapping
+
+from triton_batching.terminal import Mistake
+
+# A server with one model has 65 open, and about as many again for a moment while it starts. Each further instance and
+# each connection adds one.
+SERVER_DESCRIPTORS = 128
+CONNECTIONS = 64
+
+
+class PortError(Mistake):
+    """A port that cannot be used."""
+
+
+class DescriptorError(Mistake):
+    """The limit of open files is too low for the server."""
+
+
+def free_ports(host: str, http: int, grpc: int, metrics: int) -> tuple[int, int, int]:
+    """These ports, with a free one in place of each 0; raises `PortError`."""
+    _refuse_twice({"--http-port": http, "--grpc-port": grpc, "--metrics-port": metrics})
+    with contextlib.ExitStack() as sockets:
+        return _claim(host, http, sockets), _claim(host, grpc, sockets), _claim(host, metrics, sockets)
+
+
+def address_flags(host: str) -> list[str]:
+    """tritonserver's flags for the address to listen on; for IPv6 its HTTP library wants a prefix, gRPC brackets."""
+    http, grpc = (f"ipv6:{host}", f"[{host}]") if ":" in host else (host, host)
+    return [f"--http-address={http}", f"--grpc-address={grpc}", f"--metrics-address={http}"]
+
+
+def check_descriptors(instances: int) -> None:
+    """Raise `DescriptorError` if a server with that many model instances could not serve a few clients.
+
+    The guard raises the server's soft limit to the hard limit, so only the hard limit counts.
+    """
+    needed = SERVER_DESCRIPTORS + instances + CONNECTIONS
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise DescriptorError(
+            f"this process may open {hard} files at most (ulimit -Hn), and a server with {instances} model instances "
+            f"needs {needed} for itself and {CONNECTIONS} connections; with fewer it stops answering or never gets "
+            f"ready. Raise the limit (limits.conf, LimitNOFILE= of systemd, docker run --ulimit nofile={needed})."
+        )
+
+
+def _refuse_twice(ports: Mapping[str, int]) -> None:
+    """Raise `PortError` if two flags name the same port; 0 may be given to all, as it is any free port."""
+    for port in filter(None, ports.values()):
+        flags = [flag for flag, other in ports.items() if other == port]
+        if len(flags) > 1:
+            raise PortError(
+                f"port {port} is given twice, with {' and '.join(flags)}; each endpoint needs one of its own. "
+                "Choose another for one of them; 0 takes any free one."
+            )
+
+
+def _claim(host: str, port: int, sockets: contextlib.ExitStack) -> int:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = sockets.enter_context(socket.socket(family))
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen()
+    except (OSError, OverflowError) as error:
+        why = getattr(error, "strerror", None) or "a port is a number from 0 to 65535"
+        raise PortError(
+            f"port {port} on {host} cannot be used ({why}), so the server would not start. Stop the program that uses "
+            "it, or choose others with --http-port, --grpc-port and --metrics-port."
+        ) from error
+    return int(listener.getsockname()[1])
