@@ -43,7 +43,7 @@ RAMP = 20
 STOPPED = "stopped; what was measured is in {}. The same command goes on from there."
 
 Progressed = Callable[[str, bool], None]
-"""Told what is going on now, and whether one more step is done."""
+"""Progress what is going on now, and whether one more step is done."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ from perf.compare.comparison import compare as lines_of
 from perf.load import record as load_record
 from perf.load.load import Load
 from perf.load.record import Setting
-from perf.load.result import CpuTime, Result, Sample, outcome
+from perf.load.result import CpuTime, Result, Sample, summary
 from perf.load.stages import Stages
 from perf.load.timings import REQUEST
 from perf.records import record, runs
@@ -134,7 +134,7 @@ def fleet(folder: Path, seed: int, mean_ms: float, repeat: int = 0) -> Path:
     load = Load(workers=2, pattern="poisson", rate_per_s=200.0)
     result = Result(
         load=load,
-        outcome=outcome(timings, load, 0, 10 * 10**9),
+        outcome=summary(timings, load, 0, 10 * 10**9),
         stages=Stages(parts=(), latency_us=mean_ms * 1e3),
         traced_us={},
         counted=NONE,
@@ -155,7 +155,7 @@ def fleet(folder: Path, seed: int, mean_ms: float, repeat: int = 0) -> Path:
         transport="grpc",
         time_scale=1.0,
         started_at=(BEGIN + timedelta(seconds=20 * repeat)).isoformat(),
-        command=("python", "-m", "clients.fleet"),
+        command=("python", "-m", "perf.load"),
     )
     return load_record.write(result, setting, folder)
 

@@ -1,4 +1,4 @@
-"""The fleet on real servers: exact counts, replies checked, full batches at once, deaths, Ctrl-C, and open loops."""
+"""The load generator on real servers: exact counts, checked replies, full batches, deaths, Ctrl-C and open loops."""
 
 import contextlib
 import json
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from tiny_models import python_model
 
@@ -42,9 +43,9 @@ def quiet(text: str, share: float) -> None:
     """No progress."""
 
 
-def measure(target: Target, load: Load, told: Callable[[Server | None], run.Told] = lambda _: quiet) -> Result:
+def measure(target: Target, load: Load, progress: Callable[[Server | None], run.Progress] = lambda _: quiet) -> Result:
     with running(target, lambda _: None) as server:
-        return run.run(target, load, server, run.prepare(target, load, server, quiet), told(server.server))
+        return run.run(target, load, server, run.prepare(target, load, server, quiet), progress(server.server))
 
 
 def test_overrides_replace_values_and_leave_files_alone(tmp_path: Path) -> None:
@@ -111,7 +112,7 @@ def test_every_request_is_counted_and_answered_right(tmp_path: Path, capsys: pyt
     assert (written["checked"], written["partial"], written["lost"]) == (True, False, 0)
     printed = capsys.readouterr().out
     assert "4 processes x 2 rows, closed loop" in printed
-    assert all(name in printed for name in (*stages, "sum of the stages", "rows in an execution", "p99", "busy: "))
+    assert all(name in printed for name in (*stages, "sum of the stages", "rows in an execution", "p99", "cores: "))
 
 
 @pytest.mark.server
@@ -152,7 +153,7 @@ def test_a_stall_is_charged_to_every_request_that_was_due_in_it() -> None:
     """The model's process is stopped for 0.5 s: a closed loop would show one slow request, the truth is one in two."""
     stopped = threading.Event()
 
-    def told(server: Server | None) -> run.Told:
+    def progress(server: Server | None) -> run.Progress:
         assert server is not None
 
         def stall(text: str, share: float) -> None:
@@ -170,7 +171,7 @@ def test_a_stall_is_charged_to_every_request_that_was_due_in_it() -> None:
     overrides = Overrides(max_batch_size=32, time_scale=0.2, parameters={"queue_limit_ms": "60000"})
     target = Target(model=MODEL, overrides=overrides)
     load = Load(workers=2, pattern="constant", rate_per_s=100.0, warm_up_s=0.5, duration_s=1.5)
-    result = measure(target, load, told)
+    result = measure(target, load, progress)
     assert stopped.is_set()
     assert (result.outcome.answered, result.outcome.not_sent) == (150, 0)
     # 50 were due in the stall, evenly, so they waited 0.5 s to 0 s: 25 of 150 over a quarter of a second.
@@ -193,7 +194,7 @@ def test_what_is_over_the_limit_in_flight_is_not_sent_but_counted() -> None:
 @contextlib.contextmanager
 def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
     """The program as a user starts it, in a process group of its own; it is over at the end."""
-    command = [sys.executable, "-m", "clients.fleet", *arguments]
+    command = [sys.executable, "-m", "perf.load", *arguments]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -207,18 +208,11 @@ def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 def below(root: int) -> dict[int, str]:
     """Command lines of all descendants of a process."""
-    found: dict[int, tuple[int, str]] = {}
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdecimal():
-            try:
-                parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-                found[int(folder.name)] = (parent, (folder / "cmdline").read_text().replace("\0", " "))
-            except OSError:
-                continue
-    inside = {root}
-    while grown := {pid for pid, (parent, _) in found.items() if parent in inside} - inside:
-        inside |= grown
-    return {pid: found[pid][1] for pid in inside - {root} if pid in found}
+    lines = {}
+    for process in psutil.Process(root).children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            lines[process.pid] = " ".join(process.cmdline())
+    return lines
 
 
 def until(process: subprocess.Popen[str], words: str, count: int) -> list[int]:

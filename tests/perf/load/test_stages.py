@@ -7,7 +7,7 @@ import pytest
 
 from clients.counters import Counters
 from perf.load.load import Load
-from perf.load.result import LITTLE, CpuTime, Result, Sample, in_window, outcome
+from perf.load.result import LITTLE, CpuTime, Result, Sample, in_window, summary
 from perf.load.scaling import Scale, fit
 from perf.load.stages import COUNTERS, REMAINDER, TRACES, Stages, stages, traced
 from perf.load.table import remarks
@@ -119,7 +119,7 @@ def test_latency_counts_from_when_a_request_was_due() -> None:
     parts = stages(late, counters(), [trace(2)])
     assert found(parts)["late send"] == pytest.approx(20)
     assert parts.latency_us == pytest.approx(73_000)
-    assert outcome(late, Load(pattern="constant", rate_per_s=10.0), -20 * MS, 980 * MS).late == 10
+    assert summary(late, Load(pattern="constant", rate_per_s=10.0), -20 * MS, 980 * MS).late == 10
 
 
 def test_what_counts_is_what_was_due_in_the_window() -> None:
@@ -131,7 +131,7 @@ def test_outcomes_are_counted_apart() -> None:
     mixed = np.concatenate(
         [timings(6), timings(1, outcome=WRONG), timings(2, outcome=FAILED), timings(1, outcome=NOT_SENT)]
     )
-    seen = outcome(mixed, Load(pattern="constant", rate_per_s=10.0, rows=4, in_flight_limit=8), 0, 1000 * MS)
+    seen = summary(mixed, Load(pattern="constant", rate_per_s=10.0, rows=4, in_flight_limit=8), 0, 1000 * MS)
     assert (seen.right, seen.wrong, seen.failed, seen.not_sent, seen.answered) == (6, 1, 2, 1, 7)
     assert (seen.requests_per_s, seen.rows_per_s, seen.offered_per_s) == (7, 28, 10)
     assert seen.mean_us == pytest.approx(53_000)
@@ -141,15 +141,15 @@ def test_outcomes_are_counted_apart() -> None:
 def test_a_percentile_is_a_latency_that_was_measured() -> None:
     # Of twenty the two slow ones are the 19th and 20th: nothing between 53 and 503 ms was ever measured.
     slow = np.concatenate([timings(18), timings(2, wait_ms=500)])
-    seen = outcome(slow, Load(pattern="constant", rate_per_s=10.0), 0, 2000 * MS)
+    seen = summary(slow, Load(pattern="constant", rate_per_s=10.0), 0, 2000 * MS)
     assert seen.percentiles_us == {50: 53_000.0, 90: 53_000.0, 95: 503_000.0, 99: 503_000.0}
-    assert outcome(slow[:0], Load(), 0, MS).percentiles_us == dict.fromkeys((50, 90, 95, 99), 0.0)
+    assert summary(slow[:0], Load(), 0, MS).percentiles_us == dict.fromkeys((50, 90, 95, 99), 0.0)
 
 
 def result(measured: Timings, load: Load, window_ms: int) -> Result:
     return Result(
         load=load,
-        outcome=outcome(measured, load, 0, window_ms * MS),
+        outcome=summary(measured, load, 0, window_ms * MS),
         stages=stages(measured, counters(), [trace(2)]),
         traced_us={},
         counted=counters(),
@@ -175,7 +175,7 @@ def test_littles_law_is_checked() -> None:
     assert any("Little's law is off by -47.0%" in fault for fault in idle.faults)
 
 
-def test_a_window_of_few_requests_is_not_held_to_what_it_cannot_show() -> None:
+def test_littles_law_is_checked_less_strictly_on_a_short_window() -> None:
     # Each of 4 processes has its answers after 53 ms; a window of 300 ms cuts one of them off at either end.
     edges = [(worker, due) for worker in range(4) for due in range(3 * worker, 300, 53)]
     few = timings(len(edges))
@@ -185,10 +185,8 @@ def test_a_window_of_few_requests_is_not_held_to_what_it_cannot_show() -> None:
     assert abs(some.little or 0.0) > LITTLE
     assert some.little_limit == pytest.approx(53 / 300)
     assert not any("Little" in fault for fault in some.faults)
-    (said,) = (line for line in remarks(some) if "Little" in line)
-    assert said.startswith(
-        f"{len(edges)} requests, 6 of each client, are too few to judge Little's law to 3%: it was held"
-    )
+    (remark,) = (line for line in remarks(some) if "Little" in line)
+    assert remark.startswith(f"{len(edges)} requests, 6 of each client, are too few to check Little's law to 3%, so it")
     # The same edges are 3 % of a window six times as long, and then idle processes show.
     many = replace(some.outcome, window_s=1.8, requests_per_s=some.outcome.requests_per_s * 0.9)
     assert any("Little" in fault for fault in replace(some, outcome=many).faults)
@@ -198,7 +196,7 @@ def test_a_window_of_few_requests_is_not_held_to_what_it_cannot_show() -> None:
     ("work", "factors", "holds"),
     [(0.5, [1.0], True), (1.5, [1.0, 1.67, 2.5], True), (1e9, [1.0, 1.67, 2.78, 4.63, 7.72, 12.87], False)],
 )
-def test_what_is_said_of_the_scaling_is_of_its_last_trial(work: float, factors: list[float], holds: bool) -> None:
+def test_the_scaling_reports_its_last_trial(work: float, factors: list[float], holds: bool) -> None:
     tried: list[Scale] = []
 
     def measure(factor: float) -> CpuTime:
@@ -211,12 +209,12 @@ def test_what_is_said_of_the_scaling_is_of_its_last_trial(work: float, factors: 
     assert found.holds is holds
 
 
-def test_everything_that_is_wrong_is_said() -> None:
+def test_every_fault_is_listed() -> None:
     bad = replace(result(timings(outcome=WRONG), Load(workers=1), 530), partial=True, lost=2, checked=False)
-    assert [fault.split()[0] for fault in bad.faults] == ["stopped", "10", "2", "the"]
+    assert [fault.split()[0] for fault in bad.faults] == ["stopped", "10", "2", "two"]
 
 
-def test_busy_is_a_share_of_all_cores() -> None:
+def test_cpu_time_is_a_share_of_all_cores() -> None:
     busy = CpuTime(clients_s=1.0, server_s=0.5, machine_s=1.2, wall_s=1.0, cores=2)
     assert (busy.ours, busy.all, busy.share(1.0)) == (0.75, 0.75, 0.5)
     earlier = CpuTime(clients_s=0.5, server_s=0.5, machine_s=0.2, wall_s=0.5, cores=2)

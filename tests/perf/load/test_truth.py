@@ -9,9 +9,9 @@ from tiny_models import python_model
 
 from perf.load import __main__ as program
 from perf.load import run
-from perf.load.goal import SlaCheck
 from perf.load.load import Load
 from perf.load.result import Result
+from perf.load.sla_check import SlaCheck
 from perf.load.target import Target, running
 from perf.load.variant import Overrides
 from perf.stats.sla import Sla

@@ -34,7 +34,7 @@ ONE, TWO = (Candidate(max_batch_size=8, instances=instances) for instances in (1
     ("words", "workers", "in_flight"), [("closed:16", 2, 8), ("closed:7", 1, 7), ("closed:9", 3, 3), ("closed:1", 1, 1)]
 )
 def test_clients_are_spread_evenly(words: str, workers: int, in_flight: int) -> None:
-    load = Traffic.parse(words, rows=3).fleet(warm_up_s=0.5, duration_s=4.0, workers=3 if words == "closed:9" else 2)
+    load = Traffic.parse(words, rows=3).load(warm_up_s=0.5, duration_s=4.0, workers=3 if words == "closed:9" else 2)
     assert (load.pattern, load.workers, load.in_flight, load.rows) == ("closed", workers, in_flight, 3)
     assert str(Traffic.parse(words)) == f"closed:{load.clients}"
 
@@ -43,7 +43,7 @@ def test_clients_are_spread_evenly(words: str, workers: int, in_flight: int) -> 
 def test_simulation_and_fleet_have_the_same_arrivals_on_average(words: str) -> None:
     traffic = Traffic.parse(words)
     assert str(traffic) == words
-    load = traffic.fleet(warm_up_s=1.0, duration_s=10.0, workers=2, seed=3)
+    load = traffic.load(warm_up_s=1.0, duration_s=10.0, workers=2, seed=3)
     due = arrivals(load)
     due = due[(due >= 1.0) & (due < 11.0)] - 1.0
     simulated = np.array([request.at / NS for request in traffic.simulated(3000, turnaround=0, seed=3).arrivals()])
@@ -59,7 +59,7 @@ def test_simulation_and_fleet_have_the_same_arrivals_on_average(words: str) -> N
 def test_a_trace_is_replayed_by_the_fleet(tmp_path: Path) -> None:
     trace = tmp_path / "arrivals.txt"
     trace.write_text("5.0\n5.5\n6.0\n")
-    load = Traffic.parse(f"trace:{trace}").fleet(warm_up_s=0.0, duration_s=2.0)
+    load = Traffic.parse(f"trace:{trace}").load(warm_up_s=0.0, duration_s=2.0)
     np.testing.assert_array_equal(arrivals(load), [0.0, 0.5, 1.0])
     with pytest.raises(Mistake, match="ramp:100:400"):
         Traffic.parse("ramp:100")

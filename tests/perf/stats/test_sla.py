@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from perf.load.goal import SlaCheck
 from perf.load.load import Load
 from perf.load.result import Sample
+from perf.load.sla_check import SlaCheck
 from perf.load.table import verdict
 from perf.load.timings import FAILED, NOT_SENT, REQUEST, RIGHT, WRONG, Timings
 from perf.stats.sla import Sla, glance, judge, least
@@ -75,8 +75,8 @@ def test_however_often_one_looks_one_in_a_hundred_is_wrong_at_most() -> None:
     assert max(share["glance"]) <= 0.01
     assert min(share["judge"]) > 0.03
     # With a verdict at the end, and what the looks may use up taken off it, the two together keep to 1 %.
-    goal = SlaCheck(sla=SLA)
-    looks, (at_end, over_end) = verdicts("glance", goal.at_looks, 2500), verdicts("judge", goal.at_end, 2500)
+    check = SlaCheck(sla=SLA)
+    looks, (at_end, over_end) = verdicts("glance", check.at_looks, 2500), verdicts("judge", check.at_end, 2500)
     wrong_pass = np.any(late <= looks[0], axis=1) | (late[:, -1] <= at_end[-1])
     wrong_fail = np.any(late >= looks[1], axis=1) | (late[:, -1] >= over_end[-1])
     assert max(np.mean(wrong_pass), np.mean(wrong_fail)) <= 0.015
@@ -111,25 +111,25 @@ def requests(due_ms: list[float], latency_ms: float, outcome: int = RIGHT) -> Ti
 def test_a_request_counts_when_its_time_is_up_whether_it_is_over_or_not() -> None:
     """900 fast requests in 9 s; how many of the last 49 are slow is not known while they are on their way."""
     fast = requests([10.0 * number for number in range(900)], 5.0)
-    goal, end = SlaCheck(sla=SLA), 9_000 * MS
-    assert goal.is_sure(Going(timings=fast, until_ns=end), 0, end)
+    check, end = SlaCheck(sla=SLA), 9_000 * MS
+    assert check.is_sure(Going(timings=fast, until_ns=end), 0, end)
     # The rule takes 829 of them with none late. Those that were due in the last 50 ms do not count yet.
-    assert not goal.is_sure(Going(timings=fast, until_ns=8_330 * MS), 0, end)
-    assert goal.is_sure(Going(timings=fast, until_ns=8_340 * MS), 0, end)
+    assert not check.is_sure(Going(timings=fast, until_ns=8_330 * MS), 0, end)
+    assert check.is_sure(Going(timings=fast, until_ns=8_340 * MS), 0, end)
     # One that is on its way and older than the limit is late, so it is not sure any more; a younger one is nothing yet.
-    assert not goal.is_sure(Going(timings=fast, until_ns=end, going_ns=(100 * MS,)), 0, end)
-    assert goal.is_sure(Going(timings=fast, until_ns=end, going_ns=(8_999 * MS,)), 0, end)
-    assert not replace(goal, stops=False).is_sure(Going(timings=fast, until_ns=end), 0, end)
+    assert not check.is_sure(Going(timings=fast, until_ns=end, going_ns=(100 * MS,)), 0, end)
+    assert check.is_sure(Going(timings=fast, until_ns=end, going_ns=(8_999 * MS,)), 0, end)
+    assert not replace(check, stops=False).is_sure(Going(timings=fast, until_ns=end), 0, end)
 
 
 def test_one_stall_is_no_sample() -> None:
     """99 late ones leave no doubt by the numbers, but nothing ends before a second and a hundred requests."""
     late = requests([float(number) for number in range(99)], 400.0)
-    goal = SlaCheck(sla=SLA)
+    check = SlaCheck(sla=SLA)
     assert glance(99, 99, SLA.share) is False
-    assert not goal.is_sure(Going(timings=late, until_ns=600 * MS), 0, 9_000 * MS)
-    assert not goal.is_sure(Going(timings=late, until_ns=2_000 * MS), 0, 9_000 * MS)
-    assert goal.is_sure(Going(timings=late, until_ns=2_000 * MS, going_ns=(1,)), 0, 9_000 * MS)
+    assert not check.is_sure(Going(timings=late, until_ns=600 * MS), 0, 9_000 * MS)
+    assert not check.is_sure(Going(timings=late, until_ns=2_000 * MS), 0, 9_000 * MS)
+    assert check.is_sure(Going(timings=late, until_ns=2_000 * MS, going_ns=(1,)), 0, 9_000 * MS)
 
 
 def test_what_was_not_answered_right_is_late() -> None:
@@ -153,19 +153,19 @@ def test_the_confidence_left_for_the_end_is_said() -> None:
     assert looked.confidence == pytest.approx(0.992)
     # 0.99^481 is the first power below 0.8 %.
     assert 0.99**481 < 0.008 < 0.99**480
-    assert "with so many late ones 481 requests are needed to be sure of a pass at 99.2%" in verdict(
-        looked, late_sends=9
-    )
+    assert "With 0 late, a pass takes 481 requests to be certain at 99.2%." in verdict(looked, late_sends=9)
     assert verdict(whole, late_sends=9) == (
-        "target p99 <= 50 ms: pass. 0 of 470 requests were late or not answered, which is sure at 99.0%."
+        "target p99 <= 50 ms: pass. 0 of 470 requests were late or not answered: certain at 99.0%."
     )
 
 
 def test_a_miss_that_may_be_the_clients_own_is_said_to_be() -> None:
     judged = SlaCheck(sla=SLA).judgement(Sample(due_s=(0.0,) * 200, latencies_us=(60_000.0,) * 200), early=True)
-    assert "(3 were sent more than 1 ms late: it may be the clients, not the server)" in verdict(judged, late_sends=3)
-    assert "it may be the clients" not in verdict(judged, late_sends=2)
-    assert verdict(judged, late_sends=0).endswith("99.8% after any number of looks: the run ended early.")
+    assert "(3 were sent more than 1 ms late: perhaps the clients were slow, not the server)" in verdict(
+        judged, late_sends=3
+    )
+    assert "perhaps the clients" not in verdict(judged, late_sends=2)
+    assert verdict(judged, late_sends=0).endswith("99.8% after any number of looks, so the run ended early.")
 
 
 @pytest.mark.parametrize(("latency_ms", "percent"), [(0.0, 99.0), (math.nan, 99.0), (10.0, 100.0)])
