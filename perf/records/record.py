@@ -1,7 +1,7 @@
-"""Records of measurements on disk: one JSON file per measured point.
+"""Records of sweeps: measurements with perf_analyzer, and ceilings.
 
-A record is never edited. It is measured again, in its place, when the configuration, the model file, the machine or a
-version has changed since.
+A record is never edited. If the configuration, the model file, the machine or a version has changed since, it is
+measured again and replaced.
 """
 
 import dataclasses
@@ -21,10 +21,10 @@ from triton_batching.machine import Machine
 
 @dataclass(frozen=True, kw_only=True)
 class AnalyzerLoad:
-    """A closed loop: `concurrency` requests in flight, each of `request_rows` rows.
+    """The load that perf_analyzer offers: a closed loop of `concurrency` requests in flight, `request_rows` rows each.
 
-    `percentile` is the one perf_analyzer prints per window; three windows of at least `window_ms` are taken. `data` is
-    `samples` (seeded valid inputs), `random` or `zero`; `shapes` fixes an input's dims for perf_analyzer.
+    `percentile` is the latency that perf_analyzer prints for each of its three windows of at least `window_ms`. `data`
+    is `samples` (seeded valid inputs), `random` or `zero`. `shapes` sets the dims of inputs.
     """
 
     concurrency: int
@@ -39,7 +39,7 @@ class AnalyzerLoad:
 
 @dataclass(frozen=True, kw_only=True)
 class AnalyzerWindow:
-    """One of perf_analyzer's measurement windows; the latency is the percentile it stabilises on."""
+    """One window of perf_analyzer; the latency is `AnalyzerLoad.percentile`."""
 
     throughput_rows_per_s: float
     latency_us: float
@@ -47,9 +47,9 @@ class AnalyzerWindow:
 
 @dataclass(frozen=True, kw_only=True)
 class AnalyzerResult:
-    """What the client saw, over all windows of `window_ms`; None where perf_analyzer gave up and printed no summary.
+    """What perf_analyzer measured, over all windows; values are None if it gave up and printed no summary.
 
-    Latencies are per request. `network_us` is what lies between client and server, both directions.
+    Latencies are per request. `network_us` is the time between client and server, both ways.
     """
 
     window_ms: int
@@ -68,7 +68,7 @@ class AnalyzerResult:
 
 @dataclass(frozen=True, kw_only=True)
 class MeasurementKey:
-    """What is measured: everything that must be equal for a record to stand for it.
+    """What a measurement is of: its record is reused only if all of this is equal.
 
     Digests are SHA-256 of the configuration file and of the model file.
     """
@@ -84,7 +84,7 @@ class MeasurementKey:
 
     @property
     def file_name(self) -> str:
-        """A name that a person can read, with a digest of the kind of load; another load has another name."""
+        """The name of the record, with a digest of the load; another load has another name."""
         load = self.load
         # `Load` is what the class was called when the first records got their names.
         kind = repr(dataclasses.replace(load, concurrency=0)).replace("AnalyzerLoad(", "Load(", 1)
@@ -97,9 +97,9 @@ class MeasurementKey:
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """One measured point, with the server's counters around it and the command that made it.
+    """One measurement, with the server's counters before and after it and the command.
 
-    `wasted` is the share of the computed elements that was padding, where the backend counted it.
+    `wasted` is the share of the computed elements that was padding, None if the backend does not count it.
     """
 
     KIND: ClassVar[str] = "record"
@@ -115,13 +115,13 @@ class Measurement:
 
     @property
     def counters(self) -> Counters:
-        """What the server counted during this measurement."""
+        """What the server counted during the measurement."""
         return self.after - self.before
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ceiling:
-    """onnxruntime in this process, without a server: rows per second by rows per run, one value per round."""
+    """Throughput of onnxruntime without a server: rows per second by batch size, one value per round."""
 
     KIND: ClassVar[str] = "ceiling"
     FORMAT: ClassVar[int] = 1
@@ -137,7 +137,7 @@ class Ceiling:
 
     @property
     def file_name(self) -> str:
-        """A name that a person can read."""
+        """The name of the record."""
         return f"{self.model}.ceiling.t{self.threads}.r{self.repeat}.json"
 
 
@@ -167,32 +167,32 @@ def load(path: Path) -> Measurement | Ceiling:
 
 
 def is_record(path: Path) -> bool:
-    """Whether a file says that it is the record of a point or of a ceiling, of whatever format."""
+    """Whether a file says that it is a measurement or a ceiling, in whatever format."""
     return file.kind_of(path) in KINDS
 
 
 def counters(content: dict[str, Any]) -> Counters:
-    """Counters as JSON holds them, whose keys are texts."""
+    """The counters of a JSON object, whose keys are texts."""
     return msgspec.convert(content, Counters, str_keys=True)
 
 
 class Store:
-    """The records of one folder, to see what is measured already."""
+    """The records of a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def get(self, point: MeasurementKey) -> Measurement | None:
-        """The record of this very point, down to the machine and the versions; None when it is not measured."""
-        found = self._load(point.file_name)
-        return found if isinstance(found, Measurement) and found.point == point else None
+        """The measurement with this key; None if there is none."""
+        record = self._load(point.file_name)
+        return record if isinstance(record, Measurement) and record.point == point else None
 
     def has_ceiling(self, wanted: Ceiling) -> bool:
-        """Whether the ceiling of this model file, thread count, machine and repeat is measured."""
+        """Whether there is a ceiling of this model file, thread count, machine and repeat."""
         return _same_ceiling(self._load(wanted.file_name), wanted)
 
     def add(self, entry: Measurement | Ceiling) -> Path:
-        """Write one more."""
+        """Write a record and return its path; raises `RecordError`."""
         return write(entry, self.folder)
 
     def _load(self, name: str) -> Measurement | Ceiling | None:

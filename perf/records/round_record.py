@@ -1,4 +1,4 @@
-"""The record of one trial in one round: what was asked for, which is its name, and what was measured; one JSON file."""
+"""The record of one trial in one round of perf.compare.versus."""
 
 import hashlib
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ from triton_batching.machine import Machine
 
 @dataclass(frozen=True, kw_only=True)
 class TrialKey:
-    """A place for a trial: everything that must be equal for a record to stand for it.
+    """What a trial is of: its record is reused only if all of this is equal.
 
-    `name` is the configuration's and `config` its text; `model_sha256` is the digest of the model file, empty where
-    there is none; `seconds` is how long the trial is to last. `machine` and `versions` are those of the measurement.
+    `name` is the name of the configuration and `config` its text. `model_sha256` is the digest of the model file, empty
+    if there is none. `seconds` is the planned duration.
     """
 
     model: str
@@ -34,11 +34,11 @@ class TrialKey:
 
     @property
     def side(self) -> str:
-        """What the trial is compared as: its configuration, or the noise floor."""
+        """The name under which the trial is compared: that of its configuration, or `noise`."""
         return NOISE if self.stage == NOISE else self.name
 
     def path(self, folder: Path) -> Path:
-        """A name that a person can read, with a digest of the rest; another question has another name."""
+        """The path of the record, with a digest of the key; another key has another path."""
         # `Slot` is what the class was called when the first records got their names.
         digest = hashlib.sha256(repr(self).replace("TrialKey(", "Slot(", 1).encode()).hexdigest()[:8]
         return folder / f"{self.model}.{self.side}.{digest}.r{self.round}.json"
@@ -46,7 +46,7 @@ class TrialKey:
 
 @dataclass(frozen=True, kw_only=True)
 class KeyedTrial:
-    """The file of a slot: what was asked for, and what was measured."""
+    """The content of a record: the key and the trial."""
 
     KIND: ClassVar[str] = "round"
     FORMAT: ClassVar[int] = 1
@@ -56,11 +56,11 @@ class KeyedTrial:
 
 
 def write(slot: TrialKey, trial: Trial, folder: Path) -> Path:
-    """Write one file, whole or not at all, and return its path; raises `RecordError`."""
+    """Write a record and return its path; raises `RecordError`."""
     return file.write(KeyedTrial(slot=slot, trial=trial), slot.path(folder))
 
 
 def read(path: Path) -> tuple[TrialKey, Trial]:
-    """The record of a file; raises `RecordError`."""
+    """Key and trial of a record; raises `RecordError`."""
     record = file.read(path, KeyedTrial)
     return record.slot, record.trial

@@ -1,7 +1,7 @@
-"""The record of a study: what was asked, what was simulated, what was measured, and what was chosen; one JSON file.
+"""The record of a study: its predictions, its trials, and the configuration that it chose.
 
-`perf.tune` writes it, step by step so that an interrupted study goes on; `perf.report` draws it. Nothing in it is
-derived that the report could derive.
+`perf.tune` writes it after each step, so that an interrupted study can continue, and `perf.report` draws it. It holds
+nothing that the report can derive.
 """
 
 from collections.abc import Mapping
@@ -15,18 +15,19 @@ from perf.records.candidate import Candidate
 from perf.stats.sla import Sla as Sla
 from triton_batching.machine import Machine
 
-# What a trial was made for.
+# The stages of a study: why a trial was made. The trials of `NOISE` repeat the default (A/A noise).
 PROFILE, HALVING, FINAL, AGAINST, NOISE = "profile", "halving", "final", "against the default", "noise"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """What the simulation says of one candidate under the study's load. Latencies are the client's, of requests.
+    """What the simulation predicts for one candidate under the study's load. Latencies are those of the clients.
 
-    `percentiles_ms` holds 50, 90, 95 and 99; `late` is the share of requests over the SLA; `sizes` maps rows of an
-    execution to how many there were; `queue_share` is queue time over latency; `busy` the instances' mean utilisation;
-    `queue_ms` the mean queue time of the requests within one percentile of each of `percentiles_ms`; `computing_ms`
-    maps rows to the mean time of such an execution until it has computed (empty in records of before it was kept).
+    `percentiles_ms` holds 50, 90, 95 and 99. `late` is the share of requests over the latency target. `sizes` maps the
+    batch size to the number of executions. `queue_share` is queue time over latency. `busy` is the mean utilisation of
+    the instances. `queue_ms` is the mean queue time of the requests within one percentile of each of `percentiles_ms`.
+    `computing_ms` maps the batch size to the mean time of an execution until it has computed. The last two are empty in
+    older records.
     """
 
     candidate: Candidate
@@ -42,7 +43,7 @@ class Prediction:
     computing_ms: Mapping[int, float] = field(default_factory=dict)
 
     def longer(self, counted: Counters) -> float:
-        """Time until computed of the executions that were counted, over what was predicted of their sizes."""
+        """Time until computed of the counted executions over the prediction for their batch sizes."""
         known = [rows for rows in counted.batches if rows in self.computing_ms]
         predicted_ns = sum(counted.batches[rows] * self.computing_ms[rows] * 1e6 for rows in known)
         return sum(map(counted.computing_ns, known)) / predicted_ns if predicted_ns else 1.0
@@ -50,19 +51,18 @@ class Prediction:
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """One measurement of one candidate on a real server, in round `round` of the interleaved rounds of its `stage`.
+    """One measurement of one candidate on a real server, in round `round` of its `stage`.
 
-    `stage` names why it was measured: profile, halving, final, against the default, noise (the default once more).
-    Latencies in microseconds, one per request of the window from when it was due (`inf`, written as null, where it was
-    not sent, not answered or answered wrong), with `due_s` since the window began. `late` counts those over the SLA,
-    these among them; `late_sends` left more than 1 ms after they were due. `passed` is the binomial rule's verdict on
-    the SLA: true, false, or None where the requests were too few to say; `early`: it was sure before the time was up.
-    `cores_busy` is the share of all cores that anything on the machine took, `cores_ours` the part of it that server
-    and clients took (None where it was not counted), `load_average` the machine's before it.
-    `faults` say why it should not be believed, one sentence each.
+    `latencies_us` has one latency per request of the window, from its due time, and infinity (null in the file) for a
+    request that was not sent, failed, or got a wrong answer. `due_s` are the due times since the start of the window.
+    `late` counts the requests over the latency target, those included. `late_sends` were sent more than 1 ms after they
+    were due. `passed` is the verdict of the binomial rule; None if the requests were too few. `early`: the trial ended
+    as soon as the verdict was certain. `cores_busy` is the share of all cores in use, `cores_ours` the part of server
+    and clients (None if it was not counted), `load_average` that of the machine before the trial. `faults` are reasons
+    not to trust the trial, in words.
 
-    `stages_us` holds means over all requests of the window. `parts_us` maps the same names to one value per request
-    that was looked at singly (the server's traces), all in one order; empty where none was.
+    `stages_us` maps the stages of a request to means over the window. `parts_us` maps them to one value per traced
+    request, all in the same order; empty if none was traced.
     """
 
     candidate: Candidate
@@ -95,7 +95,7 @@ class Trial:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One line of the search log: how long into the study, what was done, and why a candidate was kept or dropped."""
+    """A line of the search log: seconds since the start of the study, and what was done and why."""
 
     at_s: float
     text: str
@@ -103,12 +103,12 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """Everything about one search.
+    """One tuning of one model.
 
-    `load` and `objective` are as on the command line. `default` is the configuration to beat, `chosen` None where
-    nothing met the SLA. `space` maps each searched value to what was tried; `profiles` names the service-time records
-    beside it. `limit` says what limits the chosen one now: queue, compute, transfer or cores, in a sentence.
-    `model_sha256` is the digest of the model file, empty where there is none.
+    `load` and `objective` are as on the command line. `default` is the configuration to improve on. `chosen` is None if
+    nothing met the latency target. `space` maps each searched field to the values tried. `profiles` are the names of
+    the service-time records beside the study. `limit` says what limits the chosen configuration, in a sentence.
+    `model_sha256` is the digest of the model file, empty if there is none.
     """
 
     KIND: ClassVar[str] = "study"
@@ -136,15 +136,15 @@ class Study:
     model_sha256: str = ""
 
     def write(self, path: Path) -> Path:
-        """Write one file, whole or not at all, and return its path; raises `RecordError`."""
+        """Write the record and return its path; raises `RecordError`."""
         return file.write(self, path)
 
     @classmethod
     def read(cls, path: Path) -> "Study":
-        """The study of a file; raises `RecordError` for one of another kind, format or type."""
+        """The study of a file; raises `RecordError`."""
         return file.read(path, cls, remedy="Remove it and tune again: python -m perf.tune MODEL")
 
 
 def is_study(path: Path) -> bool:
-    """Whether a file says that it is the record of a study, of whatever format."""
+    """Whether a file says that it is a study, in whatever format."""
     return file.kind_of(path) == Study.KIND

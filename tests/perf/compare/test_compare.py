@@ -245,7 +245,7 @@ def test_a_configuration_of_many_is_named_behind_its_folder(tmp_path: Path, caps
     ("arguments", "said"),
     [
         (["{}/none", "{}"], "no such file or folder"),
-        (["{}:other", "{}"], "no measurement of such a configuration is there. There is: old."),
+        (["{}:other", "{}"], "holds no measurement of this configuration. It has: old."),
         (["{}", "{}", "--threshold", "much"], "--threshold much: not a share. Write 5% or 0.05."),
         (["{}/broken.txt", "{}"], "not a record"),
     ],

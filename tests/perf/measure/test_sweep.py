@@ -138,5 +138,5 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
     sweep.send_signal(signal.SIGINT)
     _, said = sweep.communicate(timeout=30)
     assert sweep.returncode == 130
-    assert f"what was measured is in {tmp_path}. The same command goes on from there." in " ".join(said.split())
+    assert f"the records so far are in {tmp_path}. The same command continues." in " ".join(said.split())
     assert all(isinstance(entry, Measurement) for entry in read(tmp_path))

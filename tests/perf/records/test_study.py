@@ -37,7 +37,7 @@ def test_infeasible_studies_read_back(tmp_path: Path) -> None:
     ("before", "after", "said"),
     [
         ('"format": 1', '"format": 2', "its format is 2, and this version reads format 1. Remove it and tune again"),
-        ('"kind": "study"', '"kind": "record"', "a measured point of a sweep ('record'), not a study. It is read by"),
+        ('"kind": "study"', '"kind": "record"', "a measurement of a sweep ('record'), not a study. It is read by"),
         ('"sla"', '"slo"', "missing required field `sla`"),
         ('"model"', '"modell"', "missing required field `model`"),
         ("{", "[", "no JSON"),
