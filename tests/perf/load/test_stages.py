@@ -1,4 +1,4 @@
-"""The stage table and the checks of a run: sums worked out by hand, and inputs that must make the checks fail."""
+"""The stages and the checks of a run, against sums by hand, and with inputs that must fail."""
 
 from dataclasses import replace
 
@@ -57,15 +57,15 @@ def trace(number: int, *, inside_ms: int = 43) -> Trace:
     return Trace(model="m", request_id=f"0.{number}", moments=moments)
 
 
-def found(parts: Stages) -> dict[str, float]:
+def stage_ms(parts: Stages) -> dict[str, float]:
     return {part.name: part.mean_us / 1e3 for part in parts.parts}
 
 
-def test_each_stage_is_what_its_source_says() -> None:
+def test_each_stage_comes_from_its_source() -> None:
     parts = stages(timings(), counters(), [trace(2), trace(7)])
     # The client waited 50 ms and the server says that 43 of them passed inside: 7 are the network's.
     expected = {"client write": 1, "network": 7, "queue": 10, "batch gather": 1, "run": 30, "split": 2, "copy back": 2}
-    assert found(parts) == pytest.approx(expected)
+    assert stage_ms(parts) == pytest.approx(expected)
     assert (parts.latency_us, parts.sum_us) == pytest.approx((53_000, 53_000))
     assert parts.holds is True
     assert {part.name: part.source for part in parts.parts}["network"] == TRACES
@@ -87,9 +87,9 @@ def test_the_parts_of_a_traced_request_add_up_to_its_latency() -> None:
         "copy back": (2_000, 2_000),
     }
     assert [sum(values) for values in zip(*parts.values(), strict=True)] == [73_000, 73_000]
-    # A trace that was cut off tells nothing.
-    cut = Trace(model="m", request_id="0.2", moments={"QUEUE_START": 0, "INFER_RESPONSE_COMPLETE": 1})
-    assert traced(late, [cut]) == {}
+    # An incomplete trace is left out.
+    incomplete = Trace(model="m", request_id="0.2", moments={"QUEUE_START": 0, "INFER_RESPONSE_COMPLETE": 1})
+    assert traced(late, [incomplete]) == {}
 
 
 def test_the_sum_fails_when_counters_and_clients_disagree() -> None:
@@ -101,15 +101,15 @@ def test_the_sum_fails_when_counters_and_clients_disagree() -> None:
 
 def test_the_sum_fails_when_the_traced_requests_are_not_like_the_others() -> None:
     parts = stages(timings(), counters(), [trace(2, inside_ms=20)])
-    assert found(parts)["network"] == pytest.approx(30)
+    assert stage_ms(parts)["network"] == pytest.approx(30)
     assert parts.holds is False
 
 
-def test_without_traces_nothing_is_claimed_of_the_sum() -> None:
+def test_without_traces_the_sum_is_not_checked() -> None:
     parts = stages(timings(), counters(), [])
     sources = {part.name: part.source for part in parts.parts}
     assert (sources["network"], sources["split"]) == (REMAINDER, COUNTERS)
-    assert found(parts)["network"] == pytest.approx(53 - 1 - 10 - 1 - 30 - 3 - 2)
+    assert stage_ms(parts)["network"] == pytest.approx(53 - 1 - 10 - 1 - 30 - 3 - 2)
     assert (parts.error, parts.holds) == (None, None)
 
 
@@ -117,12 +117,12 @@ def test_latency_counts_from_when_a_request_was_due() -> None:
     late = timings()
     late["due"] -= 20 * MS
     parts = stages(late, counters(), [trace(2)])
-    assert found(parts)["late send"] == pytest.approx(20)
+    assert stage_ms(parts)["late send"] == pytest.approx(20)
     assert parts.latency_us == pytest.approx(73_000)
     assert summary(late, Load(pattern="constant", rate_per_s=10.0), -20 * MS, 980 * MS).late == 10
 
 
-def test_what_counts_is_what_was_due_in_the_window() -> None:
+def test_requests_that_were_due_in_the_window_count() -> None:
     assert len(in_window(timings(), 100 * MS, 300 * MS)) == 2
     assert list(in_window(timings(), 100 * MS, 300 * MS)["number"]) == [1, 2]
 
@@ -131,18 +131,18 @@ def test_outcomes_are_counted_apart() -> None:
     mixed = np.concatenate(
         [timings(6), timings(1, outcome=WRONG), timings(2, outcome=FAILED), timings(1, outcome=NOT_SENT)]
     )
-    seen = summary(mixed, Load(pattern="constant", rate_per_s=10.0, rows=4, in_flight_limit=8), 0, 1000 * MS)
-    assert (seen.right, seen.wrong, seen.failed, seen.not_sent, seen.answered) == (6, 1, 2, 1, 7)
-    assert (seen.requests_per_s, seen.rows_per_s, seen.offered_per_s) == (7, 28, 10)
-    assert seen.mean_us == pytest.approx(53_000)
-    assert seen.percentiles_us[99] == pytest.approx(53_000)
+    counts = summary(mixed, Load(pattern="constant", rate_per_s=10.0, rows=4, in_flight_limit=8), 0, 1000 * MS)
+    assert (counts.right, counts.wrong, counts.failed, counts.not_sent, counts.answered) == (6, 1, 2, 1, 7)
+    assert (counts.requests_per_s, counts.rows_per_s, counts.offered_per_s) == (7, 28, 10)
+    assert counts.mean_us == pytest.approx(53_000)
+    assert counts.percentiles_us[99] == pytest.approx(53_000)
 
 
 def test_a_percentile_is_a_latency_that_was_measured() -> None:
     # Of twenty the two slow ones are the 19th and 20th: nothing between 53 and 503 ms was ever measured.
     slow = np.concatenate([timings(18), timings(2, wait_ms=500)])
-    seen = summary(slow, Load(pattern="constant", rate_per_s=10.0), 0, 2000 * MS)
-    assert seen.percentiles_us == {50: 53_000.0, 90: 53_000.0, 95: 503_000.0, 99: 503_000.0}
+    counts = summary(slow, Load(pattern="constant", rate_per_s=10.0), 0, 2000 * MS)
+    assert counts.percentiles_us == {50: 53_000.0, 90: 53_000.0, 95: 503_000.0, 99: 503_000.0}
     assert summary(slow[:0], Load(), 0, MS).percentiles_us == dict.fromkeys((50, 90, 95, 99), 0.0)
 
 

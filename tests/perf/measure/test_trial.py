@@ -1,4 +1,4 @@
-"""Trials of candidates on real servers, in turn, and the loads that they are measured under."""
+"""Interleaved trials of candidates on real servers, and the loads of these trials."""
 
 import contextlib
 import json
@@ -40,7 +40,7 @@ def test_clients_are_spread_evenly(words: str, workers: int, in_flight: int) -> 
 
 
 @pytest.mark.parametrize("words", ["poisson:300", "constant:300", "gamma:300:4", "ramp:100:500"])
-def test_simulation_and_fleet_have_the_same_arrivals_on_average(words: str) -> None:
+def test_simulation_and_load_generator_have_the_same_arrivals_on_average(words: str) -> None:
     traffic = Traffic.parse(words)
     assert str(traffic) == words
     load = traffic.load(warm_up_s=1.0, duration_s=10.0, workers=2, seed=3)
@@ -56,7 +56,7 @@ def test_simulation_and_fleet_have_the_same_arrivals_on_average(words: str) -> N
         assert abs(np.sum(half < 5.0) - first) <= spread
 
 
-def test_a_trace_is_replayed_by_the_fleet(tmp_path: Path) -> None:
+def test_a_trace_is_replayed_by_the_load_generator(tmp_path: Path) -> None:
     trace = tmp_path / "arrivals.txt"
     trace.write_text("5.0\n5.5\n6.0\n")
     load = Traffic.parse(f"trace:{trace}").load(warm_up_s=0.0, duration_s=2.0)
@@ -69,7 +69,7 @@ def test_a_trace_is_replayed_by_the_fleet(tmp_path: Path) -> None:
 
 
 def fast() -> ModelConfig:
-    """The stand-in with a fifth of its times: 4 ms and 0.1 ms a row."""
+    """The simulated model with a fifth of its times: 4 ms and 0.1 ms a row."""
     return Overrides(parameters={"fixed_ms": "4", "row_ms": "0.1"}).apply(read(MODEL, "dynamic"))
 
 
@@ -93,14 +93,14 @@ def test_configurations_are_measured_in_turn_on_servers_of_their_own(
     assert versus(match, terminal()) in (0, 1)
     assert replace(match, rounds=2).missing == [2]
     assert replace(match, model_sha256={"one": "1", "two": "another"}).missing == [1]
-    kept = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    # What is there is not measured again.
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    # Existing records are not measured again.
     assert versus(match, terminal()) in (0, 1)
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == kept
-    found = [round_record.read(path) for path in sorted(tmp_path.iterdir())]
-    trials = sorted((one for _, one in found), key=lambda one: (one.round, one.started_at))
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    records = [round_record.read(path) for path in sorted(tmp_path.iterdir())]
+    trials = sorted((made for _, made in records), key=lambda made: (made.round, made.started_at))
     assert [(one.candidate.instances, one.stage) for one in trials] == [(1, AGAINST), (2, AGAINST), (1, NOISE)]
-    # The answers were asked for once: every server takes the same largest batch.
+    # The answers were collected once: all servers have the same maximum batch size.
     assert len(match.meter.answers.pools) == 1
     for one in trials:
         assert (one.wrong, one.failed, one.not_sent, one.late, one.load) == (0, 0, 0, 0, "closed:8")
@@ -109,7 +109,7 @@ def test_configurations_are_measured_in_turn_on_servers_of_their_own(
         assert one.passed in (True, None)
         assert max(one.counted.batches) <= 8
         assert one.cores_busy > 0
-        # Every twentieth was traced, and its parts add up to its latency.
+        # Every twentieth request was traced, and its stages add up to its latency.
         parts = np.array(list(one.parts_us.values()))
         assert len(parts) == 8
         assert 0 < parts.shape[1] <= one.requests / 20 + 2
@@ -133,7 +133,7 @@ def test_configurations_are_measured_in_turn_on_servers_of_their_own(
 
 
 @pytest.mark.server
-def test_a_server_is_measured_and_traced_again_and_again() -> None:
+def test_a_server_is_measured_and_traced_several_times() -> None:
     meter = Meter(sla=Sla(latency_ms=5000.0), warm_up_s=0.3)
     with serving(MODEL, ONE.apply(fast()), trace_rate=1) as server:
         trials = [
@@ -146,20 +146,20 @@ def test_a_server_is_measured_and_traced_again_and_again() -> None:
         assert len(one.parts_us["run"]) == one.requests == len(one.latencies_us)
     assert sparse.requests == 100
     assert len(sparse.parts_us["run"]) in (24, 25, 26)
-    # The pool for as many clients is used again; an open loop, with as many processes, has one of its own.
+    # Both closed loops use the same pool; the open loop has its own.
     assert sorted(len(pool.requests) for pool in meter.answers.pools.values()) == [16, 64]
     assert (trials[1].requests, trials[1].offered_per_s) == (100, 100.0)
 
 
 def trial(candidate: Candidate, stage: str, number: int, speed: float) -> Trial:
-    """A trial of a study that was never made, at another speed."""
+    """A synthetic trial at another speed."""
     made = study().trials[0]
     return Trial(
         **vars(made) | {"candidate": candidate, "stage": stage, "round": number, "throughput_rows_per_s": speed}
     )
 
 
-def test_a_server_that_does_not_fit_beside_another_is_started_for_each_trial() -> None:
+def test_servers_that_do_not_fit_together_are_started_for_each_trial() -> None:
     events: list[str] = []
 
     def opened(name: str) -> contextlib.AbstractContextManager[Running]:
@@ -180,18 +180,18 @@ def test_a_server_that_does_not_fit_beside_another_is_started_for_each_trial() -
     assert events == ["start A", "stop A", "start B", "stop B"] * 2
 
 
-def test_the_first_runs_once_more_as_the_noise_floor() -> None:
+def test_the_first_configuration_has_a_second_lane_for_the_noise() -> None:
     configs = {name: one.apply(fast()) for name, one in (("one", ONE), ("two", TWO))}
     with lanes(MODEL, configs, stage=AGAINST, together=False) as wanted:
         assert [(one.name, one.stage) for one in wanted] == [("one", AGAINST), ("two", AGAINST), ("one", NOISE)]
 
 
-def test_gains_are_of_rounds_that_both_have() -> None:
+def test_a_gain_is_over_the_rounds_that_both_have() -> None:
     old = [trial(ONE, AGAINST, number, 100.0 * number) for number in (1, 2, 3, 4, 5, 6)]
     new = [trial(TWO, AGAINST, number, 120.0 * number) for number in (6, 2, 3, 4, 5)]
-    found = gain(new, old, lambda one: one.throughput_rows_per_s)
-    assert found.count == 5
-    assert (found.value, found.low, found.high) == pytest.approx((1.2, 1.2, 1.2))
+    interval = gain(new, old, lambda one: one.throughput_rows_per_s)
+    assert interval.count == 5
+    assert (interval.value, interval.low, interval.high) == pytest.approx((1.2, 1.2, 1.2))
     with pytest.raises(ValueError, match="no round has a trial of both"):
         gain(new[:1], old[:1], lambda one: one.requests)
 
@@ -204,7 +204,7 @@ def test_a_study_is_its_default_against_its_choice(tmp_path: Path, capsys: pytes
     assert chosen.runs[0].latencies_us == next(
         one.latencies_us for one in study().trials if (one.stage, one.candidate) == (AGAINST, study().chosen)
     )
-    # The load is open, so both answer what is due, and the choice does it with less waiting.
+    # In an open loop both answer all requests, and the choice has the lower latency.
     assert compare.main([str(path), "--out", str(tmp_path / "compared.json")]) == 0
     assert "4 runs of each" in capsys.readouterr().out
     lines = {line["quantity"]: line for line in json.loads((tmp_path / "compared.json").read_text())["lines"]}
