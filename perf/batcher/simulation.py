@@ -228,7 +228,7 @@ class _Simulation:
         the batcher adds goes into the next.
         """
         if self._rules.dynamic and not self._rules.prefetches:
-            # Progress before the instance counts as idle: the batcher sees none and misses it.
+            # Told before the instance counts as idle: the batcher sees none and misses it.
             self._wake()
         self._instances.release(execution, self._now)
         self._start()
