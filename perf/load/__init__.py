@@ -1,1 +1,1 @@
-"""Many client processes on one model: load that tells the truth, every reply checked, and where the time goes."""
+"""The load generator: many client processes on one model, with every reply checked and every stage timed."""

@@ -1,8 +1,8 @@
-"""Load a model from many processes, check every reply, and print how fast it was and where the time went.
+"""Load a model from many client processes, check every reply, and show the latency and where the time goes.
 
-A closed loop (each process sends when it has its answer) or an open one (requests are due at times of their own, and
-latency counts from then). A server is started for the run, with the model's configuration or with values of it
-replaced; --url loads one that runs already. A record of every run is written.
+In a closed loop each client sends when its answer arrives. In an open loop requests are due at given times, and latency
+counts from then. The program starts a server with the model's configuration, or with values of it replaced; --url loads
+a server that already runs. Every run writes a record.
 """
 
 import argparse
@@ -17,11 +17,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from export.repository import REPOSITORY
 from perf.load import record, run, scaling, table
 from perf.load.arrivals import read_trace
-from perf.load.goal import Goal
 from perf.load.load import PATTERNS, Load
 from perf.load.pool import Pool
 from perf.load.record import Setting
-from perf.load.result import Busy, Result
+from perf.load.result import CpuTime, Result
+from perf.load.sla_check import SlaCheck
 from perf.load.target import Target, running
 from perf.load.variant import Overrides, read, waits
 from perf.stats.sla import Sla
@@ -31,33 +31,35 @@ INTERRUPTED = 130
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit code 0 for a sound run, 1 for one that is not, 2 for a mistake in the call, 130 after Ctrl-C."""
+    """Run the program: exit code 0 for a sound run, 1 for one with faults, 2 for a mistake, 130 after Ctrl-C."""
     arguments = _parser().parse_args(argv)
-    command = ("python", "-m", "clients.fleet", *(sys.argv[1:] if argv is None else argv))
-    return guarded(lambda: fleet(arguments, command, terminal()), on_interrupt="stopped before anything was measured.")
+    command = ("python", "-m", "perf.load", *(sys.argv[1:] if argv is None else argv))
+    return guarded(
+        lambda: measure(arguments, command, terminal()), on_interrupt="stopped before anything was measured."
+    )
 
 
-def fleet(arguments: argparse.Namespace, command: tuple[str, ...], console: Console) -> int:
-    """Measure, print, and write the record."""
-    target, load, goal = _target(arguments), _load(arguments), _goal(arguments)
+def measure(arguments: argparse.Namespace, command: tuple[str, ...], console: Console) -> int:
+    """Measure, print, write the record, and return the exit code."""
+    target, load, check = _target(arguments), _load(arguments), _check(arguments)
     if load.trace is not None:
-        read_trace(load.trace)  # what is wrong with it is said before a server starts
+        read_trace(load.trace)  # reports a wrong file before a server starts
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("starting", total=1.0)
 
-        def told(text: str, share: float) -> None:
+        def progress(text: str, share: float) -> None:
             bar.update(task, description=text, completed=share)
 
         prepared: Pool | None = None
-        # A target is for the times as they are.
+        # A latency target applies to the real times.
         if arguments.p99_ms is None and _is_scaled(arguments.time_scale, target):
-            prepared, factor = _scale(target, load, told, console)
+            prepared, factor = _scale(target, load, progress, console)
             target = target.scaled(factor)
-        with running(target, lambda text: told(text, 0.0)) as server:
-            prepared = prepared or run.prepare(target, load, server, told)
-            result = run.run(target, load, server, prepared, told, goal)
+        with running(target, lambda text: progress(text, 0.0)) as server:
+            prepared = prepared or run.prepare(target, load, server, progress)
+            result = run.run(target, load, server, prepared, progress, check)
             config = server.config
     setting = Setting(
         model=target.model,
@@ -68,9 +70,9 @@ def fleet(arguments: argparse.Namespace, command: tuple[str, ...], console: Cons
         started_at=started,
         command=command,
     )
-    written = record.write(result, setting, arguments.results)
+    path = record.write(result, setting, arguments.results)
     table.show(result, console)
-    console.print(f"record: {written}", markup=False)
+    console.print(f"record: {path}", markup=False)
     return _exit_code(result)
 
 
@@ -78,42 +80,42 @@ def _exit_code(result: Result) -> int:
     return INTERRUPTED if result.partial else 1 if result.faults else 0
 
 
-def _is_scaled(asked: str, target: Target) -> bool:
-    if target.url is not None or asked != "auto":
+def _is_scaled(time_scale: str, target: Target) -> bool:
+    if target.url is not None or time_scale != "auto":
         return False
     return waits(read(target.model, target.config_name, target.repository))
 
 
-def _scale(target: Target, load: Load, told: run.Told, console: Console) -> tuple[Pool, float]:
-    """Try the load for a moment with longer and longer times; the pool holds for all, since answers stay the same."""
+def _scale(target: Target, load: Load, progress: run.Progress, console: Console) -> tuple[Pool, float]:
+    """Try the load with longer and longer times; returns the pool, which holds for all of them, and the factor."""
     prepared: Pool | None = None
 
-    def measure(factor: float) -> Busy:
+    def trial(factor: float) -> CpuTime:
         nonlocal prepared
         slower = target.scaled(factor)
-        with running(slower, lambda text: told(text, 0.0)) as server:
-            prepared = prepared or run.prepare(slower, load, server, told)
-            tried = run.run(slower, scaling.trial(load), server, prepared, told)
-        if tried.partial:
-            raise KeyboardInterrupt  # a trial ends early as a run does, but nothing of it is kept
-        return tried.busy
+        with running(slower, lambda text: progress(text, 0.0)) as server:
+            prepared = prepared or run.prepare(slower, load, server, progress)
+            result = run.run(slower, scaling.trial(load), server, prepared, progress)
+        if result.partial:
+            raise KeyboardInterrupt  # no part of a trial is kept
+        return result.busy
 
     numbers = itertools.count(1)
-    found = scaling.fit(measure, lambda tried: console.print(f"trial {next(numbers)}: {tried}", markup=False))
-    if found.factor > 1 or not found.holds:
-        console.print(f"scaled: {_scaled(target.model, found)}", markup=False)
+    scale = scaling.fit(trial, lambda tried: console.print(f"trial {next(numbers)}: {tried}", markup=False))
+    if scale.factor > 1 or not scale.holds:
+        console.print(f"scaled: {_scaled(target.model, scale)}", markup=False)
     if prepared is None:
         raise Mistake("no trial was made.")
-    return prepared, found.factor
+    return prepared, scale.factor
 
 
-def _scaled(model: str, found: scaling.Fit) -> str:
-    factor = f"{model}'s times, and the delay with them, are {found.factor:g} x those asked for"
-    if found.holds:
-        return f"{factor}. In the trial with them this machine's cores were {found.busy:.1%} busy, so they have room."
+def _scaled(model: str, scale: scaling.Scale) -> str:
+    factor = f"the times of {model} and its queue delay are multiplied by {scale.factor:g}"
+    if scale.holds:
+        return f"{factor}. In the trial with them the cores of this machine were {scale.busy:.1%} busy."
     return (
-        f"{factor}, and even so this machine's cores were {found.busy:.1%} busy in the last of {scaling.TRIES} trials, "
-        f"over the {scaling.LIMIT:.0%} that leave room: clients and server wait for a core. Use fewer --workers."
+        f"{factor}, but in the last of {scaling.TRIES} trials the cores of this machine were {scale.busy:.1%} busy, "
+        f"above the limit of {scaling.LIMIT:.0%}: clients and server wait for a core. Use fewer --workers."
     )
 
 
@@ -121,9 +123,11 @@ def _target(arguments: argparse.Namespace) -> Target:
     replaced = (arguments.max_batch_size, arguments.instances, arguments.delay_ms, arguments.config_name)
     scale = arguments.time_scale
     if arguments.url is not None and (
-        arguments.parameter or scale != "auto" or any(one is not None for one in replaced)
+        arguments.parameter or scale != "auto" or any(value is not None for value in replaced)
     ):
-        raise Mistake("--url loads a server as it is: its configuration cannot be replaced. Leave out one of the two.")
+        raise Mistake(
+            "--url loads a server as it is, so no value of its configuration can be replaced. Leave out one of the two."
+        )
     return Target(
         model=arguments.model,
         config_name=arguments.config_name,
@@ -155,14 +159,14 @@ def _factor(text: str) -> float:
     except ValueError:
         factor = 0.0
     if factor <= 0:
-        raise Mistake(f"--time-scale {text}: write auto or a factor above 0; 1 leaves the times as they are.")
+        raise Mistake(f"--time-scale {text}: write auto or a factor above 0; 1 keeps the times.")
     return factor
 
 
-def _goal(arguments: argparse.Namespace) -> Goal | None:
+def _check(arguments: argparse.Namespace) -> SlaCheck | None:
     if arguments.p99_ms is None:
         return None
-    return Goal(sla=Sla(latency_ms=arguments.p99_ms, percent=arguments.percent), stops=not arguments.whole)
+    return SlaCheck(sla=Sla(latency_ms=arguments.p99_ms, percent=arguments.percent), stops=not arguments.whole)
 
 
 def _load(arguments: argparse.Namespace) -> Load:
@@ -186,45 +190,54 @@ def _load(arguments: argparse.Namespace) -> Load:
 
 def _parser() -> argparse.ArgumentParser:
     parser = program_parser(
-        "python -m clients.fleet",
+        "python -m perf.load",
         __doc__,
         example="simulated_accelerator --workers 128 --max-batch-size 32 --instances 3 --delay-ms 10",
     )
     parser.add_argument("model")
     load = parser.add_argument_group("the load")
     load.add_argument("--workers", type=int, default=8, help="client processes (default 8)")
-    load.add_argument("--in-flight", type=int, default=1, help="of each process, in a closed loop (default 1)")
+    load.add_argument(
+        "--in-flight", type=int, default=1, help="requests in flight of each process, in a closed loop (default 1)"
+    )
     load.add_argument("-b", "--rows", type=int, default=1, help="rows per request (default 1)")
     load.add_argument("--pattern", choices=PATTERNS, default="closed", help="when requests are sent (default closed)")
     load.add_argument("--rate", type=float, default=0.0, help="requests per second of all processes, in an open loop")
-    load.add_argument("--rate-to", type=float, default=0.0, help="rate at the end of the window, for ramp")
-    load.add_argument("--cv2", type=float, default=4.0, help="burstiness of gamma: 1 is Poisson (default 4)")
+    load.add_argument("--rate-to", type=float, default=0.0, help="requests per second at the end of a ramp")
+    load.add_argument("--cv2", type=float, default=4.0, help="burstiness of gamma, 1 is Poisson (default 4)")
     load.add_argument("--trace", type=Path, help="file of arrival times, seconds, one a line")
-    load.add_argument("--in-flight-limit", type=int, default=256, help="of an open loop, all processes (default 256)")
+    load.add_argument(
+        "--in-flight-limit",
+        type=int,
+        default=256,
+        help="requests in flight of all processes, in an open loop (default 256)",
+    )
     load.add_argument("--warm-up", type=float, default=2.0, metavar="S", help="seconds before the window (default 2)")
     load.add_argument("--duration", type=float, default=10.0, metavar="S", help="seconds measured (default 10)")
-    load.add_argument("--requests", type=int, help="send this many instead of for a time")
+    load.add_argument("--requests", type=int, help="send this many requests instead of --duration")
     load.add_argument("--timeout", type=float, default=30.0, metavar="S", help="deadline of a request (default 30)")
     load.add_argument("--seed", type=int, default=0)
     load.add_argument("--transport", choices=("auto", "shared_memory", "grpc", "http"), default="auto")
-    goal = parser.add_argument_group("the target", "a run that has one ends as soon as it is sure to meet or miss it")
-    goal.add_argument("--p99-ms", type=float, metavar="MS", help="latency that 99 %% of the requests are to keep")
-    goal.add_argument("--percent", type=float, default=99.0, help="another share for --p99-ms (default 99)")
-    goal.add_argument("--whole", action="store_true", help="measure for the whole --duration all the same")
+    target = parser.add_argument_group("the target", "a run with a target ends as soon as the verdict is certain")
+    target.add_argument(
+        "--p99-ms", type=float, metavar="MS", help="99 %% of the requests must be answered within this time"
+    )
+    target.add_argument("--percent", type=float, default=99.0, help="another percentage for --p99-ms (default 99)")
+    target.add_argument("--whole", action="store_true", help="measure for the whole --duration, whatever the verdict")
     served = parser.add_argument_group("the server")
-    served.add_argument("--url", help="host:port (gRPC) of a running server; default: one is started")
+    served.add_argument("--url", help="host:port (gRPC) of a running server (default: start one)")
     served.add_argument("--http-url", help="host:port of its HTTP endpoint, for --transport http")
     served.add_argument("--repository", type=Path, default=REPOSITORY)
     served.add_argument("--config-name", help="variant configs/NAME.pbtxt (default: config.pbtxt)")
-    served.add_argument("--max-batch-size", type=int, help="rows in one execution, instead of the configuration's")
-    served.add_argument("--instances", type=int, help="executions at a time, instead of the configuration's")
-    served.add_argument("--delay-ms", type=float, help="longest wait for a batch to fill; turns dynamic batching on")
-    served.add_argument("--parameter", action="append", default=[], metavar="NAME=VALUE", help="repeatable")
+    served.add_argument("--max-batch-size", type=int, help="replaces max_batch_size of the configuration")
+    served.add_argument("--instances", type=int, help="replaces the instance count of the configuration")
+    served.add_argument("--delay-ms", type=float, help="replaces the queue delay, and turns dynamic batching on")
+    served.add_argument("--parameter", action="append", default=[], metavar="NAME=VALUE", help="replaces a parameter")
     served.add_argument(
-        "--time-scale", default="auto", help="factor on a stand-in's times; auto keeps cores under 70 %%"
+        "--time-scale", default="auto", help="factor on the times of a simulated model; auto: cores under 70 %% busy"
     )
     served.add_argument("--trace-rate", type=int, default=10, help="trace every n-th request, 0 none (default 10)")
-    parser.add_argument("--results", type=Path, default=Path("build/fleet"), help="folder of the records")
+    parser.add_argument("--results", type=Path, default=Path("build/load"), help="folder of the records")
     return parser
 
 

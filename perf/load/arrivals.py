@@ -13,10 +13,10 @@ COOL_DOWN_S = 1.0
 
 
 def arrivals(load: Load) -> Times:
-    """Due times of the whole load in seconds, rising; the window begins at `warm_up_s`, and a trace with it.
+    """Due times of the requests of all processes in seconds, rising: (n,). The window begins at `warm_up_s`.
 
-    What comes before a trace is a Poisson stream at its mean rate, and before a ramp one at its first rate. A drawn
-    load goes on a little after the window, so that its last requests meet the same company as the others.
+    The warm-up of a trace is a Poisson stream at its mean rate, that of a ramp one at its first rate. A drawn load goes
+    on for `COOL_DOWN_S` after the window, so that the last requests of the window meet the same load as the others.
     """
     rng = np.random.default_rng(load.seed)
     end = load.warm_up_s + load.duration_s + COOL_DOWN_S
@@ -35,22 +35,23 @@ def arrivals(load: Load) -> Times:
 
 
 def climbing(counts: Times, first: float, last: float, rise_s: float) -> Times:
-    """When a stream has had so many arrivals whose rate rises evenly from `first` to `last` in `rise_s` seconds.
+    """The times at which a stream has had `counts` arrivals, if its rate rises from `first` to `last` in `rise_s` s.
 
-    Of the arrivals of a Poisson stream of rate 1 it makes those of one with that rate (time change; Çinlar,
-    Introduction to Stochastic Processes, 1975, 4.7).
+    This turns the arrivals of a Poisson stream of rate 1 into those of a Poisson stream with that rate (time change;
+    Çinlar, Introduction to Stochastic Processes, 1975, 4.7).
     """
     inside = np.minimum(counts, (first + last) / 2 * rise_s)
     slope = (last - first) / rise_s
-    # The root of first x t + slope x t^2 / 2 = inside, in the form that a slope of 0 does not divide by 0.
+    # The root of first x t + slope x t^2 / 2 = inside, in the form that allows a slope of 0.
     risen = 2 * inside / (first + np.sqrt(first**2 + 2 * slope * inside))
     return np.asarray(risen + (counts - inside) / last, dtype=np.float64)
 
 
 def drawn(pattern: str, rate: float, end: float, cv2: float, rng: np.random.Generator) -> Times:
-    """Due times below `end` with mean gap 1 / `rate`; `cv2` is the squared coefficient of variation of gamma gaps.
+    """Due times below `end` seconds with mean gap 1 / `rate`, for the patterns constant, poisson and gamma.
 
-    A gamma distribution of shape k has cv2 = 1 / k, so shape 1 / cv2 and scale cv2 / rate keep the mean.
+    A gamma distribution of shape k has the squared coefficient of variation 1 / k, so shape 1 / `cv2` and scale
+    `cv2` / `rate` keep the mean.
     """
     if pattern == "constant":
         return np.arange(1, int(end * rate) + 1) / rate
@@ -66,12 +67,15 @@ def drawn(pattern: str, rate: float, end: float, cv2: float, rng: np.random.Gene
 
 
 def read_trace(path: Path) -> Times:
-    """Arrival times of a file, one number of seconds a line (# begins a comment), moved so that the first is 0."""
+    """The arrival times in a file, shifted so that the first is 0: (n,). Raises `Mistake`.
+
+    The file has one number of seconds a line; # begins a comment.
+    """
     try:
         lines = (line.partition("#")[0].strip() for line in path.read_text().splitlines())
         times = np.array([float(line) for line in lines if line], dtype=np.float64)
     except (OSError, ValueError) as error:
         raise Mistake(f"{path}: not a trace of arrivals ({error}). Write one number of seconds a line.") from error
     if not len(times) or not np.all(np.isfinite(times)) or np.any(np.diff(times) < 0):
-        raise Mistake(f"{path}: arrival times must be finite and rising, at least one. Sort them.")
+        raise Mistake(f"{path}: needs at least one arrival time, all finite and in rising order. Sort them.")
     return np.asarray(times - times[0], dtype=np.float64)

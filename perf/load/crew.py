@@ -1,4 +1,4 @@
-"""The worker processes of a fleet: started, awaited, stopped; what they report is kept as it comes."""
+"""The client processes of a run: started, awaited and stopped together, with everything that they have reported."""
 
 import contextlib
 import multiprocessing
@@ -15,20 +15,21 @@ from perf.load.timings import Timings, empty
 from perf.load.worker import STOP, Job, Report, work
 from triton_batching.terminal import Failure
 
+# Seconds for all first answers, from the message of the start to the start, and for the end of the processes.
 READY_S = 60.0
 LEAD_S = 0.2
 END_S = 5.0
 
 
 class CrewError(Failure):
-    """The processes could not begin."""
+    """The processes could not start to send."""
 
 
 @dataclass(kw_only=True)
 class Member:
-    """One process, and what it last said: its CPU time, until when its reports hold everything, what is on its way.
+    """One process and its last report (see `worker.Report`).
 
-    `ended` once it has sent its last report or died.
+    `ended`: it has sent its last report, or it died. `lost`: it died.
     """
 
     process: BaseProcess
@@ -42,10 +43,7 @@ class Member:
 
 @dataclass(kw_only=True)
 class Crew:
-    """Running processes and everything that they have reported.
-
-    `lost` counts those that ended without a last report: what they sent after their last one is not known.
-    """
+    """Running processes and everything that they have reported."""
 
     members: Sequence[Member]
     parts: list[Timings] = field(default_factory=list)
@@ -59,12 +57,12 @@ class Crew:
 
     @property
     def reported(self) -> int:
-        """How many requests are known to be over."""
+        """Number of requests reported so far."""
         return sum(len(part) for part in self.parts)
 
     @property
     def lost(self) -> int:
-        """How many processes died."""
+        """Number of processes that ended without a last report."""
         return sum(member.lost for member in self.members)
 
     @property
@@ -74,35 +72,35 @@ class Crew:
 
     @property
     def until_ns(self) -> int:
-        """Until when everything that was due is known, or known to be on its way."""
+        """Every request due before this moment is reported, or in `going_ns`."""
         return min((member.until_ns for member in self.members if not member.ended), default=time.monotonic_ns())
 
     @property
     def going_ns(self) -> tuple[int, ...]:
-        """When the requests were due that were on their way at the last report of their process."""
+        """Due times of the requests that were in flight at the last report of their process."""
         return tuple(due for member in self.members if not member.ended for due in member.going_ns)
 
     @property
     def ended(self) -> bool:
-        """Whether no process is at work any more."""
+        """Whether all processes have ended."""
         return all(member.ended for member in self.members)
 
     def await_ready(self, progress: Callable[[str], None]) -> None:
-        """Wait until every process has had its first answer; raises `CrewError` with the words of one that had none."""
+        """Wait until every process has its first answer; raises `CrewError` with the error of one without."""
         deadline = time.monotonic() + READY_S
         for ready, member in enumerate(self.members):
             if not member.pipe.poll(max(0.0, deadline - time.monotonic())):
                 raise CrewError(f"{ready} of {len(self.members)} processes had a first answer after {READY_S:.0f} s.")
             try:
-                said = member.pipe.recv()
+                error = member.pipe.recv()
             except EOFError:
-                said = f"a process ended with code {member.process.exitcode} before its first answer."
-            if said:
-                raise CrewError(said)
+                error = f"a process ended with code {member.process.exitcode} before its first answer."
+            if error:
+                raise CrewError(error)
             progress(f"{ready + 1} of {len(self.members)} processes are ready")
 
     def start(self) -> int:
-        """Let all begin together; the moment in nanoseconds of the monotonic clock."""
+        """Start all processes at the same moment, and return it in nanoseconds of the monotonic clock."""
         self.start_ns = time.monotonic_ns() + int(LEAD_S * 1e9)
         for member in self.members:
             with contextlib.suppress(OSError):
@@ -110,7 +108,7 @@ class Crew:
         return self.start_ns
 
     def listen(self, until_ns: int, over: Callable[["Crew"], bool]) -> None:
-        """Take reports until this moment of the monotonic clock, until all have ended, or until it is `over`."""
+        """Take reports until `until_ns` of the monotonic clock, until all have ended, or until `over` says so."""
         while not self.ended and (left := (until_ns - time.monotonic_ns()) / 1e9) > 0:
             for pipe in wait([member.pipe for member in self.members if not member.ended], timeout=min(left, 0.2)):
                 self._take(next(member for member in self.members if member.pipe is pipe))
@@ -118,7 +116,7 @@ class Crew:
                 return
 
     def stop(self) -> None:
-        """Ask all to finish the request they are at, and take their last reports; who does not end in time is lost."""
+        """Ask all processes to finish their requests in flight and to send their last reports."""
         for member in self.members:
             with contextlib.suppress(OSError):
                 member.pipe.send(STOP)
@@ -140,9 +138,9 @@ class Crew:
 
 @contextlib.contextmanager
 def crew(jobs: Sequence[Job]) -> Iterator[Crew]:
-    """Start one process per job, and end them all at the end, by force if they must."""
+    """Start one process per job; at the end wait for them, and kill those that do not end."""
     context = multiprocessing.get_context("forkserver")
-    # One process imports the client and is forked for each worker: light, and none inherits a connection from here.
+    # One process imports the client and forks the others: quick, and none inherits a connection from here.
     context.set_forkserver_preload(["perf.load.worker"])
     members: list[Member] = []
     try:

@@ -1,4 +1,4 @@
-"""How far two answers are apart."""
+"""The difference between two answers."""
 
 from collections.abc import Sequence
 
@@ -8,35 +8,35 @@ from numpy.typing import NDArray
 Array = NDArray[np.generic]
 
 
-def differ(found: Sequence[Array], expected: Sequence[Array]) -> float:
-    """Largest difference between two answers; infinite when their number, shapes, types or any text differ."""
-    if len(found) != len(expected):
+def differ(answer: Sequence[Array], expected: Sequence[Array]) -> float:
+    """The largest difference of two answers; infinite if their number, shapes, types or texts differ."""
+    if len(answer) != len(expected):
         return float("inf")
-    return max((_differ(one, other) for one, other in zip(found, expected, strict=True)), default=0.0)
+    return max((_differ(*pair) for pair in zip(answer, expected, strict=True)), default=0.0)
 
 
-def _differ(one: Array, other: Array) -> float:
-    if one.shape != other.shape or one.dtype != other.dtype:
+def _differ(array: Array, other: Array) -> float:
+    if array.shape != other.shape or array.dtype != other.dtype:
         return float("inf")
-    if np.array_equal(one, other):
+    if np.array_equal(array, other):
         return 0.0
-    if not np.issubdtype(one.dtype, np.floating):
+    if not np.issubdtype(array.dtype, np.floating):
         return float("inf")
-    largest = float(np.max(np.abs(one.astype(np.float64) - other.astype(np.float64))))
+    largest = float(np.max(np.abs(array.astype(np.float64) - other.astype(np.float64))))
     return largest if np.isfinite(largest) else float("inf")
 
 
 def apart(answers: Sequence[Sequence[Array]]) -> float:
-    """Smallest difference between any two answers; infinite for fewer than two."""
-    best = float("inf")
+    """The smallest difference of any two answers; infinite for fewer than two."""
+    smallest = float("inf")
     ordered = sorted(answers, key=_first)
-    for number, one in enumerate(ordered):
+    for number, answer in enumerate(ordered):
         for other in ordered[number + 1 :]:
-            # Answers are ordered by one of their values, which bounds the difference from below.
-            if _first(other) - _first(one) >= best:
+            # The answers are in order of their first value, and its difference is a lower bound.
+            if _first(other) - _first(answer) >= smallest:
                 break
-            best = min(best, differ(one, other))
-    return best
+            smallest = min(smallest, differ(answer, other))
+    return smallest
 
 
 def _first(answer: Sequence[Array]) -> float:

@@ -1,4 +1,4 @@
-"""What a fleet sends: how many processes, how many rows, and when."""
+"""The load that the load generator offers: how many processes, how many rows a request, and when requests are due."""
 
 import math
 from dataclasses import dataclass
@@ -7,23 +7,27 @@ from pathlib import Path
 from triton_batching.terminal import Mistake
 
 PATTERNS = ("closed", "constant", "poisson", "gamma", "ramp", "trace")
-# Those that are drawn at a rate.
+# The patterns that need a rate.
 RATED = PATTERNS[1:5]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """`workers` processes that send requests of `rows` rows each.
+    """Requests of `rows` rows each, from `workers` processes.
 
-    `pattern` closed: each process has `in_flight` requests on their way and sends another when an answer is there,
-    so they are `clients` that wait. The others are open loops: requests are due at times that do not hang on the
-    answers, `rate_per_s` of them a second over all processes, `constant`ly spaced, `poisson`, with `gamma` gaps of
-    squared coefficient of variation `cv2` (1 is Poisson, more is bursty), Poisson at a rate that rises evenly to
-    `rate_to_per_s` over the window (`ramp`), or at the times of the file `trace` (seconds, one a line). At most
-    `in_flight_limit` requests are on their way at once; one that is due beyond that is not sent, and counted as such.
+    In a closed loop each process keeps `in_flight` requests in flight and sends the next when an answer arrives. The
+    other patterns are open loops, in which requests are due at times that do not depend on the answers. `rate_per_s`
+    is the rate of all processes together:
 
-    What is due in the `duration_s` seconds after `warm_up_s` counts. With `requests` that many count instead,
-    however long they take (closed loop only).
+    constant  evenly spaced
+    poisson   exponential gaps
+    gamma     gamma gaps with the squared coefficient of variation `cv2`: 1 is Poisson, more is bursty
+    ramp      Poisson, with a rate that rises evenly to `rate_to_per_s` over the window
+    trace     at the times in the file `trace`, seconds, one a line
+
+    At most `in_flight_limit` requests of an open loop are in flight; a request due beyond that is not sent, and counted
+    as not sent. The window is the `duration_s` seconds after `warm_up_s`. With `requests` (closed loop only) the window
+    is that many requests instead. Raises `Mistake` for values that do not go together.
     """
 
     workers: int = 8
@@ -63,16 +67,17 @@ class Load:
             if not math.isfinite(value):
                 raise Mistake(f"--{name} {value}: must be a finite number.")
         if self.open and self.requests is not None:
-            raise Mistake("--requests counts a closed loop; an open one lasts --duration seconds.")
+            raise Mistake("--requests belongs to a closed loop. An open loop lasts --duration seconds.")
         if self.open and self.in_flight != 1:
-            raise Mistake("--in-flight is of a closed loop; what an open one may have is --in-flight-limit.")
+            raise Mistake("--in-flight belongs to a closed loop. Limit an open loop with --in-flight-limit.")
         if (self.pattern == "ramp") != (self.rate_to_per_s > 0):
             raise Mistake("--pattern ramp and --rate-to, the requests per second at its end, go together. Name both.")
         if self.pattern in RATED and self.rate_per_s <= 0:
             raise Mistake(f"--pattern {self.pattern} needs --rate, the requests per second of all processes together.")
         if self.pattern not in RATED and self.rate_per_s:
             raise Mistake(
-                f"--rate {self.rate_per_s:g}: --pattern {self.pattern} has none. Say --pattern poisson, or no rate."
+                f"--rate {self.rate_per_s:g}: --pattern {self.pattern} has no rate. "
+                "Use --pattern poisson, or leave out --rate."
             )
         if (self.pattern == "trace") != (self.trace is not None):
             raise Mistake(
@@ -81,21 +86,21 @@ class Load:
         if self.requests is not None and self.requests < self.clients:
             raise Mistake(f"--requests {self.requests}: less than one for each of the {self.clients} clients.")
         if self.cv2 <= 0 or self.duration_s <= 0 or self.warm_up_s < 0 or self.timeout_s <= 0:
-            raise Mistake("--cv2, --duration and --timeout must be above 0, --warm-up not below.")
+            raise Mistake("--cv2, --duration and --timeout must be above 0, and --warm-up must not be below 0.")
 
     @property
     def open(self) -> bool:
-        """Whether requests are due at times of their own."""
+        """Whether requests are due at times that do not depend on the answers."""
         return self.pattern != "closed"
 
     @property
     def clients(self) -> int:
-        """How many requests a closed loop has on their way."""
+        """Requests in flight in a closed loop, over all processes."""
         return self.workers * self.in_flight
 
     @property
     def title(self) -> str:
-        """The load in a few words."""
+        """The load in words."""
         if not self.open:
             each = f" x {self.in_flight} in flight" if self.in_flight > 1 else ""
             return f"{self.workers} processes{each} x {self.rows} rows, closed loop"
@@ -104,5 +109,5 @@ class Load:
         return f"{self.workers} processes x {self.rows} rows, {self.pattern}{rate}"
 
     def share(self, worker: int) -> int | None:
-        """How many requests this process sends; None when time decides."""
+        """The number of requests of one process; None if the time ends the load."""
         return None if self.requests is None else len(range(worker, self.requests, self.workers))

@@ -1,4 +1,4 @@
-"""The requests that a fleet sends, and for each the right answer, got beforehand with nothing else on its way."""
+"""The requests that the load generator sends, with their right answers, which are asked for before the load."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,16 +13,18 @@ from triton_batching.terminal import Failure
 
 Array = NDArray[np.generic]
 Arrays = tuple[Array, ...]
-# Rounding differs with the batch; this many times what was seen between a row alone and in company is allowed.
+# Rounding differs with the batch. An answer may differ by this many times the difference seen between rows that ran
+# alone and in a batch.
 MARGIN = 4.0
+# Rows that are run alone to see that difference.
 ALONE = 4
-# Where answers cannot be ordered every pair is compared, so not more than these.
+# The most answers that are compared pair by pair.
 COMPARED = 512
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """One request: arrays of (rows, *dims) in the order of the configuration's inputs, and its outputs in theirs."""
+    """Inputs and right outputs of a request: arrays (rows, *dims), in the order of the configuration."""
 
     inputs: Arrays
     outputs: Arrays
@@ -30,10 +32,10 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class Pool:
-    """Requests with their answers.
+    """Requests with their right answers.
 
-    A reply is right when it differs from its answer by at most `tolerance` (0: not in one bit). Two answers of the
-    pool differ by at least `apart`, so a reply of another request is seen as wrong when that is above `tolerance`.
+    A reply is right if it differs from its answer by at most `tolerance`; 0 demands equal bits. Any two answers of the
+    pool differ by at least `apart`.
     """
 
     requests: Sequence[Request]
@@ -42,7 +44,7 @@ class Pool:
 
     @property
     def tells_apart(self) -> bool:
-        """Whether the check would notice an answer that belongs to another request of the pool."""
+        """Whether a reply that belongs to another request of the pool would be seen as wrong."""
         return self.apart > 2 * self.tolerance
 
 
@@ -55,10 +57,11 @@ def fill(
     seed: int,
     progress: Callable[[float], None] = lambda _: None,
 ) -> Pool:
-    """Draw `requests` requests and `ask` for their answers, one request on its way at a time.
+    """Draw `requests` requests of `rows` rows and `ask` for their answers, one request at a time.
 
-    Rows are asked for in requests as large as the model takes, so that no other request can be in their batch; some
-    are asked for alone as well, and how much that changes is the measure of rounding.
+    The rows are asked for in full batches, so that no other request can join them. `ALONE` rows are also run alone: the
+    difference measures the rounding. `progress` takes the share that is done. Raises `Failure` for a model that gives
+    no output.
     """
     limit = max(1, config.max_batch_size)
     names = [tensor.name for tensor in config.input]
@@ -66,15 +69,15 @@ def fill(
     drawn = [sample(config, rows=1, seed=seed * 1_000_003 + number) for number in range(total)]
     answers: list[Arrays] = []
     for start in range(0, total, limit):
-        asked = drawn[start : start + limit]
-        got = ask({name: np.concatenate([one[name] for one in asked]) for name in names} if limit > 1 else asked[0])
-        answers += [tuple(array[row : row + 1] if limit > 1 else array for array in got) for row in range(len(asked))]
+        batch = drawn[start : start + limit]
+        outputs = ask({name: np.concatenate([row[name] for row in batch]) for name in names} if limit > 1 else batch[0])
+        answers += [tuple(array[at : at + 1] if limit > 1 else array for array in outputs) for at in range(len(batch))]
         progress(len(answers) / total)
-    rounding = max(differ(ask(one), answer) for one, answer in zip(drawn[:ALONE], answers[:ALONE], strict=True))
+    rounding = max(differ(ask(row), answer) for row, answer in zip(drawn[:ALONE], answers[:ALONE], strict=True))
     size = rows if config.max_batch_size > 0 else 1
-    made = [
+    pool = [
         Request(
-            inputs=tuple(np.concatenate([one[name] for one in drawn[at : at + size]]) for name in names)
+            inputs=tuple(np.concatenate([row[name] for row in drawn[at : at + size]]) for name in names)
             if size > 1
             else tuple(drawn[at][name] for name in names),
             outputs=tuple(np.concatenate(parts) for parts in zip(*answers[at : at + size], strict=True))
@@ -83,7 +86,7 @@ def fill(
         )
         for at in range(0, total, size)
     ]
-    if not made[0].outputs:
-        raise Failure("the model gave no output, so its replies cannot be checked. Serve one that answers.")
-    separate = apart([one.outputs for one in made[:COMPARED]])
-    return Pool(requests=made, tolerance=MARGIN * rounding, apart=separate)
+    if not pool[0].outputs:
+        raise Failure("the model gave no output, so its replies cannot be checked. Load a model that has outputs.")
+    separate = apart([request.outputs for request in pool[:COMPARED]])
+    return Pool(requests=pool, tolerance=MARGIN * rounding, apart=separate)

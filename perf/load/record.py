@@ -1,4 +1,4 @@
-"""The record of a run: one JSON file with what was asked, what ran, and everything that was measured."""
+"""The record of a run of the load generator: one JSON file. `perf/records/runs.py` reads it."""
 
 import hashlib
 import itertools
@@ -22,9 +22,9 @@ FORMAT = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What a result was measured on. `config` is what the server reports to have loaded.
+    """What a result was measured on.
 
-    `time_scale` is by how much a stand-in's times were multiplied so that this machine can carry the load.
+    `config` is the configuration that the server reports. `time_scale` is the factor on the times of a simulated model.
     """
 
     model: str
@@ -37,9 +37,9 @@ class Setting:
 
 
 def write(result: Result, setting: Setting, folder: Path) -> Path:
-    """Write one new file, whole or not at all; an earlier run of the same kind keeps its own.
+    """Write a new file, whole or not at all, and return its path; raises `whole_file.NotWrittenError`.
 
-    Raises `whole_file.NotWrittenError`.
+    Runs of the same load on the same configuration are numbered.
     """
     load = {name: str(value) if isinstance(value, Path) else value for name, value in asdict(result.load).items()}
     config = text_format.MessageToString(setting.config)
@@ -69,13 +69,13 @@ def write(result: Result, setting: Setting, folder: Path) -> Path:
     ).hexdigest()[:6]
     name = f"{setting.model}.{result.load.pattern}.w{result.load.workers:03d}.b{result.load.rows}.{kind}"
     files = (folder / f"{name}.r{repeat}.json" for repeat in itertools.count(1))
-    # Unlike `Path.exists`, this is no error in a folder that cannot be looked into: to write there says it better.
+    # `Path.exists` raises for a folder without permission; the error of the write names the folder.
     free = next(file for file in files if not os.path.exists(file))  # noqa: PTH110
     return whole_file.write(free, _text(content, result))
 
 
 def _text(content: dict[str, Any], result: Result) -> str:
-    """JSON with one line for all values of a kind, however many requests; what was not answered is null."""
+    """JSON with one line for each list of values; the latency of a request without an answer is null."""
     latencies = [latency if math.isfinite(latency) else None for latency in result.sample.latencies_us]
     text = json.dumps(content, indent=1)
     for name, parts in {

@@ -1,4 +1,4 @@
-"""What one run of a fleet brought: counts, latencies, throughput, and the laws that a sound measurement obeys."""
+"""The result of one run: counts, latencies, throughput, and the checks that a sound measurement passes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,18 +14,19 @@ from perf.stats.sla import Judgement, Sla
 from serve.management.statistics import Counters
 
 PERCENTILES = (50, 90, 95, 99)
+# How far Little's law may be off.
 LITTLE = 0.03
-# A request sent this much after it was due is late: the client, not the server, was behind.
+# A request sent this long after it was due was late because of the client, not the server.
 LATE_NS = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """Counts of requests and their latencies in microseconds, from when a request was due until its answer was there.
+class Summary:
+    """Counts of requests, and latencies in microseconds from when a request was due until its answer arrived.
 
-    Latencies and throughput are those of answered requests. `not_sent` were due while the limit of requests in flight
-    was reached; `late` were sent more than 1 ms after they were due. `offered_per_s` is what was due per second.
-    `longest_gap_s` is the longest time between two answers.
+    Latencies and throughput are those of answered requests. `not_sent` requests were due while the limit of requests in
+    flight was reached; `late` ones were sent more than 1 ms after they were due. `offered_per_s` is the rate at which
+    requests were due, None in a closed loop. `longest_gap_s` is the longest time between two answers.
     """
 
     window_s: float
@@ -43,13 +44,13 @@ class Outcome:
 
     @property
     def answered(self) -> int:
-        """Requests that got an answer, right or wrong."""
+        """Requests with an answer, right or wrong."""
         return self.right + self.wrong
 
 
 @dataclass(frozen=True, kw_only=True)
-class Busy:
-    """CPU seconds in the window: of the clients, of the server (None: not started here), and of the whole machine."""
+class CpuTime:
+    """CPU seconds of the clients, of the server (None if not started here) and of the whole machine, in `wall_s`."""
 
     clients_s: float
     server_s: float | None
@@ -57,9 +58,9 @@ class Busy:
     wall_s: float
     cores: int
 
-    def __sub__(self, earlier: "Busy") -> "Busy":
+    def __sub__(self, earlier: "CpuTime") -> "CpuTime":
         server_s = None if self.server_s is None or earlier.server_s is None else self.server_s - earlier.server_s
-        return Busy(
+        return CpuTime(
             clients_s=self.clients_s - earlier.clients_s,
             server_s=server_s,
             machine_s=self.machine_s - earlier.machine_s,
@@ -73,20 +74,21 @@ class Busy:
 
     @property
     def ours(self) -> float:
-        """Share of all cores that clients and server took together."""
+        """Share of all cores that clients and server used."""
         return self.share(self.clients_s + (self.server_s or 0.0))
 
     @property
     def all(self) -> float:
-        """Share of all cores that was taken by anyone: where it nears 1, what is ours waits for a core."""
+        """Share of all cores in use by anything on the machine; near 1, clients and server wait for a core."""
         return max(self.ours, self.share(self.machine_s))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """Every request of the window: seconds after its begin when it was due, and its latency in microseconds from then.
+    """Every request of the window: its due time in seconds after the start of the window, and its latency.
 
-    The latency is infinite where there was no right answer: not sent, failed, or wrong.
+    Latencies are in microseconds from the due time, and infinite for a request that was not sent, failed, or got a
+    wrong answer.
     """
 
     due_s: tuple[float, ...]
@@ -94,30 +96,32 @@ class Sample:
 
     @classmethod
     def of(cls, timings: Timings, first_ns: int) -> Self:
-        """In the order in which they were due."""
+        """The sample of `timings`, in order of due time."""
         ordered = np.sort(timings, order="due")
         latencies = np.where(ordered["outcome"] == RIGHT, (ordered["done"] - ordered["due"]) / 1e3, np.inf)
         due = (ordered["due"] - first_ns) / 1e9
         return cls(due_s=tuple(np.round(due, 6).tolist()), latencies_us=tuple(np.round(latencies, 1).tolist()))
 
     def late(self, sla: Sla) -> int:
-        """How many took longer than the target allows, or had no right answer."""
+        """Number of requests that missed the target."""
         return int(np.sum(np.asarray(self.latencies_us) > sla.latency_ms * 1e3))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """One run. `partial`: it was stopped; `lost` processes died; `reloads_s`: what each reload of the model took.
+    """Everything about one run.
 
-    `traced_us` has the stages of each request that the server traced, one value per request, all in one order.
+    `traced_us` maps each stage to microseconds, one value per traced request, all in the same order. `checked`: the
+    replies could be checked. `partial`: the run was stopped. `lost` is the number of processes that died. `reloads_s`
+    are the seconds that each reload of the model took.
     """
 
     load: Load
-    outcome: Outcome
+    outcome: Summary
     stages: Stages
     traced_us: Mapping[str, tuple[float, ...]]
     counted: Counters
-    busy: Busy
+    busy: CpuTime
     errors: Mapping[str, int]
     memory_bytes: int
     sample: Sample
@@ -131,7 +135,7 @@ class Result:
     def little(self) -> float | None:
         """Little's law: throughput x latency / clients - 1.
 
-        None in an open loop, where it is no check, and for a number of requests, at whose end not all are at work.
+        None for an open loop, where it holds always, and for a number of requests, where clients end at other times.
         """
         if self.load.open or self.load.requests is not None or not self.outcome.answered:
             return None
@@ -139,47 +143,46 @@ class Result:
 
     @property
     def little_limit(self) -> float:
-        """How far Little's law may be off: 3 %, or more where the window's edges alone can make it so.
+        """How far Little's law may be off: 3 %, or one mean latency over the window if that is more.
 
-        A request counts where it is due, so of each client one is cut off at the start and one reaches over the end:
-        its latencies add up to the window, give or take one of them.
+        At the start and at the end of the window each client has a request that is only partly inside.
         """
         edge_us, window_us = self.outcome.mean_us, self.outcome.window_s * 1e6
         return max(LITTLE, edge_us / window_us if window_us else LITTLE)
 
     @property
     def faults(self) -> list[str]:
-        """Why this run should not be believed, one sentence each; empty when all is well."""
-        outcome, found = self.outcome, []
+        """The reasons not to trust this run, in words; empty if there are none."""
+        outcome, faults = self.outcome, []
         if self.partial:
-            found.append("stopped before its end")
+            faults.append("stopped before its end")
         if outcome.wrong:
-            found.append(f"{outcome.wrong} replies are not those of their request")
+            faults.append(f"{outcome.wrong} replies are not those of their request")
         if outcome.failed:
-            found.append(f"{outcome.failed} requests failed")
+            faults.append(f"{outcome.failed} requests failed")
         if self.lost:
-            found.append(f"{self.lost} processes died")
+            faults.append(f"{self.lost} processes died")
         if self.reloads_s:
-            found.append("the model was loaded again, so the server's counters and stages do not span the window")
+            faults.append("the model was reloaded, so the server's counters and stages do not cover the window")
         if not self.checked:
-            found.append("the replies' check could not tell two requests of the pool apart")
+            faults.append("two requests of the pool have answers too alike to tell swapped replies")
         if self.little is not None and abs(self.little) > self.little_limit:
-            found.append(f"Little's law is off by {self.little:+.1%} (limit {self.little_limit:.0%})")
-        # Of a run that ended early the counters go on a little after the requests that count, so the sum may be off.
+            faults.append(f"Little's law is off by {self.little:+.1%} (limit {self.little_limit:.0%})")
+        # If a run ends early, the counters cover a little more than its window, so the sum may be off.
         if self.stages.holds is False and not (self.judgement is not None and self.judgement.early):
-            found.append(f"the stages make {self.stages.error:+.1%} more than the latency")
-        return found
+            faults.append(f"the sum of the stages differs from the latency by {self.stages.error:+.1%}")
+        return faults
 
 
-def outcome(timings: Timings, load: Load, first_ns: int, last_ns: int) -> Outcome:
-    """Of the requests that were due in the window [first, last); latencies from when they were due."""
+def summary(timings: Timings, load: Load, first_ns: int, last_ns: int) -> Summary:
+    """The summary of the requests that were due in the window [first, last)."""
     ended = timings["outcome"]
     answered = timings[(ended == RIGHT) | (ended == WRONG)]
     latencies = (answered["done"] - answered["due"]) / 1e3
     window_s = (last_ns - first_ns) / 1e9
     rate = len(answered) / window_s if window_s > 0 else 0.0
     sent = timings[ended != NOT_SENT]
-    return Outcome(
+    return Summary(
         window_s=window_s,
         right=int(np.sum(ended == RIGHT)),
         wrong=int(np.sum(ended == WRONG)),
@@ -187,7 +190,7 @@ def outcome(timings: Timings, load: Load, first_ns: int, last_ns: int) -> Outcom
         not_sent=int(np.sum(ended == NOT_SENT)),
         late=int(np.sum(sent["called"] - sent["due"] > LATE_NS)),
         mean_us=float(np.mean(latencies)) if len(latencies) else 0.0,
-        percentiles_us={one: float(percentile(latencies, one)) if len(latencies) else 0.0 for one in PERCENTILES},
+        percentiles_us={rank: float(percentile(latencies, rank)) if len(latencies) else 0.0 for rank in PERCENTILES},
         requests_per_s=rate,
         rows_per_s=rate * load.rows,
         offered_per_s=len(timings) / window_s if load.open and window_s > 0 else None,
@@ -196,5 +199,5 @@ def outcome(timings: Timings, load: Load, first_ns: int, last_ns: int) -> Outcom
 
 
 def in_window(timings: Timings, first_ns: int, last_ns: int) -> Timings:
-    """Requests that were due in [first, last)."""
+    """The requests that were due in [first, last)."""
     return timings[(timings["due"] >= first_ns) & (timings["due"] < last_ns)]

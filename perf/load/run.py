@@ -1,4 +1,4 @@
-"""One run of a fleet: fill the pool, start the processes, measure a window, and put the result together."""
+"""One run of the load generator: fill the pool, start the processes, measure a window, and build the result."""
 
 import contextlib
 import time
@@ -14,10 +14,10 @@ from clients.errors import RejectedError
 from perf.load import pool
 from perf.load.arrivals import arrivals
 from perf.load.crew import Crew, crew
-from perf.load.goal import Goal
 from perf.load.load import Load
 from perf.load.pool import Pool
-from perf.load.result import Busy, Result, Sample, in_window, outcome
+from perf.load.result import CpuTime, Result, Sample, in_window, summary
+from perf.load.sla_check import SlaCheck
 from perf.load.stages import stages, traced
 from perf.load.target import Running, Target
 from perf.load.timings import NOT_SENT, RIGHT, WRONG, Timings
@@ -28,69 +28,72 @@ from triton_batching import processes
 from triton_batching.machine import cores
 from triton_batching.terminal import Mistake
 
-# A closed loop never has two requests of one process on their way, so two that differ are enough to see a swap.
+# Different requests per client of a closed loop, and per closed and open loop at least. A client of a closed loop never
+# has two requests in flight, so two that differ are enough to notice swapped answers.
 CLOSED_EACH, CLOSED_ALL, OPEN_ALL = 2, 16, 64
-# Where clients and server share the cores, those who wake up with their answers would take the core from the server
-# that is still sending the others theirs: a load of their own, which clients on other machines would not be.
+# Clients on the server's machine run at a lower priority. Otherwise a client that wakes up with its answer takes the
+# core from the server while it sends the other answers of the batch; clients on other machines would not.
 NICENESS = 10
+# The shortest and the longest cool-down.
 COOL_DOWN_S = (0.5, 5.0)
 SETTLE_S = 5.0
-# What did not get an answer before its timeout is handed in after it.
+# Time after a timeout in which the requests without an answer are reported.
 HANDED_IN_NS = 1_000_000_000
-
-# A look goes over all requests so far, and processes report one after the other: 128 of them 256 times a second.
+# Time between two looks. A look goes over all requests so far, and 128 processes report 256 times a second.
 LOOK_NS = 250_000_000
-
-# Waits before a request that was refused is sent again, while the right answers are asked for.
+# Waits before a rejected request is sent again while the right answers are collected.
 REJECTED_S = (0.1, 0.2, 0.4, 0.8)
 
-Told = Callable[[str, float], None]
+Progress = Callable[[str, float], None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Window:
-    """What was read at both ends of the window, in nanoseconds of the monotonic clock, counters and CPU seconds."""
+    """The measured window: its ends on the monotonic clock in nanoseconds, and what counters and CPU time say of it."""
 
     first_ns: int
     last_ns: int
     counted: Counters
-    busy: Busy
+    busy: CpuTime
     partial: bool
     early: bool
 
 
-def run(target: Target, load: Load, server: Running, prepared: Pool, told: Told, goal: Goal | None = None) -> Result:
-    """Measure; Ctrl-C ends the window early and keeps what was measured until then, and so does a goal that is sure.
+def run(
+    target: Target, load: Load, server: Running, prepared: Pool, progress: Progress, check: SlaCheck | None = None
+) -> Result:
+    """Measure a load on a server that runs.
 
-    A running server may be measured any number of times, with one pool for loads of as many processes, clients and
+    Ctrl-C ends the window early and keeps what was measured until then, and so does a `check` whose verdict is certain.
+    A server may be measured any number of times. A pool serves all loads with the same number of processes, clients and
     rows.
     """
     if server.server is not None and server.trace_file is not None:
         traces.start(server.server.http_url, server.trace_rate)
     jobs = _jobs(target, load, server, prepared)
     with crew(jobs) as members:
-        members.await_ready(lambda text: told(text, 0.0))
+        members.await_ready(lambda text: progress(text, 0.0))
         memory = processes.memory_bytes([member.process.pid or 0 for member in members.members])
-        window = _measure(target, load, server, members, told, goal)
+        window = _measure(target, load, server, members, progress, check)
         timings = in_window(members.timings, window.first_ns, window.last_ns)
         errors, lost = dict(members.errors), members.lost
-    seen = []
+    traced_requests = []
     if server.server is not None and server.trace_file is not None:
         traces.stop(server.server.http_url)
-        seen = traces.read(server.trace_file)
+        traced_requests = traces.read(server.trace_file)
     sample = Sample.of(timings, window.first_ns)
     answered = timings[(timings["outcome"] == RIGHT) | (timings["outcome"] == WRONG)]
     return Result(
         load=load,
-        outcome=outcome(timings, load, window.first_ns, window.last_ns),
-        stages=stages(answered, window.counted, seen),
-        traced_us=traced(answered, seen),
+        outcome=summary(timings, load, window.first_ns, window.last_ns),
+        stages=stages(answered, window.counted, traced_requests),
+        traced_us=traced(answered, traced_requests),
         counted=window.counted,
         busy=window.busy,
         errors=errors,
         memory_bytes=memory,
         sample=sample,
-        judgement=goal.judgement(sample, early=window.early) if goal else None,
+        judgement=check.judgement(sample, early=window.early) if check else None,
         checked=prepared.tells_apart,
         partial=window.partial,
         lost=lost,
@@ -98,12 +101,13 @@ def run(target: Target, load: Load, server: Running, prepared: Pool, told: Told,
     )
 
 
-def prepare(target: Target, load: Load, server: Running, told: Told) -> Pool:
-    """Draw the requests and get the right answers, one request on its way at a time."""
+def prepare(target: Target, load: Load, server: Running, progress: Progress) -> Pool:
+    """Draw the requests of a load and collect the right answers, one request at a time."""
     limit = server.config.max_batch_size
     if load.rows > max(1, limit):
         raise Mistake(f"--rows {load.rows}: '{target.model}' takes at most {max(1, limit)} rows in one request.")
-    # A policy refuses what would be late for its slo_ms, as a full batch may always be; a request may bring more time.
+    # A deadline policy rejects requests that would miss its slo_ms, as a full batch may always do. A request may have a
+    # longer deadline of its own.
     parameters = server.config.parameters
     is_timed = "batch_policy" in parameters and parameters["batch_policy"].string_value == "deadline"
     patience = {"timeout": round(load.timeout_s * 1e6)} if is_timed else None
@@ -111,8 +115,8 @@ def prepare(target: Target, load: Load, server: Running, told: Told) -> Pool:
     with Model(target.model, url=server.url, transport="grpc", timeout_s=load.timeout_s) as model:
 
         def ask(inputs: Mapping[str, NDArray[np.generic]]) -> pool.Arrays:
-            found = _patiently(lambda: model.predict(dict(inputs), parameters=patience))
-            return found if isinstance(found, tuple) else (found,)
+            outputs = _patiently(lambda: model.predict(dict(inputs), parameters=patience))
+            return outputs if isinstance(outputs, tuple) else (outputs,)
 
         return pool.fill(
             server.config,
@@ -120,12 +124,12 @@ def prepare(target: Target, load: Load, server: Running, told: Told) -> Pool:
             requests=each * load.workers,
             rows=load.rows,
             seed=load.seed,
-            progress=lambda share: told("asking for the right answers", share),
+            progress=lambda share: progress("collecting the right answers", share),
         )
 
 
 def _patiently(ask: Callable[[], Any]) -> Any:
-    """Ask again while the server is too busy with the requests of others; raises the last `RejectedError`."""
+    """Ask again while the server rejects the request; raises the last `RejectedError`."""
     for wait_s in REJECTED_S:
         with contextlib.suppress(RejectedError):
             return ask()
@@ -142,11 +146,11 @@ def _jobs(target: Target, load: Load, server: Running, prepared: Pool) -> list[J
             model=target.model,
             transport=target.transport,
             timeout_s=load.timeout_s,
-            requests=[(one.inputs, one.outputs) for one in prepared.requests[worker :: load.workers]],
+            requests=[(request.inputs, request.outputs) for request in prepared.requests[worker :: load.workers]],
             tolerance=prepared.tolerance,
             count=load.share(worker),
             in_flight=load.in_flight,
-            # No two runs of a server have the same number, so that its traces tell them apart.
+            # Numbers differ between runs on one server, so its traces can be told apart.
             first=number,
             due_s=None if due is None else due[worker :: load.workers],
             in_flight_limit=-(-load.in_flight_limit // load.workers),
@@ -156,26 +160,28 @@ def _jobs(target: Target, load: Load, server: Running, prepared: Pool) -> list[J
     ]
 
 
-def _measure(target: Target, load: Load, server: Running, members: Crew, told: Told, goal: Goal | None) -> Window:
-    """Let the processes go, and read counters and CPU time at both ends of the window."""
+def _measure(
+    target: Target, load: Load, server: Running, members: Crew, progress: Progress, check: SlaCheck | None
+) -> Window:
+    """Start the processes, and read counters and CPU time at both ends of the window."""
     partial = early = False
     looked_ns, start = 0, members.start()
     counting = load.requests is not None
     first = start if counting else start + int(load.warm_up_s * 1e9)
     last = start + int(1e18) if counting else first + int(load.duration_s * 1e9)
-    before, busy = Counters.read(server.url, target.model), _busy(server, members)
+    before, busy = Counters.read(server.url, target.model), _cpu_time(server, members)
 
-    def warming(all_of: Crew) -> bool:
-        told("warming up", 0.0)
+    def warming(_: Crew) -> bool:
+        progress("warming up", 0.0)
         return False
 
     def sure() -> bool:
-        return goal is not None and not counting and goal.is_sure(members, first, last)
+        return check is not None and not counting and check.is_sure(members, first, last)
 
-    def over(all_of: Crew) -> bool:
+    def over(_: Crew) -> bool:
         nonlocal looked_ns
-        done = all_of.reported / (load.requests or 1) if counting else (time.monotonic_ns() - first) / (last - first)
-        told(f"measuring: {all_of.reported} requests", max(0.0, min(1.0, done)))
+        done = members.reported / (load.requests or 1) if counting else (time.monotonic_ns() - first) / (last - first)
+        progress(f"measuring: {members.reported} requests", max(0.0, min(1.0, done)))
         if (now := time.monotonic_ns()) - looked_ns < LOOK_NS:
             return False
         looked_ns = now
@@ -184,19 +190,19 @@ def _measure(target: Target, load: Load, server: Running, members: Crew, told: T
     try:
         if not counting:
             members.listen(first, warming)
-            before, busy = Counters.read(server.url, target.model), _busy(server, members)
+            before, busy = Counters.read(server.url, target.model), _cpu_time(server, members)
         members.listen(last, over)
         early = sure()
     except KeyboardInterrupt:
         partial = True
     if partial or counting:
         last = time.monotonic_ns()
-    if early and goal is not None:
-        last = min(last, goal.decided_ns(members))
-    busy = _busy(server, members) - busy
+    if early and check is not None:
+        last = min(last, check.decided_ns(members))
+    busy = _cpu_time(server, members) - busy
     after = Counters.read(server.url, target.model)
     if not (partial or early or counting or members.ended):
-        # Its last requests are to meet the same company as the others, so nobody stops with the window.
+        # The load goes on after the window, so that its last requests meet the same load as the others.
         try:
             members.listen(time.monotonic_ns() + int(_cool_down_s(members.timings) * 1e9), lambda _: False)
         except KeyboardInterrupt:
@@ -223,7 +229,7 @@ def _cool_down_s(timings: Timings) -> float:
 
 
 def _settled(server: Running, model: str, before: Counters, sent: int) -> Counters:
-    """The counters once they hold all requests: Triton answers first and counts then."""
+    """The counters once they hold all requests: Triton answers a request before it counts it."""
     deadline = time.monotonic() + SETTLE_S
     while True:
         after = Counters.read(server.url, model)
@@ -233,9 +239,9 @@ def _settled(server: Running, model: str, before: Counters, sent: int) -> Counte
         time.sleep(0.02)
 
 
-def _busy(server: Running, members: Crew) -> Busy:
-    """CPU seconds and time so far; two of them make a difference."""
-    return Busy(
+def _cpu_time(server: Running, members: Crew) -> CpuTime:
+    """CPU seconds and time so far, to be subtracted."""
+    return CpuTime(
         clients_s=members.cpu_s,
         server_s=None if server.server is None else processes.cpu_s(server.server.pid),
         machine_s=processes.machine_s(),

@@ -1,50 +1,51 @@
-"""How much slower a stand-in must be so that this machine's cores can carry clients and server at once."""
+"""The factor on the times of a simulated model with which this machine can carry clients and server together."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from perf.load.load import Load
-from perf.load.result import Busy
+from perf.load.result import CpuTime
 
+# The share of the cores that may be busy.
 LIMIT = 0.7
-# A little under the limit, since the next trial will not repeat this one exactly.
+# A little below the limit, since no trial repeats another exactly.
 AIM = 0.6
 TRIES = 6
 
 
 def trial(load: Load) -> Load:
-    """A short run of the same load."""
+    """The same load for a short trial."""
     return replace(load, warm_up_s=1.5, duration_s=2.0, requests=None)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fit:
-    """The factor on the model's times, and the share of the cores that was busy when it was tried."""
+class Scale:
+    """A factor on the model's times, and the share of the cores that was busy in the trial with it."""
 
     factor: float
     busy: float
 
     @property
     def holds(self) -> bool:
-        """Whether the cores had room."""
+        """Whether the cores were less busy than `LIMIT`."""
         return self.busy < LIMIT
 
     def __str__(self) -> str:
         return f"times x {self.factor:g}: cores {self.busy:.1%} busy"
 
 
-def fit(measure: Callable[[float], Busy], told: Callable[[Fit], None] = lambda _: None) -> Fit:
-    """The first trial in which the cores were busy for less than 70 % of the time; each is `told`.
+def fit(measure: Callable[[float], CpuTime], progress: Callable[[Scale], None] = lambda _: None) -> Scale:
+    """The first factor with which the cores are less than 70 % busy, or the sixth; `measure` runs a trial with one.
 
-    CPU time per request does not hang on the model's times, so the busy share falls as 1 / factor. Cores that others
-    take are taken too. After six trials the last is taken as it is.
+    The CPU time of a request does not depend on the model's times, so the busy share falls as 1 / factor. It covers
+    everything on the machine. `progress` is called after each trial.
     """
     factor = 1.0
     for _ in range(TRIES):
-        tried = Fit(factor=factor, busy=measure(factor).all)
-        told(tried)
-        if tried.holds:
+        scale = Scale(factor=factor, busy=measure(factor).all)
+        progress(scale)
+        if scale.holds:
             break
-        # Saturated cores hide how much work there is, so a step is at least a half.
-        factor = round(factor * max(1.5, tried.busy / AIM), 2)
-    return tried
+        # Saturated cores hide how much work there is, so a step is at least 1.5.
+        factor = round(factor * max(1.5, scale.busy / AIM), 2)
+    return scale

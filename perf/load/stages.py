@@ -1,10 +1,10 @@
-"""Where a request's time goes, part by part, each from a source of its own, and whether the parts make up the whole.
+"""The stages of a request: where its time goes, each stage from a source of its own, and whether they add up.
 
-Client parts are means over all requests by the client's clock. Queue, gather and run are the server's own counters over
-all requests of the window (Triton charges each request of a batch with the whole execution, which is what each waits
-for). Split and network need one clock reading per request: they are means over the requests that the server traced,
-and only lengths of time are subtracted, never one machine's clock from another's. So the sum can fail: when the traced
-requests are unlike the others, when others' requests are in the counters, or when time passes that no part covers.
+The client's stages are means over all requests by the client's clock. Queue, gather and run are the server's counters
+over all requests of the window; Triton charges each request of a batch the whole execution, which is what each waits
+for. Split and network are means over the requests that the server traced. Only durations are subtracted, so no two
+clocks need to agree. The sum is a real check: it fails if the traced requests are unlike the others, if other clients'
+requests are in the counters, or if time passes that no stage covers.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from serve.management.traces import Trace
 
 TOLERANCE = 0.05
 NAMES = ("late send", "client write", "network", "queue", "batch gather", "run", "split", "copy back")
-# Of a request: moments on the client's clock, and on the server's.
+# The first and last moment of each stage, on the client's clock and on the server's.
 _OUTSIDE = {
     "late send": ("due", "called"),
     "client write": ("called", "written"),
@@ -36,7 +36,7 @@ CLIENT, COUNTERS, TRACES, REMAINDER = "client clock", "server counters", "server
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """One part of the mean latency; `sample` requests were looked at."""
+    """One part of the mean latency, over `sample` requests."""
 
     name: str
     mean_us: float
@@ -46,31 +46,31 @@ class Stage:
 
 @dataclass(frozen=True, kw_only=True)
 class Stages:
-    """All parts in the order in which a request passes them; `latency_us` is the mean that the clients saw."""
+    """All stages in the order in which a request passes them; `latency_us` is the mean latency by the clients."""
 
     parts: tuple[Stage, ...]
     latency_us: float
 
     @property
     def sum_us(self) -> float:
-        """What the parts make together."""
+        """The sum of the stages."""
         return sum(part.mean_us for part in self.parts)
 
     @property
     def error(self) -> float | None:
-        """Sum over latency, minus 1; None when one part is only what the others left over."""
+        """Sum / latency - 1; None if the network is the remainder of the other stages."""
         if not self.latency_us or any(part.source == REMAINDER for part in self.parts):
             return None
         return self.sum_us / self.latency_us - 1
 
     @property
     def holds(self) -> bool | None:
-        """Whether the sum is within 5 % of the latency; None when it was not checked."""
+        """Whether the sum is within `TOLERANCE` of the latency; None if `error` is."""
         return None if self.error is None else abs(self.error) <= TOLERANCE
 
 
 def stages(timings: Timings, counted: Counters, traces: Sequence[Trace]) -> Stages:
-    """The parts for answered requests of the window; without traces the network is what the others leave over."""
+    """The stages of the answered requests of a window; without traces the network is the remainder of the others."""
     answered = len(timings)
     latency_us = _mean_us(timings["done"] - timings["due"])
 
@@ -98,14 +98,14 @@ def stages(timings: Timings, counted: Counters, traces: Sequence[Trace]) -> Stag
 
 
 def traced(timings: Timings, traces: Sequence[Trace]) -> dict[str, tuple[float, ...]]:
-    """Microseconds of each part of each request that the server traced, in one order; empty when it traced none.
+    """Microseconds of each stage of each traced request, all in the same order; empty if none was traced.
 
-    They add up to its latency. Split: from the end of the run until this request's own response is complete; others of
-    its batch may follow. Network: what the client waited for the answer, less the time from the queue's start to that
-    response: both ways through the socket and the server's endpoint.
+    They add up to the latency of the request. Split lasts from the end of the run until the response of this request is
+    complete; others of its batch may follow. Network is the client's wait less the time from the start of the queue to
+    that response: both ways through the sockets and the server's endpoint.
     """
     rows = {request_id(int(row["worker"]), int(row["number"])): row for row in timings}
-    found: list[dict[str, float]] = []
+    requests: list[dict[str, float]] = []
     for trace in traces:
         row = rows.get(trace.request_id)
         inside = {name: trace.between_ns(first, last) for name, (first, last) in _INSIDE.items()}
@@ -114,17 +114,17 @@ def traced(timings: Timings, traces: Sequence[Trace]) -> dict[str, tuple[float, 
         ns = {name: value for name, value in inside.items() if value is not None}
         outside = {name: int(row[last]) - int(row[first]) for name, (first, last) in _OUTSIDE.items()}
         outside["network"] -= sum(ns.values())
-        found.append({name: value / 1e3 for name, value in {**outside, **ns}.items()})
-    return {name: tuple(one[name] for one in found) for name in NAMES} if found else {}
+        requests.append({name: value / 1e3 for name, value in {**outside, **ns}.items()})
+    return {name: tuple(stage_us[name] for stage_us in requests) for name in NAMES} if requests else {}
 
 
 def _traced(timings: Timings, traces: Sequence[Trace]) -> tuple[Stage | None, Stage | None]:
-    """Split and network, which only the traced requests tell."""
-    found = traced(timings, traces)
-    if not found:
+    """Split and network, which need traces; None without any."""
+    stages_us = traced(timings, traces)
+    if not stages_us:
         return None, None
     split, network = (
-        Stage(name=name, mean_us=float(np.mean(found[name])), source=TRACES, sample=len(found[name]))
+        Stage(name=name, mean_us=float(np.mean(stages_us[name])), source=TRACES, sample=len(stages_us[name]))
         for name in ("split", "network")
     )
     return split, network

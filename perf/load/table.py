@@ -1,4 +1,4 @@
-"""A run as text for people: the main figures, the batches, and where the time goes."""
+"""A run as tables: the main figures, the batch sizes, and the stages of a request."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ BAR = 40
 
 
 def show(result: Result, console: Console) -> None:
-    """Print all tables and, last, what is wrong with the run or that nothing is."""
+    """Print the tables, the remarks, the verdict on the target, and last the faults of the run."""
     console.print(figures(result), batches(result), stage_table(result.stages))
     for line in remarks(result):
         console.print(line, markup=False)
@@ -28,26 +28,26 @@ def show(result: Result, console: Console) -> None:
 
 
 def verdict(judged: Judgement, *, late_sends: int) -> str:
-    """Whether the target was met, on what grounds, and what it would take where they are not enough."""
-    said = f"target {judged.sla}: {judged.word}. {judged.late} of {judged.requests} requests were late or not answered"
+    """Whether the target was met, with the counts; if they cannot tell, the number of requests that it takes."""
+    text = f"target {judged.sla}: {judged.word}. {judged.late} of {judged.requests} requests were late or not answered"
     if judged.passed is False and late_sends > judged.sla.share * judged.requests:
-        said += f" ({late_sends} were sent more than 1 ms late: it may be the clients, not the server)"
+        text += f" ({late_sends} were sent more than 1 ms late: perhaps the clients were slow, not the server)"
     if judged.early:
-        return f"{said}, which is sure at {judged.confidence:.1%} after any number of looks: the run ended early."
+        return f"{text}: certain at {judged.confidence:.1%} after any number of looks, so the run ended early."
     if judged.passed is not None:
-        return f"{said}, which is sure at {judged.confidence:.1%}."
+        return f"{text}: certain at {judged.confidence:.1%}."
     needed = least(judged.late, judged.sla.share, judged.confidence)
     return (
-        f"{said}; with so many late ones {needed} requests are needed to be sure of a pass at {judged.confidence:.1%}. "
-        "Give it a longer --duration."
+        f"{text}. With {judged.late} late, a pass takes {needed} requests to be certain at {judged.confidence:.1%}. "
+        "Use a longer --duration."
     )
 
 
 def figures(result: Result) -> Table:
-    """Average, percentiles and throughput, as one row; `right` replies are those of their own request."""
+    """Mean, percentiles and throughput, as one row."""
     outcome = result.outcome
     table = Table(title=result.load.title + (" - PARTIAL" if result.partial else ""), box=box.SIMPLE)
-    table.pad_edge, table.collapse_padding = False, True  # all columns fit into 80 characters
+    table.pad_edge, table.collapse_padding = False, True  # to fit into 80 characters
     cells = {
         "requests": f"{outcome.answered}",
         "right": f"{outcome.right}",
@@ -66,7 +66,7 @@ def figures(result: Result) -> Table:
 
 
 def batches(result: Result) -> Table:
-    """How many executions had how many rows, by the server's count."""
+    """The number of executions of each batch size, by the server's counters."""
     table = Table("rows in an execution", "executions", "", title="batch sizes (server counters)", box=box.SIMPLE)
     most = max(result.counted.batches.values(), default=1)
     for rows, count in sorted(result.counted.batches.items()):
@@ -75,7 +75,7 @@ def batches(result: Result) -> Table:
 
 
 def stage_table(stages: Stages) -> Table:
-    """The parts of the mean latency, their sum and the latency itself."""
+    """The stages, their sum, and the mean latency."""
     table = Table(title="where the time goes (mean per request)", box=box.SIMPLE)
     for name in ("stage", "ms", "share", "source", "requests"):
         table.add_column(name, justify="left" if name in ("stage", "source") else "right")
@@ -90,27 +90,26 @@ def stage_table(stages: Stages) -> Table:
 
 
 def remarks(result: Result) -> Iterator[str]:
-    """Lines under the tables: how busy the cores were, what an open loop could not send, what was checked."""
+    """The lines below the tables: use of the cores, what an open loop did not send, and what was not checked."""
     busy, outcome = result.busy, result.outcome
     server = "" if busy.server_s is None else f", the server {busy.share(busy.server_s):.0%}"
     yield (
-        f"busy: the clients took {busy.share(busy.clients_s):.0%} of {busy.cores} cores{server}, everything on this "
-        f"machine {busy.all:.0%}; "
-        f"{result.load.workers} processes hold {result.memory_bytes / 1e6:.0f} MB."
+        f"cores: the clients used {busy.share(busy.clients_s):.0%} of {busy.cores} cores{server}, everything on this "
+        f"machine {busy.all:.0%}. {result.load.workers} client processes hold {result.memory_bytes / 1e6:.0f} MB."
     )
     if outcome.offered_per_s is not None:
         yield (
             f"open loop: {outcome.offered_per_s:.1f} requests/s were due, {outcome.requests_per_s:.1f} were answered; "
             f"{outcome.late} were sent more than 1 ms late, {outcome.not_sent} not sent because "
-            f"{result.load.in_flight_limit} were on their way. Latency counts from when a request was due."
+            f"{result.load.in_flight_limit} were in flight. Latency counts from when a request was due."
         )
     if any(part.source == REMAINDER for part in result.stages.parts):
-        yield "the stages' sum was not checked: nothing was traced, so the network is what the other parts leave over."
+        yield "the sum of the stages was not checked: without traces the network is the remainder of the others."
     if result.little is not None and result.little_limit > LITTLE:
         each = outcome.answered / result.load.clients
         yield (
-            f"{outcome.answered} requests, {each:.0f} of each client, are too few to judge Little's law to "
-            f"{LITTLE:.0%}: it was held to {result.little_limit:.0%}. Give it a longer --duration."
+            f"{outcome.answered} requests, {each:.0f} of each client, are too few to check Little's law to "
+            f"{LITTLE:.0%}, so it was checked to {result.little_limit:.0%}. Use a longer --duration."
         )
     for seconds in result.reloads_s:
-        yield f"a model process died; the model was loaded again in {seconds:.1f} s."
+        yield f"a model process died; the model was reloaded in {seconds:.1f} s."

@@ -1,4 +1,4 @@
-"""The server that a fleet loads: one of its own with the configuration that is asked for, or one that runs already."""
+"""The server under load: started here with a given configuration, or one that already runs."""
 
 import contextlib
 import tempfile
@@ -20,16 +20,16 @@ from serve.management import traces
 from serve.revival import Revival, revived
 from triton_batching.terminal import Mistake
 
-# Instances whose process was killed never end by themselves, and nobody's request is lost when it is over.
+# Instances whose process was killed never end by themselves, and at its end the server has no requests to finish.
 EXIT = "--exit-timeout-secs=2"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """What is asked for. With `url` (host:port, gRPC) nothing is started and the configuration is what runs there;
-    requests go to `http_url` instead when `transport` is http.
+    """The model to load, and the server: the one at `url` (host:port, gRPC), or else one that is started.
 
-    Every `trace_rate`-th request is traced on a server that is started here; 0 traces none.
+    A server that is started runs the variant `config_name` with `overrides`, and traces every `trace_rate`-th request;
+    0 traces none. With `transport` http the requests go to `http_url`.
     """
 
     model: str
@@ -42,15 +42,16 @@ class Target:
     trace_rate: int = 10
 
     def scaled(self, factor: float) -> "Target":
-        """The same with the times of a model that only waits multiplied by `factor`."""
+        """The same target with the times of a simulated model multiplied by `factor`."""
         return replace(self, overrides=replace(self.overrides, time_scale=factor))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Running:
-    """A server that is ready: its gRPC address and the one that requests go to. What is None was not started here.
+    """A server that is ready: its gRPC address and the address for the requests.
 
-    Of the next run it traces every `trace_rate`-th request, where it has a `trace_file`.
+    `server`, `trace_file` and `revival` are None if it was not started here. With a `trace_file` it traces every
+    `trace_rate`-th request of a run.
     """
 
     url: str
@@ -64,27 +65,27 @@ class Running:
 
 @contextlib.contextmanager
 def running(target: Target, progress: Callable[[str], None]) -> Iterator[Running]:
-    """Start what `target` asks for, or look at what runs at its address; raises the launcher's and client's errors."""
+    """The server of `target`, started or already running; raises the errors of launcher and client."""
     if target.url is not None:
         request_url = target.http_url if target.transport == "http" else target.url
         if request_url is None:
             raise Mistake(f"--transport http needs the HTTP address of the server at {target.url}: --http-url.")
         yield Running(url=target.url, request_url=request_url, config=_loaded(target.url, target.model))
         return
-    asked = target.overrides.apply(read(target.model, target.config_name, target.repository))
-    with started(target, asked, progress) as server:
+    config = target.overrides.apply(read(target.model, target.config_name, target.repository))
+    with started(target, config, progress) as server:
         yield server
 
 
 @contextlib.contextmanager
-def started(target: Target, asked: ModelConfig, progress: Callable[[str], None]) -> Iterator[Running]:
-    """Start a server with the model of `target` as `asked`, and with the models that it calls."""
+def started(target: Target, config: ModelConfig, progress: Callable[[str], None]) -> Iterator[Running]:
+    """Start a server that runs the model of `target` with `config`, and the models that it calls."""
     folder = model_folder(target.model, target.repository)
     with (
-        variant(asked, folder, target.config_name) as repository,
-        tempfile.TemporaryDirectory(prefix="triton-batching-trace-") as made,
+        variant(config, folder, target.config_name) as repository,
+        tempfile.TemporaryDirectory(prefix="triton-batching-trace-") as trace_folder,
     ):
-        trace_file = Path(made) / "trace" if target.trace_rate else None
+        trace_file = Path(trace_folder) / "trace" if target.trace_rate else None
         arguments = traces.arguments(trace_file, target.trace_rate) if trace_file else ()
         settings = Settings(
             models=(target.model,), repository=repository, arguments=(*arguments, EXIT), discard_traces=True
@@ -105,7 +106,7 @@ def _loaded(url: str, model: str) -> ModelConfig:
     try:
         with triton.InferenceServerClient(url, channel_args=channel_arguments(url)) as client:
             if not client.is_server_live():
-                raise ServerUnreachableError(f"{url}: the server does not say that it is alive.", url=url)
+                raise ServerUnreachableError(f"{url}: the server does not report that it is live.", url=url)
             if not client.is_model_ready(model):
                 raise NotReadyError(
                     f"{url}: '{model}' is not ready there. Serve it: make serve MODEL={model}.", model=model, url=url

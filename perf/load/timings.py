@@ -1,23 +1,23 @@
-"""What a process writes down of each request: its times on the machine's monotonic clock, and how it ended."""
+"""What a client process records of each request: its times on the machine's monotonic clock, and how it ended."""
 
 import numpy as np
 from numpy.typing import NDArray
 
-# Outcomes.
+# Values of `outcome`.
 RIGHT, WRONG, FAILED, NOT_SENT = 0, 1, 2, 3
 
-# Nanoseconds of CLOCK_MONOTONIC. `due`: when it was to be sent, in a closed loop when it was; `called`: when it was;
-# `written`: encoded and handed over; `received`: the answer is there; `done`: it is arrays again.
+# Nanoseconds of CLOCK_MONOTONIC. `due`: when the request was to be sent (in a closed loop, when it was); `called`: when
+# the client was called; `written`: encoded and handed to the connection; `received`: answer received; `done`: decoded.
 FIELDS = ("due", "called", "written", "received", "done")
 REQUEST = np.dtype([("worker", "i4"), ("number", "i8"), *((name, "i8") for name in FIELDS), ("outcome", "u1")])
 Timings = NDArray[np.void]
 
 
 def empty() -> Timings:
-    """No request yet."""
+    """Timings of no requests."""
     return np.empty(0, dtype=REQUEST)
 
 
 def request_id(worker: int, number: int) -> str:
-    """What the server's traces call this request."""
+    """The id of a request in the server's traces."""
     return f"{worker}.{number}"

@@ -1,7 +1,7 @@
-"""A model's configuration with single values replaced, in a temporary model repository of its own.
+"""A model's configuration with some values replaced, in a temporary model repository.
 
-Hand-written files stay as they are: the copy holds the whole configuration as one generated config.pbtxt, beside links
-to the model's versions.
+The repository has one generated config.pbtxt beside links to the model's versions, so hand-written files stay as they
+are.
 """
 
 import contextlib
@@ -16,19 +16,19 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from export.repository import REPOSITORY, config_file, model_folder, read_config, with_steps
 from triton_batching.terminal import Mistake
 
-# The times of a model that only waits; scaled together they keep what batching gains.
+# The times of a simulated model. Scaled together they keep the gain of batching.
 TIMES = ("fixed_ms", "row_ms")
-# And how long requests may wait for it, where that has a limit.
+# The longest time in its queue, if the model limits it.
 LIMIT = "queue_limit_ms"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Overrides:
-    """What replaces the configuration's own values; None keeps them.
+    """Values that replace those of a configuration; None keeps a value.
 
     `delay_us` is `max_queue_delay_microseconds` and turns dynamic batching on. `parameters` replaces values of
-    parameters that the configuration has. `time_scale` multiplies a stand-in's `fixed_ms` and `row_ms`, the delay and
-    `queue_limit_ms` with them: the same system in slow motion, for clients that cannot keep up with it.
+    parameters that the configuration has. `time_scale` multiplies the times of a simulated model (`fixed_ms` and
+    `row_ms`), the delay and `queue_limit_ms`: the same system in slow motion, so that the clients can keep up.
     """
 
     max_batch_size: int | None = None
@@ -38,13 +38,13 @@ class Overrides:
     time_scale: float = 1.0
 
     def apply(self, config: ModelConfig) -> ModelConfig:
-        """A copy of `config` with the values replaced; raises `Mistake` where there is nothing to replace."""
+        """A copy of `config` with the values replaced; raises `Mistake` for a parameter that it does not have."""
         changed = ModelConfig()
         changed.CopyFrom(config)
         if self.max_batch_size is not None:
             changed.max_batch_size = self.max_batch_size
             if config.HasField("dynamic_batching"):
-                # Sizes preferred with another maximum; without any, Triton prefers the maximum.
+                # They belong to the other maximum; without them Triton prefers the maximum.
                 changed.dynamic_batching.ClearField("preferred_batch_size")
         if self.delay_us is not None:
             changed.dynamic_batching.max_queue_delay_microseconds = self.delay_us
@@ -66,33 +66,33 @@ class Overrides:
         if self.time_scale == 1.0:
             return {}
         if not waits(config):
-            raise Mistake(f"'{config.name}' has no {' and '.join(TIMES)} to scale: it does not only wait.")
+            raise Mistake(f"'{config.name}' has no {' and '.join(TIMES)} to scale: it is not a simulated model.")
         names = [*TIMES, *([LIMIT] if LIMIT in config.parameters else [])]
         now = {name: self.parameters.get(name, config.parameters[name].string_value) for name in names}
         return {name: f"{float(value) * self.time_scale:g}" for name, value in now.items()}
 
 
 def waits(config: ModelConfig) -> bool:
-    """Whether the model only waits, so that its times can be scaled."""
+    """Whether the model is a simulated one, whose times can be scaled."""
     return all(name in config.parameters for name in TIMES)
 
 
 def read(model: str, config_name: str | None, repository: Path = REPOSITORY) -> ModelConfig:
-    """The configuration on disk that `config_name` names."""
+    """The configuration of a model on disk; `config_name` is its variant, None its config.pbtxt."""
     return read_config(config_file(model_folder(model, repository), config_name))
 
 
 @contextlib.contextmanager
 def variant(config: ModelConfig, folder: Path, config_name: str | None = None) -> Iterator[Path]:
-    """A repository with one model: `config`, and links to the versions in the model's own `folder`.
+    """A repository with `config`, links to the versions in the model's `folder`, and the models that it calls.
 
-    And with the models that it calls, which lie beside `folder`, as `config_name` has them.
+    Those lie beside `folder`, and get their variant `config_name`.
     """
-    with tempfile.TemporaryDirectory(prefix="triton-batching-variant-") as made:
-        _place(Path(made), config, folder)
+    with tempfile.TemporaryDirectory(prefix="triton-batching-variant-") as repository:
+        _place(Path(repository), config, folder)
         for step in with_steps([config.name], config_name, folder.parent)[1:]:
-            _place(Path(made), read(step, config_name, folder.parent), model_folder(step, folder.parent))
-        yield Path(made)
+            _place(Path(repository), read(step, config_name, folder.parent), model_folder(step, folder.parent))
+        yield Path(repository)
 
 
 def _place(repository: Path, config: ModelConfig, folder: Path) -> None:

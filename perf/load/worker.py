@@ -1,6 +1,6 @@
-"""One client process of a fleet: it sends requests, checks every reply against its request, and reports to its parent.
+"""One client process: it sends requests, checks every reply, and reports to its parent.
 
-Kept light, since there may be hundreds: it imports the client and numpy, and nothing that draws or starts servers.
+There may be hundreds of them, so it imports the client and numpy and no more.
 """
 
 import asyncio
@@ -28,9 +28,9 @@ from perf.load.differ import differ
 from perf.load.timings import FAILED, NOT_SENT, REQUEST, RIGHT, WRONG, Timings, request_id
 
 REPORT_NS = 500_000_000
-# Listening to the parent costs as much as a tenth of a request.
+# Time between two checks for a message of the parent; a check costs a tenth of a request.
 HEAR_NS = 20_000_000
-# After an error, so that a server that is down is not asked in a tight loop.
+# Pause after an error, so that a server that is down is not called in a tight loop.
 PAUSE_S = 0.02
 STOP = "stop"
 NEVER_NS = 1 << 62
@@ -41,11 +41,12 @@ Arrays = tuple[NDArray[np.generic], ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What one process does. `requests` are pairs of inputs and the right outputs, sent in turn.
+    """The work of one process.
 
-    `due_s` are the times of an open loop after the start; None is a closed loop with `in_flight` requests on their
-    way, of `count` requests or until the parent says stop. `in_flight_limit` is this process's share. `first` numbers
-    the first request. `niceness` is added to its priority.
+    `requests` are pairs of inputs and right outputs, sent in turn. `due_s` are the due times of an open loop, in
+    seconds after the start. None is a closed loop with `in_flight` requests in flight, which ends after `count`
+    requests or when the parent says stop. `in_flight_limit` is the share of this process. `first` is the number of the
+    first request. `niceness` lowers the priority.
     """
 
     worker: int
@@ -64,16 +65,16 @@ class Job:
 
     @property
     def numbers(self) -> Iterator[int]:
-        """Of the requests of a closed loop."""
+        """The numbers of the requests of a closed loop."""
         return itertools.count(self.first) if self.count is None else iter(range(self.first, self.first + self.count))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What happened since the last one. `cpu_s` is this process's CPU time since it started to send.
+    """What happened since the last report.
 
-    Of what was due before `until_ns` nothing is missing: it is in a report, or on its way and in `going_ns`, which says
-    when those requests were due.
+    `cpu_s` is the CPU time of the process since the start. Every request due before `until_ns` is in a report, or is
+    still in flight; `going_ns` says when those in flight were due.
     """
 
     timings: Timings
@@ -86,9 +87,9 @@ class Report:
 
 @dataclass(kw_only=True)
 class Notes:
-    """What was not yet reported; `send` empties it.
+    """What the next report will hold; `send` empties it.
 
-    `going` maps the numbers of requests on their way to when they were due; the next is due at `next_ns`.
+    `going` maps the numbers of the requests in flight to their due times. The next request is due at `next_ns`.
     """
 
     worker: int
@@ -98,25 +99,25 @@ class Notes:
     cpu_from: float = field(default_factory=time.process_time)
     sent_ns: int = field(default_factory=time.monotonic_ns)
     heard_ns: int = 0
-    told: bool = False
+    is_stopped: bool = False
     going: dict[int, int] = field(default_factory=dict)
     next_ns: int = NEVER_NS
 
     def add(self, number: int, due: int, called: int, moments: stopwatch.Moments, outcome: int) -> None:
-        """One request that is over."""
+        """Add a finished request."""
         now = time.monotonic_ns()
         self.rows.append((self.worker, number, due, called, moments.written, moments.received, now, outcome))
 
     def stopped(self) -> bool:
-        """Report when it is time, and whether the parent says stop or is gone."""
+        """Report if it is time, and return whether the parent says stop or is gone."""
         now = time.monotonic_ns()
         if now - self.sent_ns > REPORT_NS:
             self.send()
         if now - self.heard_ns >= HEAR_NS:
             self.heard_ns = now
-            # The parent sends one thing only, and its end closes the pipe.
-            self.told = self.told or self.parent.poll(0)
-        return self.told
+            # The parent sends only the stop, and its end closes the pipe; both can be read.
+            self.is_stopped = self.is_stopped or self.parent.poll(0)
+        return self.is_stopped
 
     def send(self, *, last: bool = False) -> None:
         """Report to the parent."""
@@ -130,8 +131,8 @@ class Notes:
 
 
 def work(job: Job, parent: Connection) -> None:
-    """The process's main function: connect, say ready, wait for the start time, send, report, end."""
-    # Ctrl-C goes to the whole terminal; the parent decides what it means, and asks for what was measured.
+    """The main function of the process: connect, say ready, wait for the start, send, report."""
+    # Ctrl-C reaches every process of the terminal; the parent handles it and stops this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(job.niceness)
     try:
@@ -150,7 +151,7 @@ def _closed(job: Job, parent: Connection) -> None:
     with Model(
         job.model, url=job.url, transport=job.transport, timeout_s=job.timeout_s, hooks=stopwatch.HOOKS
     ) as model:
-        with contextlib.suppress(RejectedError):  # an answer as well: the server is there
+        with contextlib.suppress(RejectedError):  # a rejection is an answer too
             model.predict(*job.requests[0][0])
         _start(parent)
         notes = Notes(worker=job.worker, parent=parent)
@@ -162,24 +163,24 @@ def _closed(job: Job, parent: Connection) -> None:
             stopwatch.MOMENTS.set(moments)
             called = time.monotonic_ns()
             try:
-                found = model.predict(*inputs, request_id=request_id(job.worker, number))
+                reply = model.predict(*inputs, request_id=request_id(job.worker, number))
             except ClientError as error:
                 notes.errors[_short(error)] += 1
                 notes.add(number, called, called, moments, FAILED)
                 time.sleep(PAUSE_S)
             else:
                 notes.add(number, called, called, moments, RIGHT)
-                if not _right(found, outputs, job.tolerance):
+                if not _right(reply, outputs, job.tolerance):
                     notes.rows[-1] = (*notes.rows[-1][:-1], WRONG)
         notes.send(last=True)
 
 
 async def _many(job: Job, parent: Connection) -> None:
-    """Many requests on their way in one process."""
+    """Many requests in flight in one process."""
     async with AsyncModel(
         job.model, url=job.url, transport=job.transport, timeout_s=job.timeout_s, hooks=stopwatch.HOOKS
     ) as model:
-        with contextlib.suppress(RejectedError):  # an answer as well: the server is there
+        with contextlib.suppress(RejectedError):  # a rejection is an answer too
             await model.predict(*job.requests[0][0])
         start = await asyncio.to_thread(_start, parent)
         notes = Notes(worker=job.worker, parent=parent)
@@ -195,21 +196,21 @@ async def _many(job: Job, parent: Connection) -> None:
 
 
 async def _crowd(job: Job, model: AsyncModel, notes: Notes) -> None:
-    """A closed loop of `in_flight` clients, no two with the same request on its way."""
+    """A closed loop of `in_flight` clients, no two of which send the same request."""
     numbers = job.numbers
 
     async def client(place: int) -> None:
-        asked = job.requests[place :: job.in_flight]
+        requests = job.requests[place :: job.in_flight]
         for turn, number in enumerate(numbers):
-            await _one(job, model, notes, number, time.monotonic_ns(), asked[turn % len(asked)])
+            await _send(job, model, notes, number, time.monotonic_ns(), requests[turn % len(requests)])
             if notes.rows and notes.rows[-1][-1] == FAILED:
                 await asyncio.sleep(PAUSE_S)
             if notes.stopped():
                 return
 
     clients = [asyncio.create_task(client(place)) for place in range(job.in_flight)]
-    # Reports leave, and a stop is heard, even while nobody has an answer.
-    while not notes.stopped() and not all(one.done() for one in clients):
+    # Wakes up to report and to notice a stop even if no answer arrives.
+    while not notes.stopped() and not all(client.done() for client in clients):
         await asyncio.wait(clients, timeout=0.1)
     await asyncio.wait(clients, timeout=job.timeout_s)
 
@@ -221,12 +222,12 @@ async def _open(job: Job, model: AsyncModel, notes: Notes, due_ns: NDArray[np.in
         if await _stopped_before(due, notes):
             break
         if len(going) < job.in_flight_limit:
-            task = asyncio.create_task(_one(job, model, notes, number, due, job.requests[number % len(job.requests)]))
+            task = asyncio.create_task(_send(job, model, notes, number, due, job.requests[number % len(job.requests)]))
             going.add(task)
             task.add_done_callback(going.discard)
         else:
             notes.add(number, due, 0, stopwatch.Moments(), NOT_SENT)
-        # Requests leave and answers are taken even while everything is overdue.
+        # Lets requests leave and answers arrive even if all requests are overdue.
         await asyncio.sleep(0)
     notes.next_ns = NEVER_NS
     if going:
@@ -234,7 +235,7 @@ async def _open(job: Job, model: AsyncModel, notes: Notes, due_ns: NDArray[np.in
 
 
 async def _stopped_before(due: int, notes: Notes) -> bool:
-    """Wait until it is due; in slices, so that a stop is heard and reports leave on time while nothing is due."""
+    """Wait until `due`, in slices so that reports leave on time; True if the parent says stop before."""
     while not notes.stopped():
         left = (due - time.monotonic_ns()) / 1e9
         if left <= 0:
@@ -243,7 +244,7 @@ async def _stopped_before(due: int, notes: Notes) -> bool:
     return True
 
 
-async def _one(
+async def _send(
     job: Job, model: AsyncModel, notes: Notes, number: int, due: int, request: tuple[Arrays, Arrays]
 ) -> None:
     inputs, outputs = request
@@ -252,7 +253,7 @@ async def _one(
     notes.going[number] = due
     called = time.monotonic_ns()
     try:
-        found = await model.predict(*inputs, request_id=request_id(job.worker, number))
+        reply = await model.predict(*inputs, request_id=request_id(job.worker, number))
     except ClientError as error:
         notes.errors[_short(error)] += 1
         del notes.going[number]
@@ -261,27 +262,27 @@ async def _one(
     del notes.going[number]
     at = len(notes.rows)
     notes.add(number, due, called, moments, RIGHT)
-    if not _right(found, outputs, job.tolerance):
+    if not _right(reply, outputs, job.tolerance):
         notes.rows[at] = (*notes.rows[at][:-1], WRONG)
 
 
 def _punctual() -> asyncio.AbstractEventLoop:
-    """A loop that wakes within microseconds: the usual one, on epoll, rounds every wait up to a millisecond."""
+    """An event loop on select, which wakes within microseconds; epoll rounds every wait up to a millisecond."""
     return asyncio.SelectorEventLoop(selectors.SelectSelector())
 
 
 def _start(parent: Connection) -> int:
-    """Say ready, and wait for the common start in nanoseconds of the monotonic clock."""
+    """Say ready, wait for the start of all processes, and return it in nanoseconds of the monotonic clock."""
     parent.send("")
     start = int(parent.recv())
     time.sleep(max(0.0, (start - time.monotonic_ns()) / 1e9))
     return start
 
 
-def _right(found: Any, outputs: Arrays, tolerance: float) -> bool:
-    return differ(found if isinstance(found, tuple) else (found,), outputs) <= tolerance
+def _right(reply: Any, outputs: Arrays, tolerance: float) -> bool:
+    return differ(reply if isinstance(reply, tuple) else (reply,), outputs) <= tolerance
 
 
 def _short(error: ClientError) -> str:
-    # Refusals of a batch policy say how long each waited; without that they are counted as one.
+    # The rejections of a batch policy name the wait of each request; without it they count as the same error.
     return WAITED.sub("refused within ", f"{type(error).__name__}: {error}")[:300]

@@ -1,11 +1,11 @@
 """perf_analyzer: its command line, its output, and its known faults.
 
-- When its windows do not agree within its own limit it prints no number at all. It is therefore told to accept any
-  spread, and the spread is judged here from the windows, so that an unstable point is marked and not lost.
-- Its request-rate mode takes latency from the real send (coordinated omission) and has no cap on requests in flight.
-  So it is offered only where its lightness matters more: for Poisson arrivals that the server can carry, each thread
-  with so few of them that it has its answer before the next is due. `--request-count` divides by whole polling seconds
-  and is not offered.
+- If its windows do not agree within its own limit, it prints no result. So it is set to accept any spread, and the
+  report marks a measurement whose windows spread too far.
+- Its request-rate mode counts latency from the real send (coordinated omission) and does not limit the requests in
+  flight. It is used only for Poisson arrivals at a rate that the server can carry, where a light client matters more:
+  each thread has so few requests that it gets its answer before the next is due.
+- `--request-count` divides by whole polling seconds, so it is not used.
 """
 
 import csv
@@ -24,20 +24,20 @@ from numpy.typing import NDArray
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.graph.samples import sample
-from perf.records.record import Load, Measured, Window
+from perf.records.record import AnalyzerLoad, AnalyzerResult, AnalyzerWindow
 from serve import hidden_arguments
 from serve.installation import bundled_libraries, link_plain_names
 from serve.management import admin
 from triton_batching.terminal import Failure
 
-# perf_analyzer ends after three windows whose spread is within this limit: always.
+# perf_analyzer ends after three windows whose spread is within this limit, so always.
 ANY_SPREAD_PERCENT = 100_000
 WINDOWS = 3
 ATTEMPTS = 3
-# A window must hold this many latencies.
+# A window must be at least this many latencies long.
 LEAST_LATENCIES = 4
 SAMPLES = 16
-# At 1000 requests a second each has one in 64 ms.
+# At 1,000 requests per second each thread sends one in 64 ms.
 POISSON_THREADS = 64
 NEEDED = ["libb64.so.0d", "libcudart.so.12"]
 
@@ -48,11 +48,11 @@ Arrays = Mapping[str, NDArray[np.generic]]
 
 
 class AnalyzerError(Failure):
-    """perf_analyzer is missing or gave no measurement; the text holds what it said."""
+    """perf_analyzer is missing or measured nothing; the text holds the end of its output."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target:
+class Endpoint:
     """A running server and one model on it; urls are `host:port`."""
 
     model: str
@@ -62,51 +62,52 @@ class Target:
 
 
 def measure(
-    target: Target,
-    load: Load,
+    endpoint: Endpoint,
+    load: AnalyzerLoad,
     *,
     window_ms: int,
     rows: Sequence[Arrays] | None = None,
     poisson_per_s: float | None = None,
-) -> tuple[Measured, tuple[str, ...]]:
-    """Run one closed-loop point of three windows; the measurement and the command without this run's paths.
+) -> tuple[AnalyzerResult, tuple[str, ...]]:
+    """Run perf_analyzer for three windows; returns its result, and the command without temporary paths.
 
-    With `poisson_per_s` so many requests a second are sent instead, whatever `load.concurrency` says.
-
-    A window hardly longer than a request gives several times the true throughput, or nothing at all: perf_analyzer is
-    then run again with longer ones, twice at most. `rows`, each of its own shape, are sent in turn instead of what
-    `load.data` says.
+    With `poisson_per_s` the load is an open loop of that many requests per second, and `load.concurrency` is ignored.
+    With `rows` these rows are sent in turn, each with its own shape, and `load.data` is ignored. A window hardly longer
+    than a request shows several times the true throughput, or nothing, so perf_analyzer is run again with longer
+    windows, twice at most. Raises `AnalyzerError`.
     """
     for _ in range(ATTEMPTS):
-        measured, command, said = _run(target, load, window_ms, rows, poisson_per_s)
+        measured, command, output = _run(endpoint, load, window_ms, rows, poisson_per_s)
         latency_ms = max((window.latency_us / 1e3 for window in measured.windows), default=0.0) if measured else 0.0
         if measured is not None and len(measured.windows) >= WINDOWS and window_ms >= LEAST_LATENCIES * latency_ms:
             return measured, command
         window_ms = max(2 * window_ms, round(1.5 * LEAST_LATENCIES * latency_ms))
     if measured is not None:
         return measured, command
-    raise AnalyzerError(f"perf_analyzer measured nothing for '{target.model}':\n{said}")
+    raise AnalyzerError(f"perf_analyzer measured nothing for '{endpoint.model}':\n{output}")
 
 
 def _run(
-    target: Target, load: Load, window_ms: int, rows: Sequence[Arrays] | None, poisson_per_s: float | None
-) -> tuple[Measured | None, tuple[str, ...], str]:
+    endpoint: Endpoint, load: AnalyzerLoad, window_ms: int, rows: Sequence[Arrays] | None, poisson_per_s: float | None
+) -> tuple[AnalyzerResult | None, tuple[str, ...], str]:
     with tempfile.TemporaryDirectory(prefix="triton-batching-") as folder:
         table = Path(folder) / "point.csv"
-        arguments = [*_arguments(target, load, Path(folder), window_ms, rows), *_pace(load, poisson_per_s)]
+        arguments = [*_arguments(endpoint, load, Path(folder), window_ms, rows), *_pace(load, poisson_per_s)]
         limit_s = 60 + WINDOWS * 10 * window_ms / 1e3
-        output, errors = _answer(target, load, [*arguments, "-f", str(table)], Path(folder), limit_s)
+        output, errors = _answer(endpoint, load, [*arguments, "-f", str(table)], Path(folder), limit_s)
         measured = parse(output, table.read_text() if table.is_file() else "", window_ms)
     command = ("perf_analyzer", *(Path(part).name if folder in part else part for part in arguments))
     return measured, command, "\n".join([*output.splitlines()[-5:], *errors.splitlines()[-5:]])
 
 
-def _answer(target: Target, load: Load, arguments: list[str], folder: Path, limit_s: float) -> tuple[str, str]:
-    """What it prints on its standard output and error."""
-    # Shared memory is registered through an admin API, which wants the server's secret.
-    headers = admin.headers(target.grpc_url) if load.shared_memory else {}
+def _answer(
+    endpoint: Endpoint, load: AnalyzerLoad, arguments: list[str], folder: Path, limit_s: float
+) -> tuple[str, str]:
+    """Standard output and standard error of perf_analyzer."""
+    # The admin API that registers shared memory needs the server's secret.
+    headers = admin.headers(endpoint.grpc_url) if load.shared_memory else {}
     hidden = {f"HEADER_{number}": f"{name}:{value}" for number, (name, value) in enumerate(headers.items())}
-    # A process of its own hides them: this one may have gRPC at work, and must not fork with hooks in Python.
+    # Another process hides them: this one may use gRPC, so it must not fork with hooks in Python.
     hide = [sys.executable, "-P", "-m", hidden_arguments.__name__] if hidden else []
     with subprocess.Popen(
         [*hide, str(_binary()), *arguments, *(part for name in hidden for part in ("-H", name))],
@@ -120,30 +121,31 @@ def _answer(target: Target, load: Load, arguments: list[str], folder: Path, limi
         try:
             output, errors = process.communicate(json.dumps(hidden) if hidden else "", timeout=limit_s)
         except subprocess.TimeoutExpired as error:
-            raise AnalyzerError(f"perf_analyzer did not end within {limit_s:.0f} s for '{target.model}'.") from error
+            raise AnalyzerError(f"perf_analyzer did not end within {limit_s:.0f} s for '{endpoint.model}'.") from error
         finally:
             process.kill()
     if "arguments cannot be hidden" in errors:
         raise AnalyzerError(
-            f"the server's secret, which registering shared memory needs, would stand on perf_analyzer's command line "
-            f"for other users to read ({errors.strip()}). Measure without --shared-memory."
+            f"shared memory needs the server's secret, which other users could read on perf_analyzer's command line "
+            f"({errors.strip()}). Measure without --shared-memory."
         )
     return output, errors
 
 
-def parse(output: str, table: str, window_ms: int) -> Measured | None:
-    """Read what perf_analyzer printed with `-v` and its CSV with `--verbose-csv`; None when there is no window.
+def parse(output: str, table: str, window_ms: int) -> AnalyzerResult | None:
+    """The result in the output of perf_analyzer (`-v`) and its CSV (`--verbose-csv`); None without a window.
 
-    Without the CSV (it gave up, or an older version) the windows alone give a throughput, their median.
+    Without the CSV (it gave up, or is an older version) the throughput is the median of the windows.
     """
     windows = tuple(
-        Window(throughput_rows_per_s=float(rate), latency_us=float(latency)) for rate, latency in PASS.findall(output)
+        AnalyzerWindow(throughput_rows_per_s=float(rate), latency_us=float(latency))
+        for rate, latency in PASS.findall(output)
     )
     if not windows:
         return None
     rows = list(csv.DictReader(table.splitlines()))
     if not rows:
-        return Measured(
+        return AnalyzerResult(
             window_ms=window_ms,
             windows=windows,
             throughput_rows_per_s=float(np.median([window.throughput_rows_per_s for window in windows])),
@@ -153,14 +155,13 @@ def parse(output: str, table: str, window_ms: int) -> Measured | None:
     server = ("Server Queue", "Server Compute Input", "Server Compute Infer", "Server Compute Output")
     requests = REQUESTS.search(output)
     timed = ("request/response", "response wait")
-    return Measured(
+    return AnalyzerResult(
         window_ms=window_ms,
         windows=windows,
         throughput_rows_per_s=cells["Inferences/Second"],
         requests=int(requests[1]) if requests else None,
-        # The client's own clock where it is printed. perf_analyzer makes the network share what is missing to the mean,
-        # so that the parts add up to it; not where a request is answered before its execution ends, which the server
-        # charges it in full.
+        # By the client's clock if it is printed. The other parts add up to the mean, because perf_analyzer calls the
+        # remainder network, except if a request is answered before its execution ends: Triton charges it the whole.
         mean_us=sum(cells[name] for name in (timed if set(timed) <= set(cells) else (*parts, *server))),
         p50_us=cells["p50 latency"],
         p90_us=cells["p90 latency"],
@@ -175,7 +176,9 @@ def parse(output: str, table: str, window_ms: int) -> Measured | None:
 def write_samples(config: ModelConfig, path: Path) -> Path:
     """Seeded valid inputs as perf_analyzer's JSON: one entry per row, sent in turn."""
     drawn = [sample(config, rows=1, seed=seed) for seed in range(SAMPLES)]
-    rows = [{name: array[0] if config.max_batch_size > 0 else array for name, array in one.items()} for one in drawn]
+    rows = [
+        {name: array[0] if config.max_batch_size > 0 else array for name, array in inputs.items()} for inputs in drawn
+    ]
     return write_rows(rows, path)
 
 
@@ -193,18 +196,20 @@ def _entry(row: NDArray[np.generic]) -> dict[str, object]:
 def _content(array: NDArray[np.generic]) -> list[object]:
     if array.dtype == np.object_:
         return [text.decode() for text in array.ravel().tolist()]
-    # tolist() keeps a float a float: perf_analyzer refuses `1` where it wants `1.0`.
+    # tolist() keeps a float a float: perf_analyzer rejects `1` for `1.0`.
     return array.ravel().tolist()  # type: ignore[no-any-return]
 
 
-def _arguments(target: Target, load: Load, folder: Path, window_ms: int, rows: Sequence[Arrays] | None) -> list[str]:
-    url = target.http_url if load.protocol == "http" else target.grpc_url
+def _arguments(
+    endpoint: Endpoint, load: AnalyzerLoad, folder: Path, window_ms: int, rows: Sequence[Arrays] | None
+) -> list[str]:
+    url = endpoint.http_url if load.protocol == "http" else endpoint.grpc_url
     data = load.data
     if rows is not None:
         data = str(write_rows(rows, folder / "rows.json"))
     elif load.data == "samples":
-        data = str(write_samples(target.config, folder / "samples.json"))
-    arguments = ["-m", target.model, "-u", url, "-i", load.protocol, "-b", str(load.request_rows)]
+        data = str(write_samples(endpoint.config, folder / "samples.json"))
+    arguments = ["-m", endpoint.model, "-u", url, "-i", load.protocol, "-b", str(load.request_rows)]
     for name, dims in load.shapes:
         arguments += ["--shape", f"{name}:{','.join(map(str, dims))}"]
     if load.shared_memory:
@@ -212,7 +217,7 @@ def _arguments(target: Target, load: Load, folder: Path, window_ms: int, rows: S
             "--shared-memory",
             "system",
             "--output-shared-memory-size",
-            str(_output_bytes(target, load)),
+            str(_output_bytes(endpoint, load)),
         ]
     return [
         *arguments,
@@ -222,7 +227,7 @@ def _arguments(target: Target, load: Load, folder: Path, window_ms: int, rows: S
     ]
 
 
-def _pace(load: Load, poisson_per_s: float | None) -> list[str]:
+def _pace(load: AnalyzerLoad, poisson_per_s: float | None) -> list[str]:
     if poisson_per_s is None:
         return ["--concurrency-range", f"{load.concurrency}:{load.concurrency}:1"]
     rate = f"{poisson_per_s:g}:{poisson_per_s:g}:1"
@@ -230,8 +235,8 @@ def _pace(load: Load, poisson_per_s: float | None) -> list[str]:
     return ["--request-rate-range", rate, "--request-distribution", "poisson", *threads]
 
 
-def _output_bytes(target: Target, load: Load) -> int:
-    widest = max(int(np.prod([max(1, dim) for dim in output.dims])) for output in target.config.output)
+def _output_bytes(endpoint: Endpoint, load: AnalyzerLoad) -> int:
+    widest = max(int(np.prod([max(1, dim) for dim in output.dims])) for output in endpoint.config.output)
     return widest * load.request_rows * 8
 
 
@@ -245,7 +250,7 @@ def _binary() -> Path:
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    # A proxy that the environment names must not be asked for a server on this machine.
+    # A proxy of the environment must not be used for a server on this machine.
     environment = {key: value for key, value in os.environ.items() if not key.lower().endswith("_proxy")}
     libraries = bundled_libraries()
     if libraries is not None:

@@ -1,6 +1,6 @@
-"""The ceiling: what onnxruntime alone does in this process, without a server, with the threads an instance gets.
+"""The ceiling of a model: the throughput of onnxruntime in this process, without a server, by batch size.
 
-`python -m perf.measure.ceiling ranker` prints rows per second for every batch size up to max_batch_size.
+`python -m perf.measure.ceiling ranker` prints rows per second for the batch sizes 1, 2, 4 .. max_batch_size.
 """
 
 import datetime
@@ -28,25 +28,25 @@ ROUNDS = range(3)
 ROUND_S = 0.4
 
 
-class LimitError(Mistake):
+class CeilingError(Mistake):
     """The model has no ceiling to measure."""
 
 
 def plan(model: str, *, threads: int | None = None, repeat: int = 1, repository: Path = REPOSITORY) -> Ceiling:
-    """An empty `Ceiling` that says what would be measured; `threads` defaults to all cores, as one instance gets."""
+    """A `Ceiling` without rates: what would be measured. `threads` defaults to all cores. Raises `CeilingError`."""
     folder = model_folder(model, repository)
     config = read_config(config_file(folder, None))
     path = model_file(folder, config)
     if is_ragged(config):
-        raise LimitError(
+        raise CeilingError(
             f"'{model}' is ragged, so its rate depends on the lengths. Measure it: python -m perf.studies.ragged."
         )
     if config.max_batch_size < 1:
-        raise LimitError(f"'{model}' has max_batch_size 0, so it has no batches to measure.")
+        raise CeilingError(f"'{model}' has max_batch_size 0, so it has no batches to measure.")
     if path.suffix != ".onnx":
-        raise LimitError(f"'{model}' is not an ONNX model ({path.name}), so it has no onnxruntime ceiling.")
+        raise CeilingError(f"'{model}' is not an ONNX model ({path.name}), so it has no onnxruntime ceiling.")
     if not path.is_file():
-        raise LimitError(f"{path}: not exported yet. Run: make export ARGS={model}.")
+        raise CeilingError(f"{path}: not exported yet. Run: make export ARGS={model}.")
     return Ceiling(
         model=model,
         model_sha256=digest(path),
@@ -62,7 +62,7 @@ def plan(model: str, *, threads: int | None = None, repeat: int = 1, repository:
 def measure(
     planned: Ceiling, *, repository: Path = REPOSITORY, progress: Callable[[str], None] = lambda _: None
 ) -> Ceiling:
-    """One round: every batch size 1, 2, 4 .. max in turn, `ROUND_S` seconds each."""
+    """One round: every batch size in turn, for `ROUND_S` seconds each."""
     folder = model_folder(planned.model, repository)
     config = read_config(config_file(folder, None))
     options = onnxruntime.SessionOptions()
@@ -70,23 +70,24 @@ def measure(
     session = onnxruntime.InferenceSession(str(model_file(folder, config)), options, providers=["CPUExecutionProvider"])
     inputs = sample(config, rows=config.max_batch_size)
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    found = {}
+    rates = {}
     for rows in batch_sizes(config.max_batch_size):
         progress(f"ceiling of {planned.model}, batch {rows}")
-        found[rows] = (_rows_per_s(session, {name: array[:rows] for name, array in inputs.items()}, rows),)
-    return replace(planned, started_at=started, rows_per_s=found)
+        rates[rows] = (_rows_per_s(session, {name: array[:rows] for name, array in inputs.items()}, rows),)
+    return replace(planned, started_at=started, rows_per_s=rates)
 
 
 def merge(rounds: Sequence[Ceiling]) -> Ceiling:
-    """Rounds of one plan as one record."""
+    """The rounds of one plan as one record."""
     sizes = rounds[0].rows_per_s
     return replace(
-        rounds[0], rows_per_s={rows: tuple(rate for one in rounds for rate in one.rows_per_s[rows]) for rows in sizes}
+        rounds[0],
+        rows_per_s={rows: tuple(rate for ceiling in rounds for rate in ceiling.rows_per_s[rows]) for rows in sizes},
     )
 
 
 def batch_sizes(largest: int) -> list[int]:
-    """1, 2, 4 .. and `largest` itself."""
+    """The powers of 2 up to `largest`, and `largest`."""
     return sorted({*(2**power for power in range(largest.bit_length()) if 2**power <= largest), largest})
 
 
@@ -110,16 +111,16 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def report(model: str, threads: int | None, results: Path | None) -> None:
-    """Measure and print; write a record too when a folder is given."""
+    """Measure and print; with a folder write a record as well."""
     console = terminal()
     planned = plan(model, threads=threads)
     with Progress(transient=True) as bar:
         task = bar.add_task("ceiling", total=None)
         ceiling = merge([measure(planned, progress=lambda text: bar.update(task, description=text)) for _ in ROUNDS])
     table = Table("rows per run", "rows/s (median)", "spread", title=f"{ceiling.model}, {ceiling.threads} threads")
-    for rows, found in ceiling.rows_per_s.items():
-        spread = (max(found) - min(found)) / float(np.median(found))
-        table.add_row(str(rows), f"{np.median(found):,.1f}", f"{spread:.0%}")
+    for rows, rates in ceiling.rows_per_s.items():
+        spread = (max(rates) - min(rates)) / float(np.median(rates))
+        table.add_row(str(rows), f"{np.median(rates):,.1f}", f"{spread:.0%}")
     console.print(table)
     if results is not None:
         console.print(f"written: {Store(results).add(ceiling)}", markup=False)

@@ -1,4 +1,4 @@
-"""nvidia-smi: how busy the GPUs are and how much of their memory is taken, sampled while something runs."""
+"""Utilisation and memory of the GPUs, sampled from nvidia-smi during a measurement."""
 
 import contextlib
 import statistics
@@ -13,7 +13,7 @@ PERIOD_S = 0.5
 
 @dataclass(kw_only=True)
 class GpuUse:
-    """Samples of all GPUs of the machine: percent of time busy (mean over GPUs) and MiB in use (sum)."""
+    """Samples over all GPUs of the machine: utilisation in percent (mean) and memory in use in MiB (sum)."""
 
     busy_percent: list[float] = field(default_factory=list)
     memory_mib: list[float] = field(default_factory=list)
@@ -26,7 +26,7 @@ class GpuUse:
 
 
 def read() -> tuple[float, float] | None:
-    """One sample; None where nvidia-smi is not there or says nothing."""
+    """One sample of utilisation and memory; None without a GPU or nvidia-smi."""
     try:
         answer = subprocess.run(QUERY, capture_output=True, text=True, timeout=10, check=True).stdout
         rows = [[float(cell) for cell in line.split(",")] for line in answer.splitlines() if line.strip()]
@@ -37,13 +37,13 @@ def read() -> tuple[float, float] | None:
 
 @contextlib.contextmanager
 def sampled() -> Iterator[GpuUse]:
-    """Sample until the block ends; nothing is started where there is no GPU."""
+    """Sample until the block ends; without a GPU nothing is sampled."""
     use, stop = GpuUse(), threading.Event()
 
     def sample() -> None:
-        while (found := read()) is not None:
-            use.busy_percent.append(found[0])
-            use.memory_mib.append(found[1])
+        while (values := read()) is not None:
+            use.busy_percent.append(values[0])
+            use.memory_mib.append(values[1])
             if stop.wait(PERIOD_S):
                 return
 

@@ -1,4 +1,4 @@
-"""Several candidates in turn, A B A B, and the first once more as A' in every round: what two of the same differ by."""
+"""Interleaved trials of candidates, A B A B, with an A/A pair: each round measures the first candidate twice."""
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,13 +15,13 @@ from perf.records.study import NOISE, Trial
 from perf.stats import bootstrap
 from perf.stats.bootstrap import Interval
 
-# A server that is started for each of its trials, or one that stays.
+# Opens a server for one trial: one that is started for it, or one that stays.
 Opened = Callable[[], contextlib.AbstractContextManager[Running]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lane:
-    """A configuration by its name, the stage that its trials are of, and how to come by a server that runs with it."""
+    """A configuration with its name, the stage of its trials, and its server."""
 
     name: str
     candidate: Candidate
@@ -42,14 +42,14 @@ def lanes(
     together: bool = True,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Sequence[Lane]]:
-    """A lane for each configuration, and one more for the first, of the stage `noise`, with a server of its own.
+    """A lane for each configuration, and a second one for the first, of the stage `noise`, with its own server.
 
-    All servers run side by side and one is loaded at a time: one that has nothing to do takes no core, while one that
-    starts takes some and comes up differently. Where the models do not fit into the memory together, `together` false
-    starts a server for each trial. The models that this one calls are as their own configuration has them.
+    All servers run side by side, and one is under load at a time: an idle server uses no core, and a server that starts
+    uses some and does not start the same way twice. If the models do not fit into memory together, `together=False`
+    starts a server for each trial. Models that `model` calls run with their config.pbtxt.
     """
     first = next(iter(configs))
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as servers:
 
         def lane(name: str, stage: str) -> Lane:
             def fresh() -> contextlib.AbstractContextManager[Running]:
@@ -58,14 +58,14 @@ def lanes(
             candidate = Candidate.of(configs[name])
             if not together:
                 return Lane(name=name, candidate=candidate, stage=stage, opened=fresh)
-            server = held.enter_context(fresh())
+            server = servers.enter_context(fresh())
             return Lane(name=name, candidate=candidate, stage=stage, opened=lambda: contextlib.nullcontext(server))
 
         yield [*(lane(name, stage) for name in configs), lane(first, NOISE)]
 
 
 def interleaved(lanes: Sequence[Lane], rounds: Iterable[int], measure: Measure) -> Iterator[Trial]:
-    """One trial of each lane in their order, in each of the `rounds`, whose number `measure` gets last."""
+    """In each of the `rounds` one trial of each lane, in order; `measure` takes server, lane and round number."""
     for number in rounds:
         for lane in lanes:
             with lane.opened() as server:
@@ -73,10 +73,10 @@ def interleaved(lanes: Sequence[Lane], rounds: Iterable[int], measure: Measure) 
 
 
 def gain(new: Sequence[Trial], old: Sequence[Trial], quantity: Callable[[Trial], float]) -> Interval:
-    """Ratio of a quantity of two lanes over the rounds that both have; raises `ValueError` when they have none."""
+    """The ratio of a quantity of two lanes, over the rounds that both have; raises `ValueError` if there are none."""
     first = {trial.round: quantity(trial) for trial in old}
     second = {trial.round: quantity(trial) for trial in new}
     rounds = sorted(first.keys() & second.keys())
     if not rounds:
         raise ValueError("no round has a trial of both")
-    return bootstrap.paired([second[one] for one in rounds], [first[one] for one in rounds])
+    return bootstrap.paired([second[number] for number in rounds], [first[number] for number in rounds])

@@ -1,44 +1,38 @@
-"""What a model's executions take on one machine: the record of a ramp, and the ramps of one model together."""
+"""The service times of a model on one machine: the record of a ramp, and all ramps of a model together."""
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 
 from perf.measure.ramp import Level, before
-from perf.measure.service_burden import Burden, burden
-from perf.measure.service_curve import Line, Size, fit, line, smoothed
-from perf.records import record, record_kind
-from perf.records.record import RecordError
+from perf.measure.service_curve import Burden, FittedLine, Size, burden, fit, line, smoothed
+from perf.records import file
 from triton_batching.machine import Machine
 from triton_batching.terminal import Mistake
 
-FORMAT = 1
-KIND = "service_times"
-# Answers that leave before a request's own, on the mean: a level with fewer is one of lone requests.
+# A level with fewer answers before a request's own, on average, is one of lone requests.
 TOGETHER = 0.25
-# As traced on two models, requests come back about this much as far apart as their mean latency grows: 125 to 170 us
-# of 180, 110 to 170 of 175. What is more, they wait together.
+# Share of the growth of the mean latency per request by which the answers of a batch are apart, traced on two models:
+# 125 to 170 us of 180, and 110 to 170 us of 175. The rest is a wait that all of them share.
 APART = 2 / 3
-# After a pause an execution is cold if it takes longer by this share at least.
+# An execution after a pause is cold if it takes longer by at least this share.
 COLD = 0.05
-# Shares at which the noise is kept; between them it is on straight lines.
+# Shares at which the quantiles of the noise are kept, for linear interpolation.
 SHARES = (0.0, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
-    """A request's way from and to its execution, in microseconds: both directions, and the client's own part.
+    """The time of a request outside queue and compute, in microseconds: client, network, and the way of the answer.
 
-    It begins when the execution has computed, since answers then leave one by one, and has the way to the queue in it.
-    `lone_us` is that of a request that ran alone, or of the first that comes back of several that ran together; each
-    further one is `each_us` behind, since server and client handle them one by one. `turnaround_us` lies between an
-    answer and the same client's next request.
+    `lone_us` is that of a request that ran alone, and of the first answer of a batch. Each further answer of the batch
+    is `each_us` later, since server and client handle answers one by one. `turnaround_us` is the time between an answer
+    and the next request of the same client.
     """
 
     lone_us: float
@@ -46,28 +40,30 @@ class Way:
     turnaround_us: float
 
     def mean_us(self, batches: Mapping[int, int]) -> float:
-        """Mean over the requests, of one row each, of executions of these sizes and counts."""
+        """Mean over the requests, of one row each, of executions with these batch sizes and counts."""
         total = sum(
             count * (rows * self.lone_us + self.each_us * rows * (rows - 1) / 2) for rows, count in batches.items()
         )
         return total / max(1, sum(rows * count for rows, count in batches.items()))
 
     def longer(self, more_us: float) -> "Way":
-        """The same with so much more for each request, and none less than 0."""
+        """The same with `more_us` more for each request, and never below 0."""
         return dataclasses.replace(self, lone_us=max(0.0, self.lone_us + more_us))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceTimes:
-    """One ramp: the executions of a model with so many `instances` and `threads` (None: the configuration's own).
+    """The record of one ramp: the executions of a model with `instances` and `threads` (None: as configured).
 
-    `sizes` counts the levels in which every instance could be at work (concurrency >= instances), so its times hold the
-    contention of all instances; `alone` is the mean time in microseconds of one row with nothing else running.
-    `noise` are quantiles, at `SHARES`, of an execution's time over the mean of its size, from `noise_count` readings
-    that saw so few executions that single ones can be told. `levels` is the ramp itself, `rare_us` is the
-    median time of one row until computed when requests come rarely (None in records of before it was measured).
-    `gpu_busy_percent` and `gpu_memory_mib` are means over the ramp, None without a GPU.
+    `sizes` covers the levels in which every instance could be busy (concurrency >= instances), so its times include the
+    contention of all instances. `alone_us` is the mean time of one row with nothing else running. `noise` holds
+    quantiles, at `SHARES`, of the time of an execution over the mean of its size, from `noise_count` readings.
+    `levels` is the ramp. `rare_us` is the median time of one row until computed if requests are rare (None in older
+    records). `gpu_busy_percent` and `gpu_memory_mib` are means over the ramp, None without a GPU.
     """
+
+    KIND: ClassVar[str] = "service_times"
+    FORMAT: ClassVar[int] = 1
 
     model: str
     config_name: str
@@ -90,13 +86,13 @@ class ServiceTimes:
     gpu_memory_mib: float | None = None
 
     @property
-    def line(self) -> Line:
+    def line(self) -> FittedLine:
         """The weighted fit of s(b) = fixed + row x b."""
         return fit(self.sizes)
 
     @property
     def table_us(self) -> Mapping[int, float]:
-        """Microseconds for each size 1 to `max_batch_size` while all instances run; the fit steadies rare sizes."""
+        """Microseconds of each size from 1 to `max_batch_size` while all instances run, smoothed."""
         return smoothed(self.sizes, self.max_batch_size)
 
     @property
@@ -107,30 +103,30 @@ class ServiceTimes:
 
     @property
     def cold_us(self) -> float:
-        """Microseconds that an execution takes longer after a long pause: its weights are no longer in the caches."""
+        """Additional microseconds of an execution after a long pause, when the weights have left the caches."""
         if self.rare_us is None:
             return 0.0
         longer = self.rare_us - self.computed_alone_us
         return longer if longer > COLD * self.computed_alone_us else 0.0
 
     @cached_property
-    def gap(self) -> Line:
-        """Microseconds that an instance needs from its last answer to the next batch, by rows of an execution.
+    def gap(self) -> FittedLine:
+        """Microseconds of an instance from its last answer to its next execution, by rows of an execution.
 
-        A line over the levels in which requests wait, so that an instance has nothing else to wait for; where the
-        edges of windows make it fall, the mean.
+        Fitted over the levels in which requests wait, so that the instance does not. If the line falls, which is an
+        effect of the ends of windows, the mean.
         """
         waited = [level for level in self.levels if level.concurrency > 2 * self.instances and level.counted.executions]
-        seen = waited or self.levels[-1:]
-        counts = np.array([level.counted.executions for level in seen], dtype=np.float64)
-        between = np.array([level.gap_us(self.instances) for level in seen])
-        found = line(np.array([level.counted.rows_per_execution for level in seen]), between, counts)
+        levels = waited or self.levels[-1:]
+        counts = np.array([level.counted.executions for level in levels], dtype=np.float64)
+        between = np.array([level.gap_us(self.instances) for level in levels])
+        gap = line(np.array([level.counted.rows_per_execution for level in levels]), between, counts)
         mean_us = float(np.average(between, weights=counts))
-        return found if found.row_us >= 0 else dataclasses.replace(found, fixed_us=mean_us, row_us=0.0)
+        return gap if gap.row_us >= 0 else dataclasses.replace(gap, fixed_us=mean_us, row_us=0.0)
 
     @cached_property
-    def output(self) -> Line:
-        """Microseconds from when an execution has computed to its last answer, by rows: they leave one by one."""
+    def output(self) -> FittedLine:
+        """Microseconds from the end of compute to the last answer, by rows: answers leave one by one."""
         counted = sum((level.counted for level in self.levels[1:]), self.levels[0].counted)
         return fit(
             [
@@ -141,17 +137,17 @@ class ServiceTimes:
 
     @property
     def dispatch_us(self) -> float:
-        """Mean time from queue to instance where both are idle: the queue time of the lowest level."""
+        """Mean microseconds from the queue to an idle instance: the queue time of the lowest level."""
         counted = self.levels[0].counted
         return counted.per_request_us(counted.queue_ns)
 
     @cached_property
     def way(self) -> Way:
-        """What the ramp says of a request's way to and from its execution.
+        """The way of a request, from the ramp.
 
-        A lone request's is the lowest level's, and so is the turnaround, since in the others what Little's law leaves
-        is within the error that a window's edges make. From there the mean over a level grows with the answers before
-        a request's own; a level weighs 1 / (mean latency)^2, since its error is a share of that.
+        `lone_us` and the turnaround come from the lowest level; in the others the turnaround is within the error at the
+        ends of a window. The mean of a level grows with the answers before a request's own. A level weighs
+        1 / (mean latency)^2, since its error is proportional to the latency.
         """
         lowest = self.levels[0]
         levels = [level for level in self.levels if before(level.counted) >= TOGETHER and level.measured.mean_us]
@@ -167,76 +163,50 @@ class ServiceTimes:
 
     @cached_property
     def burden(self) -> Burden:
-        """What a request that arrives takes from the executions under way, and their times without it."""
+        """What arriving requests add to the executions in progress, and the times without that."""
         return burden(self.levels, self.instances, self.max_batch_size)
 
     @property
     def file_name(self) -> str:
-        """A name that a person can read; a ramp with another maximum is another record."""
+        """The name of the record; another maximum batch size has another name."""
         threads = "" if self.threads is None else f".t{self.threads}"
         return f"{self.model}.{self.config_name}.b{self.max_batch_size}.k{self.instances}{threads}.json"
 
     def same(self, other: "ServiceTimes") -> bool:
-        """Whether this was measured on what `other` is planned for: files, machine, versions, instances, threads."""
+        """Whether both have the same files, machine, versions, instances and threads."""
         measured = {"started_at", "command", "sizes", "alone_us", "noise", "noise_count", "levels", "rare_us"}
         measured |= {"gpu_busy_percent", "gpu_memory_mib"}
-        names = [one.name for one in dataclasses.fields(self) if one.name not in measured]
+        names = [field.name for field in dataclasses.fields(self) if field.name not in measured]
         return all(getattr(self, name) == getattr(other, name) for name in names)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """The ramps of one model, one for each count of instances and threads that was measured."""
+    """The ramps of a model, one for each measured pair of instances and threads."""
 
     ramps: tuple[ServiceTimes, ...]
 
     def nearest(self, instances: int, threads: int | None) -> ServiceTimes:
-        """The ramp of these instances and threads, or of the nearest instance count; raises `Mistake` for threads."""
-        fitting = [one for one in self.ramps if one.threads == threads]
+        """The ramp with these threads and the nearest instance count; raises `Mistake` if none has these threads."""
+        fitting = [ramp for ramp in self.ramps if ramp.threads == threads]
         if not fitting:
-            known = ", ".join(sorted({str(one.threads) for one in self.ramps}))
+            known = ", ".join(sorted({str(ramp.threads) for ramp in self.ramps}))
             raise Mistake(
                 f"no service times with {threads} threads (measured: {known}), and threads cannot be interpolated. "
                 f"Measure them: python -m perf.measure.service_time {self.ramps[0].model} --threads {threads}."
             )
-        return min(fitting, key=lambda one: (abs(one.instances - instances), -one.instances))
+        return min(fitting, key=lambda ramp: (abs(ramp.instances - instances), -ramp.instances))
 
     def measured(self, instances: int, threads: int | None) -> bool:
-        """Whether there is a ramp of just these, so that nothing is interpolated."""
-        return any((one.instances, one.threads) == (instances, threads) for one in self.ramps)
+        """Whether exactly this pair was measured."""
+        return any((ramp.instances, ramp.threads) == (instances, threads) for ramp in self.ramps)
 
 
-def write(found: ServiceTimes, folder: Path) -> Path:
-    """Write one record, whole or not at all."""
-    content = {"format": FORMAT, "kind": KIND, **dataclasses.asdict(found)}
-    return record.write_json(found.file_name, content, folder)
+def write(ramp: ServiceTimes, folder: Path) -> Path:
+    """Write a record, whole or not at all, and return its path; raises `RecordError`."""
+    return file.write(ramp, folder / ramp.file_name)
 
 
 def load(path: Path) -> ServiceTimes:
-    """One record; raises `RecordError`."""
-    try:
-        content = json.loads(path.read_text())
-        if content["kind"] != KIND and (said := record_kind.other(path, content["kind"], "service times")):
-            raise RecordError(said)
-        if (content.pop("format"), content.pop("kind")) != (FORMAT, KIND):
-            raise ValueError("another kind or format")
-        return ServiceTimes(
-            **content
-            | {
-                "machine": Machine(**content["machine"]),
-                "command": tuple(content["command"]),
-                "sizes": tuple(Size(**size) for size in content["sizes"]),
-                "noise": tuple(content["noise"]),
-                "levels": tuple(_level(level) for level in content["levels"]),
-            }
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RecordError(
-            f"{path}: not service times of this version ({error}). Remove it and measure again."
-        ) from error
-
-
-def _level(content: dict[str, Any]) -> Level:
-    return Level(
-        **content | {"measured": record.measured(content["measured"]), "counted": record.counters(content["counted"])}
-    )
+    """The record of a file; raises `RecordError`."""
+    return file.read(path, ServiceTimes)

@@ -1,4 +1,4 @@
-"""Which ramps a load needs, and which of them are on record."""
+"""Which ramps a load needs, and which of them have a record."""
 
 import dataclasses
 import hashlib
@@ -17,17 +17,17 @@ from perf.records.record import RecordError
 from perf.records.traffic import Traffic
 from triton_batching.machine import Machine, versions
 
-# Those that `perf.tune` measures are there, too.
+# `perf.tune` writes its ramps here too.
 RESULTS = Path("perf/results/local/tune")
-# Of a closed loop's: twice as many tell how long the batches take that these seldom form.
+# A ramp goes up to this many times the clients of a closed loop, to measure batches that they rarely form.
 CLIENTS = 2
 
 
 def reaching(config: ModelConfig, largest: int, traffic: Traffic) -> tuple[ModelConfig, int | None]:
-    """What is to be ramped for `traffic`: `config` with the most rows that can run together, and the requests to reach.
+    """The ramp for `traffic`: `config` with the largest batch that can form, and the most requests in flight.
 
-    A closed loop never has more rows on their way than its clients send; an open one can have `largest`, and requests
-    without end (None).
+    A closed loop never has more rows in flight than its clients send. An open loop can fill `largest`, and has no limit
+    (None).
     """
     widest, reached = ModelConfig(), traffic.reached
     widest.CopyFrom(config)
@@ -44,7 +44,7 @@ def plan(
     command: Sequence[str] = (),
     repository: Path = REPOSITORY,
 ) -> ServiceTimes:
-    """A record of `config` without measurements, to be measured or to be looked up."""
+    """A record of `config` without measurements, to measure or to look up."""
     served = model_file(model_folder(config.name, repository), config)
     largest = max(1, config.max_batch_size)
     return ServiceTimes(
@@ -68,21 +68,21 @@ def plan(
 
 
 def climbed(max_batch_size: int, instances: int, in_flight: int | None) -> list[int]:
-    """The levels of a ramp, up to the first that has `in_flight` requests."""
+    """The levels of a ramp, up to `in_flight` requests in flight."""
     steps = levels(max_batch_size, instances)
     if in_flight is None or in_flight >= steps[-1]:
         return steps
-    return [*(one for one in steps if one < in_flight), in_flight]
+    return [*(step for step in steps if step < in_flight), in_flight]
 
 
-def known(planned: ServiceTimes, config: ModelConfig, steps: Sequence[int], folder: Path) -> ServiceTimes | None:
-    """The record of `folder` that is what was `planned`, or the same with a larger maximum, and climbs as high.
+def find_record(planned: ServiceTimes, config: ModelConfig, steps: Sequence[int], folder: Path) -> ServiceTimes | None:
+    """The record in `folder` of the `planned` ramp, or of one with a larger maximum, that climbs as high; else None.
 
-    Of several the one of its own name, else the smallest.
+    Of several, the one with the planned name, else the smallest.
     """
-    found = [one for one in _records(planned, folder) if _same(one, planned, config)]
-    high = [one for one in found if one.levels[-1].concurrency >= steps[-1]]
-    return min(high, key=lambda one: (one.file_name != planned.file_name, one.max_batch_size), default=None)
+    records = [record for record in _records(planned, folder) if _same(record, planned, config)]
+    high = [record for record in records if record.levels[-1].concurrency >= steps[-1]]
+    return min(high, key=lambda record: (record.file_name != planned.file_name, record.max_batch_size), default=None)
 
 
 def _records(planned: ServiceTimes, folder: Path) -> Iterator[ServiceTimes]:
@@ -94,14 +94,14 @@ def _records(planned: ServiceTimes, folder: Path) -> Iterator[ServiceTimes]:
             continue
 
 
-def _same(found: ServiceTimes, planned: ServiceTimes, config: ModelConfig) -> bool:
-    asked = dataclasses.replace(
+def _same(record: ServiceTimes, planned: ServiceTimes, config: ModelConfig) -> bool:
+    wanted = dataclasses.replace(
         planned,
-        config_name=found.config_name,
-        config_sha256=_ramped_sha256(config, found.max_batch_size, planned.instances, planned.threads),
-        max_batch_size=found.max_batch_size,
+        config_name=record.config_name,
+        config_sha256=_ramped_sha256(config, record.max_batch_size, planned.instances, planned.threads),
+        max_batch_size=record.max_batch_size,
     )
-    return found.max_batch_size >= planned.max_batch_size and found.same(asked)
+    return record.max_batch_size >= planned.max_batch_size and record.same(wanted)
 
 
 def _ramped_sha256(config: ModelConfig, largest: int, instances: int, threads: int | None) -> str:

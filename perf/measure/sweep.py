@@ -1,7 +1,7 @@
-"""Measure one model over its configurations and a range of loads, on private servers, into records.
+"""Measure a model with several configurations under a range of loads, on servers of its own, into records.
 
-`python -m perf.measure.sweep simulated_accelerator --rows 2 --concurrency-range 2:16:2` runs every point that is not
-yet measured. Repeats are interleaved (A B C A B C), so that a slow minute of the machine hits every configuration.
+`python -m perf.measure.sweep simulated_accelerator --rows 2 --concurrency-range 2:16:2` measures what has no record
+yet. Repeats are interleaved (A B C A B C), so that a slow minute of the machine affects every configuration.
 """
 
 import argparse
@@ -31,105 +31,106 @@ from export.repository import (
     read_config,
     variants,
 )
-from perf.measure import ceiling as limit
-from perf.measure.analyzer import WINDOWS, Target, measure
-from perf.records.record import Ceiling, Load, Point, Record, Store
+from perf.measure import ceiling
+from perf.measure.analyzer import WINDOWS, Endpoint, measure
+from perf.records.record import AnalyzerLoad, Ceiling, Measurement, MeasurementKey, Store
 from serve.launcher import Server, Settings, launch
 from serve.management.statistics import Counters
 from triton_batching.machine import Machine, versions
 from triton_batching.terminal import Mistake, guarded, program_parser, terminal
 
+# Requests of a measurement, in multiples of the concurrency; see `window_ms`.
 RAMP = 20
-STOPPED = "stopped; what was measured is in {}. The same command goes on from there."
+STOPPED = "stopped; the records so far are in {}. The same command continues."
 
 Progressed = Callable[[str, bool], None]
-"""Told what is going on now, and whether one more step is done."""
+"""Takes what is going on now, and whether a step is done."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Study:
-    """One model, the configurations to compare, the loads to put on each, and how often.
+class Sweep:
+    """A model, its configurations to compare, the loads for each, and the number of repeats.
 
-    `ceiling` also measures onnxruntime alone in every repeat (ONNX models only).
+    `ceiling` also measures the ceiling of the model in every repeat (ONNX models only).
     """
 
     model: str
     config_names: tuple[str, ...]
-    loads: tuple[Load, ...]
+    loads: tuple[AnalyzerLoad, ...]
     repeats: int = 2
     ceiling: bool = False
     repository: Path = REPOSITORY
 
     @property
     def steps(self) -> int:
-        """How many measurements that is."""
+        """Number of measurements."""
         return self.repeats * (len(self.config_names) * len(self.loads) + self.ceiling)
 
 
-def run(study: Study, store: Store, progress: Progressed) -> None:
-    """Measure what is missing; each record is on disk as soon as it is measured, so a later run goes on from there.
+def run(sweep: Sweep, store: Store, progress: Progressed) -> None:
+    """Measure what has no record yet; each record is written as soon as it is measured.
 
-    The ceiling takes one round before each configuration, so that both see the same minutes of the machine.
+    One round of the ceiling runs before each configuration, so that both see the machine in the same state.
     """
-    for repeat in range(1, study.repeats + 1):
-        planned = _planned_ceiling(study, repeat, store)
+    for repeat in range(1, sweep.repeats + 1):
+        planned = _planned_ceiling(sweep, repeat, store)
         rounds = []
-        for config_name in study.config_names:
+        for config_name in sweep.config_names:
             if planned is not None:
                 rounds.append(
-                    limit.measure(planned, repository=study.repository, progress=lambda text: progress(text, False))
+                    ceiling.measure(planned, repository=sweep.repository, progress=lambda text: progress(text, False))
                 )
-            _run_config(study, config_name, repeat, store, progress)
+            _run_config(sweep, config_name, repeat, store, progress)
         if rounds:
-            store.add(limit.merge(rounds))
-        if study.ceiling:
-            progress(f"ceiling of {study.model}", True)
+            store.add(ceiling.merge(rounds))
+        if sweep.ceiling:
+            progress(f"ceiling of {sweep.model}", True)
 
 
-def _planned_ceiling(study: Study, repeat: int, store: Store) -> Ceiling | None:
-    if not study.ceiling:
+def _planned_ceiling(sweep: Sweep, repeat: int, store: Store) -> Ceiling | None:
+    if not sweep.ceiling:
         return None
-    planned = limit.plan(study.model, repeat=repeat, repository=study.repository)
+    planned = ceiling.plan(sweep.model, repeat=repeat, repository=sweep.repository)
     return None if store.has_ceiling(planned) else planned
 
 
-def _run_config(study: Study, config_name: str, repeat: int, store: Store, progress: Progressed) -> None:
-    points = list(_points(study, config_name, repeat))
+def _run_config(sweep: Sweep, config_name: str, repeat: int, store: Store, progress: Progressed) -> None:
+    points = list(_points(sweep, config_name, repeat))
     records = [store.get(point) for point in points]
     if all(records):
         for _ in points:
-            progress(f"{study.model} {config_name}: measured before", True)
+            progress(f"{sweep.model} {config_name}: has a record", True)
         return
-    with _server(study, config_name, progress) as server:
-        _warm_up(server, study.model)
+    with _server(sweep, config_name, progress) as server:
+        _warm_up(server, sweep.model)
         rows_per_s = None
-        for point, found in zip(points, records, strict=True):
-            progress(f"{study.model} {config_name}, concurrency {point.load.concurrency}, repeat {repeat}", False)
-            if found is None:
-                found = _measure(server, point, window_ms(point.load, rows_per_s))
-                store.add(found)
-            rows_per_s = found.measured.throughput_rows_per_s
-            progress(f"{study.model} {config_name}, concurrency {point.load.concurrency}, repeat {repeat}", True)
+        for point, record in zip(points, records, strict=True):
+            progress(f"{sweep.model} {config_name}, concurrency {point.load.concurrency}, repeat {repeat}", False)
+            if record is None:
+                record = _measure(server, point, window_ms(point.load, rows_per_s))
+                store.add(record)
+            rows_per_s = record.measured.throughput_rows_per_s
+            progress(f"{sweep.model} {config_name}, concurrency {point.load.concurrency}, repeat {repeat}", True)
 
 
-def window_ms(load: Load, rows_per_s: float | None) -> int:
-    """A window long enough that the first requests, which find an empty queue, do not shift the mean latency.
+def window_ms(load: AnalyzerLoad, rows_per_s: float | None) -> int:
+    """Milliseconds of a window in which the first requests, which meet an empty queue, hardly shift the mean latency.
 
-    They shift it by concurrency / (2 x requests), so three windows must hold `RAMP` x concurrency requests;
-    `rows_per_s` is what the previous point of the same server reached, None for the first.
+    They shift it by concurrency / (2 x requests), so the windows together must hold `RAMP` x concurrency requests.
+    `rows_per_s` is the throughput of the measurement before on this server, None for the first.
     """
     if rows_per_s is None:
         return load.window_ms
     return max(load.window_ms, round(RAMP * load.concurrency * load.request_rows / rows_per_s / WINDOWS * 1e3))
 
 
-def _points(study: Study, config_name: str, repeat: int) -> Iterator[Point]:
-    folder = model_folder(study.model, study.repository)
+def _points(sweep: Sweep, config_name: str, repeat: int) -> Iterator[MeasurementKey]:
+    folder = model_folder(sweep.model, sweep.repository)
     path = config_file(folder, config_name)
     served = model_file(folder, read_config(path))
-    for load in study.loads:
-        yield Point(
-            model=study.model,
+    for load in sweep.loads:
+        yield MeasurementKey(
+            model=sweep.model,
             config_name=config_name,
             config_sha256=digest(path),
             model_sha256=digest(served) if served.is_file() else "",
@@ -140,15 +141,15 @@ def _points(study: Study, config_name: str, repeat: int) -> Iterator[Point]:
         )
 
 
-def _server(study: Study, config_name: str, progress: Progressed) -> AbstractContextManager[Server]:
-    settings = Settings(models=(study.model,), config_name=config_name, repository=study.repository)
-    return launch(settings, progress=lambda text: progress(f"{study.model} {config_name}: {text}", False))
+def _server(sweep: Sweep, config_name: str, progress: Progressed) -> AbstractContextManager[Server]:
+    settings = Settings(models=(sweep.model,), config_name=config_name, repository=sweep.repository)
+    return launch(settings, progress=lambda text: progress(f"{sweep.model} {config_name}: {text}", False))
 
 
 def _warm_up(server: Server, model: str) -> None:
-    """One request of one row and one full batch, so that no measurement holds a first allocation."""
+    """Send one row and one full batch, so that no measurement includes a first allocation."""
     config = server.configs[model]
-    # A ragged request of several rows may not be a thing that the model takes.
+    # A ragged model may not take a request of several rows.
     sizes = [1] if is_ragged(config) else sorted({1, max(1, config.max_batch_size)})
 
     async def send() -> None:
@@ -157,13 +158,13 @@ def _warm_up(server: Server, model: str) -> None:
                 await connection.infer(model, sample(config, rows=rows))
 
     asyncio.run(send())
-    # Triton counts a request after it has answered it: what is measured next must not begin before.
+    # Triton counts a request after it has answered it; the next measurement must not count it.
     while Counters.read(server.grpc_url, model).requests < len(sizes):
         time.sleep(0.01)
 
 
-def _measure(server: Server, point: Point, window: int) -> Record:
-    target = Target(
+def _measure(server: Server, point: MeasurementKey, window: int) -> Measurement:
+    target = Endpoint(
         model=point.model,
         config=server.configs[point.model],
         http_url=server.http_url,
@@ -173,26 +174,26 @@ def _measure(server: Server, point: Point, window: int) -> Record:
     before = Counters.read(server.grpc_url, point.model)
     measured, command = measure(target, point.load, window_ms=window)
     after = Counters.read(server.grpc_url, point.model)
-    return Record(point=point, started_at=started, command=command, measured=measured, before=before, after=after)
+    return Measurement(point=point, started_at=started, command=command, measured=measured, before=before, after=after)
 
 
-def run_with_progress(studies: list[Study], store: Store, console: Console) -> None:
-    """Run studies one after the other under one progress bar."""
+def run_with_progress(sweeps: list[Sweep], store: Store, console: Console) -> None:
+    """Run sweeps one after the other with one progress bar."""
 
-    def told(text: str, done: bool) -> None:
+    def report(text: str, done: bool) -> None:
         bar.update(task, description=text, advance=int(done))
         if done and not console.is_terminal:
             console.print(f"{text}: done", markup=False)
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("starting", total=sum(study.steps for study in studies))
-        for study in studies:
-            run(study, store, told)
+        task = bar.add_task("starting", total=sum(sweep.steps for sweep in sweeps))
+        for sweep in sweeps:
+            run(sweep, store, report)
 
 
 def parse_range(text: str) -> list[int]:
-    """`start:end:step` as perf_analyzer takes it, or one number; raises `Mistake`."""
+    """The numbers of `start:end:step`, as perf_analyzer takes it, or one number; raises `Mistake`."""
     parts = [int(part) if part.isdecimal() else 0 for part in text.split(":")]
     start, end, step = (parts + [parts[0], 1][len(parts) - 1 :])[:3]
     if len(parts) > 3 or start < 1 or end < start or step < 1:
@@ -201,20 +202,20 @@ def parse_range(text: str) -> list[int]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one study; exit code 2 for a user's mistake, 1 for a failed server or measurement, 130 after Ctrl-C."""
+    """Run a sweep: exit code 2 for a mistake, 1 for a failed server or measurement, 130 after Ctrl-C."""
     arguments = _parser().parse_args(argv)
     console = terminal()
     store = Store(arguments.results)
 
-    def sweep() -> None:
-        run_with_progress([_study(arguments)], store, console)
+    def action() -> None:
+        run_with_progress([_sweep(arguments)], store, console)
         console.print(f"records: {store.folder}. Tables and plots: make report RESULTS={store.folder}", markup=False)
 
-    return guarded(sweep, on_interrupt=STOPPED.format(store.folder))
+    return guarded(action, on_interrupt=STOPPED.format(store.folder))
 
 
 def _check(arguments: argparse.Namespace, config: ModelConfig) -> None:
-    """Refuse what perf_analyzer would only answer with its own help text."""
+    """Raise `Mistake` for values that perf_analyzer would answer with its help text."""
     inputs = [tensor.name for tensor in config.input]
     for name, _ in map(parse_shape, arguments.shape):
         if name not in inputs:
@@ -228,14 +229,14 @@ def _check(arguments: argparse.Namespace, config: ModelConfig) -> None:
             raise Mistake(f"{flag} {value}: must be from 1 to {most} for '{arguments.model}'.")
 
 
-def _study(arguments: argparse.Namespace) -> Study:
+def _sweep(arguments: argparse.Namespace) -> Sweep:
     folder = model_folder(arguments.model)
     _check(arguments, read_config(config_file(folder, None)))
     names = tuple(arguments.config_name or variants(folder))
     for name in names:
         config_file(folder, name)
     loads = tuple(
-        Load(
+        AnalyzerLoad(
             concurrency=concurrency,
             request_rows=arguments.rows,
             protocol=arguments.protocol,
@@ -247,7 +248,7 @@ def _study(arguments: argparse.Namespace) -> Study:
         )
         for concurrency in parse_range(arguments.concurrency_range)
     )
-    return Study(
+    return Sweep(
         model=arguments.model,
         config_names=names,
         loads=loads,
@@ -257,7 +258,7 @@ def _study(arguments: argparse.Namespace) -> Study:
 
 
 def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
-    """`name:1,32,100` as perf_analyzer takes it; raises `Mistake`."""
+    """Name and dims of `name:1,32,100`, as perf_analyzer takes it; raises `Mistake`."""
     name, _, dims = text.rpartition(":")
     if not name or not all(dim.isdecimal() for dim in dims.split(",")):
         raise Mistake(f"'{text}' is not a shape. Write name:d1,d2,..., for example input.1:1,32,100.")
@@ -278,10 +279,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--percentile", type=int, default=95)
     parser.add_argument("--protocol", choices=("http", "grpc"), default="http")
     parser.add_argument("--input-data", choices=("samples", "random", "zero"), default="samples")
-    parser.add_argument("--shared-memory", action="store_true", help="tensors through system shared memory")
-    parser.add_argument("--window-ms", type=int, default=1000, help="three windows per point (default 1000)")
+    parser.add_argument("--shared-memory", action="store_true", help="send tensors through system shared memory")
+    parser.add_argument(
+        "--window-ms", type=int, default=1000, help="length of a window; a measurement has three (default 1000)"
+    )
     parser.add_argument("--repeats", type=int, default=2)
-    parser.add_argument("--ceiling", action="store_true", help="also measure onnxruntime alone, interleaved")
+    parser.add_argument("--ceiling", action="store_true", help="also measure onnxruntime without a server, interleaved")
     parser.add_argument("--results", type=Path, default=Path("perf/results/local"), help="folder of the records")
     return parser
 

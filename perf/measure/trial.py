@@ -1,4 +1,4 @@
-"""One measurement of one candidate on a real server: the load from outside, the counters from inside, as a `Trial`."""
+"""One trial of one candidate on a real server: the load generator outside, the server's counters inside."""
 
 import contextlib
 import datetime
@@ -11,9 +11,9 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.repository import REPOSITORY
 from perf.load import run, target
-from perf.load.goal import Goal
 from perf.load.load import Load
 from perf.load.pool import Pool
+from perf.load.sla_check import SlaCheck
 from perf.load.target import Running, Target
 from perf.records.candidate import Candidate
 from perf.records.study import Trial
@@ -21,9 +21,9 @@ from perf.records.traffic import Traffic
 from perf.stats.sla import Sla
 
 WARM_UP_S = 1.0
-# A twentieth of the requests shows what the parts of the slow ones are, and costs the server a line each.
+# One traced request in 20 shows where the slow ones spend their time. A trace costs the server one line.
 TRACE_RATE = 20
-# One alone could itself be late at a high rate; more take cores that the server needs.
+# Client processes: one could fall behind at a high rate, and more would take cores that the server needs.
 WORKERS = 2
 
 
@@ -37,35 +37,35 @@ def serving(
     trace_rate: int = TRACE_RATE,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Running]:
-    """A server with `config` in place of the model's own, and the models that it calls as `config_name` has them.
+    """A server that runs `model` with `config`, and the models that it calls with the variant `config_name`.
 
-    It traces every `trace_rate`-th request, 0 none. Raises the launcher's errors.
+    It traces every `trace_rate`-th request; 0 traces none. Raises the launcher's errors.
     """
-    asked = Target(model=model, config_name=config_name, repository=repository, trace_rate=trace_rate)
-    with target.started(asked, config, progress) as server:
+    wanted = Target(model=model, config_name=config_name, repository=repository, trace_rate=trace_rate)
+    with target.started(wanted, config, progress) as server:
         yield server
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answers:
-    """The right answers that replies are checked against, asked for once for each largest batch and kind of load.
+    """Pools of requests with right answers, collected once for each maximum batch size and kind of load.
 
-    Rounding differs with the largest batch, so what one server may answer another may not. An open loop has more
-    requests on their way than a closed one of as many clients, so it is checked with more that differ.
+    Rounding differs with the batch size, so the answers of one server may be wrong for another. An open loop has more
+    requests in flight than a closed one, so its pool holds more different requests.
     """
 
     pools: dict[tuple[object, ...], Pool] = field(default_factory=dict)
 
-    def of(self, server: Running, load: Load, told: run.Told) -> Pool:
-        """The pool for this server and load, from the server where it is not there yet."""
+    def of(self, server: Running, load: Load, progress: run.Progress) -> Pool:
+        """The pool for a server and a load; collects the answers if they are missing."""
         model = server.config.name
         key = _key(model, server.config.max_batch_size, load)
         if key not in self.pools:
-            self.pools[key] = run.prepare(Target(model=model), load, server, told)
+            self.pools[key] = run.prepare(Target(model=model), load, server, progress)
         return self.pools[key]
 
     def keep(self, pool: Pool, model: str, largest: int, load: Load) -> None:
-        """Have this pool for the model with this largest batch under such a load, without asking for it."""
+        """Use this pool for the model with the maximum batch size `largest` under such a load."""
         self.pools[_key(model, largest, load)] = pool
 
 
@@ -75,10 +75,10 @@ def _key(model: str, largest: int, load: Load) -> tuple[object, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Meter:
-    """How trials are made: the target they are judged by, and what is the same for all of a study.
+    """How the trials of a study are made: what all of them have in common.
 
-    With `stops` a trial ends as soon as it is sure that `sla` is met or missed. Its clients are at most `workers`
-    processes, which send for `warm_up_s` before anything counts. `command` is recorded with it.
+    `sla` is the latency target they are judged by. With `stops` a trial ends as soon as the verdict is certain. The
+    clients are at most `workers` processes, which send for `warm_up_s` before the window. `command` is recorded.
     """
 
     sla: Sla
@@ -87,7 +87,7 @@ class Meter:
     workers: int = WORKERS
     command: tuple[str, ...] = ()
     answers: Answers = field(default_factory=Answers)
-    told: run.Told = lambda text, share: None
+    progress: run.Progress = lambda text, share: None
 
     def measure(
         self,
@@ -100,17 +100,17 @@ class Meter:
         round: int = 0,
         seed: int = 0,
     ) -> Trial:
-        """Load a server that runs with the candidate's configuration for `seconds` after the warm-up.
+        """Measure a server with the candidate's configuration under `traffic` for `seconds` after the warm-up.
 
-        The same `seed` draws the same arrivals, so that candidates of one round meet the same load. Raises
-        `KeyboardInterrupt` when it was stopped, since half a trial is none.
+        The same `seed` draws the same arrivals, so that the candidates of a round meet the same load. Raises
+        `KeyboardInterrupt` after Ctrl-C: no part of a trial is kept.
         """
-        load = traffic.fleet(warm_up_s=self.warm_up_s, duration_s=seconds, workers=self.workers, seed=seed)
-        prepared = self.answers.of(server, load, self.told)
+        load = traffic.load(warm_up_s=self.warm_up_s, duration_s=seconds, workers=self.workers, seed=seed)
+        prepared = self.answers.of(server, load, self.progress)
         started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         load_average = os.getloadavg()[0]
-        goal = Goal(sla=self.sla, stops=self.stops)
-        result = run.run(Target(model=server.config.name), load, server, prepared, self.told, goal)
+        check = SlaCheck(sla=self.sla, stops=self.stops)
+        result = run.run(Target(model=server.config.name), load, server, prepared, self.progress, check)
         if result.partial or result.judgement is None:
             raise KeyboardInterrupt
         outcome, judged = result.outcome, result.judgement

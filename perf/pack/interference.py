@@ -40,7 +40,7 @@ def interference(
         settings = Settings(models=names, config_name=config_name, repository=repository)
         server = stack.enter_context(launch(settings, progress=told))
         traffic = Traffic(pattern="closed", clients=clients)
-        load = traffic.fleet(warm_up_s=WARM_UP_S, duration_s=seconds, workers=1)
+        load = traffic.load(warm_up_s=WARM_UP_S, duration_s=seconds, workers=1)
         first, second = names
         alone = [measure(server, {name: load}, told)[name] for name in names]
         both = measure(server, {first: load, second: load}, told)

@@ -91,7 +91,7 @@ def _round(
 
 def _load(workload: Workload, rate_per_s: float, seconds: float, seed: int) -> Load:
     traffic = Traffic(pattern=PATTERNS[workload.arrivals], rate_per_s=rate_per_s)
-    return traffic.fleet(warm_up_s=WARM_UP_S, duration_s=seconds, workers=1, seed=seed)
+    return traffic.load(warm_up_s=WARM_UP_S, duration_s=seconds, workers=1, seed=seed)
 
 
 def _held(workload: Workload, result: Result, name: str, expected: Replayed, scale: float) -> Held:

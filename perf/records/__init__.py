@@ -1,1 +1,1 @@
-"""Records of measurements on disk, and what they hold: loads, candidates, trials, studies, the machine."""
+"""Records on disk and what they hold: measurements, trials, studies, and the candidates and traffic of these."""

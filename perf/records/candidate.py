@@ -1,4 +1,4 @@
-"""One configuration that might be the best: the values that decide how a model batches, and nothing else."""
+"""A candidate: the values of a configuration that decide how a model batches."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ THREADS = "intra_op_thread_count"
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class Candidate:
-    """Values of a configuration: rows in one execution, longest wait in microseconds, executions at a time.
+    """Maximum batch size, queue delay in microseconds and instance count of a configuration.
 
-    `dynamic` false is a model without `dynamic_batching`. `threads` is onnxruntime's intra-op thread count; None leaves
-    what the configuration says. `preferred` sizes are empty unless they were asked for.
+    `dynamic` is whether it has `dynamic_batching`. `threads` is onnxruntime's intra-op thread count; None keeps that of
+    the configuration. `preferred` are its preferred batch sizes.
     """
 
     max_batch_size: int
@@ -28,7 +28,7 @@ class Candidate:
 
     @classmethod
     def of(cls, config: ModelConfig) -> "Candidate":
-        """The values that a configuration has."""
+        """The candidate that a configuration is."""
         batching = config.dynamic_batching
         threads = config.parameters[THREADS].string_value if THREADS in config.parameters else ""
         return cls(
@@ -42,11 +42,11 @@ class Candidate:
 
     @classmethod
     def read(cls, content: Mapping[str, Any]) -> "Candidate":
-        """The values that JSON has, as `dataclasses.asdict` gives them; raises `KeyError` or `TypeError` for others."""
+        """The candidate of a JSON object; raises `KeyError` or `TypeError`."""
         return cls(**{**content, "preferred": tuple(content["preferred"])})
 
     def apply(self, config: ModelConfig) -> ModelConfig:
-        """A copy of `config` with these values; what they do not name stays."""
+        """A copy of `config` with these values; everything else stays."""
         changed = ModelConfig()
         changed.CopyFrom(config)
         changed.max_batch_size = self.max_batch_size
@@ -63,11 +63,11 @@ class Candidate:
         return changed
 
     def rules(self, config: ModelConfig) -> Rules:
-        """How the batcher works with these values."""
+        """The rules of the batcher with these values."""
         return Rules.of(self.apply(config))
 
     def __str__(self) -> str:
-        """As people name it: `max 32, 2 ms, 2 instances`."""
+        """In words: `max 32, 2 ms, 2 instances`."""
         parts = [f"max {self.max_batch_size}" if self.dynamic else "no dynamic batching"]
         if self.dynamic:
             parts.append(f"{self.delay_us / 1000:g} ms")
@@ -80,7 +80,7 @@ class Candidate:
 
 
 def _one_group(config: ModelConfig, instances: int) -> None:
-    """Leave the first group alone, with so many instances in all; a count is of each GPU that a group names."""
+    """Keep only the first group, with `instances` in all; the count of a group holds for each GPU that it names."""
     group = config.instance_group[0] if config.instance_group else config.instance_group.add()
     del config.instance_group[1:]
     group.ClearField("passive")

@@ -1,37 +1,30 @@
-"""Records of measurements on disk: one JSON file per measured point.
+"""Records of sweeps: measurements with perf_analyzer, and ceilings.
 
-A record is never edited. It is measured again, in its place, when the configuration, the model file, the machine or a
-version has changed since.
+A record is never edited. If the configuration, the model file, the machine or a version has changed since, it is
+measured again and replaced.
 """
 
 import dataclasses
 import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from perf.records import record_kind
+import msgspec
+
+from perf.records import file
+from perf.records.file import RecordError as RecordError
 from serve.management.statistics import Counters
-from triton_batching import whole_file
 from triton_batching.machine import Machine
-from triton_batching.terminal import Mistake
-
-FORMAT = 1
-WANTED = "a measured point of a sweep"
-
-
-class RecordError(Mistake):
-    """A file among the records that is not one; the text names it."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Load:
-    """A closed loop: `concurrency` requests in flight, each of `request_rows` rows.
+class AnalyzerLoad:
+    """The load that perf_analyzer offers: a closed loop of `concurrency` requests in flight, `request_rows` rows each.
 
-    `percentile` is the one perf_analyzer prints per window; three windows of at least `window_ms` are taken. `data` is
-    `samples` (seeded valid inputs), `random` or `zero`; `shapes` fixes an input's dims for perf_analyzer.
+    `percentile` is the latency that perf_analyzer prints for each of its three windows of at least `window_ms`. `data`
+    is `samples` (seeded valid inputs), `random` or `zero`. `shapes` sets the dims of inputs.
     """
 
     concurrency: int
@@ -45,22 +38,22 @@ class Load:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Window:
-    """One of perf_analyzer's measurement windows; the latency is the percentile it stabilises on."""
+class AnalyzerWindow:
+    """One window of perf_analyzer; the latency is `AnalyzerLoad.percentile`."""
 
     throughput_rows_per_s: float
     latency_us: float
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
-    """What the client saw, over all windows of `window_ms`; None where perf_analyzer gave up and printed no summary.
+class AnalyzerResult:
+    """What perf_analyzer measured, over all windows; values are None if it gave up and printed no summary.
 
-    Latencies are per request. `network_us` is what lies between client and server, both directions.
+    Latencies are per request. `network_us` is the time between client and server, both ways.
     """
 
     window_ms: int
-    windows: tuple[Window, ...]
+    windows: tuple[AnalyzerWindow, ...]
     throughput_rows_per_s: float
     requests: int | None = None
     mean_us: float | None = None
@@ -74,8 +67,8 @@ class Measured:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
-    """What is measured: everything that must be equal for a record to stand for it.
+class MeasurementKey:
+    """What a measurement is of: its record is reused only if all of this is equal.
 
     Digests are SHA-256 of the configuration file and of the model file.
     """
@@ -84,17 +77,18 @@ class Point:
     config_name: str
     config_sha256: str
     model_sha256: str
-    load: Load
+    load: AnalyzerLoad
     repeat: int
     machine: Machine
     versions: Mapping[str, str]
 
     @property
     def file_name(self) -> str:
-        """A name that a person can read, with a digest of the kind of load; another load has another name."""
+        """The name of the record, with a digest of the load; another load has another name."""
         load = self.load
-        kind = dataclasses.replace(load, concurrency=0)
-        digest = hashlib.sha256(repr(kind).encode()).hexdigest()[:6]
+        # `Load` is what the class was called when the first records got their names.
+        kind = repr(dataclasses.replace(load, concurrency=0)).replace("AnalyzerLoad(", "Load(", 1)
+        digest = hashlib.sha256(kind.encode()).hexdigest()[:6]
         return (
             f"{self.model}.{self.config_name}.{load.protocol}.b{load.request_rows}.{digest}"
             f".c{load.concurrency:03d}.r{self.repeat}.json"
@@ -102,29 +96,35 @@ class Point:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Record:
-    """One measured point, with the server's counters around it and the command that made it.
+class Measurement:
+    """One measurement, with the server's counters before and after it and the command.
 
-    `wasted` is the share of the computed elements that was padding, where the backend counted it.
+    `wasted` is the share of the computed elements that was padding, None if the backend does not count it.
     """
 
-    point: Point
+    KIND: ClassVar[str] = "record"
+    FORMAT: ClassVar[int] = 1
+
+    point: MeasurementKey
     started_at: str
     command: tuple[str, ...]
-    measured: Measured
+    measured: AnalyzerResult
     before: Counters
     after: Counters
     wasted: float | None = None
 
     @property
     def counters(self) -> Counters:
-        """What the server counted during this measurement."""
+        """What the server counted during the measurement."""
         return self.after - self.before
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ceiling:
-    """onnxruntime in this process, without a server: rows per second by rows per run, one value per round."""
+    """Throughput of onnxruntime without a server: rows per second by batch size, one value per round."""
+
+    KIND: ClassVar[str] = "ceiling"
+    FORMAT: ClassVar[int] = 1
 
     model: str
     model_sha256: str
@@ -137,122 +137,68 @@ class Ceiling:
 
     @property
     def file_name(self) -> str:
-        """A name that a person can read."""
+        """The name of the record."""
         return f"{self.model}.ceiling.t{self.threads}.r{self.repeat}.json"
 
 
-KINDS: dict[str, type[Record] | type[Ceiling]] = {"record": Record, "ceiling": Ceiling}
+KINDS: dict[str, type[Measurement] | type[Ceiling]] = {kind.KIND: kind for kind in (Measurement, Ceiling)}
 
 
-def write(entry: Record | Ceiling, folder: Path) -> Path:
-    """Write one file, whole or not at all."""
-    name = entry.point.file_name if isinstance(entry, Record) else entry.file_name
-    content = {"format": FORMAT, "kind": type(entry).__name__.lower(), **dataclasses.asdict(entry)}
-    return write_json(name, content, folder)
+def write(entry: Measurement | Ceiling, folder: Path) -> Path:
+    """Write one file, whole or not at all, and return its path; raises `RecordError`."""
+    name = entry.point.file_name if isinstance(entry, Measurement) else entry.file_name
+    return file.write(entry, folder / name)
 
 
 def write_json(name: str, content: Mapping[str, object], folder: Path) -> Path:
     """Write one file, whole or not at all; raises `RecordError` for a folder that cannot be written to."""
-    try:
-        return whole_file.write(folder / name, json.dumps(content, indent=1) + "\n")
-    except whole_file.NotWrittenError as error:
-        raise RecordError(str(error)) from error
+    return file.write_content(dict(content), folder / name)
 
 
-def read(folder: Path) -> Iterator[Record | Ceiling]:
+def read(folder: Path) -> Iterator[Measurement | Ceiling]:
     """All records of a folder, by file name; raises `RecordError` for a file that is not one."""
     for path in sorted(folder.glob("*.json")):
         yield load(path)
 
 
-def load(path: Path) -> Record | Ceiling:
-    """One record; raises `RecordError`."""
-    try:
-        content = json.loads(path.read_text())
-        if content["kind"] not in KINDS and (said := record_kind.other(path, content["kind"], WANTED)):
-            raise RecordError(said)
-        if content.pop("format") != FORMAT:
-            raise ValueError(f"its format is not {FORMAT}")
-        built: Record | Ceiling = _build(KINDS[content.pop("kind")], content)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RecordError(f"{path}: not a record of this version ({error}). Remove it and measure again.") from error
-    return built
+def load(path: Path) -> Measurement | Ceiling:
+    """The record of a file; raises `RecordError`."""
+    return file.read(path, KINDS.get(file.kind_of(path), Measurement))
 
 
 def is_record(path: Path) -> bool:
-    """Whether a file says of itself that it is the record of a point or of a ceiling, of whatever format."""
-    return kind_of(path) in KINDS
-
-
-def kind_of(path: Path) -> str:
-    """What a file says of itself that it is the record of, in whatever format; empty where it says nothing."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return ""
-    return str(content.get("kind", "")) if isinstance(content, dict) else ""
-
-
-def _build(kind: type[Any], content: dict[str, Any]) -> Any:
-    if kind is Ceiling:
-        return Ceiling(
-            **content
-            | {
-                "machine": Machine(**content["machine"]),
-                "rows_per_s": {int(rows): tuple(values) for rows, values in content["rows_per_s"].items()},
-            }
-        )
-    point = content["point"]
-    load = point["load"]
-    shapes = tuple((name, tuple(dims)) for name, dims in load["shapes"])
-    return Record(
-        point=Point(**point | {"load": Load(**load | {"shapes": shapes}), "machine": Machine(**point["machine"])}),
-        started_at=content["started_at"],
-        command=tuple(content["command"]),
-        measured=measured(content["measured"]),
-        before=counters(content["before"]),
-        after=counters(content["after"]),
-        wasted=content.get("wasted"),
-    )
-
-
-def measured(content: dict[str, Any]) -> Measured:
-    """What the client saw, as JSON holds it."""
-    return Measured(**content | {"windows": tuple(Window(**window) for window in content["windows"])})
+    """Whether a file says that it is a measurement or a ceiling, in whatever format."""
+    return file.kind_of(path) in KINDS
 
 
 def counters(content: dict[str, Any]) -> Counters:
-    """Counters as JSON holds them, whose keys are texts."""
-    totals: dict[str, Any] = {
-        name: {int(size): count for size, count in value.items()} if isinstance(value, dict) else value
-        for name, value in content.items()
-    }
-    return Counters(**totals)
+    """The counters of a JSON object, whose keys are texts."""
+    return msgspec.convert(content, Counters, str_keys=True)
 
 
 class Store:
-    """The records of one folder, to see what is measured already."""
+    """The records of a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def get(self, point: Point) -> Record | None:
-        """The record of this very point, down to the machine and the versions; None when it is not measured."""
-        found = self._load(point.file_name)
-        return found if isinstance(found, Record) and found.point == point else None
+    def get(self, point: MeasurementKey) -> Measurement | None:
+        """The measurement with this key; None if there is none."""
+        record = self._load(point.file_name)
+        return record if isinstance(record, Measurement) and record.point == point else None
 
     def has_ceiling(self, wanted: Ceiling) -> bool:
-        """Whether the ceiling of this model file, thread count, machine and repeat is measured."""
+        """Whether there is a ceiling of this model file, thread count, machine and repeat."""
         return _same_ceiling(self._load(wanted.file_name), wanted)
 
-    def add(self, entry: Record | Ceiling) -> Path:
-        """Write one more."""
+    def add(self, entry: Measurement | Ceiling) -> Path:
+        """Write a record and return its path; raises `RecordError`."""
         return write(entry, self.folder)
 
-    def _load(self, name: str) -> Record | Ceiling | None:
+    def _load(self, name: str) -> Measurement | Ceiling | None:
         try:
             return load(self.folder / name)
-        except (RecordError, OSError):
+        except RecordError:
             return None
 
 

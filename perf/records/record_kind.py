@@ -1,26 +1,26 @@
-"""The kinds of record that a folder can hold: what each is in words, and the command that reads it."""
+"""The kinds of record: what each is in words, and the command that reads it."""
 
 from collections.abc import Mapping
 from pathlib import Path
 
-# Kind -> what it is, and what reads it, with {folder} for where it lies and {file} for itself.
+# Kind -> what it is, and the command that reads it; {folder} is the folder of the record, {file} its path.
 KINDS: Mapping[str, tuple[str, str]] = {
-    "record": ("a measured point of a sweep", "python -m perf.report {folder}"),
+    "record": ("a measurement of a sweep", "python -m perf.report {folder}"),
     "ceiling": ("the ceiling of a sweep", "python -m perf.report {folder}"),
     "study": ("a study", "python -m perf.report {folder}"),
-    "fleet": ("a fleet's measurement", "python -m perf.compare {file} OTHER"),
+    "fleet": ("a run of the load generator", "python -m perf.compare {file} OTHER"),
     "round": ("a round of perf.compare.versus", "python -m perf.compare {folder}:A {folder}:B --noise {folder}:noise"),
     "service_times": ("service times", "python -m perf.simulate MODEL --load closed:16 --results {folder}"),
     "study figures": ("the figures of a study's page", "python -m perf.report {folder}"),
-    "comparison": ("what perf.compare found", "python -m perf.compare A B"),
+    "comparison": ("a comparison", "python -m perf.compare A B"),
     "grid": ("a full grid", "python -m perf.studies.grid MODEL --results {folder}"),
-    "judgement": ("a tuner's choice held against a full grid", "python -m perf.studies.grid MODEL --results {folder}"),
+    "judgement": ("a tuner's choice compared with a full grid", "python -m perf.studies.grid MODEL --results {folder}"),
     "predicted_point": (
-        "a measured point of a prediction",
+        "a measurement beside a prediction",
         "python -m perf.studies.prediction --only-compare --results {folder}/..",
     ),
-    "pauses": ("what pauses cost", "python -m perf.studies.pauses"),
-    "goodput": ("a point of goodput", "python -m perf.studies.goodput --results {folder}"),
+    "pauses": ("the cost of pauses", "python -m perf.studies.pauses"),
+    "goodput": ("a measurement of goodput", "python -m perf.studies.goodput --results {folder}"),
     "peers": ("a comparison with other servers", "python -m perf.studies.peers --results {folder}"),
     "pictures": ("a measurement of perf.studies.pictures", "python -m perf.studies.pictures --results {folder}"),
     "transports": ("a measurement of transports", "python -m perf.studies.transports"),
@@ -36,7 +36,7 @@ KINDS: Mapping[str, tuple[str, str]] = {
 
 
 def other(path: Path, kind: object, wanted: str) -> str | None:
-    """One line for a good record that is not what was `wanted`; None for a kind that there is not."""
+    """One line for a record of a known kind that is not what was `wanted`; None for an unknown kind."""
     if not isinstance(kind, str) or kind not in KINDS:
         return None
     what, command = KINDS[kind]

@@ -1,20 +1,20 @@
-"""Runs read from records of whatever kind: perf_analyzer's, a fleet's, or the trials of a study, as one type."""
+"""Runs to compare, read from records of any kind: measurements, runs of the load generator, trials, studies."""
 
-import json
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from perf.load.load import Load
-from perf.records import record, record_kind, round_record
+from perf.records import file, record, record_kind, round_record
 from perf.records.candidate import Candidate
-from perf.records.record import Record, RecordError
+from perf.records.file import RecordError
+from perf.records.record import Measurement
+from perf.records.round_record import KeyedTrial
 from perf.records.study import AGAINST, FINAL, NOISE, Study, Trial, is_study
 from perf.stats.percentile import percentile
 
@@ -23,10 +23,11 @@ WANTED = "runs that perf.compare can compare"
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One measurement: of `model` as `config` has it (in words), under `load` (in words).
+    """One measurement of `model` with the configuration `config` under `load`, both in words.
 
-    Latencies in microseconds from when a request was due. `latencies_us` and `due_s` hold every request, infinite
-    where it was not answered right; empty where the record has percentiles only. `name` is the configuration's file.
+    Latencies are in microseconds from the due time of a request. `latencies_us` and `due_s` hold every request, with an
+    infinite latency if it got no right answer; empty if the record has only percentiles. `name` is that of the
+    configuration file.
     """
 
     model: str
@@ -44,9 +45,10 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class Runs:
-    """What one argument names. `noise` are runs of the same once more, where they were made in turn with these.
+    """The runs that an argument of perf.compare names.
 
-    They may be among `runs`; then they are held against the others of these.
+    `noise` are interleaved runs of the same configuration, for the A/A noise. They may also be in `runs`; then they are
+    compared with the others there.
     """
 
     title: str
@@ -54,10 +56,41 @@ class Runs:
     noise: tuple[Run, ...] = ()
 
 
-def read(text: str) -> Runs:
-    """The runs of a file or folder, with `:NAME` behind it those of one configuration; raises `RecordError`.
+@dataclass(frozen=True, kw_only=True)
+class _Sample:
+    due_s: tuple[float, ...] = ()
+    latencies_us: tuple[float, ...] = ()
 
-    Of a study those of the configuration that it chose.
+
+@dataclass(frozen=True, kw_only=True)
+class _Outcome:
+    window_s: float
+    rows_per_s: float
+    percentiles_us: Mapping[int, float | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadRecord:
+    """What a comparison reads of the record that `perf.load` writes."""
+
+    KIND: ClassVar[str] = "fleet"
+    FORMAT: ClassVar[int] = 1
+
+    model: str
+    config_name: str | None
+    config: str
+    transport: str
+    time_scale: float
+    started_at: str
+    load: Load
+    outcome: _Outcome
+    sample: _Sample = _Sample()
+
+
+def read(text: str) -> Runs:
+    """The runs of a file or folder; with `:NAME` after it, those of one configuration. Raises `RecordError`.
+
+    Of a study, the runs of the configuration that it chose.
     """
     path, name = Path(text), ""
     if not path.exists():
@@ -73,30 +106,29 @@ def read(text: str) -> Runs:
     if not chosen:
         every = _of_file(path) if path.is_file() else _of_folder(path)
         known = ", ".join(sorted({run.name for run in every})) or "none"
-        raise RecordError(f"{text}: no measurement of such a configuration is there. There is: {known}.")
+        raise RecordError(f"{text}: holds no measurement of this configuration. It has: {known}.")
     return Runs(title=text, runs=chosen, noise=noise)
 
 
 def of_study(path: Path) -> tuple[Runs, Runs]:
-    """The trials of the default and those of the configuration that was chosen; raises `RecordError` without both.
+    """The runs of a study's default and of its choice; raises `RecordError` if either is missing.
 
-    `path` is a study or a folder with one. The default's trials are its `AGAINST` and then its `NOISE` ones, measured
-    in turn with the chosen one's.
+    `path` is a study, or a folder with one. The runs of the default are its `AGAINST` trials, then its `NOISE` trials.
     """
     path = _only_study(path)
     study = Study.read(path)
     new = _chosen(study, path)
     if study.chosen == study.default:
         raise RecordError(f"{path}: the study chose the default itself, {study.default}: there is nothing to compare.")
-    defaults = [one for one in study.trials if one.candidate == study.default and one.stage in (AGAINST, NOISE)]
+    defaults = [trial for trial in study.trials if trial.candidate == study.default and trial.stage in (AGAINST, NOISE)]
     loads = {run.load for run in new.runs}
-    again = [one for one in defaults if one.stage == NOISE and one.load in loads]
-    first = [one for one in defaults if one.stage == AGAINST and one.load in loads]
+    again = [trial for trial in defaults if trial.stage == NOISE and trial.load in loads]
+    first = [trial for trial in defaults if trial.stage == AGAINST and trial.load in loads]
     if not first:
-        under = ", ".join(dict.fromkeys(one.load for one in defaults)) or "no load"
+        under = ", ".join(dict.fromkeys(trial.load for trial in defaults)) or "no load"
         raise RecordError(
-            f"{path}: the default was measured under {under}, the chosen one under {', '.join(sorted(loads))}: the "
-            f"same load is needed for both. See python -m perf.report {path.parent}"
+            f"{path}: the default was measured under {under}, the chosen configuration under "
+            f"{', '.join(sorted(loads))}, which cannot be compared. See: python -m perf.report {path.parent}"
         )
     old = first if len(first) >= len(new.runs) else first + again
     noise = _trials(study, again)
@@ -104,44 +136,46 @@ def of_study(path: Path) -> tuple[Runs, Runs]:
 
 
 def _chosen(study: Study, path: Path) -> Runs:
-    """The trials of the final comparison under the study's own load, or that at which each candidate was judged."""
+    """The trials of the chosen configuration under the study's load, or under the last load if it has none there."""
     if study.chosen is None:
-        raise RecordError(f"{path}: {_unchosen(study)}. See python -m perf.report {path.parent}")
-    trials = [one for one in study.trials if one.candidate == study.chosen and one.stage in (FINAL, AGAINST)]
+        raise RecordError(f"{path}: {_unchosen(study)}. See: python -m perf.report {path.parent}")
+    trials = [trial for trial in study.trials if trial.candidate == study.chosen and trial.stage in (FINAL, AGAINST)]
     if not trials:
         raise RecordError(
-            f"{path}: the chosen configuration was not measured to the end. The same command goes on with the study: "
+            f"{path}: the chosen configuration has no final trials. The same command continues the study: "
             f"{' '.join(study.command)}"
         )
-    load = study.load if any(one.load == study.load for one in trials) else trials[-1].load
-    trials = [one for one in trials if one.load == load]
-    again = [one for one in study.trials if (one.stage, one.candidate, one.load) == (NOISE, study.chosen, load)]
+    load = study.load if any(trial.load == study.load for trial in trials) else trials[-1].load
+    trials = [trial for trial in trials if trial.load == load]
+    again = [
+        trial for trial in study.trials if (trial.stage, trial.candidate, trial.load) == (NOISE, study.chosen, load)
+    ]
     return Runs(title=f"{path}, chosen", runs=_trials(study, trials), noise=_trials(study, again))
 
 
 def _unchosen(study: Study) -> str:
     if study.limit:
         return "nothing that was measured met the target, so the study chose nothing to compare"
-    return f"the study was not brought to its end; the same command goes on with it: {' '.join(study.command)}"
+    return f"the study is not finished. The same command continues it: {' '.join(study.command)}"
 
 
 def _only_study(path: Path) -> Path:
-    """A file, or of a folder the one study that chose something; raises `RecordError` with what else there is."""
+    """The file, or the only study in a folder that chose something; raises `RecordError`."""
     if path.is_file():
         if is_study(path):
             return path
         raise RecordError(
-            f"{path}: one argument is a study, its default against its choice, and this is none. "
-            f"Name two: python -m perf.compare {path} OTHER"
+            f"{path}: not a study, whose default and choice could be compared. "
+            f"Name two records: python -m perf.compare {path} OTHER"
         )
     if not path.is_dir():
         raise RecordError(f"{path}: no such file or folder. Name a study, or two sets of records.")
-    studies = [file for file in sorted(path.glob("*.json")) if is_study(file)]
-    chosen = [file for file in studies if Study.read(file).chosen is not None]
+    studies = [entry for entry in sorted(path.glob("*.json")) if is_study(entry)]
+    chosen = [entry for entry in studies if Study.read(entry).chosen is not None]
     if len(chosen or studies) == 1:
         return (chosen or studies)[0]
     if studies:
-        named = ", ".join(file.name for file in chosen or studies)
+        named = ", ".join(entry.name for entry in chosen or studies)
         raise RecordError(f"{path}: holds {len(chosen or studies)} studies. Name one of them: {named}.")
     names = sorted({run.name for run in _of_folder(path)})
     sides = [name for name in names if name != NOISE]
@@ -156,11 +190,11 @@ def _only_study(path: Path) -> Path:
 
 
 def _of_folder(path: Path) -> list[Run]:
-    """Those of every record of a folder that holds any; raises `RecordError` where none does, saying what there is."""
+    """The runs of all records in a folder; raises `RecordError` if none has any."""
     runs, others = [], []
-    for file in sorted(path.glob("*.json")):
+    for entry in sorted(path.glob("*.json")):
         try:
-            runs += list(_of_file(file))
+            runs += list(_of_file(entry))
         except _OtherError as error:
             others.append(str(error))
     if not runs and others:
@@ -170,7 +204,7 @@ def _of_folder(path: Path) -> list[Run]:
 
 
 class _OtherError(RecordError):
-    """A good record that holds no runs: of another kind, or a study that chose nothing."""
+    """A record without runs: one of another kind, or a study that chose nothing."""
 
 
 def _trials(study: Study, trials: Sequence[Trial]) -> tuple[Run, ...]:
@@ -178,7 +212,7 @@ def _trials(study: Study, trials: Sequence[Trial]) -> tuple[Run, ...]:
 
 
 def of_trial(trial: Trial, model: str, name: str, rows: int = 1) -> Run:
-    """One trial of a model with the configuration of that name, of requests of `rows` rows."""
+    """A trial as a run, with the name of its configuration and the rows of a request."""
     return Run(
         model=model,
         config=str(trial.candidate),
@@ -194,36 +228,32 @@ def of_trial(trial: Trial, model: str, name: str, rows: int = 1) -> Run:
 
 
 def _of_file(path: Path) -> Iterator[Run]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        kind = content.get("kind")
-    except (OSError, ValueError, AttributeError) as error:
-        raise RecordError(f"{path}: not a record ({error}). Name others.") from error
-    if kind == "fleet":
-        yield _of_fleet(path, content)
-    elif kind == round_record.KIND:
+    kind = file.kind_of(path)
+    if kind == LoadRecord.KIND:
+        yield _of_load(path)
+    elif kind == KeyedTrial.KIND:
         slot, trial = round_record.read(path)
         yield of_trial(trial, slot.model, slot.side, slot.rows)
-    elif kind == "study":
+    elif kind == Study.KIND:
         study = Study.read(path)
         if study.chosen is None:
-            raise _OtherError(f"{path}: {_unchosen(study)}. See python -m perf.report {path.parent}")
+            raise _OtherError(f"{path}: {_unchosen(study)}. See: python -m perf.report {path.parent}")
         yield from _chosen(study, path).runs
-    elif (said := record_kind.other(path, kind, WANTED)) and kind not in ("record", "ceiling"):
-        raise _OtherError(said)
-    elif isinstance(found := record.load(path), Record):
-        yield _of_analyzer(found)
+    elif kind not in record.KINDS and (message := record_kind.other(path, kind, WANTED)):
+        raise _OtherError(message)
+    elif isinstance(measurement := record.load(path), Measurement):
+        yield _of_analyzer(measurement)
 
 
-def _of_analyzer(found: Record) -> Run:
-    load, measured = found.point.load, found.measured
+def _of_analyzer(measurement: Measurement) -> Run:
+    load, measured = measurement.point.load, measurement.measured
     shared = ", shared memory" if load.shared_memory else ""
     return Run(
-        model=found.point.model,
-        config=found.point.config_name,
-        name=found.point.config_name,
+        model=measurement.point.model,
+        config=measurement.point.config_name,
+        name=measurement.point.config_name,
         load=f"closed:{load.concurrency} x {load.request_rows} rows, {load.protocol}{shared}, {load.data} inputs",
-        started_at=datetime.fromisoformat(found.started_at),
+        started_at=datetime.fromisoformat(measurement.started_at),
         seconds=len(measured.windows) * measured.window_ms / 1e3,
         throughput_rows_per_s=measured.throughput_rows_per_s,
         p50_us=measured.p50_us,
@@ -231,28 +261,28 @@ def _of_analyzer(found: Record) -> Run:
     )
 
 
-def _of_fleet(path: Path, content: dict[str, Any]) -> Run:
+def _of_load(path: Path) -> Run:
+    record = file.read(path, LoadRecord)
+    outcome, latencies_us = record.outcome, record.sample.latencies_us
+    scale = f", times x {record.time_scale:g}" if record.time_scale != 1 else ""
+    # The percentiles in the file are of answered requests only.
+    recorded = {"p50_us": outcome.percentiles_us.get(50), "p99_us": outcome.percentiles_us.get(99)}
     try:
-        load = Load(**content["load"] | {"trace": Path(content["load"]["trace"]) if content["load"]["trace"] else None})
-        scale = f", times x {content['time_scale']:g}" if content["time_scale"] != 1 else ""
-        sample = content.get("sample") or {"due_s": [], "latencies_us": []}
-        outcome, latencies_us = content["outcome"], [math.inf if us is None else us for us in sample["latencies_us"]]
-        p50_us, p99_us = (outcome["percentiles_us"][percent] for percent in ("50", "99"))
-        return Run(
-            model=content["model"],
-            config=str(Candidate.of(text_format.Parse(content["config"], ModelConfig()))),
-            name=content["config_name"] or "config",
-            load=f"{load.title}, {content['transport']}{scale}",
-            started_at=datetime.fromisoformat(content["started_at"]),
-            seconds=outcome["window_s"],
-            throughput_rows_per_s=outcome["rows_per_s"],
-            # Those that were written down are of answered requests only.
-            **_percentiles(latencies_us) if latencies_us else {"p50_us": p50_us, "p99_us": p99_us},
-            latencies_us=tuple(latencies_us),
-            due_s=tuple(sample["due_s"]),
-        )
-    except (KeyError, TypeError, ValueError, AttributeError, text_format.ParseError) as error:
-        raise RecordError(f"{path}: not a fleet record of this version ({error}). Measure again.") from error
+        config = text_format.Parse(record.config, ModelConfig())
+    except text_format.ParseError as error:
+        raise RecordError(f"{path}: config: no model configuration ({error}). Measure again.") from error
+    return Run(
+        model=record.model,
+        config=str(Candidate.of(config)),
+        name=record.config_name or "config",
+        load=f"{record.load.title}, {record.transport}{scale}",
+        started_at=datetime.fromisoformat(record.started_at),
+        seconds=outcome.window_s,
+        throughput_rows_per_s=outcome.rows_per_s,
+        **_percentiles(latencies_us) if latencies_us else recorded,
+        latencies_us=latencies_us,
+        due_s=record.sample.due_s,
+    )
 
 
 def _percentiles(latencies_us: Sequence[float]) -> dict[str, Any]:

@@ -1,9 +1,10 @@
-"""The load that a configuration is to carry, as words, for the simulation and for the load generator.
+"""Traffic: a load in words, as users give it with --load, from which simulation and load generator make theirs.
 
-`closed:16` is 16 clients that each wait for an answer before they send again; `poisson:300`, `constant:300` and
-`gamma:300:4` are open loops of 300 requests per second (the last with gaps of squared coefficient of variation 4);
-`ramp:100:400` is a Poisson stream whose rate rises from 100 to 400 requests per second while it is measured;
-`trace:FILE` is an open loop at the times of a file, seconds, one a line.
+closed:16     16 clients, each of which waits for an answer before it sends again
+poisson:300   an open loop of 300 requests per second; so is constant:300
+gamma:300:4   the same with gaps of squared coefficient of variation 4
+ramp:100:400  a Poisson stream whose rate rises from 100 to 400 requests per second during the measurement
+trace:FILE    an open loop at the times in a file, seconds, one a line
 """
 
 import math
@@ -15,21 +16,21 @@ import numpy as np
 
 from perf.batcher.load import Arrivals, ClosedLoop, Load
 from perf.batcher.request import Request, Time
-from perf.load import load as fleet
+from perf.load import load
 from perf.load.arrivals import climbing, drawn, read_trace
 from triton_batching.terminal import Mistake
 
 NS = 1_000_000_000
-# Of an open loop; one that needs more is over what the server can carry.
+# Requests in flight in an open loop; a load that needs more exceeds the capacity of the server.
 IN_FLIGHT_LIMIT = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
-    """One load: `clients` for a closed loop, `rate_per_s` requests per second and `cv2` for an open one.
+    """A load without processes and duration: `clients` of a closed loop, `rate_per_s` and `cv2` of an open loop.
 
-    Every request has `rows` rows. Where `shapes` has any, requests take them in turn: each input's shape without the
-    batch axis. Where `times_s` has any, an open loop's requests are due then and not drawn.
+    Every request has `rows` rows. Requests take the `shapes` in turn, if there are any: the shape of each input without
+    the batch axis. If `times_s` has any times, the requests of an open loop are due then, in seconds.
     """
 
     pattern: str
@@ -44,7 +45,7 @@ class Traffic:
 
     @classmethod
     def parse(cls, text: str, *, rows: int = 1) -> "Traffic":
-        """The load that these words name (`closed:16`, `poisson:300`, ...); raises `Mistake` for others."""
+        """The traffic of a text such as `closed:16`; raises `Mistake`."""
         pattern, _, rest = text.partition(":")
         values = rest.split(":")
         try:
@@ -65,7 +66,7 @@ class Traffic:
             pass
         raise Mistake(
             f"--load {text}: not a load. Write closed:16 (clients), poisson:300 or constant:300 (requests per second), "
-            "gamma:300:4 (and the burstiness cv2), ramp:100:400 (from and to), or trace:FILE (arrival "
+            "gamma:300:4 (rate and burstiness cv2), ramp:100:400 (first and last rate), or trace:FILE (arrival "
             "times in seconds, one a line)."
         )
 
@@ -79,25 +80,25 @@ class Traffic:
 
     @property
     def open(self) -> bool:
-        """Whether requests are due at times of their own."""
+        """Whether requests are due at times that do not depend on the answers."""
         return self.pattern != "closed"
 
     @property
     def reached(self) -> int | None:
-        """Rows on their way at most: those of a closed loop's clients; None for an open loop, which has no limit."""
+        """The most rows in flight: those of the clients of a closed loop; None for an open loop, which has no limit."""
         return None if self.open else self.clients * self.rows
 
     def simulated(self, requests: int, *, turnaround: Time, seed: int = 0) -> Load:
-        """So many requests for `serve.batcher`; a closed loop's clients send again `turnaround` ns after an answer."""
+        """The load for `perf.batcher`; clients of a closed loop send again `turnaround` ns after an answer."""
         if not self.open:
             return ClosedLoop(self.clients, requests, self.request, turnaround=turnaround)
         return Arrivals(list(self.arrivals(requests, seed)))
 
-    def fleet(self, *, warm_up_s: float, duration_s: float, workers: int = 1, seed: int = 0) -> fleet.Load:
-        """The same for `clients.fleet`; a closed loop's clients are spread evenly over at most `workers` processes."""
+    def load(self, *, warm_up_s: float, duration_s: float, workers: int = 1, seed: int = 0) -> load.Load:
+        """The load for `perf.load`; the clients of a closed loop are spread evenly over at most `workers` processes."""
         if not self.open:
             workers = max(count for count in range(1, workers + 1) if self.clients % count == 0)
-        return fleet.Load(
+        return load.Load(
             workers=workers,
             rows=self.rows,
             pattern=self.pattern,
@@ -113,7 +114,7 @@ class Traffic:
         )
 
     def arrivals(self, requests: int, seed: int) -> Iterator[Request]:
-        """So many requests of an open loop, in order of time."""
+        """The first `requests` requests of an open loop, in order of time."""
         if self.times_s:
             times = np.array(self.times_s[:requests])
         elif self.trace is not None:

@@ -1,6 +1,6 @@
-"""configs/tuned.pbtxt: the current configuration's text with the chosen values in it, and beside each one why.
+"""configs/tuned.pbtxt: the text of the current configuration with the chosen values, and the reason beside each.
 
-Nothing else of the text changes: comments, order and formatting stay, and so does every field that was not searched.
+Nothing else of the text changes: comments, order, formatting and all other fields stay.
 """
 
 import hashlib
@@ -31,123 +31,124 @@ NAME = "tuned"
 MARK = "# Tuned by: "
 DIGEST = "# Digest of the lines below: "
 WIDTH = 118
-# The doctor's rule that finds a comment which silences nothing.
+# The doctor's rule for a comment that silences nothing.
 IDLE = "L016"
 SILENCED = re.compile(r"^\s*#\s*doctor:\s*(?P<what>ignore=\S+(?: in=\S+)?).*\n", re.MULTILINE)
 
 
 class WriteError(Mistake):
-    """The file is somebody's own, or cannot be written."""
+    """The file was written by hand, or cannot be written."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Why:
-    """The reasons for the values of a candidate, by what is searched; and `headline`, the measured result."""
+    """The reasons for the values of a candidate, by field, and `headline`, the measured result."""
 
     headline: str
     reasons: Mapping[str, str]
 
 
 def tuned(before: Document, candidate: Candidate, why: Why, command: str, *, silenced: Collection[str] = ()) -> str:
-    """The text of a configuration that has the candidate's values, from the text of the current one.
+    """The text of the current configuration with the candidate's values.
 
-    Of what config.pbtxt silences for the doctor the lines `silenced` stay; what else it has is named in the header.
+    Of the lines of config.pbtxt that silence the doctor only those in `silenced` stay. The header names the others.
     """
     text = before.text
     for change in (_size, _dynamic, _limit, _delay, _preferred, _instances, _threads):
         document = Document(path=before.path, text=text)
         for edit in sorted(change(document, candidate, why.reasons), reverse=True):
             text = text[: edit.start] + edit.text + text[edit.end :]
-    # What config.pbtxt silences holds for its variants too, so that nothing is lost that a line here would not find.
-    said = why.headline
+    # A line that silences the doctor in config.pbtxt also holds for its variants, so none is lost.
+    headline = why.headline
     if before.path.name == "config.pbtxt":
         text = SILENCED.sub(lambda line: line[0] if line[0] in silenced else "", text)
-        if dropped := [found["what"] for found in SILENCED.finditer(before.text) if found[0] not in silenced]:
-            said += f" Left in config.pbtxt alone, as there is nothing to silence here: {', '.join(dropped)}."
-    return headed(_wrapped(said, "") + text, command)
+        if dropped := [line["what"] for line in SILENCED.finditer(before.text) if line[0] not in silenced]:
+            headline += f" Not copied from config.pbtxt, since there is nothing to silence here: {', '.join(dropped)}."
+    return headed(_wrapped(headline, "") + text, command)
 
 
 def headed(below: str, command: str) -> str:
-    """A text with the header by which it is known as written here, and not changed since."""
+    """The text with a header that shows that it was generated and not changed since."""
     return f"{MARK}{command}\n{DIGEST}{digest(below)}\n{below}"
 
 
 def is_ours(text: str) -> bool:
-    """Whether a file is as it was written here: with its header, and nothing changed below it since."""
+    """Whether a text was generated and not changed since, by its header."""
     below = body(text)
     return below != text and text.split("\n", 2)[1].removeprefix(DIGEST).strip() == digest(below)
 
 
 def write(folder: Path, text: str, *, force: bool, name: str = NAME) -> Path:
-    """Put it into the model's configs/; raises `WriteError` where that would overwrite what a person wrote."""
+    """Write the text into configs/ of the model; raises `WriteError` for a file that was changed by hand."""
     path = folder / "configs" / f"{name}.pbtxt"
     refuse_foreign(path, force=force)
     return whole_file.write(path, text, remedy="Make the model's folder writable.")
 
 
 def refuse_foreign(path: Path, *, force: bool) -> None:
-    """Raise `WriteError` for a file that was written, or changed, by somebody else."""
+    """Raise `WriteError` for a file that was written or changed by hand, unless `force`."""
     document = Document.read(path)
     if document.exists and not force and not is_ours(document.text):
         raise WriteError(
-            f"{path}: was written or changed by hand, so it is not overwritten. Move it, or say --force to replace it."
+            f"{path}: was written or changed by hand, so it is not overwritten. Move it, or replace it with --force."
         )
 
 
 def check(text: str, before: ModelConfig, candidate: Candidate) -> ModelConfig:
-    """The configuration that the text is; raises `Failure` where it is not the candidate's, or has more than it."""
+    """The configuration of the text; raises `Failure` if it is not `before` with the candidate's values."""
     config = text_format.Parse(text, ModelConfig())
-    asked = candidate.apply(before)
+    expected = candidate.apply(before)
     if queue_limit.KEY in config.parameters:
-        asked.parameters[queue_limit.KEY].CopyFrom(config.parameters[queue_limit.KEY])
-    if _comparable(config) != _comparable(asked):
-        raise Failure(f"the tuned configuration is not what was chosen, so nothing was written:\n{text}")
+        expected.parameters[queue_limit.KEY].CopyFrom(config.parameters[queue_limit.KEY])
+    if _comparable(config) != _comparable(expected):
+        raise Failure(f"the tuned configuration differs from the chosen one, so nothing was written:\n{text}")
     return config
 
 
 def findings(folder: Path, text: str, *, latency_ms: float) -> list[Finding]:
-    """What the doctor says of the text as the model's configs/tuned.pbtxt, and does not say of its config.pbtxt.
+    """The doctor's findings in the text as configs/tuned.pbtxt of the model.
 
-    Asked in a copy of the model's folder, so that nothing is written here before it is known.
+    The doctor runs on a copy of the model's folder, so that nothing is written before its findings are known.
     """
-    with tempfile.TemporaryDirectory(prefix="triton-batching-tuned-") as made:
-        copy = Path(made) / folder.name
+    with tempfile.TemporaryDirectory(prefix="triton-batching-tuned-") as repository:
+        copy = Path(repository) / folder.name
         (copy / "configs").mkdir(parents=True)
         for entry in folder.iterdir():
             if entry.name != "configs":
                 (copy / entry.name).symlink_to(entry.resolve())
         (copy / "configs" / f"{NAME}.pbtxt").write_text(text)
         target = Target(latency_us=round(latency_ms * 1e3))
-        found = examine(Repository(path=Path(made), target=target, only=(folder.name,)), all_rules())
-    return [one for one in found if one.at.path.name == f"{NAME}.pbtxt"]
+        result = examine(Repository(path=Path(repository), target=target, only=(folder.name,)), all_rules())
+    return [finding for finding in result if finding.at.path.name == f"{NAME}.pbtxt"]
 
 
 def news(folder: Path, before: str, text: str, *, latency_ms: float) -> list[Finding]:
-    """Those of its findings that the text it was made from does not have itself."""
-    known = {one.code for one in findings(folder, before, latency_ms=latency_ms)}
-    return [one for one in findings(folder, text, latency_ms=latency_ms) if one.code not in known]
+    """The findings in the text whose code the text `before` does not have."""
+    known = {finding.code for finding in findings(folder, before, latency_ms=latency_ms)}
+    return [finding for finding in findings(folder, text, latency_ms=latency_ms) if finding.code not in known]
 
 
 def silenced(
-    folder: Path, before: Document, written: Callable[[Collection[str]], str], *, latency_ms: float
+    folder: Path, before: Document, text_with: Callable[[Collection[str]], str], *, latency_ms: float
 ) -> set[str]:
-    """The lines of config.pbtxt that silence something in the text that is `written` with such lines, too."""
-    lines = {found[0] for found in SILENCED.finditer(before.text)}
+    """The lines of config.pbtxt that silence something in the tuned text too; `text_with` makes it with such lines."""
+    lines = {line[0] for line in SILENCED.finditer(before.text)}
     if before.path.name != "config.pbtxt" or not lines:
         return set()
-    text = written(lines)
-    idle = {one.at.line for one in findings(folder, text, latency_ms=latency_ms) if one.code == IDLE}
+    text = text_with(lines)
+    found = findings(folder, text, latency_ms=latency_ms)
+    idle = {finding.at.line for finding in found if finding.code == IDLE}
     return lines - {line for number, line in enumerate(text.splitlines(keepends=True), 1) if number in idle}
 
 
 def load(model: str, repository: Path, progress: Callable[[str], None]) -> None:
-    """Start a server with it once: the launcher compares what is loaded with the file, and raises where it differs."""
+    """Start a server with the file once; the launcher raises if the server loads another configuration."""
     with launch(Settings(models=(model,), config_name=NAME, repository=repository), progress=progress):
         pass
 
 
 def _comparable(config: ModelConfig) -> ModelConfig:
-    """The same without what a default says in silence: a batcher of no delay, and one group whose count is 1."""
+    """The same without an instance group that only holds defaults."""
     plain = ModelConfig()
     plain.CopyFrom(config)
     if len(plain.instance_group) == 1 and plain.instance_group[0] == ModelConfig().instance_group.add():
@@ -156,13 +157,13 @@ def _comparable(config: ModelConfig) -> ModelConfig:
 
 
 def body(text: str) -> str:
-    """What a file says below the header; all of it where it has none."""
+    """The text below the header; all of it without a header."""
     head = text.split("\n", 2)
     return head[2] if len(head) == 3 and head[0].startswith(MARK) and head[1].startswith(DIGEST) else text
 
 
 def digest(text: str) -> str:
-    """Twelve digits that tell one text from another."""
+    """The first twelve digits of the SHA-256 of a text."""
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -173,8 +174,8 @@ def _wrapped(text: str, indent: str) -> str:
     )
 
 
-def _said(document: Document, start: int, text: str) -> Edit:
-    """A comment on lines of its own above the line of the offset `start`."""
+def _comment(document: Document, start: int, text: str) -> Edit:
+    """A comment on lines of its own, above the line of the offset `start`."""
     line = document.text.rfind("\n", 0, start) + 1
     indent = re.match(r"[ \t]*", document.text[line:start])
     return Edit(start=line, end=line, text=_wrapped(text, indent.group() if indent else ""))
@@ -187,7 +188,7 @@ def _size(document: Document, candidate: Candidate, why: Mapping[str, str]) -> I
             f"{_wrapped(_tuned(why, 'max_batch_size', 'none'), '')}max_batch_size: {candidate.max_batch_size}"
         )
     elif (now := document.slice(value)) != str(candidate.max_batch_size):
-        yield _said(document, value.start, _tuned(why, "max_batch_size", now))
+        yield _comment(document, value.start, _tuned(why, "max_batch_size", now))
         yield Edit(start=value.start, end=value.end, text=str(candidate.max_batch_size))
 
 
@@ -197,14 +198,14 @@ def _dynamic(document: Document, candidate: Candidate, why: Mapping[str, str]) -
 
 
 def _limit(document: Document, candidate: Candidate, why: Mapping[str, str]) -> Iterator[Edit]:
-    """A limit of the queue where there is none and what serves the model reads one."""
+    """Add a queue limit if there is none and the backend of the model reads one."""
     message = text_format.Parse(document.text, ModelConfig())
     folder = document.path.parent.parent if document.path.parent.name == "configs" else document.path.parent
     is_read = message.backend == "onnxruntime" or any(folder.glob("*/queue_limit.py"))
     policy = message.dynamic_batching.default_queue_policy
     has_one = policy.max_queue_size or policy.default_timeout_microseconds or "batch_policy" in message.parameters
     if candidate.dynamic and is_read and not has_one and queue_limit.KEY not in message.parameters:
-        comment = f"what cannot be answered within {QUEUE_LIMIT_MS} ms is refused, or an overload would never end"
+        comment = f"requests that cannot be answered within {QUEUE_LIMIT_MS} ms are rejected, so that an overload ends"
         entry = f'parameters {{ key: "{queue_limit.KEY}" value {{ string_value: "{QUEUE_LIMIT_MS}" }} }}'
         yield from document.appended(f"{_wrapped(comment, '')}{entry}")
 
@@ -217,7 +218,7 @@ def _delay(document: Document, candidate: Candidate, why: Mapping[str, str]) -> 
         return
     comment = _tuned(why, name, now)
     if value is not None:
-        yield _said(document, value.start, comment)
+        yield _comment(document, value.start, comment)
         yield Edit(start=value.start, end=value.end, text=str(candidate.delay_us))
     else:
         yield from _inside(document, ("dynamic_batching",), f"{name}: {candidate.delay_us}", comment)
@@ -233,7 +234,7 @@ def _preferred(document: Document, candidate: Candidate, why: Mapping[str, str])
     yield from document.removed("dynamic_batching", name)
     value = document.value("dynamic_batching")
     if value is not None:
-        yield _said(document, value.start, comment)
+        yield _comment(document, value.start, comment)
         if candidate.preferred:
             yield Edit(start=value.start + 1, end=value.start + 1, text=f" {name}: {list(candidate.preferred)}")
 
@@ -246,7 +247,7 @@ def _instances(document: Document, candidate: Candidate, why: Mapping[str, str])
     elif value is None:
         yield from _inside(document, ("instance_group", 0), f"count: {candidate.instances}", comment)
     elif document.slice(value) != str(candidate.instances):
-        yield _said(document, value.start, comment)
+        yield _comment(document, value.start, comment)
         yield Edit(start=value.start, end=value.end, text=str(candidate.instances))
 
 
@@ -265,16 +266,16 @@ def _threads(document: Document, candidate: Candidate, why: Mapping[str, str]) -
     place = document.at_entry("parameters", THREADS)
     start = document.offset(place.line, place.column)
     quoted = re.compile(r"string_value\s*:?\s*(\"[^\"]*\"|'[^']*')").search(document.text, start)
-    assert quoted is not None  # the message has it
-    yield _said(document, start, comment)
+    assert quoted is not None  # since `now` was read from it
+    yield _comment(document, start, comment)
     yield Edit(start=quoted.start(1), end=quoted.end(1), text=f'"{candidate.threads}"')
 
 
 def _inside(document: Document, steps: tuple[str | int, ...], text: str, comment: str) -> Iterator[Edit]:
-    """Put a field at the beginning of a message, and a comment above it."""
+    """Insert a field at the start of a message, and a comment above it."""
     value = document.value(*steps)
     assert value is not None
-    yield _said(document, value.start, comment)
+    yield _comment(document, value.start, comment)
     yield Edit(start=value.start + 1, end=value.start + 1, text=f" {text}")
 
 

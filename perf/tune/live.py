@@ -62,7 +62,7 @@ class LiveBench:
             warm_up_s=WARM_UP_S,
             command=self.command,
             answers=self.answers,
-            told=lambda text, share: self.told(f"{candidate}: {text} ({share:.0%})"),
+            progress=lambda text, share: self.told(f"{candidate}: {text} ({share:.0%})"),
         )
         server = self._server(candidate)
         if stage not in TRACED:

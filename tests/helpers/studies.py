@@ -1,4 +1,4 @@
-"""Synthetic studies to draw: the real simulator under seeded, invented service times; no server was ever asked."""
+"""Synthetic studies, from the simulator with seeded, invented service times; no server is involved."""
 
 import functools
 import math
@@ -63,17 +63,22 @@ def _latencies_ms(outcome: Outcome) -> list[float]:
 
 
 def prediction(candidate: Candidate, load: str, sla: Sla, requests: int = 1500) -> Prediction:
-    """What the simulation says without noise."""
+    """The simulation without noise."""
     outcome = _outcome(candidate, load, requests, 1, None, 1.0)
-    found = _latencies_ms(outcome)
+    latencies_ms = _latencies_ms(outcome)
     seconds = float(outcome.makespan) / 1e9
-    busy = sum(float(one.end - one.start) for one in outcome.executions) / 1e9 / seconds / candidate.instances
+    busy = (
+        sum(float(execution.end - execution.start) for execution in outcome.executions)
+        / 1e9
+        / seconds
+        / candidate.instances
+    )
     return Prediction(
         candidate=candidate,
         requests=requests,
         throughput_rows_per_s=requests / seconds,
-        percentiles_ms={q: float(np.percentile(found, q)) for q in (50, 90, 95, 99)},
-        late=float(np.mean(np.array(found) > sla.latency_ms)),
+        percentiles_ms={q: float(np.percentile(latencies_ms, q)) for q in (50, 90, 95, 99)},
+        late=float(np.mean(np.array(latencies_ms) > sla.latency_ms)),
         rows_per_execution=outcome.rows_per_execution,
         queue_share=0.5,
         busy=busy,
@@ -84,13 +89,13 @@ def prediction(candidate: Candidate, load: str, sla: Sla, requests: int = 1500) 
 def trial(
     candidate: Candidate, stage: str, load: str, sla: Sla, *, number: int, requests: int = 700, scale: float = 1.0
 ) -> Trial:
-    """One measurement that was never made, of a machine with noise."""
+    """A synthetic trial on a machine with noise."""
     rng = np.random.default_rng(number)
     outcome = _outcome(candidate, load, requests, number, rng, scale)
     answers = sorted(outcome.answers, key=lambda answer: answer.request.at)
-    network = [float(one) for one in rng.gamma(4, 0.05, requests)]
-    us = [float(one.latency) / 1e3 + 1e3 * more for one, more in zip(answers, network, strict=True)]
-    late = sum(one > sla.latency_ms * 1e3 for one in us)
+    network = rng.gamma(4, 0.05, requests).tolist()
+    us = [float(answer.latency) / 1e3 + 1e3 * more for answer, more in zip(answers, network, strict=True)]
+    late = sum(latency > sla.latency_ms * 1e3 for latency in us)
     seconds = float(outcome.makespan) / 1e9
     limit = (1 - sla.percent / 100) * requests
     passed = None if 0.4 * limit <= late <= 1.6 * limit else late < limit
@@ -111,7 +116,7 @@ def trial(
         failed=0,
         passed=passed,
         latencies_us=tuple(us),
-        due_s=tuple(float(one.request.at) / 1e9 for one in answers),
+        due_s=tuple(float(answer.request.at) / 1e9 for answer in answers),
         stages_us={name: float(np.mean(values)) for name, values in parts.items()},
         counted=_counted(outcome, parts),
         cores_busy=0.6,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from perf.load.run import Told
+from perf.load.run import Progress
 from perf.measure.trial import Answers
 from perf.studies.goodput import simulated
 from perf.studies.goodput.contender import Contender
@@ -48,7 +48,7 @@ class Contest:
                 found.write(self.folder)
             yield found, stream
 
-    def measure(self, pairs: Sequence[tuple[Search, Stream]], *, seconds: float, first: float, told: Told) -> bool:
+    def measure(self, pairs: Sequence[tuple[Search, Stream]], *, seconds: float, first: float, told: Progress) -> bool:
         """Measure what is not done, for so many seconds; whether all is. Each point is on disk before the next.
 
         The first searches begin at `first` x the simulated goodput, the others at what was found.

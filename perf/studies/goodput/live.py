@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from perf.load.run import Told
+from perf.load.run import Progress
 from perf.load.target import Running
 from perf.measure.trial import WORKERS, Answers, Meter, serving
 from perf.records.study import Trial
@@ -48,7 +48,7 @@ class Arena:
     slo_s: float
     command: tuple[str, ...]
     answers: Answers
-    told: Told
+    told: Progress
     ways: Mapping[str, Contender]
     first: float = 1.0
 
@@ -74,14 +74,14 @@ class Arena:
             warm_up_s=warm_up_s,
             command=self.command,
             answers=self.answers,
-            told=self.told,
+            progress=self.told,
         )
 
     def _prime(self) -> None:
         """Ask one server for the right answers of all: a stand-in's do not hang on the batch, and a policy with
         deadlines would refuse the requests of full batches that ask for them.
         """
-        load = Traffic(pattern="poisson", rate_per_s=1.0).fleet(warm_up_s=0.0, duration_s=1.0, workers=WORKERS)
+        load = Traffic(pattern="poisson", rate_per_s=1.0).load(warm_up_s=0.0, duration_s=1.0, workers=WORKERS)
         with self._serving(self.ways[GREEDY]) as server:
             pool = self.answers.of(server, load, self.told)
         for one in self.ways.values():

@@ -58,6 +58,6 @@ class Stream:
     def times(self, rate_per_s: float) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """When the load generator sends them, in seconds, and which of them count; both (requests,)."""
         before, seconds = self.warm_up_s(rate_per_s), self.seconds(rate_per_s)
-        load = self.at(rate_per_s).fleet(warm_up_s=before, duration_s=seconds, seed=self.seed)
+        load = self.at(rate_per_s).load(warm_up_s=before, duration_s=seconds, seed=self.seed)
         found = arrivals(load)
         return found, (found >= before) & (found < before + seconds)

@@ -10,7 +10,7 @@ import numpy as np
 
 from perf.load.crew import Crew, crew
 from perf.load.pool import Pool
-from perf.load.run import Told
+from perf.load.run import Progress
 from perf.load.target import Running
 from perf.load.timings import Timings
 from perf.load.worker import Job
@@ -44,7 +44,7 @@ class Seen:
     cores_busy: float
 
 
-def send(model: str, server: Running, prepared: Pool, schedule: Schedule, *, timeout_s: float, told: Told) -> Seen:
+def send(model: str, server: Running, prepared: Pool, schedule: Schedule, *, timeout_s: float, told: Progress) -> Seen:
     """Send a whole schedule; Ctrl-C ends it early, and what was seen until then is kept."""
     due = schedule.due_s()
     jobs = [
@@ -67,7 +67,7 @@ def send(model: str, server: Running, prepared: Pool, schedule: Schedule, *, tim
         return _watch(members, server, schedule, timeout_s, told)
 
 
-def _watch(members: Crew, server: Running, schedule: Schedule, timeout_s: float, told: Told) -> Seen:
+def _watch(members: Crew, server: Running, schedule: Schedule, timeout_s: float, told: Progress) -> Seen:
     memory: list[tuple[float, int]] = []
     start, busy, cores = members.start(), processes.machine_s(), all_cores()
     partial, until_s = False, schedule.over_s

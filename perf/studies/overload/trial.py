@@ -64,7 +64,7 @@ class Trial:
         """How long a client waits."""
         return self.give_up_ms / 1e3 if self.give_up_ms else PATIENCE_S
 
-    def measure(self, told: run.Told) -> Record:
+    def measure(self, told: run.Progress) -> Record:
         """Measure; Ctrl-C during the load keeps what was seen until then."""
         started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         capacity = self._capacity(told)
@@ -127,7 +127,7 @@ class Trial:
     def _target(self) -> Target:
         return Target(model=self.model, config_name=self.config_name, repository=self.repository, trace_rate=0)
 
-    def _capacity(self, told: run.Told) -> float:
+    def _capacity(self, told: run.Progress) -> float:
         """Rows per second of full batches, without a bound: with one, Triton's own policies slow this load down too."""
         config = self._with(NONE)
         each = max(1, FULL * max(1, config.max_batch_size) * instance_count(config) // WORKERS)
@@ -155,5 +155,5 @@ def _between(seen: Seen, first_s: float, last_s: float) -> Timings:
     return seen.timings[(due >= first_s) & (due < last_s)]
 
 
-def _starting(told: run.Told) -> Callable[[str], None]:
+def _starting(told: run.Progress) -> Callable[[str], None]:
     return lambda text: told(text, 0.0)

@@ -14,11 +14,11 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from perf.load.target import Running
 from perf.measure import analyzer, service_time
 from perf.measure.service_profile import Profile
-from perf.measure.service_time import Told, profile
+from perf.measure.service_time import StepProgress, profile
 from perf.measure.sweep import window_ms
 from perf.measure.trial import serving
 from perf.records.candidate import Candidate
-from perf.records.record import Load, RecordError
+from perf.records.record import AnalyzerLoad, RecordError
 from perf.records.traffic import Traffic
 from perf.studies.prediction import points
 from perf.studies.prediction.points import Point, file_name, write
@@ -66,7 +66,7 @@ class Bench:
     command: tuple[str, ...]
     rounds: int = points.ROUNDS
 
-    def run(self, progress: Told) -> None:
+    def run(self, progress: StepProgress) -> None:
         """Measure what is missing, round after round; each record is on disk as soon as it is measured."""
         rates: dict[Kind, float] = {}
         for number in range(1, self.rounds + 1):
@@ -78,7 +78,7 @@ class Bench:
                         rate = rates.setdefault(kind, self._rate(kind, ramps))
                         self._configuration(folder, kind, rate, ramps, progress)
 
-    def profile(self, folder: Path, instances: int, progress: Told) -> Profile:
+    def profile(self, folder: Path, instances: int, progress: StepProgress) -> Profile:
         """The service times with so many instances, and with fewer."""
         threads = Candidate.of(self.config).threads
         counts = [(count, threads) for count in range(1, instances + 1)]
@@ -95,7 +95,7 @@ class Bench:
             threads=Candidate.of(self.config).threads,
         )
 
-    def _configuration(self, folder: Path, kind: Kind, rate: float, ramps: Profile, progress: Told) -> None:
+    def _configuration(self, folder: Path, kind: Kind, rate: float, ramps: Profile, progress: StepProgress) -> None:
         candidate = self.candidate(kind)
         clients = round(kind.clients * min(self.config.max_batch_size, MOST_CLIENTS))
         loads = [f"closed:{clients}", f"poisson:{rate:g}"]
@@ -107,7 +107,7 @@ class Bench:
                     write(self._point(server, candidate, load, ramps), folder)
         progress(f"{self.config.name}, {folder.name}: {candidate}", True)
 
-    def _serving(self, candidate: Candidate, progress: Told) -> AbstractContextManager[Running]:
+    def _serving(self, candidate: Candidate, progress: StepProgress) -> AbstractContextManager[Running]:
         config = candidate.apply(self.config)
         return serving(self.config.name, config, trace_rate=0, progress=lambda text: progress(text, False))
 
@@ -120,7 +120,7 @@ class Bench:
     def _point(self, server: Running, candidate: Candidate, load: str, ramps: Profile) -> Point:
         traffic, target = Traffic.parse(load), service_time.target(server)
         rate = traffic.rate_per_s if traffic.open else None
-        asked = Load(concurrency=max(1, traffic.clients), window_ms=CLOSED_WINDOW_MS)
+        asked = AnalyzerLoad(concurrency=max(1, traffic.clients), window_ms=CLOSED_WINDOW_MS)
         warm, _ = analyzer.measure(target, asked, window_ms=300, poisson_per_s=rate)
         window = window_ms(asked, warm.throughput_rows_per_s)
         if rate is not None:

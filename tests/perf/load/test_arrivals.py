@@ -1,4 +1,4 @@
-"""When an open loop's requests are due: rates, burstiness and traces, against what the distributions say."""
+"""When an open loop's requests are due: rates, burstiness and traces, against their distributions."""
 
 from pathlib import Path
 
@@ -36,7 +36,7 @@ def test_a_load_is_rising_and_dealt_out_without_loss(pattern: str, rate: float, 
     times = arrivals(load)
     assert np.all(np.diff(times) >= 0)
     assert not len(times) or (times[0] >= 0 and times[-1] <= load.warm_up_s + load.duration_s + COOL_DOWN_S)
-    np.testing.assert_array_equal(np.sort(np.concatenate([times[one::workers] for one in range(workers)])), times)
+    np.testing.assert_array_equal(np.sort(np.concatenate([times[worker::workers] for worker in range(workers)])), times)
     np.testing.assert_array_equal(arrivals(load), times)
 
 
@@ -45,8 +45,7 @@ def test_a_ramp_has_as_many_arrivals_as_the_area_under_its_rate() -> None:
     steps = np.arange(0.0, 6.0, 0.001)
     area = np.cumsum(np.minimum(100 + 100 * steps, 500)) * 0.001
     np.testing.assert_allclose(climbing(area, 100.0, 500.0, 4.0), steps + 0.001, atol=0.001)
-    # Falling, and level, are as well.
-    # 100 t - 6.25 t^2 = 225 at t = (100 - sqrt(4375)) / 12.5.
+    # A falling rate, and a constant one: 100 t - 6.25 t^2 = 225 at t = (100 - sqrt(4375)) / 12.5.
     falling = climbing(np.array([225.0, 300.0, 400.0]), 100.0, 50.0, 4.0)
     np.testing.assert_allclose(falling, [(100 - 4375**0.5) / 12.5, 4.0, 6.0])
     np.testing.assert_allclose(climbing(np.array([50.0, 500.0]), 100.0, 100.0, 4.0), [0.5, 5.0])
@@ -76,24 +75,24 @@ def test_what_is_not_a_trace_is_refused(text: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("values", "message"),
     [
         ({"pattern": "poisson"}, "needs --rate"),
         ({"pattern": "trace"}, "go together"),
         ({"trace": Path("arrivals.txt")}, "go together"),
-        ({"rate_per_s": 100.0}, "--rate 100: --pattern closed has none"),
-        ({"pattern": "constant", "rate_per_s": 1.0, "requests": 10}, "--requests counts a closed loop"),
+        ({"rate_per_s": 100.0}, "--rate 100: --pattern closed has no rate"),
+        ({"pattern": "constant", "rate_per_s": 1.0, "requests": 10}, "--requests belongs to a closed loop"),
         ({"workers": 8, "requests": 7}, "less than one for each of the 8 clients"),
         ({"in_flight": 4, "workers": 2, "requests": 7}, "less than one for each of the 8 clients"),
-        ({"in_flight": 2, "pattern": "poisson", "rate_per_s": 9.0}, "--in-flight is of a closed loop"),
+        ({"in_flight": 2, "pattern": "poisson", "rate_per_s": 9.0}, "--in-flight belongs to a closed loop"),
         ({"pattern": "ramp", "rate_per_s": 9.0}, "--rate-to, the requests per second at its end, go together"),
         ({"pattern": "poisson", "rate_per_s": 9.0, "rate_to_per_s": 9.0}, "--rate-to"),
         ({"workers": 0}, "--workers 0: must be from 1"),
     ],
 )
-def test_a_load_that_cannot_be_sent_is_refused(wrong: dict[str, object], said: str) -> None:
-    with pytest.raises(Mistake, match=said):
-        Load(**wrong)  # type: ignore[arg-type]
+def test_a_load_that_cannot_be_sent_is_refused(values: dict[str, object], message: str) -> None:
+    with pytest.raises(Mistake, match=message):
+        Load(**values)  # type: ignore[arg-type]
 
 
 def test_requests_are_shared_out() -> None:

@@ -1,4 +1,4 @@
-"""The fleet on real servers: exact counts, replies checked, full batches at once, deaths, Ctrl-C, and open loops."""
+"""The load generator on real servers: exact counts, checked replies, full batches, deaths, Ctrl-C and open loops."""
 
 import contextlib
 import json
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from tiny_models import python_model
 
@@ -42,9 +43,9 @@ def quiet(text: str, share: float) -> None:
     """No progress."""
 
 
-def measure(target: Target, load: Load, told: Callable[[Server | None], run.Told] = lambda _: quiet) -> Result:
+def measure(target: Target, load: Load, progress: Callable[[Server | None], run.Progress] = lambda _: quiet) -> Result:
     with running(target, lambda _: None) as server:
-        return run.run(target, load, server, run.prepare(target, load, server, quiet), told(server.server))
+        return run.run(target, load, server, run.prepare(target, load, server, quiet), progress(server.server))
 
 
 def test_overrides_replace_values_and_leave_files_alone(tmp_path: Path) -> None:
@@ -52,33 +53,33 @@ def test_overrides_replace_values_and_leave_files_alone(tmp_path: Path) -> None:
     text = config_file(model_folder(MODEL), "baseline").read_text()
     wanted = Overrides(max_batch_size=32, instances=3, delay_us=10_000, parameters={"row_ms": "1"}, time_scale=2.0)
     with variant(wanted.apply(before), model_folder(MODEL)) as repository:
-        made = read_config(repository / MODEL / "config.pbtxt")
+        config = read_config(repository / MODEL / "config.pbtxt")
         assert (repository / MODEL / "1" / "model.py").read_text() == (
             REPOSITORY / MODEL / "1" / "model.py"
         ).read_text()
     assert not repository.exists()
-    assert (made.max_batch_size, made.instance_group[0].count) == (32, 3)
-    assert made.dynamic_batching.max_queue_delay_microseconds == 20_000
-    assert {name: one.string_value for name, one in made.parameters.items()} == {"fixed_ms": "40", "row_ms": "2"}
+    assert (config.max_batch_size, config.instance_group[0].count) == (32, 3)
+    assert config.dynamic_batching.max_queue_delay_microseconds == 20_000
+    assert {name: value.string_value for name, value in config.parameters.items()} == {"fixed_ms": "40", "row_ms": "2"}
     assert not before.HasField("dynamic_batching")
     assert config_file(model_folder(MODEL), "baseline").read_text() == text
     # Another maximum does not turn batching on.
     assert not Overrides(max_batch_size=4).apply(before).HasField("dynamic_batching")
 
 
-def test_the_models_that_a_model_calls_come_along_as_its_variant_has_them() -> None:
+def test_models_that_a_model_calls_get_the_same_variant() -> None:
     name = "image_classification"
     wanted = Overrides(max_batch_size=4).apply(read(name, "baseline"))
     with variant(wanted, model_folder(name), "baseline") as repository:
-        made = {folder.name: read_config(folder / "config.pbtxt") for folder in repository.iterdir()}
-    assert set(made) == {name, "image_preprocess", "resnet50", "image_postprocess"}
-    assert made.pop(name).max_batch_size == 4
-    for step, config in made.items():
+        configs = {folder.name: read_config(folder / "config.pbtxt") for folder in repository.iterdir()}
+    assert set(configs) == {name, "image_preprocess", "resnet50", "image_postprocess"}
+    assert configs.pop(name).max_batch_size == 4
+    for step, config in configs.items():
         assert config == read(step, "baseline")
         assert not config.HasField("dynamic_batching")
 
 
-def test_an_override_without_a_place_is_refused() -> None:
+def test_an_override_of_a_parameter_that_does_not_exist_is_refused() -> None:
     with pytest.raises(
         Mistake, match=r"has no parameter 'speed' to replace\. It has: fixed_ms, queue_limit_ms, row_ms"
     ):
@@ -98,25 +99,25 @@ def test_a_pool_that_cannot_tell_its_answers_apart_says_so() -> None:
 def test_every_request_is_counted_and_answered_right(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--workers", "4", "--rows", "2", "--max-batch-size", "8", "--requests", "101", "--time-scale", "0.2"]
     assert program.main([MODEL, *arguments, "--trace-rate", "1", "--results", str(tmp_path)]) in (0, 1)
-    written = json.loads(next(tmp_path.glob("*.json")).read_text())
-    assert (written["outcome"]["right"], written["outcome"]["wrong"], written["outcome"]["failed"]) == (101, 0, 0)
+    record = json.loads(next(tmp_path.glob("*.json")).read_text())
+    assert (record["outcome"]["right"], record["outcome"]["wrong"], record["outcome"]["failed"]) == (101, 0, 0)
     # The server's own count of exactly these requests, and no other.
-    assert (written["counted"]["requests"], written["counted"]["rows"]) == (101, 202)
-    batches = {int(rows): count for rows, count in written["counted"]["batches"].items()}
+    assert (record["counted"]["requests"], record["counted"]["rows"]) == (101, 202)
+    batches = {int(rows): count for rows, count in record["counted"]["batches"].items()}
     assert sum(rows * count for rows, count in batches.items()) == 202
     assert set(batches) <= {2, 4, 6, 8}
-    stages = {part["name"]: part for part in written["stages"]["parts"]}
+    stages = {part["name"]: part for part in record["stages"]["parts"]}
     assert list(stages) == ["client write", "network", "queue", "batch gather", "run", "split", "copy back"]
     assert stages["network"]["sample"] == stages["split"]["sample"] == 101
-    assert (written["checked"], written["partial"], written["lost"]) == (True, False, 0)
+    assert (record["checked"], record["partial"], record["lost"]) == (True, False, 0)
     printed = capsys.readouterr().out
     assert "4 processes x 2 rows, closed loop" in printed
-    assert all(name in printed for name in (*stages, "sum of the stages", "rows in an execution", "p99", "busy: "))
+    assert all(name in printed for name in (*stages, "sum of the stages", "rows in an execution", "p99", "cores: "))
 
 
 @pytest.mark.server
-def test_replies_that_belong_to_another_request_are_seen(tmp_path: Path) -> None:
-    """A model that is right for a request alone and hands round the answers of requests that run together."""
+def test_a_reply_of_another_request_is_wrong(tmp_path: Path) -> None:
+    """A model that swaps the answers of requests that run together."""
     python_model(tmp_path, "swapped", INPUTS + ECHO.format(order="arrays[1:] + arrays[:1]"))
     target = Target(model="swapped", repository=tmp_path, overrides=Overrides(instances=1, delay_us=20_000))
     result = measure(target, Load(workers=4, requests=200))
@@ -136,11 +137,11 @@ def test_a_full_batch_leaves_at_once(tmp_path: Path) -> None:
         assert server.trace_file is not None
         load = Load(workers=4, requests=80)
         result = run.run(target, load, server, run.prepare(target, load, server, quiet), quiet)
-        seen = [one for one in traces.read(server.trace_file) if re.fullmatch(r"[0-3]\.\d+", one.request_id)]
+        traced = [trace for trace in traces.read(server.trace_file) if re.fullmatch(r"[0-3]\.\d+", trace.request_id)]
     assert result.counted.batches == {4: 20}
-    assert len(seen) == 80
-    queued = sorted(one.moments["QUEUE_START"] for one in seen)
-    started = sorted(one.moments["COMPUTE_START"] for one in seen)
+    assert len(traced) == 80
+    queued = sorted(trace.moments["QUEUE_START"] for trace in traced)
+    started = sorted(trace.moments["COMPUTE_START"] for trace in traced)
     # From the fourth request's arrival to the start of the batch that it fills.
     waited_ms = [(started[last] - queued[last]) / 1e6 for last in range(3, 80, 4)]
     assert max(waited_ms) < 250
@@ -148,11 +149,11 @@ def test_a_full_batch_leaves_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.server
-def test_a_stall_is_charged_to_every_request_that_was_due_in_it() -> None:
-    """The model's process is stopped for 0.5 s: a closed loop would show one slow request, the truth is one in two."""
+def test_a_stall_is_in_the_latency_of_every_request_due_in_it() -> None:
+    """The model's process is stopped for 0.5 s: a closed loop would show one slow request."""
     stopped = threading.Event()
 
-    def told(server: Server | None) -> run.Told:
+    def progress(server: Server | None) -> run.Progress:
         assert server is not None
 
         def stall(text: str, share: float) -> None:
@@ -170,7 +171,7 @@ def test_a_stall_is_charged_to_every_request_that_was_due_in_it() -> None:
     overrides = Overrides(max_batch_size=32, time_scale=0.2, parameters={"queue_limit_ms": "60000"})
     target = Target(model=MODEL, overrides=overrides)
     load = Load(workers=2, pattern="constant", rate_per_s=100.0, warm_up_s=0.5, duration_s=1.5)
-    result = measure(target, load, told)
+    result = measure(target, load, progress)
     assert stopped.is_set()
     assert (result.outcome.answered, result.outcome.not_sent) == (150, 0)
     # 50 were due in the stall, evenly, so they waited 0.5 s to 0 s: 25 of 150 over a quarter of a second.
@@ -180,7 +181,7 @@ def test_a_stall_is_charged_to_every_request_that_was_due_in_it() -> None:
 
 
 @pytest.mark.server
-def test_what_is_over_the_limit_in_flight_is_not_sent_but_counted() -> None:
+def test_requests_over_the_limit_in_flight_are_counted_as_not_sent() -> None:
     target = Target(model=MODEL, overrides=Overrides(max_batch_size=1, instances=1))
     load = Load(workers=2, pattern="poisson", rate_per_s=200.0, in_flight_limit=4, warm_up_s=0.5, duration_s=1.0)
     outcome = measure(target, load).outcome
@@ -193,7 +194,7 @@ def test_what_is_over_the_limit_in_flight_is_not_sent_but_counted() -> None:
 @contextlib.contextmanager
 def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
     """The program as a user starts it, in a process group of its own; it is over at the end."""
-    command = [sys.executable, "-m", "clients.fleet", *arguments]
+    command = [sys.executable, "-m", "perf.load", *arguments]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -207,18 +208,11 @@ def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 def below(root: int) -> dict[int, str]:
     """Command lines of all descendants of a process."""
-    found: dict[int, tuple[int, str]] = {}
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdecimal():
-            try:
-                parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-                found[int(folder.name)] = (parent, (folder / "cmdline").read_text().replace("\0", " "))
-            except OSError:
-                continue
-    inside = {root}
-    while grown := {pid for pid, (parent, _) in found.items() if parent in inside} - inside:
-        inside |= grown
-    return {pid: found[pid][1] for pid in inside - {root} if pid in found}
+    lines = {}
+    for process in psutil.Process(root).children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            lines[process.pid] = " ".join(process.cmdline())
+    return lines
 
 
 def until(process: subprocess.Popen[str], words: str, count: int) -> list[int]:
@@ -251,7 +245,7 @@ def record_in(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.server
-def test_the_rest_go_on_when_a_client_and_a_model_process_are_killed(tmp_path: Path) -> None:
+def test_the_run_goes_on_if_a_client_and_a_model_process_are_killed(tmp_path: Path) -> None:
     before = set(SHARED_MEMORY.iterdir())
     options = ("--workers", "6", "--instances", "2", "--duration", "14", "--warm-up", "0.5", "--time-scale", "1")
     shared = ("--transport", "shared_memory")
@@ -264,16 +258,16 @@ def test_the_rest_go_on_when_a_client_and_a_model_process_are_killed(tmp_path: P
         stubs = [pid for pid, line in below(process.pid).items() if re.search(rf"{MODEL}_0_1\b", line)]
         os.kill(stubs[0], signal.SIGKILL)
         out, err = process.communicate(timeout=40)
-    written = record_in(tmp_path)
+    record = record_in(tmp_path)
     assert process.returncode == 1
-    assert (written["lost"], len(written["reloads_s"])) == (1, 1)
+    assert (record["lost"], len(record["reloads_s"])) == (1, 1)
     assert "1 processes died" in out
-    assert written["outcome"]["wrong"] == 0
-    assert written["outcome"]["longest_gap_s"] < 2
-    # Only what was on its way to the dead instance failed, and nothing after the reload.
-    assert 0 < written["outcome"]["failed"] <= 6 * 4
-    assert written["outcome"]["right"] > 100
-    assert all("is not healthy" in text for text in written["errors"])
+    assert record["outcome"]["wrong"] == 0
+    assert record["outcome"]["longest_gap_s"] < 2
+    # Only requests at the dead instance failed, and none after the reload.
+    assert 0 < record["outcome"]["failed"] <= 6 * 4
+    assert record["outcome"]["right"] > 100
+    assert all("is not healthy" in text for text in record["errors"])
     assert "resource_tracker" not in err
     assert "Traceback" not in err
     assert {path.name for path in set(SHARED_MEMORY.iterdir()) - before if "triton_batching" not in path.name} == set()
@@ -287,10 +281,10 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
         os.killpg(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=30)
     assert process.returncode == 130
-    written = record_in(tmp_path)
-    assert written["partial"] is True
-    assert written["outcome"]["right"] > 10
-    assert 0 < written["outcome"]["window_s"] < 20
+    record = record_in(tmp_path)
+    assert record["partial"] is True
+    assert record["outcome"]["right"] > 10
+    assert 0 < record["outcome"]["window_s"] < 20
     assert "PARTIAL" in out
     assert "NOT SOUND: stopped before its end" in out
     assert err == ""

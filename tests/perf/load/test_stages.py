@@ -1,4 +1,4 @@
-"""The stage table and the checks of a run: sums worked out by hand, and inputs that must make the checks fail."""
+"""The stages and the checks of a run, against sums by hand, and with inputs that must fail."""
 
 from dataclasses import replace
 
@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from perf.load.load import Load
-from perf.load.result import LITTLE, Busy, Result, Sample, in_window, outcome
-from perf.load.scaling import Fit, fit
+from perf.load.result import LITTLE, CpuTime, Result, Sample, in_window, summary
+from perf.load.scaling import Scale, fit
 from perf.load.stages import COUNTERS, REMAINDER, TRACES, Stages, stages, traced
 from perf.load.table import remarks
 from perf.load.timings import FAILED, NOT_SENT, REQUEST, RIGHT, WRONG, Timings
@@ -57,15 +57,15 @@ def trace(number: int, *, inside_ms: int = 43) -> Trace:
     return Trace(model="m", request_id=f"0.{number}", moments=moments)
 
 
-def found(parts: Stages) -> dict[str, float]:
+def stage_ms(parts: Stages) -> dict[str, float]:
     return {part.name: part.mean_us / 1e3 for part in parts.parts}
 
 
-def test_each_stage_is_what_its_source_says() -> None:
+def test_each_stage_comes_from_its_source() -> None:
     parts = stages(timings(), counters(), [trace(2), trace(7)])
     # The client waited 50 ms and the server says that 43 of them passed inside: 7 are the network's.
     expected = {"client write": 1, "network": 7, "queue": 10, "batch gather": 1, "run": 30, "split": 2, "copy back": 2}
-    assert found(parts) == pytest.approx(expected)
+    assert stage_ms(parts) == pytest.approx(expected)
     assert (parts.latency_us, parts.sum_us) == pytest.approx((53_000, 53_000))
     assert parts.holds is True
     assert {part.name: part.source for part in parts.parts}["network"] == TRACES
@@ -87,9 +87,9 @@ def test_the_parts_of_a_traced_request_add_up_to_its_latency() -> None:
         "copy back": (2_000, 2_000),
     }
     assert [sum(values) for values in zip(*parts.values(), strict=True)] == [73_000, 73_000]
-    # A trace that was cut off tells nothing.
-    cut = Trace(model="m", request_id="0.2", moments={"QUEUE_START": 0, "INFER_RESPONSE_COMPLETE": 1})
-    assert traced(late, [cut]) == {}
+    # An incomplete trace is left out.
+    incomplete = Trace(model="m", request_id="0.2", moments={"QUEUE_START": 0, "INFER_RESPONSE_COMPLETE": 1})
+    assert traced(late, [incomplete]) == {}
 
 
 def test_the_sum_fails_when_counters_and_clients_disagree() -> None:
@@ -101,15 +101,15 @@ def test_the_sum_fails_when_counters_and_clients_disagree() -> None:
 
 def test_the_sum_fails_when_the_traced_requests_are_not_like_the_others() -> None:
     parts = stages(timings(), counters(), [trace(2, inside_ms=20)])
-    assert found(parts)["network"] == pytest.approx(30)
+    assert stage_ms(parts)["network"] == pytest.approx(30)
     assert parts.holds is False
 
 
-def test_without_traces_nothing_is_claimed_of_the_sum() -> None:
+def test_without_traces_the_sum_is_not_checked() -> None:
     parts = stages(timings(), counters(), [])
     sources = {part.name: part.source for part in parts.parts}
     assert (sources["network"], sources["split"]) == (REMAINDER, COUNTERS)
-    assert found(parts)["network"] == pytest.approx(53 - 1 - 10 - 1 - 30 - 3 - 2)
+    assert stage_ms(parts)["network"] == pytest.approx(53 - 1 - 10 - 1 - 30 - 3 - 2)
     assert (parts.error, parts.holds) == (None, None)
 
 
@@ -117,12 +117,12 @@ def test_latency_counts_from_when_a_request_was_due() -> None:
     late = timings()
     late["due"] -= 20 * MS
     parts = stages(late, counters(), [trace(2)])
-    assert found(parts)["late send"] == pytest.approx(20)
+    assert stage_ms(parts)["late send"] == pytest.approx(20)
     assert parts.latency_us == pytest.approx(73_000)
-    assert outcome(late, Load(pattern="constant", rate_per_s=10.0), -20 * MS, 980 * MS).late == 10
+    assert summary(late, Load(pattern="constant", rate_per_s=10.0), -20 * MS, 980 * MS).late == 10
 
 
-def test_what_counts_is_what_was_due_in_the_window() -> None:
+def test_requests_that_were_due_in_the_window_count() -> None:
     assert len(in_window(timings(), 100 * MS, 300 * MS)) == 2
     assert list(in_window(timings(), 100 * MS, 300 * MS)["number"]) == [1, 2]
 
@@ -131,29 +131,29 @@ def test_outcomes_are_counted_apart() -> None:
     mixed = np.concatenate(
         [timings(6), timings(1, outcome=WRONG), timings(2, outcome=FAILED), timings(1, outcome=NOT_SENT)]
     )
-    seen = outcome(mixed, Load(pattern="constant", rate_per_s=10.0, rows=4, in_flight_limit=8), 0, 1000 * MS)
-    assert (seen.right, seen.wrong, seen.failed, seen.not_sent, seen.answered) == (6, 1, 2, 1, 7)
-    assert (seen.requests_per_s, seen.rows_per_s, seen.offered_per_s) == (7, 28, 10)
-    assert seen.mean_us == pytest.approx(53_000)
-    assert seen.percentiles_us[99] == pytest.approx(53_000)
+    counts = summary(mixed, Load(pattern="constant", rate_per_s=10.0, rows=4, in_flight_limit=8), 0, 1000 * MS)
+    assert (counts.right, counts.wrong, counts.failed, counts.not_sent, counts.answered) == (6, 1, 2, 1, 7)
+    assert (counts.requests_per_s, counts.rows_per_s, counts.offered_per_s) == (7, 28, 10)
+    assert counts.mean_us == pytest.approx(53_000)
+    assert counts.percentiles_us[99] == pytest.approx(53_000)
 
 
 def test_a_percentile_is_a_latency_that_was_measured() -> None:
     # Of twenty the two slow ones are the 19th and 20th: nothing between 53 and 503 ms was ever measured.
     slow = np.concatenate([timings(18), timings(2, wait_ms=500)])
-    seen = outcome(slow, Load(pattern="constant", rate_per_s=10.0), 0, 2000 * MS)
-    assert seen.percentiles_us == {50: 53_000.0, 90: 53_000.0, 95: 503_000.0, 99: 503_000.0}
-    assert outcome(slow[:0], Load(), 0, MS).percentiles_us == dict.fromkeys((50, 90, 95, 99), 0.0)
+    counts = summary(slow, Load(pattern="constant", rate_per_s=10.0), 0, 2000 * MS)
+    assert counts.percentiles_us == {50: 53_000.0, 90: 53_000.0, 95: 503_000.0, 99: 503_000.0}
+    assert summary(slow[:0], Load(), 0, MS).percentiles_us == dict.fromkeys((50, 90, 95, 99), 0.0)
 
 
 def result(measured: Timings, load: Load, window_ms: int) -> Result:
     return Result(
         load=load,
-        outcome=outcome(measured, load, 0, window_ms * MS),
+        outcome=summary(measured, load, 0, window_ms * MS),
         stages=stages(measured, counters(), [trace(2)]),
         traced_us={},
         counted=counters(),
-        busy=Busy(clients_s=1.0, server_s=0.5, machine_s=1.0, wall_s=1.0, cores=2),
+        busy=CpuTime(clients_s=1.0, server_s=0.5, machine_s=1.0, wall_s=1.0, cores=2),
         errors={},
         memory_bytes=0,
         sample=Sample.of(measured, 0),
@@ -175,7 +175,7 @@ def test_littles_law_is_checked() -> None:
     assert any("Little's law is off by -47.0%" in fault for fault in idle.faults)
 
 
-def test_a_window_of_few_requests_is_not_held_to_what_it_cannot_show() -> None:
+def test_littles_law_is_checked_less_strictly_on_a_short_window() -> None:
     # Each of 4 processes has its answers after 53 ms; a window of 300 ms cuts one of them off at either end.
     edges = [(worker, due) for worker in range(4) for due in range(3 * worker, 300, 53)]
     few = timings(len(edges))
@@ -185,10 +185,8 @@ def test_a_window_of_few_requests_is_not_held_to_what_it_cannot_show() -> None:
     assert abs(some.little or 0.0) > LITTLE
     assert some.little_limit == pytest.approx(53 / 300)
     assert not any("Little" in fault for fault in some.faults)
-    (said,) = (line for line in remarks(some) if "Little" in line)
-    assert said.startswith(
-        f"{len(edges)} requests, 6 of each client, are too few to judge Little's law to 3%: it was held"
-    )
+    (remark,) = (line for line in remarks(some) if "Little" in line)
+    assert remark.startswith(f"{len(edges)} requests, 6 of each client, are too few to check Little's law to 3%, so it")
     # The same edges are 3 % of a window six times as long, and then idle processes show.
     many = replace(some.outcome, window_s=1.8, requests_per_s=some.outcome.requests_per_s * 0.9)
     assert any("Little" in fault for fault in replace(some, outcome=many).faults)
@@ -198,12 +196,12 @@ def test_a_window_of_few_requests_is_not_held_to_what_it_cannot_show() -> None:
     ("work", "factors", "holds"),
     [(0.5, [1.0], True), (1.5, [1.0, 1.67, 2.5], True), (1e9, [1.0, 1.67, 2.78, 4.63, 7.72, 12.87], False)],
 )
-def test_what_is_said_of_the_scaling_is_of_its_last_trial(work: float, factors: list[float], holds: bool) -> None:
-    tried: list[Fit] = []
+def test_the_scaling_reports_its_last_trial(work: float, factors: list[float], holds: bool) -> None:
+    tried: list[Scale] = []
 
-    def measure(factor: float) -> Busy:
+    def measure(factor: float) -> CpuTime:
         share = min(1.0, work / factor)
-        return Busy(clients_s=2 * share, server_s=0.0, machine_s=0.0, wall_s=1.0, cores=2)
+        return CpuTime(clients_s=2 * share, server_s=0.0, machine_s=0.0, wall_s=1.0, cores=2)
 
     found = fit(measure, tried.append)
     assert [one.factor for one in tried] == pytest.approx(factors, rel=0.01)
@@ -211,13 +209,13 @@ def test_what_is_said_of_the_scaling_is_of_its_last_trial(work: float, factors: 
     assert found.holds is holds
 
 
-def test_everything_that_is_wrong_is_said() -> None:
+def test_every_fault_is_listed() -> None:
     bad = replace(result(timings(outcome=WRONG), Load(workers=1), 530), partial=True, lost=2, checked=False)
-    assert [fault.split()[0] for fault in bad.faults] == ["stopped", "10", "2", "the"]
+    assert [fault.split()[0] for fault in bad.faults] == ["stopped", "10", "2", "two"]
 
 
-def test_busy_is_a_share_of_all_cores() -> None:
-    busy = Busy(clients_s=1.0, server_s=0.5, machine_s=1.2, wall_s=1.0, cores=2)
+def test_cpu_time_is_a_share_of_all_cores() -> None:
+    busy = CpuTime(clients_s=1.0, server_s=0.5, machine_s=1.2, wall_s=1.0, cores=2)
     assert (busy.ours, busy.all, busy.share(1.0)) == (0.75, 0.75, 0.5)
-    earlier = Busy(clients_s=0.5, server_s=0.5, machine_s=0.2, wall_s=0.5, cores=2)
-    assert (busy - earlier) == Busy(clients_s=0.5, server_s=0.0, machine_s=1.0, wall_s=0.5, cores=2)
+    earlier = CpuTime(clients_s=0.5, server_s=0.5, machine_s=0.2, wall_s=0.5, cores=2)
+    assert (busy - earlier) == CpuTime(clients_s=0.5, server_s=0.0, machine_s=1.0, wall_s=0.5, cores=2)

@@ -1,4 +1,4 @@
-"""A fleet tells the truth of a real server: a stall, a target that is sure early, many clients in one process."""
+"""The load generator on real servers: a stall, a target that ends the run early, many clients in one process."""
 
 import json
 from pathlib import Path
@@ -9,9 +9,9 @@ from tiny_models import python_model
 
 from perf.load import __main__ as program
 from perf.load import run
-from perf.load.goal import Goal
 from perf.load.load import Load
 from perf.load.result import Result
+from perf.load.sla_check import SlaCheck
 from perf.load.target import Target, running
 from perf.load.variant import Overrides
 from perf.stats.sla import Sla
@@ -34,14 +34,14 @@ def stalled(repository: Path, load: Load) -> Result:
     python_model(repository, "staller", body)
     fired: list[float] = []
 
-    def told(text: str, share: float) -> None:
+    def progress(text: str, share: float) -> None:
         if text.startswith("measuring") and share > 0.3 and not fired:
             fired.append(share)
             trigger.touch()
 
     target = Target(model="staller", repository=repository, trace_rate=0)
     with running(target, lambda _: None) as server:
-        result = run.run(target, load, server, run.prepare(target, load, server, lambda text, share: None), told)
+        result = run.run(target, load, server, run.prepare(target, load, server, lambda text, share: None), progress)
     assert len(fired) == 1
     assert not trigger.exists()
     return result
@@ -65,7 +65,7 @@ def test_a_stall_is_in_the_latency_of_every_request_that_was_due_in_it(tmp_path:
 
 @pytest.mark.server
 def test_a_client_that_waits_for_its_answers_hides_the_stall(tmp_path: Path) -> None:
-    """What the open loop is for: the same stall, and one request of hundreds that saw it."""
+    """The same stall, of which only one request in hundreds takes notice."""
     result = stalled(tmp_path, Load(workers=1, warm_up_s=0.5, duration_s=2.0))
     latencies = np.asarray(result.sample.latencies_us)
     assert len(latencies) > 200
@@ -80,37 +80,37 @@ def test_many_clients_in_one_process_are_a_closed_loop(tmp_path: Path) -> None:
     common = ["--time-scale", "0.2", "--transport", "grpc", "--trace-rate", "0", "--results", str(tmp_path)]
     assert program.main(["simulated_accelerator", *arguments, "--requests", "160", *common]) == 0
     (path,) = tmp_path.glob("*.json")
-    written = json.loads(path.read_text())
-    assert (written["outcome"]["right"], written["outcome"]["wrong"], written["outcome"]["failed"]) == (160, 0, 0)
-    # Eight are always on their way, so with half a second of patience every batch is full.
-    assert written["counted"]["batches"] == {"8": 20}
-    assert len(written["sample"]["latencies_us"]) == len(written["sample"]["due_s"]) == 160
-    assert written["judgement"] is None
-    # One line each, however many requests.
+    record = json.loads(path.read_text())
+    assert (record["outcome"]["right"], record["outcome"]["wrong"], record["outcome"]["failed"]) == (160, 0, 0)
+    # Eight requests are always in flight, so with a delay of half a second every batch is full.
+    assert record["counted"]["batches"] == {"8": 20}
+    assert len(record["sample"]["latencies_us"]) == len(record["sample"]["due_s"]) == 160
+    assert record["judgement"] is None
+    # One line for each list, however many requests.
     assert len(path.read_text().splitlines()) < 400
 
 
 @pytest.mark.server
-def test_a_run_ends_as_soon_as_its_target_is_sure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_ends_as_soon_as_its_verdict_is_certain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One request takes 4 ms and more: all are later than 1 ms, and none as late as 3 s."""
     target = Target(model="simulated_accelerator", overrides=Overrides(max_batch_size=32, time_scale=0.2), trace_rate=0)
     load = Load(workers=2, pattern="poisson", rate_per_s=300.0, warm_up_s=0.5, duration_s=20.0)
     with running(target, lambda _: None) as server:
         pool = run.prepare(target, load, server, lambda text, share: None)
-        found = [
-            run.run(target, load, server, pool, lambda text, share: None, Goal(sla=Sla(latency_ms=limit)))
+        results = [
+            run.run(target, load, server, pool, lambda text, share: None, SlaCheck(sla=Sla(latency_ms=limit)))
             for limit in (1.0, 3_000.0)
         ]
-    missed, met = (one.judgement for one in found)
+    missed, met = (result.judgement for result in results)
     assert missed is not None
     assert met is not None
     assert (missed.passed, missed.early, missed.late) == (False, True, missed.requests)
     assert (met.passed, met.early, met.late) == (True, True, 0)
     assert 100 <= missed.requests < 600
-    # No more of the window than what was decided, which ends 3 s before the last report.
+    # The window ends with the last decided request, 3 s before the last report.
     assert met.requests >= 829
-    for one in found:
-        assert one.outcome.window_s < 20
-        assert len(one.sample.due_s) == one.outcome.answered + one.outcome.failed + one.outcome.not_sent
-        assert max(one.sample.due_s) < one.outcome.window_s
-        assert one.faults == []
+    for result in results:
+        assert result.outcome.window_s < 20
+        assert len(result.sample.due_s) == result.outcome.answered + result.outcome.failed + result.outcome.not_sent
+        assert max(result.sample.due_s) < result.outcome.window_s
+        assert result.faults == []

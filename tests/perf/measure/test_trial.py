@@ -1,4 +1,4 @@
-"""Trials of candidates on real servers, in turn, and the loads that they are measured under."""
+"""Interleaved trials of candidates on real servers, and the loads of these trials."""
 
 import contextlib
 import json
@@ -34,16 +34,16 @@ ONE, TWO = (Candidate(max_batch_size=8, instances=instances) for instances in (1
     ("words", "workers", "in_flight"), [("closed:16", 2, 8), ("closed:7", 1, 7), ("closed:9", 3, 3), ("closed:1", 1, 1)]
 )
 def test_clients_are_spread_evenly(words: str, workers: int, in_flight: int) -> None:
-    load = Traffic.parse(words, rows=3).fleet(warm_up_s=0.5, duration_s=4.0, workers=3 if words == "closed:9" else 2)
+    load = Traffic.parse(words, rows=3).load(warm_up_s=0.5, duration_s=4.0, workers=3 if words == "closed:9" else 2)
     assert (load.pattern, load.workers, load.in_flight, load.rows) == ("closed", workers, in_flight, 3)
     assert str(Traffic.parse(words)) == f"closed:{load.clients}"
 
 
 @pytest.mark.parametrize("words", ["poisson:300", "constant:300", "gamma:300:4", "ramp:100:500"])
-def test_simulation_and_fleet_have_the_same_arrivals_on_average(words: str) -> None:
+def test_simulation_and_load_generator_have_the_same_arrivals_on_average(words: str) -> None:
     traffic = Traffic.parse(words)
     assert str(traffic) == words
-    load = traffic.fleet(warm_up_s=1.0, duration_s=10.0, workers=2, seed=3)
+    load = traffic.load(warm_up_s=1.0, duration_s=10.0, workers=2, seed=3)
     due = arrivals(load)
     due = due[(due >= 1.0) & (due < 11.0)] - 1.0
     simulated = np.array([request.at / NS for request in traffic.simulated(3000, turnaround=0, seed=3).arrivals()])
@@ -56,10 +56,10 @@ def test_simulation_and_fleet_have_the_same_arrivals_on_average(words: str) -> N
         assert abs(np.sum(half < 5.0) - first) <= spread
 
 
-def test_a_trace_is_replayed_by_the_fleet(tmp_path: Path) -> None:
+def test_a_trace_is_replayed_by_the_load_generator(tmp_path: Path) -> None:
     trace = tmp_path / "arrivals.txt"
     trace.write_text("5.0\n5.5\n6.0\n")
-    load = Traffic.parse(f"trace:{trace}").fleet(warm_up_s=0.0, duration_s=2.0)
+    load = Traffic.parse(f"trace:{trace}").load(warm_up_s=0.0, duration_s=2.0)
     np.testing.assert_array_equal(arrivals(load), [0.0, 0.5, 1.0])
     with pytest.raises(Mistake, match="ramp:100:400"):
         Traffic.parse("ramp:100")
@@ -69,7 +69,7 @@ def test_a_trace_is_replayed_by_the_fleet(tmp_path: Path) -> None:
 
 
 def fast() -> ModelConfig:
-    """The stand-in with a fifth of its times: 4 ms and 0.1 ms a row."""
+    """The simulated model with a fifth of its times: 4 ms and 0.1 ms a row."""
     return Overrides(parameters={"fixed_ms": "4", "row_ms": "0.1"}).apply(read(MODEL, "dynamic"))
 
 
@@ -93,28 +93,38 @@ def test_configurations_are_measured_in_turn_on_servers_of_their_own(
     assert versus(match, terminal()) in (0, 1)
     assert replace(match, rounds=2).missing == [2]
     assert replace(match, model_sha256={"one": "1", "two": "another"}).missing == [1]
-    kept = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    # What is there is not measured again.
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    # Existing records are not measured again.
     assert versus(match, terminal()) in (0, 1)
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == kept
-    found = [round_record.read(path) for path in sorted(tmp_path.iterdir())]
-    trials = sorted((one for _, one in found), key=lambda one: (one.round, one.started_at))
-    assert [(one.candidate.instances, one.stage) for one in trials] == [(1, AGAINST), (2, AGAINST), (1, NOISE)]
-    # The answers were asked for once: every server takes the same largest batch.
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    records = [round_record.read(path) for path in sorted(tmp_path.iterdir())]
+    trials = sorted((made for _, made in records), key=lambda made: (made.round, made.started_at))
+    assert [(measured.candidate.instances, measured.stage) for measured in trials] == [
+        (1, AGAINST),
+        (2, AGAINST),
+        (1, NOISE),
+    ]
+    # The answers were collected once: all servers have the same maximum batch size.
     assert len(match.meter.answers.pools) == 1
-    for one in trials:
-        assert (one.wrong, one.failed, one.not_sent, one.late, one.load) == (0, 0, 0, 0, "closed:8")
-        assert one.requests == len(one.latencies_us) == len(one.due_s) > 50
-        assert one.throughput_rows_per_s == pytest.approx(one.requests / one.seconds)
-        assert one.passed in (True, None)
-        assert max(one.counted.batches) <= 8
-        assert one.cores_busy > 0
-        # Every twentieth was traced, and its parts add up to its latency.
-        parts = np.array(list(one.parts_us.values()))
+    for measured in trials:
+        assert (measured.wrong, measured.failed, measured.not_sent, measured.late, measured.load) == (
+            0,
+            0,
+            0,
+            0,
+            "closed:8",
+        )
+        assert measured.requests == len(measured.latencies_us) == len(measured.due_s) > 0
+        assert measured.throughput_rows_per_s == pytest.approx(measured.requests / measured.seconds)
+        assert measured.passed in (True, None)
+        assert max(measured.counted.batches) <= 8
+        assert measured.cores_busy > 0
+        # Every twentieth request was traced, and its stages add up to its latency.
+        parts = np.array(list(measured.parts_us.values()))
         assert len(parts) == 8
-        assert 0 < parts.shape[1] <= one.requests / 20 + 2
+        assert 0 < parts.shape[1] <= measured.requests / 20 + 2
         for latency in parts.sum(axis=0):
-            assert np.min(np.abs(np.array(one.latencies_us) - latency)) < 0.11
+            assert np.min(np.abs(np.array(measured.latencies_us) - latency)) < 0.11
     printed = capsys.readouterr().out
     assert printed.count("p99 <= 5000 ms, noise: ") == 2
     assert "1 run of each" in printed
@@ -133,7 +143,7 @@ def test_configurations_are_measured_in_turn_on_servers_of_their_own(
 
 
 @pytest.mark.server
-def test_a_server_is_measured_and_traced_again_and_again() -> None:
+def test_a_server_is_measured_and_traced_several_times() -> None:
     meter = Meter(sla=Sla(latency_ms=5000.0), warm_up_s=0.3)
     with serving(MODEL, ONE.apply(fast()), trace_rate=1) as server:
         trials = [
@@ -142,24 +152,24 @@ def test_a_server_is_measured_and_traced_again_and_again() -> None:
         ]
         fourth = replace(server, trace_rate=4)
         sparse = meter.measure(fourth, ONE, Traffic.parse("constant:100"), stage=AGAINST, seconds=1.0)
-    for one in trials:
-        assert len(one.parts_us["run"]) == one.requests == len(one.latencies_us)
+    for measured in trials:
+        assert len(measured.parts_us["run"]) == measured.requests == len(measured.latencies_us)
     assert sparse.requests == 100
     assert len(sparse.parts_us["run"]) in (24, 25, 26)
-    # The pool for as many clients is used again; an open loop, with as many processes, has one of its own.
+    # Both closed loops use the same pool; the open loop has its own.
     assert sorted(len(pool.requests) for pool in meter.answers.pools.values()) == [16, 64]
     assert (trials[1].requests, trials[1].offered_per_s) == (100, 100.0)
 
 
 def trial(candidate: Candidate, stage: str, number: int, speed: float) -> Trial:
-    """A trial of a study that was never made, at another speed."""
+    """A synthetic trial at another speed."""
     made = study().trials[0]
     return Trial(
         **vars(made) | {"candidate": candidate, "stage": stage, "round": number, "throughput_rows_per_s": speed}
     )
 
 
-def test_a_server_that_does_not_fit_beside_another_is_started_for_each_trial() -> None:
+def test_servers_that_do_not_fit_together_are_started_for_each_trial() -> None:
     events: list[str] = []
 
     def opened(name: str) -> contextlib.AbstractContextManager[Running]:
@@ -180,18 +190,18 @@ def test_a_server_that_does_not_fit_beside_another_is_started_for_each_trial() -
     assert events == ["start A", "stop A", "start B", "stop B"] * 2
 
 
-def test_the_first_runs_once_more_as_the_noise_floor() -> None:
+def test_the_first_configuration_has_a_second_lane_for_the_noise() -> None:
     configs = {name: one.apply(fast()) for name, one in (("one", ONE), ("two", TWO))}
     with lanes(MODEL, configs, stage=AGAINST, together=False) as wanted:
         assert [(one.name, one.stage) for one in wanted] == [("one", AGAINST), ("two", AGAINST), ("one", NOISE)]
 
 
-def test_gains_are_of_rounds_that_both_have() -> None:
+def test_a_gain_is_over_the_rounds_that_both_have() -> None:
     old = [trial(ONE, AGAINST, number, 100.0 * number) for number in (1, 2, 3, 4, 5, 6)]
     new = [trial(TWO, AGAINST, number, 120.0 * number) for number in (6, 2, 3, 4, 5)]
-    found = gain(new, old, lambda one: one.throughput_rows_per_s)
-    assert found.count == 5
-    assert (found.value, found.low, found.high) == pytest.approx((1.2, 1.2, 1.2))
+    interval = gain(new, old, lambda one: one.throughput_rows_per_s)
+    assert interval.count == 5
+    assert (interval.value, interval.low, interval.high) == pytest.approx((1.2, 1.2, 1.2))
     with pytest.raises(ValueError, match="no round has a trial of both"):
         gain(new[:1], old[:1], lambda one: one.requests)
 
@@ -204,7 +214,7 @@ def test_a_study_is_its_default_against_its_choice(tmp_path: Path, capsys: pytes
     assert chosen.runs[0].latencies_us == next(
         one.latencies_us for one in study().trials if (one.stage, one.candidate) == (AGAINST, study().chosen)
     )
-    # The load is open, so both answer what is due, and the choice does it with less waiting.
+    # In an open loop both answer all requests, and the choice has the lower latency.
     assert compare.main([str(path), "--out", str(tmp_path / "compared.json")]) == 0
     assert "4 runs of each" in capsys.readouterr().out
     lines = {line["quantity"]: line for line in json.loads((tmp_path / "compared.json").read_text())["lines"]}

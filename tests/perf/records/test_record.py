@@ -7,7 +7,17 @@ from typing import Any
 
 import pytest
 
-from perf.records.record import Ceiling, Load, Measured, Point, Record, RecordError, Store, Window, read
+from perf.records.record import (
+    AnalyzerLoad,
+    AnalyzerResult,
+    AnalyzerWindow,
+    Ceiling,
+    Measurement,
+    MeasurementKey,
+    RecordError,
+    Store,
+    read,
+)
 from serve.management.statistics import Counters
 from triton_batching.machine import Machine, versions
 
@@ -29,22 +39,22 @@ def counters(rows: int) -> Counters:
     )
 
 
-RECORD = Record(
-    point=Point(
+RECORD = Measurement(
+    point=MeasurementKey(
         model="m",
         config_name="dynamic",
         config_sha256="c",
         model_sha256="f",
-        load=Load(concurrency=4, shapes=(("x", (1, 2)),)),
+        load=AnalyzerLoad(concurrency=4, shapes=(("x", (1, 2)),)),
         repeat=1,
         machine=MACHINE,
         versions={"python": "3.11"},
     ),
     started_at="2026-01-01T00:00:00+00:00",
     command=("perf_analyzer", "-m", "m"),
-    measured=Measured(
+    measured=AnalyzerResult(
         window_ms=700,
-        windows=(Window(throughput_rows_per_s=1.5, latency_us=2.0),),
+        windows=(AnalyzerWindow(throughput_rows_per_s=1.5, latency_us=2.0),),
         throughput_rows_per_s=1.5,
         requests=3,
     ),
@@ -123,7 +133,7 @@ def test_another_ceiling_is_not_measured_yet(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": 99, "kind": "record"}', '{"format": 1, "kind": "x"}'])
 def test_a_file_that_is_no_record_is_named(tmp_path: Path, content: str) -> None:
     (tmp_path / "odd.json").write_text(content)
-    with pytest.raises(RecordError, match=r"odd\.json: not a record"):
+    with pytest.raises(RecordError, match=r"odd\.json: "):
         list(read(tmp_path))
 
 

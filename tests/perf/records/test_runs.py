@@ -76,7 +76,7 @@ def test_the_same_records_are_said_to_be_the_same(tmp_path: Path, capsys: pytest
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"chosen": None, "limit": ""}, "the same command goes on with it: python -m perf.tune ranker"),
+        ({"chosen": None, "limit": ""}, "The same command continues it: python -m perf.tune ranker"),
         ({"chosen": study().default}, "chose the default itself"),
         ({"chosen": None, "limit": "cores: full"}, "nothing that was measured met the target"),
     ],

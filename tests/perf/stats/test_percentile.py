@@ -14,15 +14,15 @@ from perf.stats.percentile import percentile
 def test_the_rank_is_exact(percent: str) -> None:
     """Of 1 to n the value is its own rank; 99.9 % of 1000 are 999, which floating point makes more."""
     ranks = {count: math.ceil(count * Fraction(percent) / 100) for count in (1, 2, 19, 20, 99, 100, 1000, 1001, 2000)}
-    found = {count: percentile(np.arange(count, 0, -1.0), float(percent)) for count in ranks}
-    assert found == ranks
+    values = {count: percentile(np.arange(count, 0, -1.0), float(percent)) for count in ranks}
+    assert values == ranks
 
 
-def test_what_was_not_answered_is_the_slowest() -> None:
+def test_an_unanswered_request_is_the_slowest() -> None:
     value = partial(percentile, [3.0, math.inf, 1.0, 2.0])
     assert [float(value(percent)) for percent in (25, 75, 76)] == [1.0, 3.0, math.inf]
     assert float(percentile([], 99)) == math.inf
 
 
-def test_rows_are_taken_one_by_one() -> None:
+def test_the_percentile_is_of_the_last_axis() -> None:
     assert percentile(np.array([[1.0, 9.0, 5.0], [2.0, 4.0, 3.0]]), 50).tolist() == [5.0, 3.0]

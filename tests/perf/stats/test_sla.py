@@ -1,5 +1,5 @@
-"""The verdict on a latency target: against exact binomial sums, with as many looks as one likes, and while requests are
-on their way."""
+"""The verdict on a latency target: against exact binomial sums, with any number of looks, and while requests are in
+flight."""
 
 import math
 from dataclasses import dataclass, replace
@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from perf.load.goal import Goal
 from perf.load.load import Load
 from perf.load.result import Sample
+from perf.load.sla_check import SlaCheck
 from perf.load.table import verdict
 from perf.load.timings import FAILED, NOT_SENT, REQUEST, RIGHT, WRONG, Timings
 from perf.stats.sla import Sla, glance, judge, least
@@ -27,7 +27,7 @@ SLA = Sla(latency_ms=50.0)
 def at_most(count: int, of: int) -> Fraction:
     """Probability of at most `count` late ones of `of` at 1 % each, in whole numbers."""
     return sum(
-        (math.comb(of, one) * PERCENT**one * (1 - PERCENT) ** (of - one) for one in range(count + 1)), Fraction(0)
+        (math.comb(of, late) * PERCENT**late * (1 - PERCENT) ** (of - late) for late in range(count + 1)), Fraction(0)
     )
 
 
@@ -61,10 +61,10 @@ def verdicts(rule: str, confidence: float, requests: int) -> tuple[NDArray[np.in
     return np.array(passing), np.array(failing)
 
 
-def test_however_often_one_looks_one_in_a_hundred_is_wrong_at_most() -> None:
+def test_any_number_of_looks_is_wrong_for_one_in_a_hundred_at_most() -> None:
     """4,000 systems with exactly 1 % late, a look after every request: by the rule for looks and by the other.
 
-    Whatever is said of such a system is wrong: a hair less and it should pass, a hair more and it should fail.
+    Any verdict on such a system is wrong.
     """
     late = np.cumsum(np.random.default_rng(6).random((4000, 2500)) < 0.01, axis=1)
     share = {}
@@ -75,8 +75,8 @@ def test_however_often_one_looks_one_in_a_hundred_is_wrong_at_most() -> None:
     assert max(share["glance"]) <= 0.01
     assert min(share["judge"]) > 0.03
     # With a verdict at the end, and what the looks may use up taken off it, the two together keep to 1 %.
-    goal = Goal(sla=SLA)
-    looks, (at_end, over_end) = verdicts("glance", goal.at_looks, 2500), verdicts("judge", goal.at_end, 2500)
+    check = SlaCheck(sla=SLA)
+    looks, (at_end, over_end) = verdicts("glance", check.at_looks, 2500), verdicts("judge", check.at_end, 2500)
     wrong_pass = np.any(late <= looks[0], axis=1) | (late[:, -1] <= at_end[-1])
     wrong_fail = np.any(late >= looks[1], axis=1) | (late[:, -1] >= over_end[-1])
     assert max(np.mean(wrong_pass), np.mean(wrong_fail)) <= 0.015
@@ -101,82 +101,82 @@ class Going:
 
 
 def requests(due_ms: list[float], latency_ms: float, outcome: int = RIGHT) -> Timings:
-    made = np.zeros(len(due_ms), dtype=REQUEST)
-    made["due"] = [int(due * MS) for due in due_ms]
-    made["done"] = made["due"] + int(latency_ms * MS)
-    made["outcome"] = outcome
-    return made
+    timings = np.zeros(len(due_ms), dtype=REQUEST)
+    timings["due"] = [int(due * MS) for due in due_ms]
+    timings["done"] = timings["due"] + int(latency_ms * MS)
+    timings["outcome"] = outcome
+    return timings
 
 
-def test_a_request_counts_when_its_time_is_up_whether_it_is_over_or_not() -> None:
+def test_a_request_counts_once_its_time_is_up() -> None:
     """900 fast requests in 9 s; how many of the last 49 are slow is not known while they are on their way."""
     fast = requests([10.0 * number for number in range(900)], 5.0)
-    goal, end = Goal(sla=SLA), 9_000 * MS
-    assert goal.is_sure(Going(timings=fast, until_ns=end), 0, end)
+    check, end = SlaCheck(sla=SLA), 9_000 * MS
+    assert check.is_sure(Going(timings=fast, until_ns=end), 0, end)
     # The rule takes 829 of them with none late. Those that were due in the last 50 ms do not count yet.
-    assert not goal.is_sure(Going(timings=fast, until_ns=8_330 * MS), 0, end)
-    assert goal.is_sure(Going(timings=fast, until_ns=8_340 * MS), 0, end)
+    assert not check.is_sure(Going(timings=fast, until_ns=8_330 * MS), 0, end)
+    assert check.is_sure(Going(timings=fast, until_ns=8_340 * MS), 0, end)
     # One that is on its way and older than the limit is late, so it is not sure any more; a younger one is nothing yet.
-    assert not goal.is_sure(Going(timings=fast, until_ns=end, going_ns=(100 * MS,)), 0, end)
-    assert goal.is_sure(Going(timings=fast, until_ns=end, going_ns=(8_999 * MS,)), 0, end)
-    assert not replace(goal, stops=False).is_sure(Going(timings=fast, until_ns=end), 0, end)
+    assert not check.is_sure(Going(timings=fast, until_ns=end, going_ns=(100 * MS,)), 0, end)
+    assert check.is_sure(Going(timings=fast, until_ns=end, going_ns=(8_999 * MS,)), 0, end)
+    assert not replace(check, stops=False).is_sure(Going(timings=fast, until_ns=end), 0, end)
 
 
-def test_one_stall_is_no_sample() -> None:
-    """99 late ones leave no doubt by the numbers, but nothing ends before a second and a hundred requests."""
+def test_a_run_does_not_end_before_a_second_and_a_hundred_requests() -> None:
+    """99 late requests give a certain verdict, but the run goes on."""
     late = requests([float(number) for number in range(99)], 400.0)
-    goal = Goal(sla=SLA)
+    check = SlaCheck(sla=SLA)
     assert glance(99, 99, SLA.share) is False
-    assert not goal.is_sure(Going(timings=late, until_ns=600 * MS), 0, 9_000 * MS)
-    assert not goal.is_sure(Going(timings=late, until_ns=2_000 * MS), 0, 9_000 * MS)
-    assert goal.is_sure(Going(timings=late, until_ns=2_000 * MS, going_ns=(1,)), 0, 9_000 * MS)
+    assert not check.is_sure(Going(timings=late, until_ns=600 * MS), 0, 9_000 * MS)
+    assert not check.is_sure(Going(timings=late, until_ns=2_000 * MS), 0, 9_000 * MS)
+    assert check.is_sure(Going(timings=late, until_ns=2_000 * MS, going_ns=(1,)), 0, 9_000 * MS)
 
 
-def test_what_was_not_answered_right_is_late() -> None:
+def test_a_request_without_a_right_answer_is_late() -> None:
     parts = [requests([1.0], 5.0, outcome) for outcome in (FAILED, NOT_SENT, WRONG)]
     sample = Sample.of(np.concatenate([requests([0.0, 2.0, 3.0], 49.9), requests([4.0], 50.1), *parts]), 0)
     assert sample.due_s == (0.0, 0.001, 0.001, 0.001, 0.002, 0.003, 0.004)
     assert sample.latencies_us == (49_900.0, math.inf, math.inf, math.inf, 49_900.0, 49_900.0, 50_100.0)
     assert sample.late(SLA) == 4
-    judged = Goal(sla=SLA).judgement(sample, early=False)
+    judged = SlaCheck(sla=SLA).judgement(sample, early=False)
     assert (judged.requests, judged.late, judged.passed, judged.early) == (7, 4, False, False)
-    assert Goal(sla=SLA).judgement(Sample(due_s=(), latencies_us=()), early=False).passed is None
+    assert SlaCheck(sla=SLA).judgement(Sample(due_s=(), latencies_us=()), early=False).passed is None
 
 
-def test_the_confidence_left_for_the_end_is_said() -> None:
+def test_the_verdict_names_the_confidence_left_for_the_end() -> None:
     sample = Sample(due_s=(0.0,) * 470, latencies_us=(1.0,) * 470)
-    whole = Goal(sla=SLA, stops=False).judgement(sample, early=False)
+    whole = SlaCheck(sla=SLA, stops=False).judgement(sample, early=False)
     assert (whole.passed, whole.confidence, whole.word) == (True, 0.99, "pass")
     # 0.99^470 is 0.89 %: enough where nobody looked, not where a fifth of the 1 % went to looking.
-    looked = Goal(sla=SLA).judgement(sample, early=False)
+    looked = SlaCheck(sla=SLA).judgement(sample, early=False)
     assert (looked.passed, looked.word) == (None, "cannot tell")
     assert looked.confidence == pytest.approx(0.992)
     # 0.99^481 is the first power below 0.8 %.
     assert 0.99**481 < 0.008 < 0.99**480
-    assert "with so many late ones 481 requests are needed to be sure of a pass at 99.2%" in verdict(
-        looked, late_sends=9
-    )
+    assert "With 0 late, a pass takes 481 requests to be certain at 99.2%." in verdict(looked, late_sends=9)
     assert verdict(whole, late_sends=9) == (
-        "target p99 <= 50 ms: pass. 0 of 470 requests were late or not answered, which is sure at 99.0%."
+        "target p99 <= 50 ms: pass. 0 of 470 requests were late or not answered: certain at 99.0%."
     )
 
 
-def test_a_miss_that_may_be_the_clients_own_is_said_to_be() -> None:
-    judged = Goal(sla=SLA).judgement(Sample(due_s=(0.0,) * 200, latencies_us=(60_000.0,) * 200), early=True)
-    assert "(3 were sent more than 1 ms late: it may be the clients, not the server)" in verdict(judged, late_sends=3)
-    assert "it may be the clients" not in verdict(judged, late_sends=2)
-    assert verdict(judged, late_sends=0).endswith("99.8% after any number of looks: the run ended early.")
+def test_a_miss_that_slow_clients_may_have_caused_says_so() -> None:
+    judged = SlaCheck(sla=SLA).judgement(Sample(due_s=(0.0,) * 200, latencies_us=(60_000.0,) * 200), early=True)
+    assert "(3 were sent more than 1 ms late: perhaps the clients were slow, not the server)" in verdict(
+        judged, late_sends=3
+    )
+    assert "perhaps the clients" not in verdict(judged, late_sends=2)
+    assert verdict(judged, late_sends=0).endswith("99.8% after any number of looks, so the run ended early.")
 
 
 @pytest.mark.parametrize(("latency_ms", "percent"), [(0.0, 99.0), (math.nan, 99.0), (10.0, 100.0)])
-def test_what_is_no_target_is_a_mistake(latency_ms: float, percent: float) -> None:
+def test_a_wrong_target_is_a_mistake(latency_ms: float, percent: float) -> None:
     with pytest.raises(Mistake, match="the latency must be a number above 0, the percentile between 0 and 100"):
         Sla(latency_ms=latency_ms, percent=percent)
 
 
 def test_a_run_is_judged_by_a_finite_target() -> None:
     with pytest.raises(Mistake, match="every run meets it"):
-        Goal(sla=Sla(latency_ms=math.inf))
+        SlaCheck(sla=Sla(latency_ms=math.inf))
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])

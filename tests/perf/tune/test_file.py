@@ -149,7 +149,7 @@ def test_what_is_replaced_is_said_and_kept(tmp_path: Path) -> None:
 
 def test_a_text_that_is_not_the_choice_is_not_written() -> None:
     text = written(TEXT, Candidate(max_batch_size=32))
-    with pytest.raises(Failure, match="not what was chosen"):
+    with pytest.raises(Failure, match="differs from the chosen one"):
         tuned_file.check(text, config(TEXT), Candidate(max_batch_size=16))
 
 
