@@ -1,4 +1,4 @@
-"""Batch boundaries, counted by the rule that closed them and by what met there."""
+"""Counts batch boundaries by the rule that closed the batch and by the requests on both sides."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from perf.batcher.rules import Rules
 
 @dataclass(kw_only=True)
 class Boundaries:
-    """Executions that one rule closed; `met` counts what stood on the two sides, in words."""
+    """Executions that one rule closed; `met` counts descriptions of the two sides."""
 
     rule: Rule
     inputs: tuple[str, ...]
@@ -21,7 +21,7 @@ class Boundaries:
 
     @property
     def text(self) -> str:
-        """The rule with the input's name."""
+        """The rule with the names of its inputs."""
         names = " and ".join(self.inputs)
         match self.rule:
             case Rule.SHAPE:
@@ -35,21 +35,21 @@ class Boundaries:
 
 
 def boundaries(executions: Iterable[Execution], rules: Rules) -> list[Boundaries]:
-    """All boundaries, the most frequent rule first."""
-    found: dict[tuple[Rule, tuple[str, ...]], Boundaries] = {}
+    """Return all boundaries, the most frequent rule first."""
+    by_rule: dict[tuple[Rule, tuple[str, ...]], Boundaries] = {}
     for execution in executions:
         closing = execution.closing
         inputs = differing(closing, rules)
-        one = found.setdefault((closing.rule, inputs), Boundaries(rule=closing.rule, inputs=inputs))
-        one.executions += 1
-        one.rows += execution.rows
+        boundary = by_rule.setdefault((closing.rule, inputs), Boundaries(rule=closing.rule, inputs=inputs))
+        boundary.executions += 1
+        boundary.rows += execution.rows
         if met := _met(execution, inputs, rules):
-            one.met[met] += 1
-    return sorted(found.values(), key=lambda one: -one.executions)
+            boundary.met[met] += 1
+    return sorted(by_rule.values(), key=lambda boundary: -boundary.executions)
 
 
 def differing(closing: Closing, rules: Rules) -> tuple[str, ...]:
-    """Names of the inputs in which the last request of the batch and the first one outside differ."""
+    """Return the inputs in which the last request of the batch and the first one outside differ."""
     if closing.last is None or closing.next is None:
         return ()
     last, following = closing.last, closing.next
@@ -76,7 +76,7 @@ def _met(execution: Execution, inputs: tuple[str, ...], rules: Rules) -> str:
             return " then ".join(", ".join(map(str, side)) for side in sides) + priority
         case Rule.INPUTS:
             present = (inputs[0] in side.shapes for side in (closing.last, closing.next))
-            return " then ".join("with" if one else "without" for one in present) + f" {inputs[0]}" + priority
+            return " then ".join("with" if has else "without" for has in present) + f" {inputs[0]}" + priority
         case Rule.MAX_BATCH_SIZE | Rule.PREFERRED:
             return f"{execution.rows} rows in it, {closing.next.rows} in the next request"
         case _:

@@ -11,7 +11,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from perf.batcher.rules import Rules
 from perf.why import sampled
-from perf.why.changes import Study, study
+from perf.why.changes import Diagnosis, diagnose
 from perf.why.report import FULL, as_dict, show
 from perf.why.traces import HOW, Recording, recording
 from serve.management.counters import Counters
@@ -61,9 +61,9 @@ def _wait(seconds: float, *, quiet: bool) -> None:
         time.sleep(seconds / len(steps))
 
 
-def _replayed(config: ModelConfig, rules: Rules, counted: Counters, traced: Recording) -> Study:
+def _replayed(config: ModelConfig, rules: Rules, counted: Counters, traced: Recording) -> Diagnosis:
     first = len(traced.requests) if traced.clients else None
-    return study(config, rules, sampled.service(counted), lambda: traced.load(rules.delay), first=first)
+    return diagnose(config, rules, sampled.service(counted), lambda: traced.load(rules.delay), first=first)
 
 
 def _show_counted(console: Console, url: str, model: str, counted: Counters, seconds: float) -> None:
@@ -78,7 +78,7 @@ def _show_counted(console: Console, url: str, model: str, counted: Counters, sec
     )
 
 
-def _show_replayed(console: Console, found: Study, traced: Recording, counted: Counters) -> None:
+def _show_replayed(console: Console, found: Diagnosis, traced: Recording, counted: Counters) -> None:
     come = f"from {traced.clients} clients that wait for answers" if traced.clients else "at their own times"
     title = (
         f"\nreplay of {len(traced.requests)} traced requests, {come}: {found.now.rows_per_execution:.2f} rows per "

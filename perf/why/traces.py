@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from perf.batcher.load import MORE, Arrivals, ClosedLoop, Load
+from perf.batcher.load import EXTRA_REQUESTS, Arrivals, ClosedLoop, Load
 from perf.batcher.request import Request, Time
 from perf.why.sampled import RestrictedError, ServerError, call
 
@@ -55,7 +55,7 @@ class Recording:
             kind = next(kinds)
             return Request(number=number, at=at, client=client, rows=kind.rows, shapes=kind.shapes)
 
-        return ClosedLoop(self.clients, len(self.requests) + MORE * self.clients, make)
+        return ClosedLoop(self.clients, len(self.requests) + EXTRA_REQUESTS * self.clients, make)
 
 
 @contextlib.contextmanager

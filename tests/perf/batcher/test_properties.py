@@ -84,7 +84,7 @@ def test_every_request_is_answered_once_and_none_is_overfilled(data: st.DataObje
         assert one.rows == sum(request.rows for request in one.requests) <= rule.max_batch_size
         assert one.end - one.start == service(one.rows)
         assert all(request.at <= one.start for request in one.requests)
-        assert len({rule.likeness(request) for request in one.requests}) == 1 or not rule.dynamic
+        assert len({rule.batch_key(request) for request in one.requests}) == 1 or not rule.dynamic
     assert each_instance_runs_one_at_a_time(outcome)
 
 

@@ -1,4 +1,4 @@
-"""Two sets of records: different, the same, or not enough to tell; with the exit code that a pipeline needs."""
+"""Comparing two sets of records: verdicts, intervals, and the exit code that a pipeline needs."""
 
 import json
 import math
@@ -121,7 +121,7 @@ def test_the_noise_of_each_configuration_is_its_own() -> None:
     found = lines_of(Runs(title="a", runs=tuple(old)), Runs(title="b", runs=tuple(new)), again)
     floors = {line.configs[0]: line.floor for line in found if line.quantity == "throughput"}
     assert floors["a"] < 0.01 < 0.4 < floors["b"]
-    with pytest.raises(RecordError, match="--noise names no run of what A is"):
+    with pytest.raises(RecordError, match="--noise has no run of the same as A"):
         verdicts(old, new, measured([1000.0], config="c"))
 
 
@@ -175,7 +175,7 @@ def test_single_runs_are_compared_by_their_requests(tmp_path: Path, capsys: pyte
     assert compare.main([str(one), str(slow), "--out", out]) == 1
     printed = capsys.readouterr().out
     assert "REGRESSION: p50 latency of ranker" in printed
-    assert "what changes from run to run is not in it, so nothing under 3% counts" in " ".join(printed.split())
+    assert "it does not cover changes from run to run, so nothing under 3% counts" in " ".join(printed.split())
     found = {line["quantity"]: line for line in json.loads(Path(out).read_text())["lines"]}
     assert found["throughput"]["verdict"] == CANNOT_TELL
     assert found["p50 latency"]["ratio"]["low"] < 1.3 < found["p50 latency"]["ratio"]["high"]

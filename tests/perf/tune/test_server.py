@@ -55,7 +55,7 @@ def test_a_model_is_tuned_from_the_command_line(
     else:
         assert f"use {tuned}" in said
         assert f"in place of {current}" in said
-    assert ("beware: a request that finds no company waits out the delay" in said) == (tuned.delay_us > 0)
+    assert ("beware: a lone request waits for the full delay" in said) == (tuned.delay_us > 0)
     assert is_ours(path.read_text())
     assert doctor([str(repository), "--fail-on", "info"]) == 0
 
@@ -105,7 +105,7 @@ def test_mistakes_are_said_in_one_line(repository: Path, tmp_path: Path, capsys:
         ([MODEL, "--p99-ms", "50", "--load", "trace:/nope"], "/nope: not a trace of arrivals"),
         ([MODEL, "--p99-ms", "50", "--results", "/proc/x"], "--results /proc/x: cannot be written to"),
         ([MODEL, "--p99-ms", "50", "--rows", "64"], "takes at most 2 rows"),
-        ([MODEL, "--p99-ms", "50", "--objective", "cost"], "at which rate requests come"),
+        ([MODEL, "--p99-ms", "50", "--objective", "cost"], "Give a rate of requests"),
         ([MODEL, "--p99-ms", "50", "--objective", "goodput", "--load", "closed:4"], "leave --load out"),
     ):
         assert main([*known, *command]) == 2

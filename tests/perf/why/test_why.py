@@ -1,4 +1,4 @@
-"""What `serve.why` says of files and mixes, and how it refuses what a model could never get."""
+"""What `perf.why` says of files and mixes, and how it refuses what a model could never get."""
 
 import json
 from collections import Counter
@@ -16,7 +16,7 @@ from perf.batcher.requests_file import RequestsError
 from perf.batcher.rules import Rules, RulesError, instance_count
 from perf.batcher.simulation import simulate
 from perf.why.__main__ import main
-from perf.why.changes import Study, study
+from perf.why.changes import Diagnosis, diagnose
 from perf.why.service import ServiceError
 from perf.why.traces import Recording, clients, read_traces
 from triton_batching.terminal import Mistake
@@ -36,9 +36,9 @@ def folder(tmp_path: Path, text: str) -> list[str]:
     return ["m", "--repository", str(tmp_path)]
 
 
-def studied(text: str, requests: list[Request], *, ms: int = 10) -> Study:
-    asked = config(text)
-    return study(asked, Rules.of(asked), lambda rows: ms * MS, lambda: Arrivals(requests))
+def studied(text: str, requests: list[Request], *, ms: int = 10) -> Diagnosis:
+    parsed = config(text)
+    return diagnose(parsed, Rules.of(parsed), lambda rows: ms * MS, lambda: Arrivals(requests))
 
 
 def burst(count: int, *, shapes: list[dict[str, tuple[int, ...]]] | None = None, gap_ms: int = 0) -> list[Request]:
@@ -96,7 +96,7 @@ def test_larger_batches_are_not_advised_while_their_time_is_assumed(
     assert main([*asked, "--concurrency", "64"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "Best single change" not in said
-    assert "Not advised: max_batch_size: 8 and larger. What it brings depends on" in said
+    assert "Not advised: max_batch_size: 8 and larger. Its effect depends on" in said
     assert main([*asked, "--concurrency", "64", "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["best"], found["assumed"]) == (None, True)
@@ -151,7 +151,9 @@ def test_one_instance_is_of_the_same_kind() -> None:
     """On a machine with a GPU a group without a kind would move there."""
     group = "instance_group [ { count: 2 kind: KIND_CPU } ]"
     found = studied(X + "max_batch_size: 8 dynamic_batching { } " + group, burst(40, gap_ms=4))
-    (one,) = (trial for trial in found.trials if trial.change.text == "instance_group [ { count: 1 kind: KIND_CPU } ]")
+    (one,) = (
+        effect for effect in found.effects if effect.change.text == "instance_group [ { count: 1 kind: KIND_CPU } ]"
+    )
     assert one.change.rules.instances == 1
     assert found.gain(one) > 1.5
 

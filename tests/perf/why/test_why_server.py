@@ -1,4 +1,4 @@
-"""What `serve.why` predicts of its best change, against the real server with that change; and --live against one."""
+"""What `perf.why` predicts of its best change, against the real server with that change; and --live against one."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ from perf.batcher.request import MS, Request
 from perf.batcher.rules import Rules
 from perf.why import sampled
 from perf.why.__main__ import main
-from perf.why.changes import Study, study
+from perf.why.changes import Diagnosis, diagnose
 from serve.launcher import Server, Settings, launch
 from tests.perf.batcher.test_server import CASES, VARIABLE, requests
 
@@ -56,11 +56,13 @@ ASKED = {
 }
 
 
-def studied(name: str) -> Study:
+def studied(name: str) -> Diagnosis:
     asked = ASKED[name]
     config = text_format.Parse(CASES[asked.case].config, ModelConfig())
     rules = Rules.of(config, hold=HELD)
-    return study(config, rules, lambda rows: int(CASES[asked.case].execution_ms * MS), lambda: Arrivals(asked.requests))
+    return diagnose(
+        config, rules, lambda rows: int(CASES[asked.case].execution_ms * MS), lambda: Arrivals(asked.requests)
+    )
 
 
 @pytest.fixture(scope="module")
