@@ -68,7 +68,7 @@ def test_a_wrong_line_is_named(tmp_path: Path, line: str, says: str) -> None:
 def test_a_file_without_requests_or_without_text(tmp_path: Path) -> None:
     path = tmp_path / "requests.jsonl"
     path.write_text("\n")
-    with pytest.raises(RequestsError, match="no request in it"):
+    with pytest.raises(RequestsError, match="no requests in it"):
         read_requests(path, config(X + LENGTHS))
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(RequestsError, match="not UTF-8"):
