@@ -26,7 +26,10 @@ def run(*, instances: int, delay: Time = 0, dynamic: bool = True) -> Outcome:
 
 
 def schedule(outcome: Outcome) -> list[tuple[str, Fraction]]:
-    return [("".join(NAMES[r.number] for r in one.requests), Fraction(one.start)) for one in outcome.executions]
+    return [
+        ("".join(NAMES[r.number] for r in execution.requests), Fraction(execution.start))
+        for execution in outcome.executions
+    ]
 
 
 def check(outcome: Outcome, expected: list[tuple[str, Fraction]], makespan: Fraction, latency: Fraction) -> None:

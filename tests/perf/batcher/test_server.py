@@ -196,7 +196,7 @@ def replay(name: str) -> Outcome:
 def test_the_simulation_gives_what_the_rules_say(name: str) -> None:
     case, outcome = CASES[name], replay(name)
     assert outcome.sizes == dict(sorted(case.sizes.items()))
-    assert {one.closing.rule for one in outcome.executions} == case.rules
+    assert {execution.closing.rule for execution in outcome.executions} == case.rules
     assert sum(outcome.refused.values()) == case.refused
     assert not outcome.stuck
 
@@ -223,7 +223,7 @@ def test_the_server_does_what_the_simulation_says(held: Server, name: str) -> No
     assert counted.executions == len(outcome.executions)
     assert counted.rows_per_execution == pytest.approx(outcome.rows_per_execution)
     # Not only as many, but the same requests together.
-    together = [sorted(request.number for request in one.requests) for one in outcome.executions]
+    together = [sorted(request.number for request in execution.requests) for execution in outcome.executions]
     assert sorted(ran.executions) == sorted(together)
     assert len(ran.errors) == case.refused == counted.failed_requests
     assert Tally(error in text for text in ran.errors for error in outcome.refused)[True] == case.refused

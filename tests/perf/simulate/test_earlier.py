@@ -40,11 +40,11 @@ def here(tmp_path: Path) -> Study:
 
 def test_trials_of_the_same_load_are_found(here: Study, tmp_path: Path) -> None:
     (tmp_path / f"{MODEL}.old.json").write_text('{"kind": "study", "format": 0}')
-    found = earlier_trials(tmp_path, CONFIG, LOAD, RAMP)
-    assert set(found) == {trial.candidate for trial in here.trials}
+    earlier = earlier_trials(tmp_path, CONFIG, LOAD, RAMP)
+    assert set(earlier) == {trial.candidate for trial in here.trials}
     assert here.chosen is not None
     trials = [trial.throughput_rows_per_s for trial in here.trials if trial.candidate == here.chosen]
-    medians = found[here.chosen]
+    medians = earlier[here.chosen]
     assert medians.count == len(trials)
     assert min(trials) <= medians.throughput_rows_per_s <= max(trials)
     assert 30 < medians.p99_ms < 55
@@ -67,7 +67,7 @@ def test_a_prediction_has_what_was_measured_beside_it(here: Study, tmp_path: Pat
     assert here.chosen is not None
     measured = earlier_trials(tmp_path, CONFIG, LOAD, RAMP)
     figures = measured[here.chosen]
-    predictions = [one for one in here.predictions if one.candidate == here.chosen]
+    predictions = [prediction for prediction in here.predictions if prediction.candidate == here.chosen]
     assert f"{figures.throughput_rows_per_s:,.1f} rows/s, p99 {figures.p99_ms:.1f} ms" in shown(predictions, measured)
     assert "none of these was measured" in shown(predictions, {})
 
@@ -100,8 +100,8 @@ def profiling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Profiling:
 
 
 def test_a_ramp_of_a_larger_maximum_is_used_again(profiling: Profiling) -> None:
-    (found,) = profiling(sized(8)).ramps
-    assert (found.max_batch_size, found.config_name) == (32, "large")
+    (profiled,) = profiling(sized(8)).ramps
+    assert (profiled.max_batch_size, profiled.config_name) == (32, "large")
 
 
 @pytest.mark.parametrize("rows", [16, 64])

@@ -63,11 +63,11 @@ def test_the_front_holds_what_no_other_beats_in_both(tmp_path: Path) -> None:
 
 
 def test_the_chosen_one_is_among_those_that_are_shown(tmp_path: Path) -> None:
-    outcome = searching(tmp_path / "s.json", "poisson:200", 100, sizes=(4, 8)).run()
-    assert outcome.chosen is not None
-    for one in outcome.screened:
-        chosen = replace(outcome, chosen=replace(outcome.chosen, candidate=one.candidate))
-        assert [one.candidate for one in shown(chosen)].count(one.candidate) == 1
+    result = searching(tmp_path / "s.json", "poisson:200", 100, sizes=(4, 8)).run()
+    assert result.chosen is not None
+    for screened in result.screened:
+        chosen = replace(result, chosen=replace(result.chosen, candidate=screened.candidate))
+        assert [each.candidate for each in shown(chosen)].count(screened.candidate) == 1
 
 
 def test_a_large_figure_is_written_in_full() -> None:
@@ -82,8 +82,8 @@ def test_the_last_rounds_are_paired_and_the_noise_is_of_one_configuration() -> N
         trial(CHOSEN, stage=FINAL, number=2),
     ]
     final, against, noise = last_rounds(trials)
-    assert [(one.round, one.candidate) for one in final] == [(1, CHOSEN), (2, CHOSEN)]
-    assert [(one.round, one.candidate) for one in against] == [(1, DEFAULT), (2, DEFAULT)]
+    assert [(trial.round, trial.candidate) for trial in final] == [(1, CHOSEN), (2, CHOSEN)]
+    assert [(trial.round, trial.candidate) for trial in against] == [(1, DEFAULT), (2, DEFAULT)]
     assert [(one.stage, other.stage) for one, other in noise] == [(NOISE, AGAINST)]
     assert last_rounds([]) == ([], [], [])
 
@@ -91,29 +91,29 @@ def test_the_last_rounds_are_paired_and_the_noise_is_of_one_configuration() -> N
 def test_the_recipe_raises_one_value_after_the_other_until_the_budget_breaks(tmp_path: Path) -> None:
     search = searching(tmp_path / "s.json", "poisson:200", 70)
     path = recipe.follow(search.screen, Corrections(), search.default, [1, 2, 4, 8, 16], [5_000, 20_000, 40_000])
-    visited = [(one.screened.candidate.max_batch_size, one.screened.candidate.delay_us) for one in path.visits]
+    visited = [(visit.screened.candidate.max_batch_size, visit.screened.candidate.delay_us) for visit in path.visits]
     # One and two rows in 21 ms do not carry 200 a second; a wait of 40 ms and an execution are over 70 ms.
     sizes = [(1, 0), (2, 0), (4, 0), (8, 0), (16, 0)]
     assert visited[:5] == sizes
     assert visited[5:] == [(16, 5_000), (16, 20_000), (16, 40_000)][: len(visited) - 5]
-    assert [one.within for one in path.visits[:2]] == [False, False]
+    assert [visit.within for visit in path.visits[:2]] == [False, False]
     assert path.end is not None
-    assert path.end == [one.screened for one in path.visits if one.within][-1]
+    assert path.end == [visit.screened for visit in path.visits if visit.within][-1]
     assert path.end.p99_ms <= 70
     assert path.seconds == 18 * len(path.visits)
 
 
 def test_every_value_that_differs_has_a_reason(tmp_path: Path) -> None:
     search = searching(tmp_path / "s.json", "closed:16", 100)
-    found = reasons(search.screen, Corrections(), replace(CHOSEN, delay_us=2_000), DEFAULT)
-    assert set(found) == {"max_batch_size", "max_queue_delay_microseconds", "instances"}
-    assert all("rows/s" in text and "without" in text for text in found.values())
+    sentences = reasons(search.screen, Corrections(), replace(CHOSEN, delay_us=2_000), DEFAULT)
+    assert set(sentences) == {"max_batch_size", "max_queue_delay_microseconds", "instances"}
+    assert all("rows/s" in text and "without" in text for text in sentences.values())
     assert reasons(search.screen, Corrections(), DEFAULT, DEFAULT) == {}
 
 
 def test_a_value_that_makes_nothing_better_stays_as_it_is(tmp_path: Path) -> None:
     """Sixteen clients fill two batches of eight, so that sixteen rows in one are never there."""
     search = searching(tmp_path / "s.json", "closed:16", 100)
-    kept = simplified(search.screen, Corrections(), replace(CHOSEN, delay_us=2_000), DEFAULT)
-    assert kept == replace(CHOSEN, max_batch_size=8, delay_us=2_000)
-    assert set(reasons(search.screen, Corrections(), kept, DEFAULT)) == {"max_queue_delay_microseconds", "instances"}
+    simple = simplified(search.screen, Corrections(), replace(CHOSEN, delay_us=2_000), DEFAULT)
+    assert simple == replace(CHOSEN, max_batch_size=8, delay_us=2_000)
+    assert set(reasons(search.screen, Corrections(), simple, DEFAULT)) == {"max_queue_delay_microseconds", "instances"}

@@ -61,10 +61,10 @@ def config(text: str) -> ModelConfig:
 )
 def test_the_text_has_the_values_and_all_else_as_it_was(candidate: Candidate) -> None:
     text = written(TEXT, candidate)
-    found = config(text)
-    assert Candidate.of(found) == candidate
-    assert [group.kind for group in found.instance_group] == [ModelInstanceGroup.KIND_CPU]
-    rest = [config(TEXT), found]
+    parsed = config(text)
+    assert Candidate.of(parsed) == candidate
+    assert [group.kind for group in parsed.instance_group] == [ModelInstanceGroup.KIND_CPU]
+    rest = [config(TEXT), parsed]
     for one in rest:
         for name in ("max_batch_size", "instance_group"):
             one.ClearField(name)

@@ -124,63 +124,63 @@ def test_the_last_rounds_hold_the_default_and_its_noise(tmp_path: Path) -> None:
 
 def test_a_target_out_of_reach_is_said_with_what_is_in_reach(tmp_path: Path) -> None:
     search = searching(tmp_path / "study.json", "closed:16", 15, sizes=(1, 8))
-    found = search.run()
-    assert found.chosen is None
-    assert found.closest is not None
-    said = remedies(found.closest, search.screen, found.corrections, search.candidates)
-    alone = next(re.search(r"one request alone takes ([\d.]+) ms", line) for line in said if "alone" in line)
+    result = search.run()
+    assert result.chosen is None
+    assert result.closest is not None
+    sentences = remedies(result.closest, search.screen, result.corrections, search.candidates)
+    alone = next(re.search(r"one request alone takes ([\d.]+) ms", line) for line in sentences if "alone" in line)
     assert alone is not None
     # One row in an execution of its own takes 20.5 ms, and the way outside 0.3 ms.
     assert float(alone.group(1)) == pytest.approx(20.8, rel=0.02)
     # However long the first of the candidates waits for others, a lone request need not.
-    waiting = [replace(one, delay_us=21_000) for one in search.candidates]
+    waiting = [replace(candidate, delay_us=21_000) for candidate in search.candidates]
     assert alone_ms(search.screen, waiting) == pytest.approx(20.8, rel=0.02)
-    assert any(f"ask for {found.closest.p99_ms / 0.95:.4g} ms" in line for line in said)
+    assert any(f"ask for {result.closest.p99_ms / 0.95:.4g} ms" in line for line in sentences)
     assert len(bench_of(search).measured) <= 4
 
 
 def test_a_lighter_load_is_named_where_one_would_do(tmp_path: Path) -> None:
     search = searching(tmp_path / "study.json", "closed:64", 45, sizes=(4, 8, 16))
-    found = search.run()
-    assert found.closest is not None
-    lines = remedies(found.closest, search.screen, found.corrections, search.candidates)
+    result = search.run()
+    assert result.closest is not None
+    lines = remedies(result.closest, search.screen, result.corrections, search.candidates)
     (line,) = [line for line in lines if "load" in line]
     load, _, name = line.removeprefix("the load: ").partition(" is expected to meet it, with ")
     assert 1 < int(load.removeprefix("closed:")) < 64
     (candidate,) = [candidate for candidate in search.candidates if str(candidate) == name]
     prediction = InventedSimulator(service=accelerator).predict(
-        candidate, Traffic.parse(load), found.corrections.of(candidate), requests=2000
+        candidate, Traffic.parse(load), result.corrections.of(candidate), requests=2000
     )
     # Within what a longer run of the simulation may differ by.
     assert prediction.percentiles_ms[99] <= 1.02 * 45
 
 
 def test_cost_takes_the_fewest_instances_that_carry_the_load(tmp_path: Path) -> None:
-    found = searching(tmp_path / "one.json", "poisson:300", 90, objective="cost", sizes=(8, 16)).run().chosen
-    assert found is not None
-    assert found.candidate.instances == 1
+    chosen = searching(tmp_path / "one.json", "poisson:300", 90, objective="cost", sizes=(8, 16)).run().chosen
+    assert chosen is not None
+    assert chosen.candidate.instances == 1
     # One instance does at most 16 rows in 28 ms: 571 a second.
-    found = searching(tmp_path / "two.json", "poisson:700", 90, objective="cost", sizes=(8, 16)).run().chosen
-    assert found is not None
-    assert found.candidate.instances == 2
+    chosen = searching(tmp_path / "two.json", "poisson:700", 90, objective="cost", sizes=(8, 16)).run().chosen
+    assert chosen is not None
+    assert chosen.candidate.instances == 2
 
 
 def test_an_open_load_must_be_carried(tmp_path: Path) -> None:
     search = searching(tmp_path / "study.json", "poisson:500", 100, sizes=(8, 16))
-    found = search.run().chosen
-    assert found is not None
-    assert found.offered_rows_per_s is not None
-    assert found.throughput_rows_per_s >= 0.97 * found.offered_rows_per_s
+    chosen = search.run().chosen
+    assert chosen is not None
+    assert chosen.offered_rows_per_s is not None
+    assert chosen.throughput_rows_per_s >= 0.97 * chosen.offered_rows_per_s
     # Of those that carry it, the lowest p99 among what was measured.
-    carried = [one for one in search.run().measured if search.goal.met(one)]
-    assert found.p99_ms <= 1.05 * min(one.p99_ms for one in carried)
+    carried = [pooled for pooled in search.run().measured if search.goal.met(pooled)]
+    assert chosen.p99_ms <= 1.05 * min(one.p99_ms for one in carried)
 
 
 def test_goodput_is_the_highest_rate_that_was_verified(tmp_path: Path) -> None:
     search = searching(tmp_path / "study.json", "poisson:1", 80, objective="goodput", sizes=(4, 8))
-    found = search.run().chosen
-    assert found is not None
-    rate = float(found.trials[0].load.removeprefix("poisson:"))
+    chosen = search.run().chosen
+    assert chosen is not None
+    rate = float(chosen.trials[0].load.removeprefix("poisson:"))
     # Two instances with batches of 8 in 24 ms do 667 rows a second at most.
     assert 450 <= rate <= 667
-    assert found.p99_ms <= 80 * 0.95
+    assert chosen.p99_ms <= 80 * 0.95

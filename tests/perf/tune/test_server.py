@@ -57,20 +57,20 @@ def test_a_model_is_tuned_from_the_command_line(
         *("--seconds", "26", "--points", "7", "--explain-recipe"),
     ]
     assert main(command) == 0
-    said = capsys.readouterr().out
-    assert "the classic recipe" in said
-    assert f"as a page: make report RESULTS={tmp_path}" in " ".join(said.split())
+    output = capsys.readouterr().out
+    assert "the classic recipe" in output
+    assert f"as a page: make report RESULTS={tmp_path}" in " ".join(output.split())
 
     path = config_file(repository / MODEL, "tuned")
     tuned = Candidate.of(read_config(path))
     current = Candidate(max_batch_size=2)
     # On a quiet machine four rows, in 22 ms against two in 21 ms. In any case the answer and the file agree.
     if tuned == current:
-        assert f"keep the current configuration, {current}" in said
+        assert f"keep the current configuration, {current}" in output
     else:
-        assert f"use {tuned}" in said
-        assert f"in place of {current}" in said
-    assert ("beware: a lone request waits for the full delay" in said) == (tuned.delay_us > 0)
+        assert f"use {tuned}" in output
+        assert f"in place of {current}" in output
+    assert ("beware: a lone request waits for the full delay" in output) == (tuned.delay_us > 0)
     assert is_ours(path.read_text())
     assert doctor([str(repository), "--fail-on", "info"]) == 0
 
@@ -98,21 +98,21 @@ def test_a_model_is_tuned_from_the_command_line(
     assert "--points 6 and --seconds 26: too little for a comparison" in capsys.readouterr().err
 
     # The same command again measures nothing, since all is on record. It names the file that it replaces.
-    assert "in place of: " not in said
+    assert "in place of: " not in output
     other = headed(text_format.MessageToString(Candidate(max_batch_size=3).apply(read_config(path))), "another command")
     path.write_text(other)
     assert main(command) == 0
     again = " ".join(capsys.readouterr().out.split())
     assert ", 0 of them now" in again
     assert "in place of: max 3, 0 ms, 1 instance, by another command; kept as " in again
-    assert [one.read_text() for one in tmp_path.glob(f"{MODEL}.tuned.*.pbtxt")] == [other]
+    assert [path.read_text() for path in tmp_path.glob(f"{MODEL}.tuned.*.pbtxt")] == [other]
     assert path.read_text() == study.after_pbtxt
     assert len(Study.read(next(tmp_path.glob(f"{MODEL}.closed-4.*.json"))).trials) == len(study.trials)
 
 
 def test_mistakes_are_said_in_one_line(repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    known = ["--repository", str(repository), "--results", str(tmp_path)]
-    for command, said in (
+    options = ["--repository", str(repository), "--results", str(tmp_path)]
+    for command, message in (
         (["nobody", "--p99-ms", "50"], "no model 'nobody'"),
         ([MODEL, "--p99-ms", "0"], "--p99-ms 0: must be from"),
         ([MODEL, "--p99-ms", "50", "--load", "16"], "--load 16: not a load"),
@@ -123,9 +123,9 @@ def test_mistakes_are_said_in_one_line(repository: Path, tmp_path: Path, capsys:
         ([MODEL, "--p99-ms", "50", "--objective", "cost"], "Give a rate of requests"),
         ([MODEL, "--p99-ms", "50", "--objective", "goodput", "--load", "closed:4"], "leave --load out"),
     ):
-        assert main([*known, *command]) == 2
+        assert main([*options, *command]) == 2
         error = capsys.readouterr().err
-        assert said in error
+        assert message in error
         assert len(error.strip().splitlines()) == 1
 
 
