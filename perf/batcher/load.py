@@ -27,7 +27,7 @@ class Answer:
         return self.at - self.request.at
 
 
-class Load(Protocol):
+class RequestSource(Protocol):
     """Requests over time. A request that follows an answer may not be earlier than it."""
 
     def arrivals(self) -> Iterator[Request]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from perf.batcher.load import EXTRA_REQUESTS, Arrivals, ClosedLoop, Load
+from perf.batcher.load import EXTRA_REQUESTS, Arrivals, ClosedLoop, RequestSource
 from perf.batcher.request import MS, Request, Time
 from perf.batcher.requests_file import MOST_REQUESTS, shapes_and_contents
 from triton_batching.terminal import Mistake
@@ -29,7 +29,7 @@ class Mix:
     concurrency: int = 0
     per_second: float = 0
 
-    def load(self, config: ModelConfig) -> Load:
+    def load(self, config: ModelConfig) -> RequestSource:
         """Return the load for one model; raises `MixError`."""
         if not 1 <= self.rows <= max(1, config.max_batch_size):
             raise MixError(

@@ -7,7 +7,7 @@ from perf.batcher.request import Request, Time
 from perf.batcher.request_queue import QueuedRequest
 
 
-class Rule(Enum):
+class ClosingRule(Enum):
     """Why no further request joined a batch."""
 
     SHAPE = "the next request has another shape"
@@ -24,7 +24,7 @@ class Rule(Enum):
 class Closing:
     """The rule that closed a batch, the `last` request in it, and the `next` one, which stayed outside."""
 
-    rule: Rule
+    rule: ClosingRule
     last: Request | None = None
     next: Request | None = None
 
@@ -43,7 +43,7 @@ class Payload:
     queued: bool = False
     sealed: bool = False
     taken: bool = False
-    closing: Closing = field(default_factory=lambda: Closing(rule=Rule.NOTHING_WAITED))
+    closing: Closing = field(default_factory=lambda: Closing(rule=ClosingRule.NOTHING_WAITED))
 
     @property
     def since(self) -> Time:

@@ -7,7 +7,7 @@ payloads ahead of the instances, at most two for each; with priorities or a queu
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 
-from perf.batcher.payload import Closing, Payload, Rule
+from perf.batcher.payload import Closing, ClosingRule, Payload
 from perf.batcher.request import MS, Request, Time
 from perf.batcher.request_queue import QueuedRequest, RequestQueue
 from perf.batcher.rules import Rules
@@ -34,7 +34,7 @@ class _Scan:
     best: int = 0
     closing: Closing | None = None
 
-    def stop(self, rule: Rule, payload: Payload, outside: QueuedRequest) -> None:
+    def stop(self, rule: ClosingRule, payload: Payload, outside: QueuedRequest) -> None:
         """End the scan at a request that does not fit."""
         last = (self.seen or payload.requests)[-1].request
         self.closing = Closing(rule=rule, last=last, next=outside.request)
@@ -148,10 +148,10 @@ class Batcher:
             scan.best = count
             return _Choice(count, scan.closing or self._at_size(scan))
         if over or not rules.delay:
-            return _Choice(count, Closing(rule=Rule.DELAY if over else Rule.NOTHING_WAITED))
+            return _Choice(count, Closing(rule=ClosingRule.DELAY if over else ClosingRule.NOTHING_WAITED))
         self._next_preferred = self._preferred_above(total)
         if not self._full and rows and rows not in rules.preferred:
-            return _Choice(count, Closing(rule=Rule.NOTHING_WAITED))
+            return _Choice(count, Closing(rule=ClosingRule.NOTHING_WAITED))
         wait = rules.delay - (now - oldest)
         deadlines = (queued.deadline - now for queued in scan.seen if queued.deadline is not None)
         return _Choice(0, None, min([wait, *deadlines]))
@@ -168,7 +168,7 @@ class Batcher:
                 if not scan.best and size > self._largest_preferred:
                     scan.best, self._full = len(scan.seen), True
                 if size > self._limit:
-                    scan.stop(Rule.MAX_BATCH_SIZE, payload, queued)
+                    scan.stop(ClosingRule.MAX_BATCH_SIZE, payload, queued)
                     break
                 if queued.batch_key != payload.batch_key:
                     payload.sealed = True
@@ -190,7 +190,7 @@ class Batcher:
             outside.append(scan.closing.next)
         full = rows + (outside[0].rows if outside else 1) > self._limit
         return Closing(
-            rule=Rule.MAX_BATCH_SIZE if full else Rule.PREFERRED,
+            rule=ClosingRule.MAX_BATCH_SIZE if full else ClosingRule.PREFERRED,
             last=scan.seen[scan.best - 1].request,
             next=outside[0] if outside else None,
         )
@@ -201,8 +201,8 @@ class Batcher:
         return target - self._payload.rows if target else 0
 
 
-def _differing(batch_key: tuple[object, ...] | None, queued: QueuedRequest) -> Rule:
+def _differing(batch_key: tuple[object, ...] | None, queued: QueuedRequest) -> ClosingRule:
     assert batch_key is not None
     if batch_key[2] != queued.batch_key[2]:
-        return Rule.INPUTS
-    return Rule.SHAPE if batch_key[0] != queued.batch_key[0] else Rule.CONTENTS
+        return ClosingRule.INPUTS
+    return ClosingRule.SHAPE if batch_key[0] != queued.batch_key[0] else ClosingRule.CONTENTS

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from perf.batcher.instances import Burden, Execution, Instances, ServiceTime, Slowdown, Waking
-from perf.batcher.load import Answer, Load
-from perf.batcher.payload import Closing, Payload, Rule
+from perf.batcher.load import Answer, RequestSource
+from perf.batcher.payload import Closing, ClosingRule, Payload
 from perf.batcher.request import Request, Time
 from perf.batcher.request_queue import QueuedRequest
 from perf.batcher.rules import Rules
@@ -27,7 +27,7 @@ TOO_MANY = "Exceeds maximum queue size"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class SimulationResult:
     """The result of a simulation: executions in order of their start, answers in order of their time.
 
     `stuck` counts requests that would wait for ever, since the batcher holds them for more requests than came.
@@ -70,7 +70,7 @@ class Outcome:
         served = self.served
         return Fraction(sum(answer.latency for answer in served)) / len(served) if served else Fraction(0)
 
-    def first(self, count: int) -> "Outcome":
+    def first(self, count: int) -> "SimulationResult":
         """Return the outcome of the requests numbered 1 to `count`, with their executions."""
         return replace(
             self,
@@ -91,7 +91,7 @@ class Outcome:
 def simulate(
     rules: Rules,
     service: ServiceTime,
-    load: Load,
+    load: RequestSource,
     *,
     slowdown: Slowdown | None = None,
     burden: Burden | None = None,
@@ -99,7 +99,7 @@ def simulate(
     waking: Waking | None = None,
     dispatch: Time = 0,
     lateness: Time = 0,
-) -> Outcome:
+) -> SimulationResult:
     """Simulate `load` to its end.
 
     Args:
@@ -118,7 +118,9 @@ def simulate(
 
 
 class _Simulation:
-    def __init__(self, rules: Rules, load: Load, instances: Instances, gap: Gap | None, lateness: Time) -> None:
+    def __init__(
+        self, rules: Rules, load: RequestSource, instances: Instances, gap: Gap | None, lateness: Time
+    ) -> None:
         self._rules, self._load, self._instances, self._gap = rules, load, instances, gap
         self._recovering: list[tuple[Time, int, Execution]] = []
         self._batcher = Batcher(rules, send=self._send, slot_free=self._instances.slot_free, lateness=lateness)
@@ -132,7 +134,7 @@ class _Simulation:
         self._arrivals: list[tuple[Time, int, Request]] = []
         self._now: Time = 0
 
-    def run(self) -> Outcome:
+    def run(self) -> SimulationResult:
         self._arrive(itertools.islice(self._source, 1))
         while (now := self._next_time()) is not None:
             self._now = now
@@ -148,7 +150,9 @@ class _Simulation:
             if notified or (self._rules.dynamic and self._batcher.queue and self._batcher.deadline <= now):
                 self._wake()
             self._start()
-        return Outcome(executions=tuple(self._executions), answers=tuple(self._answers), stuck=len(self._batcher.queue))
+        return SimulationResult(
+            executions=tuple(self._executions), answers=tuple(self._answers), stuck=len(self._batcher.queue)
+        )
 
     def _next_time(self) -> Time | None:
         earliest = self._arrivals[0][0] if self._arrivals else None
@@ -185,7 +189,7 @@ class _Simulation:
             if wake is None:
                 self._answer(Answer(request=request, at=self._now, error=TOO_MANY))
             return bool(wake)
-        payload = Payload(queued=True, closing=Closing(rule=Rule.NOT_DYNAMIC))
+        payload = Payload(queued=True, closing=Closing(rule=ClosingRule.NOT_DYNAMIC))
         payload.add([QueuedRequest(request, self._now, None, ())])
         self._send(payload)
         return False

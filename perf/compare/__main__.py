@@ -17,7 +17,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from perf.compare.comparison import SLOWER, Line, compare
+from perf.compare.comparison import SLOWER, QuantityComparison, compare
 from perf.records import runs
 from perf.stats.bootstrap import LEAST, Interval
 from triton_batching import whole_file
@@ -61,7 +61,7 @@ def _compare(arguments: argparse.Namespace, console: Console) -> int:
     return 1 if regressed else 0
 
 
-def show(lines: Sequence[Line], console: Console, *, titles: tuple[str, str]) -> None:
+def show(lines: Sequence[QuantityComparison], console: Console, *, titles: tuple[str, str]) -> None:
     """Print one table per model and load, each with the basis of its intervals."""
     console.print(f"A: {titles[0]}\nB: {titles[1]}", markup=False)
     for key in dict.fromkeys((line.model, line.load, line.configs) for line in lines):
@@ -83,7 +83,7 @@ def _text(ratio: Interval) -> str:
     return f"{ratio.value:.3f} (no interval)" if ratio.low == 0 < ratio.high else str(ratio)
 
 
-def _remark(line: Line) -> str:
+def _remark(line: QuantityComparison) -> str:
     remark = f"{line.runs} {'run' if line.runs == 1 else 'runs'} of each; {line.ratio.method}"
     if 1 < line.runs < LEAST:
         remark += f"; {LEAST} of each, measured in turn, would tell more"
@@ -104,7 +104,7 @@ def _share(text: str) -> float:
     return share
 
 
-def _write(lines: Sequence[Line], titles: tuple[str, str], threshold: float, path: Path) -> Path:
+def _write(lines: Sequence[QuantityComparison], titles: tuple[str, str], threshold: float, path: Path) -> Path:
     content = {
         "format": FORMAT,
         "kind": "comparison",

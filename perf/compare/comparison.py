@@ -33,7 +33,7 @@ class Quantity:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class QuantityComparison:
     """One quantity under one load: medians of both sides, the ratio B / A, and the A/A noise.
 
     A difference below `floor`, the difference between runs of the same, does not count. `runs` is the number of runs
@@ -66,7 +66,7 @@ class Line:
         return FASTER if self.gained > 0 else SLOWER
 
 
-def compare(a: Runs, b: Runs, noise: Sequence[Run] = ()) -> list[Line]:
+def compare(a: Runs, b: Runs, noise: Sequence[Run] = ()) -> list[QuantityComparison]:
     """Compare every quantity of every common load; raises `RecordError` without a clear pairing of runs."""
     repeats = [*a.noise, *noise]
     matched = list(_matched(a, b))
@@ -106,7 +106,9 @@ def _matched(a: Runs, b: Runs) -> Iterator[tuple[list[Run], list[Run]]]:
             )
 
 
-def _line(quantity: Quantity, old: Sequence[Run], new: Sequence[Run], repeated: Sequence[Run]) -> Line | None:
+def _line(
+    quantity: Quantity, old: Sequence[Run], new: Sequence[Run], repeated: Sequence[Run]
+) -> QuantityComparison | None:
     ratio = _ratio(quantity, new, old)
     if ratio is None:
         return None
@@ -114,7 +116,7 @@ def _line(quantity: Quantity, old: Sequence[Run], new: Sequence[Run], repeated: 
     noise = _ratio(quantity, repeated, [run for run in old if run not in repeated] or old) if repeated else None
     floor = abs(noise.value - 1) if noise else LEAST_NOISE if min(len(old), len(new)) == 1 else 0.0
     values = [[value for run in side if (value := quantity.value(run)) is not None] for side in (old, new)]
-    return Line(
+    return QuantityComparison(
         model=old[0].model,
         load=old[0].load,
         configs=(old[0].config, new[0].config),

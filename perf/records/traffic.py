@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from perf.batcher.load import Arrivals, ClosedLoop, Load
+from perf.batcher.load import Arrivals, ClosedLoop, RequestSource
 from perf.batcher.request import Request, Time
 from perf.load import load as fleet
 from perf.load.arrivals import climbing, drawn, read_trace
@@ -87,7 +87,7 @@ class Traffic:
         """Rows on their way at most: those of a closed loop's clients; None for an open loop, which has no limit."""
         return None if self.open else self.clients * self.rows
 
-    def simulated(self, requests: int, *, turnaround: Time, seed: int = 0) -> Load:
+    def simulated(self, requests: int, *, turnaround: Time, seed: int = 0) -> RequestSource:
         """So many requests for `serve.batcher`; a closed loop's clients send again `turnaround` ns after an answer."""
         if not self.open:
             return ClosedLoop(self.clients, requests, self.request, turnaround=turnaround)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from perf.batcher.request import US
-from perf.batcher.simulation import Outcome, simulate
+from perf.batcher.simulation import SimulationResult, simulate
 from perf.measure.service_profile import Profile
 from perf.records.candidate import Candidate
 from perf.records.study import Prediction, Sla
@@ -164,7 +164,9 @@ class SimulatedRun:
         return {percent: float(np.mean(queues[a:b])) / 1e3 for percent, (a, b) in ends.items() if a < b}
 
 
-def _cut(outcome: Outcome, costs: Costs, extra_us: Mapping[int, float], *, warm_up: float, drain: int) -> SimulatedRun:
+def _cut(
+    outcome: SimulationResult, costs: Costs, extra_us: Mapping[int, float], *, warm_up: float, drain: int
+) -> SimulatedRun:
     """Leave out the share `warm_up` at the start, and the end, where a closed loop's clients stop one by one."""
     answers = outcome.answers
     first, last = int(warm_up * len(answers)), max(1, len(answers) - drain)

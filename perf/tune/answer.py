@@ -220,14 +220,14 @@ def _recipe(tuning: Tuning, console: Console) -> Iterator[str]:
     delays = sorted({each.candidate.delay_us for each in result.screened if each.candidate.delay_us})
     path = recipe.follow(tuning.screen, result.corrections, space.default, space.sizes, delays)
     table = Table("step", "the recipe's configuration", "rows/s", "p99 ms", "", title="the classic recipe, simulated")
-    for number, visit in enumerate(path.visits, 1):
-        screened = visit.screened
+    for number, step in enumerate(path.steps, 1):
+        screened = step.screened
         figures = figure(screened.throughput_rows_per_s), figure(screened.p99_ms)
-        table.add_row(str(number), str(screened.candidate), *figures, "within" if visit.within else "over the target")
+        table.add_row(str(number), str(screened.candidate), *figures, "within" if step.within else "over the target")
     console.print(table)
     end = "nowhere: its first step is over the target" if path.end is None else f"at {path.end.candidate}"
     yield (
-        f"the recipe ends {end} after {len(path.visits)} measurements, some {path.seconds} s with perf_analyzer's "
+        f"the recipe ends {end} after {len(path.steps)} measurements, some {path.seconds} s with perf_analyzer's "
         "default windows"
     )
     chosen = result.chosen

@@ -17,7 +17,7 @@ MEASUREMENT_S = 18
 
 
 @dataclass(frozen=True, kw_only=True)
-class Visit:
+class RecipeStep:
     """One measurement of the recipe, and whether it is within the target."""
 
     screened: Screened
@@ -25,23 +25,23 @@ class Visit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Path:
+class RecipePath:
     """The recipe's measurements in order, and its last one within the target (None if none is)."""
 
-    visits: tuple[Visit, ...]
+    steps: tuple[RecipeStep, ...]
     end: Screened | None
 
     @property
     def seconds(self) -> int:
         """How long they take with perf_analyzer."""
-        return MEASUREMENT_S * len(self.visits)
+        return MEASUREMENT_S * len(self.steps)
 
 
 def follow(
     screen: Screen, corrections: Corrections, default: Candidate, sizes: Sequence[int], delays_us: Sequence[int]
-) -> Path:
+) -> RecipePath:
     """Raise max_batch_size over `sizes`, then the delay over `delays_us`, each until the target is missed."""
-    visits: list[Visit] = []
+    steps: list[RecipeStep] = []
     end: Screened | None = None
 
     def within(size: int, delay_us: int) -> bool:
@@ -51,7 +51,7 @@ def follow(
         )
         screened = screen.look(candidate, corrections, requests=screen.fine)
         met = screened.p99_ms <= screen.goal.sla.latency_ms and screen.goal.carries(screened)
-        visits.append(Visit(screened=screened, within=met))
+        steps.append(RecipeStep(screened=screened, within=met))
         if met:
             end = screened
         return met
@@ -65,4 +65,4 @@ def follow(
         for delay_us in delays_us:
             if not within(largest, delay_us):
                 break
-    return Path(visits=tuple(visits), end=end)
+    return RecipePath(steps=tuple(steps), end=end)

@@ -20,7 +20,7 @@ from rich.progress import track
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.repository import REPOSITORY, config_file, model_folder, read_config
-from perf.batcher.load import Arrivals, Load
+from perf.batcher.load import Arrivals, RequestSource
 from perf.batcher.mix import Mix, read_sizes
 from perf.batcher.requests_file import MOST_REQUESTS, read_requests
 from perf.batcher.rules import STRATEGY_FILE, Rules, RulesError, own_strategy
@@ -78,7 +78,7 @@ def _with_bar(changes: Sequence[Change], *, quiet: bool) -> Iterable[Change]:
     )
 
 
-def _load(arguments: argparse.Namespace, config: ModelConfig) -> tuple[Callable[[], Load], str, int | None]:
+def _load(arguments: argparse.Namespace, config: ModelConfig) -> tuple[Callable[[], RequestSource], str, int | None]:
     """Return what makes the load, its description, and how many of its requests to look at (None: all)."""
     if arguments.requests:
         requests = read_requests(arguments.requests, config)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelDynamicBatching, ModelInstanceGroup
 
 from perf.batcher.instances import ServiceTime
-from perf.batcher.load import Load
-from perf.batcher.payload import Rule
+from perf.batcher.load import RequestSource
+from perf.batcher.payload import ClosingRule
 from perf.batcher.request import US
 from perf.batcher.rules import Rules
-from perf.batcher.simulation import Outcome, simulate
+from perf.batcher.simulation import SimulationResult, simulate
 from perf.why.boundaries import differing
 
 DELAYS_MS = (0, 1, 2, 5, 10, 20, 50, 100)
@@ -41,7 +41,7 @@ class Effect:
     """A change and the outcome of its simulation."""
 
     change: Change
-    outcome: Outcome
+    outcome: SimulationResult
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,7 @@ class Diagnosis:
     """
 
     rules: Rules
-    now: Outcome
+    now: SimulationResult
     effects: Sequence[Effect]
     assumed: bool = False
 
@@ -96,7 +96,7 @@ def diagnose(
     config: ModelConfig,
     rules: Rules,
     service: ServiceTime,
-    load: Callable[[], Load],
+    load: Callable[[], RequestSource],
     *,
     gpus: int = 0,
     assumed: bool = False,
@@ -117,7 +117,7 @@ def diagnose(
         progress: wraps the changes while they are replayed, for a progress bar.
     """
 
-    def replayed(rules: Rules) -> Outcome:
+    def replayed(rules: Rules) -> SimulationResult:
         outcome = simulate(rules, service, load())
         return outcome if first is None else outcome.first(first)
 
@@ -131,7 +131,7 @@ def diagnose(
     return Diagnosis(rules=rules, now=now, effects=effects, assumed=assumed)
 
 
-def changes(config: ModelConfig, rules: Rules, now: Outcome, *, gpus: int = 0) -> Iterator[Change]:
+def changes(config: ModelConfig, rules: Rules, now: SimulationResult, *, gpus: int = 0) -> Iterator[Change]:
     """Yield every single change that could help, given which rules closed batches; smaller changes come first."""
 
     def edited(text: str, note: str, edit: Callable[[ModelConfig], object]) -> Change:
@@ -147,7 +147,7 @@ def changes(config: ModelConfig, rules: Rules, now: Outcome, *, gpus: int = 0) -
         return
     if names := _differing_inputs(now, rules):
         yield _ragged(names, edited)
-    if Rule.INPUTS in closed:
+    if ClosingRule.INPUTS in closed:
         yield Change(
             text="the same inputs in every request",
             note="Clients then send each optional input always (with its default value) or never.",
@@ -163,7 +163,7 @@ def changes(config: ModelConfig, rules: Rules, now: Outcome, *, gpus: int = 0) -
         yield edited(
             "no queue policy, no priority levels", PREFETCH, lambda changed: _drop_policies(changed.dynamic_batching)
         )
-    if Rule.MAX_BATCH_SIZE in closed and rules.max_batch_size:
+    if ClosingRule.MAX_BATCH_SIZE in closed and rules.max_batch_size:
         for times in LARGER:
             larger = _larger(config, rules.max_batch_size * times, edited)
             yield dataclasses.replace(larger, enlarges=True)
@@ -189,9 +189,9 @@ def _batching(config: ModelConfig, edited: Edit) -> Change:
     return edited(text, "The model's first axis, left out of dims, must be the batch.", edit)
 
 
-def _differing_inputs(now: Outcome, rules: Rules) -> list[str]:
+def _differing_inputs(now: SimulationResult, rules: Rules) -> list[str]:
     """Return the inputs whose shape closed batches, without shape tensors, which cannot be ragged."""
-    closings = [execution.closing for execution in now.executions if execution.closing.rule is Rule.SHAPE]
+    closings = [execution.closing for execution in now.executions if execution.closing.rule is ClosingRule.SHAPE]
     return sorted({name for closing in closings for name in differing(closing, rules)} - rules.equal_contents)
 
 

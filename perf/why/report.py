@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from perf.batcher.request import MS, Time
-from perf.batcher.simulation import Outcome
+from perf.batcher.simulation import SimulationResult
 from perf.why.boundaries import boundaries
 from perf.why.changes import WORTH, Diagnosis, Effect
 
@@ -96,7 +96,7 @@ def as_dict(diagnosis: Diagnosis) -> dict[str, Any]:
     }
 
 
-def _outcome(outcome: Outcome) -> dict[str, Any]:
+def _outcome(outcome: SimulationResult) -> dict[str, Any]:
     return {
         "executions": len(outcome.executions),
         "rows_per_execution": round(outcome.rows_per_execution, 4),
@@ -156,7 +156,7 @@ def _effects(diagnosis: Diagnosis) -> Table:
     return table
 
 
-def _row(table: Table, text: str, outcome: Outcome, *, style: str = "") -> None:
+def _row(table: Table, text: str, outcome: SimulationResult, *, style: str = "") -> None:
     rows, latency, p99 = outcome.rows_per_execution, _ms(outcome.mean_latency), _ms(outcome.latency_quantile(0.99))
     table.add_row(escape(text), f"{rows:.2f}", str(len(outcome.executions)), latency, p99, style=style)
 

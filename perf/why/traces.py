@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from perf.batcher.load import EXTRA_REQUESTS, Arrivals, ClosedLoop, Load
+from perf.batcher.load import EXTRA_REQUESTS, Arrivals, ClosedLoop, RequestSource
 from perf.batcher.request import Request, Time
 from perf.why.sampled import RestrictedError, ServerError, call
 
@@ -40,7 +40,7 @@ class Recording:
     clients: int = 0
     missing: str = ""
 
-    def load(self, delay: Time) -> Load:
+    def load(self, delay: Time) -> RequestSource:
         """What came, again: as from the same number of waiting clients where that is what it was, else at its times.
 
         Requests that came before tracing began are not known. While those were executed others came, and waited longer

@@ -11,7 +11,7 @@ import numpy as np
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
 from clients.counters import Counters
-from perf.batcher.simulation import Outcome, simulate
+from perf.batcher.simulation import SimulationResult, simulate
 from perf.records.candidate import Candidate
 from perf.records.study import Prediction, Sla, Study, Trial
 from perf.records.traffic import Traffic
@@ -47,14 +47,14 @@ def shared_cores(parallelism: Parallelism, rows: int) -> float:
 
 def outcome(
     service: Service, candidate: Candidate, traffic: Traffic, requests: int, seed: int, extra_us: float = 0.0
-) -> Outcome:
+) -> SimulationResult:
     """One run of the batcher."""
     parallelism = Parallelism.of(candidate)
     load = traffic.simulated(requests, turnaround=int((OUTSIDE_US + extra_us) * 1e3), seed=seed)
     return simulate(candidate.rules(CONFIG), lambda rows: int(service(parallelism, rows) * 1e3), load)
 
 
-def latencies_ms(run: Outcome, extra_us: float = 0.0) -> list[float]:
+def latencies_ms(run: SimulationResult, extra_us: float = 0.0) -> list[float]:
     """As the client sees them."""
     return [int(answer.latency) / 1e6 + (OUTSIDE_US + extra_us) / 1e3 for answer in run.served]
 

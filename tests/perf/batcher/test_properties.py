@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perf.batcher.load import Answer, Arrivals, ClosedLoop
-from perf.batcher.payload import Rule
+from perf.batcher.payload import ClosingRule
 from perf.batcher.request import MS, Request, Time
 from perf.batcher.rules import QueuePolicy, Rules
-from perf.batcher.simulation import Outcome, simulate
+from perf.batcher.simulation import SimulationResult, simulate
 
 
 @st.composite
@@ -62,7 +62,7 @@ def service(rows: int) -> Time:
     return 10 * MS + rows * MS
 
 
-def each_instance_runs_one_at_a_time(outcome: Outcome) -> bool:
+def each_instance_runs_one_at_a_time(outcome: SimulationResult) -> bool:
     ends: dict[int, Time] = {}
     for one in outcome.executions:
         if one.start < ends.get(one.instance, 0):
@@ -170,7 +170,7 @@ def test_a_freed_instance_is_missed_until_the_next_poll_with_a_queue_policy() ->
     ]
     outcome = simulate(slow, lambda rows: 30 * MS, Arrivals(burst))
     assert [execution.start // MS for execution in outcome.executions] == [0, 500, 1000, 1500]
-    assert [execution.closing.rule for execution in outcome.executions][:3] == [Rule.MAX_BATCH_SIZE] * 3
+    assert [execution.closing.rule for execution in outcome.executions][:3] == [ClosingRule.MAX_BATCH_SIZE] * 3
 
 
 def test_a_request_after_years_of_nothing_is_replayed_at_once() -> None:

@@ -5,7 +5,7 @@ from fractions import Fraction
 from perf.batcher.load import Answer, Arrivals
 from perf.batcher.request import MS, Request
 from perf.batcher.rules import Rules
-from perf.batcher.simulation import Outcome, simulate
+from perf.batcher.simulation import SimulationResult, simulate
 
 ONE = Fraction(1)
 ALONE = Rules(dynamic=False, instances=2)
@@ -15,7 +15,7 @@ def requests(*times: Fraction | int) -> Arrivals:
     return Arrivals([Request(number=number, at=at) for number, at in enumerate(times, 1)])
 
 
-def ends(outcome: Outcome) -> dict[int, Fraction]:
+def ends(outcome: SimulationResult) -> dict[int, Fraction]:
     return {answer.request.number: Fraction(answer.at) for answer in outcome.answers}
 
 

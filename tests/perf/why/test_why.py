@@ -10,7 +10,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from perf.batcher.load import Arrivals
 from perf.batcher.mix import MixError
-from perf.batcher.payload import Rule
+from perf.batcher.payload import ClosingRule
 from perf.batcher.request import MS, Request
 from perf.batcher.requests_file import RequestsError
 from perf.batcher.rules import Rules, RulesError, instance_count
@@ -282,8 +282,8 @@ def test_a_replay_begins_with_the_queue_that_was_there() -> None:
         )
         for traced in (Recording(requests=requests), Recording(requests=requests, waited=120 * MS))
     ]
-    assert closed[0].most_common(1)[0][0] is Rule.NOTHING_WAITED
-    assert closed[1].most_common(1)[0][0] is Rule.SHAPE
+    assert closed[0].most_common(1)[0][0] is ClosingRule.NOTHING_WAITED
+    assert closed[1].most_common(1)[0][0] is ClosingRule.SHAPE
     delayed = Recording(requests=requests, waited=120 * MS).load(120 * MS)
     assert [one.at for one in delayed.arrivals()] == [one.at for one in requests]  # the delay alone explains it
 
