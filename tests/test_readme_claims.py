@@ -11,7 +11,7 @@ from perf.measure import interleaved
 from perf.records.study import Study
 from perf.report.__main__ import summarise
 from perf.report.summary import Comparison, Row
-from perf.tune.answer import last_rounds
+from perf.tune.trials import last_rounds
 
 ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "perf" / "results" / "readme"

@@ -1,1 +1,1 @@
-"""Triton's dynamic batcher as a discrete-event simulation: rules from a configuration, requests in, executions out."""
+"""Triton's dynamic batcher as a discrete-event simulation: from a configuration and requests to executions."""

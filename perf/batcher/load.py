@@ -1,4 +1,4 @@
-"""Where requests come from: known arrival times, or clients that send again when they are answered."""
+"""Loads: requests at given times, or from clients that send again after each answer."""
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -10,10 +10,9 @@ from perf.batcher.request import MS, Request, Time
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
-    """What became of a request: when it left the server, and the server's error where it was refused.
+    """The answer to a request: when it left the server, and the server's error if the request was refused.
 
-    `together` is how many requests its execution answered, 0 where it was refused; `quiet` whether nothing else ran or
-    waited when that ended.
+    `together` counts the requests of its execution (0 if refused). `quiet`: nothing else ran or waited at its end.
     """
 
     request: Request
@@ -28,41 +27,41 @@ class Answer:
         return self.at - self.request.at
 
 
-class Load(Protocol):
-    """Requests over time. A new one that follows an answer may not be earlier than it."""
+class RequestSource(Protocol):
+    """Requests over time. A request that follows an answer may not be earlier than it."""
 
     def arrivals(self) -> Iterator[Request]:
-        """Requests whose time does not depend on answers, in order of time; it may be endless."""
+        """Yield, in order of time, the requests that depend on no answer; may be endless."""
 
     def after(self, answer: Answer) -> Iterable[Request]:
-        """Requests that this answer sets off."""
+        """Return the requests that follow this answer."""
 
 
 class Arrivals:
-    """An open loop: every arrival time is known beforehand (a recorded trace, a Poisson process)."""
+    """An open loop: all arrival times are given (a recorded trace, a Poisson process)."""
 
     def __init__(self, requests: Iterable[Request]) -> None:
         self._requests = requests
 
     def arrivals(self) -> Iterator[Request]:
-        """The requests as given."""
+        """Yield the given requests."""
         return iter(self._requests)
 
     def after(self, answer: Answer) -> Iterable[Request]:
-        """Nothing: an open loop does not wait for answers."""
+        """Return nothing: an open loop does not wait for answers."""
         del answer
         return ()
 
 
-# Requests that each client of a closed loop sends after the last one that is looked at: none is gone while that waits.
-MORE = 4
+# Requests that each client sends beyond those looked at, so that no client is gone while these wait.
+EXTRA_REQUESTS = 4
 
 
 class ClosedLoop:
-    """So many clients, each with one request in flight, `total` requests in all.
+    """`clients` clients with one request in flight each, `total` requests in all.
 
-    `make` gives request number n of client c at a time. A client sends again `turnaround` after its answer, and the
-    clients start one turnaround apart, as they do in reality: all at once, they would keep one step for ever.
+    `make(number, client, at)` builds a request. A client sends again `turnaround` after its answer. Clients start one
+    turnaround apart, as real ones do; started together, they would stay in step for ever.
     """
 
     def __init__(
@@ -77,12 +76,12 @@ class ClosedLoop:
         self._numbers = itertools.count(1)
 
     def arrivals(self) -> Iterator[Request]:
-        """The first request of each client."""
+        """Yield the first request of each client."""
         for client in range(min(self._clients, self._left)):
             yield from self._next(client, client * self._turnaround)
 
     def after(self, answer: Answer) -> Sequence[Request]:
-        """The same client's next request."""
+        """Return the same client's next request."""
         return self._next(answer.request.client, answer.at + self._turnaround)
 
     def _next(self, client: int, at: Time) -> Sequence[Request]:

@@ -1,26 +1,26 @@
-"""A request mix in a few words: sizes in turn, for those who know their lengths but have no file of requests."""
+"""A request mix given as a list of sizes, for users without a file of requests."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from perf.batcher.load import MORE, Arrivals, ClosedLoop, Load
+from perf.batcher.load import EXTRA_REQUESTS, Arrivals, ClosedLoop, RequestSource
 from perf.batcher.request import MS, Request, Time
-from perf.batcher.requests_file import MOST, complete
+from perf.batcher.requests_file import MOST_REQUESTS, shapes_and_contents
 from triton_batching.terminal import Mistake
 
 
 class MixError(Mistake):
-    """The words do not make a mix for this model."""
+    """The options make no mix for this model."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mix:
-    """`sizes` in turn, each put in place of every -1 in the dims; `count` requests of `rows` rows.
+    """`count` requests of `rows` rows; each takes the next of `sizes` for every -1 in the dims.
 
-    They come `per_second` evenly, or as fast as `concurrency` clients are answered, or, with neither, all at once.
-    Clients go on after `count`, so that all are there until its last is answered.
+    They come evenly spaced at `per_second`, or from `concurrency` clients that wait for answers, or else all at once.
+    Clients send more than `count`, so that all are present until the last counted request is answered.
     """
 
     sizes: Sequence[int]
@@ -29,12 +29,12 @@ class Mix:
     concurrency: int = 0
     per_second: float = 0
 
-    def load(self, config: ModelConfig) -> Load:
-        """The requests for one model."""
+    def load(self, config: ModelConfig) -> RequestSource:
+        """Return the load for one model; raises `MixError`."""
         if not 1 <= self.rows <= max(1, config.max_batch_size):
             raise MixError(
                 f"--rows {self.rows}: a request to '{config.name}' has 1 to {max(1, config.max_batch_size)} rows "
-                "(max_batch_size). Say such a number."
+                "(max_batch_size). Give such a number."
             )
         shapes = self.shapes(config)
 
@@ -44,37 +44,41 @@ class Mix:
             )
 
         if self.concurrency:
-            return ClosedLoop(self.concurrency, self.count + MORE * self.concurrency, make)
+            return ClosedLoop(self.concurrency, self.count + EXTRA_REQUESTS * self.concurrency, make)
         gap = round(1000 * MS / self.per_second) if self.per_second else 0
         return Arrivals([make(number, 0, (number - 1) * gap) for number in range(1, self.count + 1)])
 
     def shapes(self, config: ModelConfig) -> list[dict[str, tuple[int, ...]]]:
-        """Each input's shape without the batch axis, of one request after the other."""
+        """Return the shape of each input, without the batch axis, for one request after the other."""
         return [self._shapes(config, size) for size in self.sizes or [1]]
 
     def _shapes(self, config: ModelConfig, size: int) -> dict[str, tuple[int, ...]]:
-        given = {one.name: [size if dim == -1 else dim for dim in one.dims] for one in config.input if not one.optional}
-        return complete(given, config, "--mix")[0]
+        inputs = {
+            tensor.name: [size if dim == -1 else dim for dim in tensor.dims]
+            for tensor in config.input
+            if not tensor.optional
+        }
+        return shapes_and_contents(inputs, config, "--mix")[0]
 
     def __str__(self) -> str:
-        come = "all at once"
+        arrival = "all at once"
         if self.concurrency:
-            come = f"from {self.concurrency} clients, each with one in flight"
+            arrival = f"from {self.concurrency} clients, each with one in flight"
         elif self.per_second:
-            come = f"{self.per_second:g} a second"
-        return f"{self.count} requests {come}"
+            arrival = f"{self.per_second:g} a second"
+        return f"{self.count} requests {arrival}"
 
 
 def read_sizes(text: str) -> list[int]:
-    """`20,30*2,40` is 20, 30, 30, 40; raises `MixError`."""
+    """Parse `20,30*2,40` as 20, 30, 30, 40; raises `MixError`."""
     try:
         parts = [part.partition("*") for part in text.split(",")]
         sizes = [(int(size), int(times or 1)) for size, _, times in parts]
     except ValueError as error:
         raise MixError(f"--mix {text}: not a list of sizes. Write them in turn: 20,30,40 or 20*3,30.") from error
-    if any(size < 0 or times < 1 for size, times in sizes) or sum(times for _, times in sizes) > MOST:
+    if any(size < 0 or times < 1 for size, times in sizes) or sum(times for _, times in sizes) > MOST_REQUESTS:
         raise MixError(
-            f"--mix {text}: a size is 0 or more and comes at least once, {MOST:,} sizes in all at most. Write them in "
-            "turn: 20,30,40 or 20*3,30."
+            f"--mix {text}: sizes are 0 or more, counts 1 or more, and at most {MOST_REQUESTS:,} sizes in all. Write "
+            "them in turn: 20,30,40 or 20*3,30."
         )
     return [size for size, times in sizes for _ in range(times)]

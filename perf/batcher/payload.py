@@ -4,10 +4,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from perf.batcher.request import Request, Time
-from perf.batcher.waiting import Waiting
+from perf.batcher.request_queue import QueuedRequest
 
 
-class Rule(Enum):
+class ClosingRule(Enum):
     """Why no further request joined a batch."""
 
     SHAPE = "the next request has another shape"
@@ -22,35 +22,35 @@ class Rule(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Closing:
-    """The rule that closed a batch and what it met: `last` in the batch, `next` the first request left outside."""
+    """The rule that closed a batch, the `last` request in it, and the `next` one, which stayed outside."""
 
-    rule: Rule
+    rule: ClosingRule
     last: Request | None = None
     next: Request | None = None
 
 
 @dataclass(slots=True, eq=False)
 class Payload:
-    """Requests that will be one execution.
+    """Requests that will run in one execution.
 
-    `sealed` is Triton's mark for a batch that another shape closed, which nothing is merged into; `taken` says that an
-    instance has it, or tried to merge it, so that nothing is added.
+    `sealed` is Triton's mark for a batch that another shape closed: nothing is merged into it. `taken` means that an
+    instance took it, or tried to merge it: nothing is added any more.
     """
 
-    requests: list[Waiting] = field(default_factory=list)
+    requests: list[QueuedRequest] = field(default_factory=list)
     rows: int = 0
-    likeness: tuple[object, ...] | None = None
+    batch_key: tuple[object, ...] | None = None
     queued: bool = False
     sealed: bool = False
     taken: bool = False
-    closing: Closing = field(default_factory=lambda: Closing(rule=Rule.NOTHING_WAITED))
+    closing: Closing = field(default_factory=lambda: Closing(rule=ClosingRule.NOTHING_WAITED))
 
     @property
     def since(self) -> Time:
-        """When its oldest request arrived."""
-        return min(one.since for one in self.requests)
+        """Arrival of the oldest request."""
+        return min(queued.since for queued in self.requests)
 
-    def add(self, some: list[Waiting]) -> None:
-        """Let these requests run with it."""
-        self.requests += some
-        self.rows += sum(one.request.rows for one in some)
+    def add(self, requests: list[QueuedRequest]) -> None:
+        """Add requests to the batch."""
+        self.requests += requests
+        self.rows += sum(queued.request.rows for queued in requests)

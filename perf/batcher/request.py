@@ -1,11 +1,11 @@
-"""What arrives at the batcher: one request, as far as batching looks at it."""
+"""One request: the properties that matter to the batcher."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
 Time = int | Fraction
-"""Nanoseconds, whole in use and exact fractions in proofs: the simulation only adds, subtracts and compares."""
+"""Nanoseconds: whole numbers in use, exact fractions in proofs. The simulation only adds, subtracts and compares."""
 
 MS = 1_000_000
 US = 1_000
@@ -13,10 +13,10 @@ US = 1_000
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Request:
-    """One request.
+    """One request, which arrives `at` a time.
 
-    `shapes` holds each input's shape without the batch axis, `contents` the values of those inputs that a shape tensor
-    is compared by. `priority` 0 means the model's default; `timeout` 0 means none of its own.
+    `shapes` maps each input to its shape without the batch axis, `contents` each shape tensor to its values.
+    `priority` 0 means the model's default, `timeout` 0 no timeout of its own.
     """
 
     number: int

@@ -1,4 +1,4 @@
-"""The file of requests: one JSON object a line, of which only what differs from the model's defaults must be said.
+"""Reads a file of requests: one JSON object a line, with only what differs from the model's defaults.
 
 {"at_ms": 0, "inputs": {"INPUT": [20]}}
 {"at_ms": 1.5, "inputs": {"INPUT": [30]}, "rows": 2, "priority": 1, "timeout_us": 200000, "count": 10}
@@ -14,35 +14,35 @@ from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelInput
 from perf.batcher.request import MS, US, Request
 from triton_batching.terminal import Mistake
 
-MOST = 1_000_000
+MOST_REQUESTS = 1_000_000
 MOST_MS = 1e12
 KEYS = {"at_ms", "inputs", "rows", "priority", "timeout_us", "count"}
-SAY = 'Say it as {"at_ms": 0, "inputs": {"INPUT": [20]}}; python -m serve.why --help has every key.'
+FORM = 'Write {"at_ms": 0, "inputs": {"INPUT": [20]}}; python -m perf.why --help has every key.'
 
 
 class RequestsError(Mistake):
-    """A line of the file that the model could never get as a request; the text begins with file:line."""
+    """A line of the file is no possible request of the model; the message begins with file:line."""
 
 
 def read_requests(path: Path, config: ModelConfig) -> list[Request]:
-    """The requests of the file in order of arrival; raises `RequestsError` with the line."""
+    """Return the requests of the file in order of arrival; raises `RequestsError` with the line."""
     try:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise RequestsError(f"{path}: cannot be read ({why}). Name a file of one JSON object a line.") from error
-    found: list[Request] = []
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise RequestsError(f"{path}: cannot be read ({reason}). Name a file of one JSON object a line.") from error
+    requests: list[Request] = []
     at_ms = 0.0
     for number, line in enumerate(lines, 1):
         if line.strip() and not line.lstrip().startswith("#"):
             entry = _entry(line, where := f"{path}:{number}")
             at_ms = _number(entry, "at_ms", at_ms, where)
-            found += _requests(entry, at_ms, len(found), config, where)
-            if len(found) >= MOST:
-                raise RequestsError(f"{where}: more than {MOST:,} requests. Replay a part of them.")
-    if not found:
-        raise RequestsError(f"{path}: no request in it, so there is nothing to replay. {SAY}")
-    return sorted(found, key=lambda request: request.at)
+            requests += _requests(entry, at_ms, len(requests), config, where)
+            if len(requests) >= MOST_REQUESTS:
+                raise RequestsError(f"{where}: more than {MOST_REQUESTS:,} requests. Replay a part of them.")
+    if not requests:
+        raise RequestsError(f"{path}: no requests in it, so there is nothing to replay. {FORM}")
+    return sorted(requests, key=lambda request: request.at)
 
 
 def _entry(line: str, where: str) -> dict[str, Any]:
@@ -50,9 +50,9 @@ def _entry(line: str, where: str) -> dict[str, Any]:
         entry = json.loads(line)
     except (json.JSONDecodeError, RecursionError) as error:
         at = f", column {error.colno}: {error.msg}" if isinstance(error, json.JSONDecodeError) else ": nested too deep"
-        raise RequestsError(f"{where}{at}. Each line is one JSON object. {SAY}") from error
+        raise RequestsError(f"{where}{at}. Each line is one JSON object. {FORM}") from error
     if not isinstance(entry, dict):
-        raise RequestsError(f"{where}: {json.dumps(entry)[:60]} is not a JSON object. {SAY}")
+        raise RequestsError(f"{where}: {json.dumps(entry)[:60]} is not a JSON object. {FORM}")
     if unknown := sorted(entry.keys() - KEYS):
         raise RequestsError(f'{where}: unknown key "{unknown[0]}". A request has: {", ".join(sorted(KEYS))}.')
     return entry
@@ -67,8 +67,8 @@ def _requests(
             f"{where}: {rows} rows in one request, but max_batch_size is {config.max_batch_size}: the server refuses "
             "it. Send fewer rows or raise max_batch_size."
         )
-    shapes, contents = complete(entry.get("inputs", {}), config, where)
-    for copy in range(min(MOST, _whole(entry, "count", 1, where, least=1))):
+    shapes, contents = shapes_and_contents(entry.get("inputs", {}), config, where)
+    for copy in range(min(MOST_REQUESTS, _whole(entry, "count", 1, where, least=1))):
         yield Request(
             number=before + copy + 1,
             at=round(at_ms * MS),
@@ -80,60 +80,59 @@ def _requests(
         )
 
 
-def complete(
-    given: object, config: ModelConfig, where: str
+def shapes_and_contents(
+    inputs: object, config: ModelConfig, where: str
 ) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[float, ...]]]:
-    """The shape of each input, without the batch axis, and the values given for shape tensors.
+    """Return the shape of each input, without the batch axis, and the values of shape tensors.
 
-    Inputs of fixed dims need not be given, optional ones are sent only if they are.
+    `inputs` may leave out inputs with fixed dims; an optional input is sent only if it is present. Raises
+    `RequestsError`.
     """
-    if not isinstance(given, dict):
-        raise RequestsError(f'{where}: "inputs" is {json.dumps(given)[:60]}, not an object of shapes. {SAY}')
-    declared = {one.name: one for one in config.input}
-    if unknown := sorted(given.keys() - declared.keys()):
+    if not isinstance(inputs, dict):
+        raise RequestsError(f'{where}: "inputs" is {json.dumps(inputs)[:60]}, not an object of shapes. {FORM}')
+    declared = {tensor.name: tensor for tensor in config.input}
+    if unknown := sorted(inputs.keys() - declared.keys()):
         raise RequestsError(
             f'{where}: input "{unknown[0]}" is not one of model "{config.name}", which has: {", ".join(declared)}. '
             "Correct the name."
         )
     shapes, contents = {}, {}
-    for name, one in declared.items():
-        if name in given:
-            shape, values = _tensor(given[name], one, where)
-            shapes[name] = _checked(shape, one, where)
+    for name, tensor in declared.items():
+        if name in inputs:
+            shape, values = _shape_and_values(inputs[name], tensor, where)
+            shapes[name] = _checked(shape, tensor, where)
             if values is not None:
                 contents[name] = values
-        elif not one.optional:
-            if -1 in one.dims:
+        elif not tensor.optional:
+            if -1 in tensor.dims:
                 raise RequestsError(
-                    f'{where}: input "{name}" has dims {list(one.dims)}, so its shape must be said. '
-                    f'Add it to "inputs": {{"{name}": {[20 if dim == -1 else dim for dim in one.dims]}}}.'
+                    f'{where}: input "{name}" has dims {list(tensor.dims)}, so its shape is needed. '
+                    f'Add it to "inputs": {{"{name}": {[20 if dim == -1 else dim for dim in tensor.dims]}}}.'
                 )
-            shapes[name] = tuple(one.dims)
+            shapes[name] = tuple(tensor.dims)
     return shapes, contents
 
 
-def _tensor(value: object, one: ModelInput, where: str) -> tuple[object, tuple[float, ...] | None]:
+def _shape_and_values(value: object, tensor: ModelInput, where: str) -> tuple[object, tuple[float, ...] | None]:
     if not isinstance(value, dict):
         return value, None
-    datatype, asked = (
-        value.get("datatype"),
-        DataType.Name(one.data_type).removeprefix("TYPE_").replace("STRING", "BYTES"),
-    )
-    if datatype is not None and datatype != asked:
+    datatype = value.get("datatype")
+    expected = DataType.Name(tensor.data_type).removeprefix("TYPE_").replace("STRING", "BYTES")
+    if datatype is not None and datatype != expected:
         raise RequestsError(
-            f'{where}: input "{one.name}" is {asked}, not {datatype}: the server refuses such a request. Correct it.'
+            f'{where}: input "{tensor.name}" is {expected}, not {datatype}: the server refuses it. Correct it.'
         )
     values = value.get("values")
     return value.get("shape"), tuple(values) if isinstance(values, list) else None
 
 
-def _checked(shape: object, one: ModelInput, where: str) -> tuple[int, ...]:
+def _checked(shape: object, tensor: ModelInput, where: str) -> tuple[int, ...]:
     dims = shape if isinstance(shape, list) else [None]
     whole = all(isinstance(dim, int) and not isinstance(dim, bool) and dim >= 0 for dim in dims)
-    if whole and len(dims) == len(one.dims) and all(a in (-1, b) for a, b in zip(one.dims, dims, strict=True)):
+    if whole and len(dims) == len(tensor.dims) and all(a in (-1, b) for a, b in zip(tensor.dims, dims, strict=True)):
         return tuple(dims)
     raise RequestsError(
-        f'{where}: input "{one.name}" has shape {json.dumps(shape)[:60]}, but dims {list(one.dims)} in the '
+        f'{where}: input "{tensor.name}" has shape {json.dumps(shape)[:60]}, but dims {list(tensor.dims)} in the '
         'configuration (-1 is any size). Give the shape without the batch axis, which is "rows".'
     )
 

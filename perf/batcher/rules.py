@@ -1,4 +1,4 @@
-"""The rules that one configuration gives the batcher: a `ModelConfig` with every default of Triton's filled in."""
+"""The batcher's rules for one model: its `ModelConfig` with Triton's defaults filled in."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,23 +8,22 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup, 
 from perf.batcher.request import US, Request, Time
 from triton_batching.terminal import Mistake
 
-# For these backends Triton makes two instances on a CPU where the configuration gives no count.
+# For these backends Triton makes two instances on a CPU if the configuration gives no count.
 TWO_ON_CPU = ("onnxruntime", "tensorflow")
-# A library of this name in the folder of a model or of a version closes batches by rules of its own.
+# A library of this name in the folder of a model or version closes batches by its own rules.
 STRATEGY_FILE = "batchstrategy.so"
 
-
-# What requests have in common where nothing must be equal: three empty parts, as `Rules.likeness` gives them.
-ANY: tuple[object, ...] = ((), (), None)
+# The `Rules.batch_key` of every request if nothing must be equal.
+EMPTY_KEY: tuple[object, ...] = ((), (), None)
 
 
 class RulesError(Mistake):
-    """The configuration has a scheduler that is not the batcher, so its rules cannot be replayed."""
+    """The configuration has another scheduler than the dynamic batcher, so its rules cannot be replayed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class QueuePolicy:
-    """What happens to requests that wait too long or are too many; 0 is no limit, `timeout` is in nanoseconds."""
+    """Limits of a queue; 0 means no limit, `timeout` is in nanoseconds. `delay_late` keeps late requests."""
 
     timeout: Time = 0
     allow_override: bool = False
@@ -33,7 +32,7 @@ class QueuePolicy:
 
     @classmethod
     def of(cls, policy: ModelQueuePolicy) -> "QueuePolicy":
-        """The policy of a configuration."""
+        """Return the policy of a configuration."""
         return cls(
             timeout=policy.default_timeout_microseconds * US,
             allow_override=policy.allow_timeout_override,
@@ -42,7 +41,7 @@ class QueuePolicy:
         )
 
     def deadline(self, request: Request, now: Time) -> Time | None:
-        """When a request that is queued `now` is late; its own timeout counts only where it is the shorter one."""
+        """Return when a request queued `now` is late; its own timeout counts only if it is the shorter one."""
         timeout = self.timeout
         if self.allow_override and 0 < request.timeout < timeout:
             timeout = request.timeout
@@ -53,10 +52,10 @@ class QueuePolicy:
 class Rules:
     """How one model's requests become executions.
 
-    `dynamic` is false without `dynamic_batching`: then nothing is batched. `max_batch_size` and `preferred` count rows,
-    `delay` nanoseconds. `equal_shape` names the inputs whose shape must be the same all over a batch, `equal_contents`
-    those whose values must be too. `hold` is TRITONSERVER_DELAY_SCHEDULER: how many requests must wait before the
-    batcher starts.
+    `dynamic` is false without `dynamic_batching`: nothing is batched. `max_batch_size` and `preferred` count rows,
+    `delay` nanoseconds. All requests of a batch must have the same shape of the inputs `equal_shape`, the same values
+    of the inputs `equal_contents`, and with `optional` the same set of inputs. `hold` is
+    TRITONSERVER_DELAY_SCHEDULER: the batcher starts when that many requests wait.
     """
 
     dynamic: bool = True
@@ -76,56 +75,56 @@ class Rules:
 
     @classmethod
     def of(cls, config: ModelConfig, *, gpus: int = 0, hold: int = 0) -> "Rules":
-        """The rules of `config` on a machine with so many GPUs; raises `RulesError` for another kind of scheduler."""
+        """Return the rules of `config` on a server with `gpus` GPUs; raises `RulesError` for another scheduler."""
         _refuse_other_schedulers(config)
         batching, limit = config.dynamic_batching, config.max_batch_size
-        asked = frozenset(batching.preferred_batch_size)
+        preferred = frozenset(batching.preferred_batch_size)
         return cls(
             dynamic=config.HasField("dynamic_batching"),
             max_batch_size=limit,
-            preferred=asked or (frozenset([limit]) if limit > 0 else frozenset()),
+            preferred=preferred or (frozenset([limit]) if limit > 0 else frozenset()),
             delay=batching.max_queue_delay_microseconds * US,
             preserve_ordering=batching.preserve_ordering,
             priority_levels=batching.priority_levels,
             default_priority=batching.default_priority_level,
             policy=QueuePolicy.of(batching.default_queue_policy),
-            policies={level: QueuePolicy.of(one) for level, one in batching.priority_queue_policy.items()},
+            policies={level: QueuePolicy.of(policy) for level, policy in batching.priority_queue_policy.items()},
             equal_shape=frozenset(
-                one.name
-                for one in config.input
-                if (-1 in one.dims and not one.allow_ragged_batch) or one.is_shape_tensor
+                tensor.name
+                for tensor in config.input
+                if (-1 in tensor.dims and not tensor.allow_ragged_batch) or tensor.is_shape_tensor
             ),
-            equal_contents=frozenset(one.name for one in config.input if one.is_shape_tensor),
-            optional=any(one.optional for one in config.input),
+            equal_contents=frozenset(tensor.name for tensor in config.input if tensor.is_shape_tensor),
+            optional=any(tensor.optional for tensor in config.input),
             instances=instance_count(config, gpus=gpus),
             hold=hold,
         )
 
     @property
     def prefetches(self) -> bool:
-        """Whether batches are formed before an instance is free: not with priorities or any queue policy."""
+        """Whether batches form before an instance is free; not with priorities or a queue policy."""
         limited = self.policy.timeout or self.policy.allow_override or self.policy.max_size
         return not self.priority_levels and not limited
 
     def level(self, request: Request) -> int:
-        """The queue that a request waits in: an unknown priority is the default one."""
+        """Return the priority level of a request; an unknown priority counts as the default."""
         return request.priority if 0 < request.priority <= self.priority_levels else self.default_priority
 
     def policy_of(self, level: int) -> QueuePolicy:
-        """The queue policy of a priority level."""
+        """Return the queue policy of a priority level."""
         return self.policies.get(level, self.policy) if self.priority_levels else self.policy
 
-    def likeness(self, request: Request) -> tuple[object, ...]:
-        """What must be equal in two requests of one batch."""
+    def batch_key(self, request: Request) -> tuple[object, ...]:
+        """Return what must be equal for all requests of a batch: shapes, contents, and the set of inputs."""
         if not (self.equal_shape or self.equal_contents or self.optional):
-            return ANY
+            return EMPTY_KEY
         shapes = tuple((name, request.shapes.get(name)) for name in sorted(self.equal_shape))
         contents = tuple((name, request.contents.get(name)) for name in sorted(self.equal_contents))
         return shapes, contents, frozenset(request.shapes) if self.optional else None
 
 
 def instance_count(config: ModelConfig, *, gpus: int = 0) -> int:
-    """Instances that Triton makes of `config`; passive ones take no requests and are left out."""
+    """Return how many instances Triton makes of `config`, without passive ones, which take no requests."""
     groups = config.instance_group or [ModelInstanceGroup()]
     return sum(_instances(group, config.backend, gpus) for group in groups if not group.passive)
 
@@ -142,17 +141,17 @@ def _refuse_other_schedulers(config: ModelConfig) -> None:
     for scheduler in ("sequence_batching", "ensemble_scheduling"):
         if config.HasField(scheduler):
             raise RulesError(
-                f'model "{config.name}" has {scheduler}: it does not form batches as the dynamic batcher does, so they '
-                "cannot be replayed. Ask about a model without it (for an ensemble: about each of its steps)."
+                f'model "{config.name}" has {scheduler}: it forms batches by other rules than the dynamic batcher, so '
+                "they cannot be replayed. Name a model without it (for an ensemble: each of its steps)."
             )
     if "TRITON_BATCH_STRATEGY_PATH" in config.parameters:
         raise RulesError(own_strategy(config.name, "TRITON_BATCH_STRATEGY_PATH"))
 
 
 def own_strategy(model: str, where: str) -> str:
-    """What to say of a model with a custom batching library."""
+    """Return the message about a model with a custom batching library."""
     return (
-        f'model "{model}" has a batching strategy library of its own ({where}), which can close a batch for reasons '
-        "that the configuration does not hold, so they cannot be replayed. The server counts the sizes that it formed: "
+        f'model "{model}" has a batching strategy library of its own ({where}), which closes batches by rules '
+        "that the configuration does not show, so they cannot be replayed. The server counts the batch sizes: "
         f"batch_stats in http://localhost:8000/v2/models/{model}/stats."
     )

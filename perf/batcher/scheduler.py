@@ -1,16 +1,16 @@
-"""The batcher's thread: when it looks at the queue, what it takes from it, and what it misses while it waits.
+"""The batcher's thread: when it looks at the queue, what it takes, and which notices it misses while it waits.
 
-After Triton's `DynamicBatchScheduler` (core 2.51, the same in all releases to 2.70): one thread per model that forms
-payloads ahead of the instances, at most two for each, or with priorities or a queue policy only for an idle one.
+Follows Triton's `DynamicBatchScheduler` (core 2.51, the same up to 2.70). Each model has one such thread. It forms
+payloads ahead of the instances, at most two for each; with priorities or a queue policy only for an idle instance.
 """
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 
-from perf.batcher.payload import Closing, Payload, Rule
+from perf.batcher.payload import Closing, ClosingRule, Payload
 from perf.batcher.request import MS, Request, Time
+from perf.batcher.request_queue import QueuedRequest, RequestQueue
 from perf.batcher.rules import Rules
-from perf.batcher.waiting import Queue, Waiting
 
 POLL = 500 * MS
 HOLD_POLL = 10 * MS
@@ -18,7 +18,7 @@ HOLD_POLL = 10 * MS
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """How many requests to take now, or how long to wait (then none is taken)."""
+    """How many requests to take now; or, if none, how long to wait."""
 
     count: int
     closing: Closing | None
@@ -27,15 +27,15 @@ class _Choice:
 
 @dataclass(slots=True)
 class _Scan:
-    """Requests that fit into one batch, those of them that are the best preferred size (0: none), and what ended it."""
+    """Requests that fit into one batch, how many of them make the best preferred size (0: none), and what ended it."""
 
-    seen: list[Waiting] = field(default_factory=list)
+    seen: list[QueuedRequest] = field(default_factory=list)
     rows: int = 0
     best: int = 0
     closing: Closing | None = None
 
-    def stop(self, rule: Rule, payload: Payload, outside: Waiting) -> None:
-        """End at a request that does not fit."""
+    def stop(self, rule: ClosingRule, payload: Payload, outside: QueuedRequest) -> None:
+        """End the scan at a request that does not fit."""
         last = (self.seen or payload.requests)[-1].request
         self.closing = Closing(rule=rule, last=last, next=outside.request)
 
@@ -43,15 +43,15 @@ class _Scan:
 class Batcher:
     """The thread that turns waiting requests into payloads.
 
-    `send` gives a payload to the instances; `slot_free` says whether they can have another one. The end of a
-    delay, and a request's timeout meanwhile, are seen `lateness` afterwards.
+    `send` gives a payload to the instances, `slot_free` tells whether they can take another. The thread sees the end
+    of a delay, and a timeout within it, `lateness` after it.
     """
 
     def __init__(
         self, rules: Rules, *, send: Callable[[Payload], None], slot_free: Callable[[], bool], lateness: Time = 0
     ) -> None:
         self.rules, self._send, self._slot_free, self._lateness = rules, send, slot_free, lateness
-        self.queue = Queue(rules)
+        self.queue = RequestQueue(rules)
         self.deadline: Time = 0
         self.waits_for_slot = False
         self.holding = rules.hold
@@ -63,8 +63,8 @@ class Batcher:
         next(self._thread)
 
     def enqueue(self, request: Request, now: Time) -> bool | None:
-        """Queue a request: None where the queue is full, else whether the thread must be woken."""
-        if not self.queue and self.deadline <= now:  # it slept on while nothing waited
+        """Queue a request; returns None if the queue is full, else whether to wake the thread."""
+        if not self.queue and self.deadline <= now:  # it kept polling while nothing waited
             poll = HOLD_POLL if self.holding else POLL
             self.deadline += ((now - self.deadline) // poll + 1) * poll
         self._queued_rows += request.rows
@@ -72,12 +72,12 @@ class Batcher:
             return None
         wake = self._slot_free()
         if not self.rules.equal_shape:
-            # Only then does Triton leave the thread asleep until enough rows for the next preferred size wait.
+            # In this case Triton wakes the thread only when enough rows for the next preferred size wait.
             wake &= self._full or self._payload.taken or self._queued_rows >= self._next_preferred
         return wake
 
     def wake(self, now: Time) -> None:
-        """Let the thread run until it waits again: it was notified, or its deadline is reached."""
+        """Run the thread until it waits again, after a notice or at its deadline."""
         self._thread.send(now)
 
     def _run(self) -> Generator[None, Time, None]:
@@ -101,7 +101,7 @@ class Batcher:
                 else:
                     self._extract(choice)
                     if not choice.count and self._payload.requests and not self._full:
-                        # Triton spins here until an instance takes the payload that the next request does not fit.
+                        # Triton spins here until an instance takes the payload, which has no room for the next request.
                         now = yield from self._sleep(now + POLL)
 
     def _sleep(self, deadline: Time) -> Generator[None, Time, Time]:
@@ -113,7 +113,7 @@ class Batcher:
         while not self._slot_free():
             self.waits_for_slot = True
             now = yield
-            # An instance that became free is seen only if a notice comes after it: else at the next poll.
+            # Without a later notice, a free instance is seen only at the next poll.
             if now >= self.deadline and not self._slot_free():
                 self.queue.reject_late(now)
                 self.deadline = now + POLL
@@ -124,7 +124,7 @@ class Batcher:
         payload = self._payload
         taken = self.queue.take(choice.count)
         payload.add(taken)
-        self._queued_rows -= sum(one.request.rows for one in taken)
+        self._queued_rows -= sum(queued.request.rows for queued in taken)
         if choice.closing is not None and payload.requests:
             payload.closing = choice.closing
         if payload.requests and not payload.queued:
@@ -132,10 +132,10 @@ class Batcher:
             self._send(payload)
 
     def _choose(self, now: Time) -> _Choice:
-        """Triton's choice of a batch: the largest that fits, the largest preferred size, or to wait."""
+        """Choose as Triton does: the largest batch that fits, the largest preferred size, or to wait."""
         rules, rows = self.rules, self._payload.rows
         scan = self._scan(now)
-        oldest = min((one.since for one in scan.seen), default=None)
+        oldest = min((queued.since for queued in scan.seen), default=None)
         over = rules.delay != 0 and (oldest is None or now - oldest >= rules.delay)
         if scan.best and not over:
             self._full |= rules.delay == 0
@@ -148,48 +148,49 @@ class Batcher:
             scan.best = count
             return _Choice(count, scan.closing or self._at_size(scan))
         if over or not rules.delay:
-            return _Choice(count, Closing(rule=Rule.DELAY if over else Rule.NOTHING_WAITED))
+            return _Choice(count, Closing(rule=ClosingRule.DELAY if over else ClosingRule.NOTHING_WAITED))
         self._next_preferred = self._preferred_above(total)
         if not self._full and rows and rows not in rules.preferred:
-            return _Choice(count, Closing(rule=Rule.NOTHING_WAITED))
+            return _Choice(count, Closing(rule=ClosingRule.NOTHING_WAITED))
         wait = rules.delay - (now - oldest)
-        return _Choice(0, None, min([wait, *(one.deadline - now for one in scan.seen if one.deadline is not None)]))
+        deadlines = (queued.deadline - now for queued in scan.seen if queued.deadline is not None)
+        return _Choice(0, None, min([wait, *deadlines]))
 
     def _scan(self, now: Time) -> "_Scan":
-        """Go through the queue as far as one batch can reach."""
+        """Scan the queue as far as one batch can reach."""
         payload, scan, rejected = self._payload, _Scan(), len(self.queue.rejected)
-        for one in self.queue.candidates(now):
-            request = one.request
+        for queued in self.queue.candidates(now):
+            request = queued.request
             if not payload.rows and not scan.seen:
-                payload.likeness = one.likeness
+                payload.batch_key = queued.batch_key
             else:
                 size = payload.rows + scan.rows + request.rows
                 if not scan.best and size > self._largest_preferred:
                     scan.best, self._full = len(scan.seen), True
                 if size > self._limit:
-                    scan.stop(Rule.MAX_BATCH_SIZE, payload, one)
+                    scan.stop(ClosingRule.MAX_BATCH_SIZE, payload, queued)
                     break
-                if one.likeness != payload.likeness:
+                if queued.batch_key != payload.batch_key:
                     payload.sealed = True
-                    scan.stop(_unlike(payload.likeness, one), payload, one)
+                    scan.stop(_differing(payload.batch_key, queued), payload, queued)
                     break
-            scan.seen.append(one)
+            scan.seen.append(queued)
             scan.rows += request.rows
             if payload.rows + scan.rows in self.rules.preferred:
                 scan.best = len(scan.seen)
-        # As in Triton, those that are rejected at a poll stay in this count.
+        # As in Triton, requests that are rejected at a poll stay in this count.
         self._queued_rows -= sum(request.rows for request in self.queue.rejected[rejected:])
         return scan
 
     def _at_size(self, scan: "_Scan") -> Closing:
-        """Why the batch has the size that the scan marked as best."""
-        rows = self._payload.rows + sum(one.request.rows for one in scan.seen[: scan.best])
-        outside = [one.request for one in scan.seen[scan.best :]]
+        """Return why the batch ends at the best size of the scan."""
+        rows = self._payload.rows + sum(queued.request.rows for queued in scan.seen[: scan.best])
+        outside = [queued.request for queued in scan.seen[scan.best :]]
         if scan.closing is not None and scan.closing.next is not None:
             outside.append(scan.closing.next)
         full = rows + (outside[0].rows if outside else 1) > self._limit
         return Closing(
-            rule=Rule.MAX_BATCH_SIZE if full else Rule.PREFERRED,
+            rule=ClosingRule.MAX_BATCH_SIZE if full else ClosingRule.PREFERRED,
             last=scan.seen[scan.best - 1].request,
             next=outside[0] if outside else None,
         )
@@ -200,8 +201,8 @@ class Batcher:
         return target - self._payload.rows if target else 0
 
 
-def _unlike(likeness: tuple[object, ...] | None, one: Waiting) -> Rule:
-    assert likeness is not None
-    if likeness[2] != one.likeness[2]:
-        return Rule.INPUTS
-    return Rule.SHAPE if likeness[0] != one.likeness[0] else Rule.CONTENTS
+def _differing(batch_key: tuple[object, ...] | None, queued: QueuedRequest) -> ClosingRule:
+    assert batch_key is not None
+    if batch_key[2] != queued.batch_key[2]:
+        return ClosingRule.INPUTS
+    return ClosingRule.SHAPE if batch_key[0] != queued.batch_key[0] else ClosingRule.CONTENTS

@@ -1,6 +1,6 @@
 """The discrete-event simulation: arrivals, the batcher's thread and the instances on one clock.
 
-At one instant, executions that end come first, then arrivals, then the batcher, then instances that wake up; the
+Events at one instant happen in this order: ends of executions, arrivals, the batcher, instances that wake up. The
 batcher's own steps take no time.
 """
 
@@ -12,25 +12,25 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from perf.batcher.instances import Burden, Execution, Instances, ServiceTime, Slowdown, Waking
-from perf.batcher.load import Answer, Load
-from perf.batcher.payload import Closing, Payload, Rule
+from perf.batcher.load import Answer, RequestSource
+from perf.batcher.payload import Closing, ClosingRule, Payload
 from perf.batcher.request import Request, Time
+from perf.batcher.request_queue import QueuedRequest
 from perf.batcher.rules import Rules
 from perf.batcher.scheduler import Batcher
-from perf.batcher.waiting import Waiting
 
 Gap = Callable[[int], Time]
-"""Time that an execution of so many rows keeps its instance after its end."""
+"""Time that an instance stays busy after an execution, by its rows."""
 
 LATE = "Request timeout expired"
 TOO_MANY = "Exceeds maximum queue size"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """Everything that happened: executions in order of their start, answers in order of their time.
+class SimulationResult:
+    """The result of a simulation: executions in order of their start, answers in order of their time.
 
-    `stuck` counts requests that would wait for ever (held for more requests than came).
+    `stuck` counts requests that would wait for ever, since the batcher holds them for more requests than came.
     """
 
     executions: tuple[Execution, ...]
@@ -39,22 +39,22 @@ class Outcome:
 
     @property
     def rows_per_execution(self) -> float:
-        """Mean rows that ran together; 0 when nothing ran."""
-        return sum(one.rows for one in self.executions) / len(self.executions) if self.executions else 0.0
+        """Mean rows per execution; 0 without executions."""
+        return sum(execution.rows for execution in self.executions) / len(self.executions) if self.executions else 0.0
 
     @property
     def sizes(self) -> dict[int, int]:
-        """Executions by rows, as the server's batch statistics count them."""
-        return dict(sorted(Counter(one.rows for one in self.executions).items()))
+        """Number of executions by their rows, as in the server's batch statistics."""
+        return dict(sorted(Counter(execution.rows for execution in self.executions).items()))
 
     @property
     def served(self) -> list[Answer]:
-        """Answers that are no error."""
+        """Answers without an error."""
         return [answer for answer in self.answers if not answer.error]
 
     @property
     def refused(self) -> Counter[str]:
-        """Errors and how many requests got them."""
+        """Number of refused requests by error."""
         return Counter(answer.error for answer in self.answers if answer.error)
 
     @property
@@ -62,34 +62,36 @@ class Outcome:
         """From the first arrival to the last answer."""
         if not self.answers:
             return 0
-        return max(one.at for one in self.answers) - min(one.request.at for one in self.answers)
+        return max(answer.at for answer in self.answers) - min(answer.request.at for answer in self.answers)
 
     @property
     def mean_latency(self) -> Fraction:
-        """Mean time from arrival to answer over the served requests; 0 when there are none."""
+        """Mean time from arrival to answer of the served requests; 0 without any."""
         served = self.served
         return Fraction(sum(answer.latency for answer in served)) / len(served) if served else Fraction(0)
 
-    def first(self, count: int) -> "Outcome":
-        """Of the requests numbered 1 to `count` only, with the executions that they were in."""
+    def first(self, count: int) -> "SimulationResult":
+        """Return the outcome of the requests numbered 1 to `count`, with their executions."""
         return replace(
             self,
             executions=tuple(
-                one for one in self.executions if any(request.number <= count for request in one.requests)
+                execution
+                for execution in self.executions
+                if any(request.number <= count for request in execution.requests)
             ),
-            answers=tuple(one for one in self.answers if one.request.number <= count),
+            answers=tuple(answer for answer in self.answers if answer.request.number <= count),
         )
 
     def latency_quantile(self, q: float) -> Time:
-        """Latency that the share `q` of the served requests does not exceed; 0 when there are none."""
-        found = sorted(answer.latency for answer in self.served)
-        return found[min(len(found) - 1, int(q * len(found)))] if found else 0
+        """Return the latency that the share `q` of the served requests does not exceed; 0 without any."""
+        latencies = sorted(answer.latency for answer in self.served)
+        return latencies[min(len(latencies) - 1, int(q * len(latencies)))] if latencies else 0
 
 
 def simulate(
     rules: Rules,
     service: ServiceTime,
-    load: Load,
+    load: RequestSource,
     *,
     slowdown: Slowdown | None = None,
     burden: Burden | None = None,
@@ -97,21 +99,28 @@ def simulate(
     waking: Waking | None = None,
     dispatch: Time = 0,
     lateness: Time = 0,
-) -> Outcome:
-    """Run `load` to its end under `rules`, with executions that take `service(rows)` when they run alone.
+) -> SimulationResult:
+    """Simulate `load` to its end.
 
-    `slowdown` says how much longer they take while others run; without it instances do not disturb each other. `burden`
-    says by how much each request that arrives makes those under way longer. `gap` says how long an instance is not yet
-    idle after an execution's end: who comes in it may be in its next batch. `waking` says how much longer an execution
-    takes after a pause, `dispatch` how long an idle instance needs to take a batch, which may still grow meanwhile, and
-    `lateness` how long after it a delay's end is seen.
+    Args:
+        rules: the batcher's rules.
+        service: time of an execution that runs alone, by its rows.
+        load: the requests.
+        slowdown: factor on that time while other executions run (None: instances do not disturb each other).
+        burden: extra time that each arriving request adds to the running executions.
+        gap: time that an instance stays busy after an execution; requests that arrive in it may join its next batch.
+        waking: extra time of an execution after a pause.
+        dispatch: time that an idle instance needs to take a batch, which may grow meanwhile.
+        lateness: time after which the batcher sees the end of a delay.
     """
     instances = Instances(rules, service, slowdown=slowdown, burden=burden, waking=waking, dispatch=dispatch)
     return _Simulation(rules, load, instances, gap, lateness).run()
 
 
 class _Simulation:
-    def __init__(self, rules: Rules, load: Load, instances: Instances, gap: Gap | None, lateness: Time) -> None:
+    def __init__(
+        self, rules: Rules, load: RequestSource, instances: Instances, gap: Gap | None, lateness: Time
+    ) -> None:
         self._rules, self._load, self._instances, self._gap = rules, load, instances, gap
         self._recovering: list[tuple[Time, int, Execution]] = []
         self._batcher = Batcher(rules, send=self._send, slot_free=self._instances.slot_free, lateness=lateness)
@@ -125,7 +134,7 @@ class _Simulation:
         self._arrivals: list[tuple[Time, int, Request]] = []
         self._now: Time = 0
 
-    def run(self) -> Outcome:
+    def run(self) -> SimulationResult:
         self._arrive(itertools.islice(self._source, 1))
         while (now := self._next_time()) is not None:
             self._now = now
@@ -141,26 +150,28 @@ class _Simulation:
             if notified or (self._rules.dynamic and self._batcher.queue and self._batcher.deadline <= now):
                 self._wake()
             self._start()
-        return Outcome(executions=tuple(self._executions), answers=tuple(self._answers), stuck=len(self._batcher.queue))
+        return SimulationResult(
+            executions=tuple(self._executions), answers=tuple(self._answers), stuck=len(self._batcher.queue)
+        )
 
     def _next_time(self) -> Time | None:
-        found = self._arrivals[0][0] if self._arrivals else None
+        earliest = self._arrivals[0][0] if self._arrivals else None
         end = self._instances.next_end
-        if end is not None and (found is None or end < found):
-            found = end
-        if self._recovering and (found is None or self._recovering[0][0] < found):
-            found = self._recovering[0][0]
+        if end is not None and (earliest is None or end < earliest):
+            earliest = end
+        if self._recovering and (earliest is None or self._recovering[0][0] < earliest):
+            earliest = self._recovering[0][0]
         awake = self._instances.next_awake
-        if awake is not None and (found is None or awake < found):
-            found = awake
-        if self._batcher.queue and (found is not None or not self._is_stuck()):
+        if awake is not None and (earliest is None or awake < earliest):
+            earliest = awake
+        if self._batcher.queue and (earliest is not None or not self._is_stuck()):
             deadline = self._batcher.deadline
-            if found is None or deadline < found:
-                found = deadline
-        return found
+            if earliest is None or deadline < earliest:
+                earliest = deadline
+        return earliest
 
     def _is_stuck(self) -> bool:
-        """With nothing more to come: does the batcher wait for what will never be?"""
+        """Return whether the batcher waits for something that will never happen, as no other event is left."""
         batcher = self._batcher
         if batcher.holding:
             return len(batcher.queue) < batcher.holding
@@ -171,15 +182,15 @@ class _Simulation:
             heapq.heappush(self._arrivals, (request.at, next(self._serial), request))
 
     def _enqueue(self, request: Request) -> bool:
-        """Whether the batcher must look."""
+        """Queue a request; returns whether the batcher must look."""
         self._instances.burden()
         if self._rules.dynamic:
             wake = self._batcher.enqueue(request, self._now)
             if wake is None:
                 self._answer(Answer(request=request, at=self._now, error=TOO_MANY))
             return bool(wake)
-        payload = Payload(queued=True, closing=Closing(rule=Rule.NOT_DYNAMIC))
-        payload.add([Waiting(request, self._now, None, ())])
+        payload = Payload(queued=True, closing=Closing(rule=ClosingRule.NOT_DYNAMIC))
+        payload.add([QueuedRequest(request, self._now, None, ())])
         self._send(payload)
         return False
 
@@ -193,7 +204,7 @@ class _Simulation:
         self._batcher.queue.rejected.clear()
 
     def _start(self) -> None:
-        """Idle instances take payloads; each time the batcher is told, and may form another."""
+        """Let idle instances take payloads; after each, the batcher is notified and may form another."""
         while (execution := self._instances.start(self._now)) is not None:
             self._latest[execution.instance] = len(self._executions)
             self._executions.append(execution)
@@ -203,7 +214,7 @@ class _Simulation:
                 self._wake()
 
     def _finish(self, execution: Execution) -> None:
-        self._executions[self._latest[execution.instance]] = execution  # it may have taken longer than foreseen
+        self._executions[self._latest[execution.instance]] = execution  # its end may have moved since its start
         quiet = self._instances.quiet and not self._batcher.queue
         for request in execution.requests:
             self._done[request.number] = Answer(
@@ -222,13 +233,13 @@ class _Simulation:
             self._release(execution)
 
     def _release(self, execution: Execution) -> None:
-        """The instance's thread tells the batcher that it has ended, and looks for a payload itself.
+        """Notify the batcher of the end, and let the instance look for a payload.
 
-        It is there first: the batcher's thread has yet to wake up. So a payload that waits is taken as it is, and what
-        the batcher adds goes into the next.
+        The instance's thread is first, as the batcher's must wake up. So a waiting payload is taken as it is, and
+        requests that the batcher adds go into the next one.
         """
         if self._rules.dynamic and not self._rules.prefetches:
-            # Told before the instance counts as idle: the batcher sees none and misses it.
+            # The notice comes before the instance counts as idle, so the batcher misses it.
             self._wake()
         self._instances.release(execution, self._now)
         self._start()

@@ -1,4 +1,4 @@
-"""Whether runs of two things differ: a ratio, its interval and a verdict for every quantity of each load of both."""
+"""Compares runs of A and B: for each common load and each quantity a ratio, its interval and a verdict."""
 
 import functools
 import itertools
@@ -16,13 +16,13 @@ from perf.stats.bootstrap import Interval
 from perf.stats.percentile import percentile
 
 FASTER, SLOWER, CANNOT_TELL = "faster", "slower", "cannot tell"
-# A run is cut into so many pieces of time to see how much its throughput varies.
+# A run is cut into this many equal times to see how much its throughput varies.
 SLICES = 50
 
 
 @dataclass(frozen=True, kw_only=True)
 class Quantity:
-    """What is compared: a value of each run, or a statistic of one run's own series where there is one run a side."""
+    """A value of each run; if each side has one run, a `statistic` of the run's own `series` instead."""
 
     name: str
     unit: str
@@ -33,11 +33,11 @@ class Quantity:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
-    """One quantity under one load: medians of both sides, B / A, and the same of A's second runs / A.
+class QuantityComparison:
+    """One quantity under one load: medians of both sides, the ratio B / A, and the A/A noise.
 
-    `floor` is the difference that two runs of one thing show here, so nothing below it counts. `runs` is how many the
-    side has that has fewer.
+    A difference below `floor`, the difference between runs of the same, does not count. `runs` is the number of runs
+    of the side with fewer.
     """
 
     model: str
@@ -55,42 +55,42 @@ class Line:
 
     @property
     def gained(self) -> float:
-        """How much better B is, as a share of A; below 0 it is worse."""
+        """How much better B is, as a share of A; negative if worse."""
         return self.ratio.value - 1 if self.more_is_better else 1 - self.ratio.value
 
     @property
     def verdict(self) -> str:
-        """Faster or slower when the interval leaves 1 out and the difference is above the noise floor."""
+        """Faster or slower if the interval excludes 1 and the difference is above the noise floor."""
         if not self.ratio.tells or abs(self.ratio.value - 1) <= self.floor:
             return CANNOT_TELL
         return FASTER if self.gained > 0 else SLOWER
 
 
-def compare(a: Runs, b: Runs, noise: Sequence[Run] = ()) -> list[Line]:
-    """Every quantity of every load that both sides had; raises `RecordError` where none is, or too many are."""
-    again = [*a.noise, *noise]
+def compare(a: Runs, b: Runs, noise: Sequence[Run] = ()) -> list[QuantityComparison]:
+    """Compare every quantity of every common load; raises `RecordError` without a clear pairing of runs."""
+    repeats = [*a.noise, *noise]
     matched = list(_matched(a, b))
     if not matched:
         loads = [", ".join(sorted({f"{run.model} {run.load}" for run in side.runs})) for side in (a, b)]
         raise RecordError(f"no load was measured for both. {a.title}: {loads[0]}. {b.title}: {loads[1]}.")
-    found = []
+    lines = []
     for old, new in matched:
-        second = [run for run in again if _of(run) == _of(old[0])]
-        found += [line for one in QUANTITIES if (line := _line(one, old, new, second)) is not None]
-    if noise and all(line.noise is None for line in found):
-        said = f"{old[0].model}, {old[0].load}, {old[0].config}"
-        raise RecordError(f"--noise names no run of what A is ({said}). Name runs of A once more, or leave it out.")
-    return found
+        repeated = [run for run in repeats if _key(run) == _key(old[0])]
+        lines += [line for quantity in QUANTITIES if (line := _line(quantity, old, new, repeated)) is not None]
+    if noise and all(line.noise is None for line in lines):
+        name = f"{old[0].model}, {old[0].load}, {old[0].config}"
+        raise RecordError(f"--noise has no run of the same as A ({name}). Name repeated runs of A, or leave it out.")
+    return lines
 
 
-def _of(run: Run) -> tuple[str, str, str]:
+def _key(run: Run) -> tuple[str, str, str]:
     return run.model, run.load, run.config
 
 
 def _matched(a: Runs, b: Runs) -> Iterator[tuple[list[Run], list[Run]]]:
-    """Runs of one model and load; configurations may differ, but are matched where both sides have the same several."""
-    for key in dict.fromkeys((run.model, run.load) for run in a.runs):
-        old, new = ([run for run in side.runs if (run.model, run.load) == key] for side in (a, b))
+    """Yield runs of one model and load; if both sides have the same several configurations, each with its own."""
+    for model, load in dict.fromkeys((run.model, run.load) for run in a.runs):
+        old, new = ([run for run in side.runs if (run.model, run.load) == (model, load)] for side in (a, b))
         if not new:
             continue
         configs = [list(dict.fromkeys(run.config for run in side)) for side in (old, new)]
@@ -101,20 +101,22 @@ def _matched(a: Runs, b: Runs) -> Iterator[tuple[list[Run], list[Run]]]:
                 yield [run for run in old if run.config == config], [run for run in new if run.config == config]
         else:
             raise RecordError(
-                f"{key[0]}, {key[1]}: {a.title} has {' and '.join(configs[0])}, {b.title} {' and '.join(configs[1])}, "
+                f"{model}, {load}: {a.title} has {' and '.join(configs[0])}, {b.title} {' and '.join(configs[1])}, "
                 "so it is not clear what to compare. Name one configuration of each: PATH:NAME."
             )
 
 
-def _line(quantity: Quantity, old: Sequence[Run], new: Sequence[Run], again: Sequence[Run]) -> Line | None:
+def _line(
+    quantity: Quantity, old: Sequence[Run], new: Sequence[Run], repeated: Sequence[Run]
+) -> QuantityComparison | None:
     ratio = _ratio(quantity, new, old)
     if ratio is None:
         return None
-    # Runs that count for both are held against those that they repeat.
-    noise = _ratio(quantity, again, [run for run in old if run not in again] or old) if again else None
+    # Repeated runs that also count as A are compared with the others of A.
+    noise = _ratio(quantity, repeated, [run for run in old if run not in repeated] or old) if repeated else None
     floor = abs(noise.value - 1) if noise else LEAST_NOISE if min(len(old), len(new)) == 1 else 0.0
     values = [[value for run in side if (value := quantity.value(run)) is not None] for side in (old, new)]
-    return Line(
+    return QuantityComparison(
         model=old[0].model,
         load=old[0].load,
         configs=(old[0].config, new[0].config),
@@ -131,9 +133,9 @@ def _line(quantity: Quantity, old: Sequence[Run], new: Sequence[Run], again: Seq
 
 
 def _ratio(quantity: Quantity, new: Sequence[Run], old: Sequence[Run]) -> Interval | None:
-    values = [[quantity.value(run) for run in sorted(side, key=_when)] for side in (new, old)]
+    values = [[quantity.value(run) for run in sorted(side, key=_start)] for side in (new, old)]
     usable = [[value for value in side if value is not None and value > 0] for side in values]
-    if not all(usable) or any(len(one) != len(other) for one, other in zip(usable, values, strict=True)):
+    if not all(usable) or any(len(kept) != len(side) for kept, side in zip(usable, values, strict=True)):
         return None
     if any(math.isinf(value) for side in usable for value in side):
         return _unanswered(*usable)
@@ -145,32 +147,32 @@ def _ratio(quantity: Quantity, new: Sequence[Run], old: Sequence[Run]) -> Interv
 
 
 def _unanswered(new: Sequence[float], old: Sequence[float]) -> Interval:
-    """Where a percentile is infinite, as so many requests had no answer: sure only if one side has all such runs."""
-    lost, count = [all(map(math.isinf, side)) for side in (new, old)], min(len(new), len(old))
-    found = any(map(math.isinf, new)), any(map(math.isinf, old))
+    """Compare infinite percentiles (too many unanswered requests): certain only if all runs of just one side are."""
+    count = min(len(new), len(old))
+    every, some = ([test(map(math.isinf, side)) for side in (new, old)] for test in (all, any))
     method = "requests without an answer"
-    if count < bootstrap.LEAST or lost != list(found) or all(lost):
+    if count < bootstrap.LEAST or every != some or all(every):
         return Interval(
             value=math.nan, low=0.0, high=math.inf, level=bootstrap.LEVEL, count=count, method=f"no interval: {method}"
         )
-    ratio = math.inf if lost[0] else 0.0
+    ratio = math.inf if every[0] else 0.0
     return Interval(value=ratio, low=ratio, high=ratio, level=bootstrap.LEVEL, count=count, method=method)
 
 
 def in_rounds(new: Sequence[Run], old: Sequence[Run]) -> bool:
-    """Whether they were measured in turn: one of each, then one of each, and so on, at least twice."""
+    """Return whether the runs were measured in turn: one of each, then one of each, at least twice."""
     if len(new) != len(old) or len(new) < 2:
         return False
-    rounds = list(zip(sorted(map(_when, new)), sorted(map(_when, old)), strict=True))
-    return all(max(one) < min(other) for one, other in itertools.pairwise(rounds))
+    rounds = list(zip(sorted(map(_start, new)), sorted(map(_start, old)), strict=True))
+    return all(max(first) < min(second) for first, second in itertools.pairwise(rounds))
 
 
-def _when(run: Run) -> float:
+def _start(run: Run) -> float:
     return run.started_at.timestamp()
 
 
 def _counts(run: Run) -> Sequence[float]:
-    """Answered requests by when they were due, in equal pieces of the window."""
+    """Return the number of answered requests that were due in each equal piece of the window."""
     due = np.asarray(run.due_s)[np.isfinite(np.asarray(run.latencies_us))] if run.due_s else np.empty(0)
     edges = np.linspace(0.0, run.seconds, SLICES + 1)
     return np.histogram(due, edges)[0].astype(np.float64).tolist() if len(due) else []

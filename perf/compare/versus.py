@@ -1,8 +1,8 @@
-"""Measure two configurations of a model in turn, A B A' A B A', and say whether B is faster: a claimed gain's check.
+"""Measure two configurations of a model in turn, A B A' A B A', and say whether B is faster.
 
-A and B are names of configurations (configs/NAME.pbtxt; default is config.pbtxt), each on a server of its own, of which
-one is loaded at a time; A' is A once more, whose difference from A is the noise floor. Every trial is a record, and a
-round that has all of its records is not measured again.
+A and B are names of configurations (configs/NAME.pbtxt; `default` is config.pbtxt). Each has its own server, and one
+gets load at a time. A' is A again: its difference from A is the noise floor. Every trial is a record, and a round with
+all of its records is not measured again.
 """
 
 import argparse
@@ -19,9 +19,8 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.graph.recipe import digest
 from export.repository import REPOSITORY, model_file, model_folder
-from perf.compare import __main__ as compare
-from perf.compare import comparison
-from perf.compare.comparison import SLOWER
+from perf.compare.__main__ import show
+from perf.compare.comparison import SLOWER, compare
 from perf.load.target import Running
 from perf.load.variant import read
 from perf.measure.interleaved import Lane, interleaved, lanes
@@ -40,8 +39,8 @@ DEFAULT = "default"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Match:
-    """What is measured, and where its records are."""
+class VersusPlan:
+    """What to measure, and the folder of its records."""
 
     model: str
     configs: Mapping[str, ModelConfig]
@@ -54,7 +53,7 @@ class Match:
     folder: Path
 
     def slot(self, name: str, stage: str, number: int) -> TrialKey:
-        """The place of one trial."""
+        """Return the key of one trial, which names its record."""
         return TrialKey(
             model=self.model,
             name=name,
@@ -71,51 +70,55 @@ class Match:
         )
 
     def slots(self, number: int) -> list[TrialKey]:
-        """All places of one round, in the order of its lanes."""
+        """Return the keys of one round, in the order of its lanes."""
         first = next(iter(self.configs))
         return [*(self.slot(name, AGAINST, number) for name in self.configs), self.slot(first, NOISE, number)]
 
     @property
     def missing(self) -> list[int]:
-        """Rounds that lack a record; half a round is measured whole, since its trials belong together."""
+        """Rounds that lack a record; they are measured as a whole, since the trials of a round belong together."""
         numbers = range(1, self.rounds + 1)
         return [number for number in numbers if not all(slot.path(self.folder).exists() for slot in self.slots(number))]
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit code 0 where B is not slower than A, 1 where it surely is, 2 for a mistake in the call."""
+    """Return 0 if B is not slower than A, 1 if it surely is, 2 for a mistake in the call."""
     arguments = _parser().parse_args(argv)
     command = recorded("perf.compare.versus", argv)
-    stopped = "stopped; what was measured is kept, and the same command goes on."
+    stopped = "stopped; every finished trial is on record, and the same command resumes."
     return guarded(
-        lambda: versus(_match(arguments, command), terminal(), together=not arguments.restart), on_interrupt=stopped
+        lambda: versus(_plan(arguments, command), terminal(), together=not arguments.restart),
+        on_interrupt=stopped,
     )
 
 
-def versus(match: Match, console: Console, *, together: bool = True) -> int:
-    """Measure what is missing, and compare."""
-    measure_missing(match, console, together=together)
+def versus(plan: VersusPlan, console: Console, *, together: bool = True) -> int:
+    """Measure the missing rounds, print the comparison and return the exit code."""
+    measure_missing(plan, console, together=together)
     sides: dict[str, list[Trial]] = {}
-    for number in range(1, match.rounds + 1):
-        for slot in match.slots(number):
-            sides.setdefault(slot.side, []).append(round_record.read(slot.path(match.folder))[1])
-    rows = match.traffic.rows
+    for number in range(1, plan.rounds + 1):
+        for slot in plan.slots(number):
+            sides.setdefault(slot.side, []).append(round_record.read(slot.path(plan.folder))[1])
+    rows = plan.traffic.rows
     a, b, noise = (
-        Runs(title=f"{match.model}, {name}", runs=tuple(of_trial(one, match.model, name, rows) for one in trials))
+        Runs(
+            title=f"{plan.model}, {name}",
+            runs=tuple(of_trial(trial, plan.model, name, rows) for trial in trials),
+        )
         for name, trials in sides.items()
     )
-    lines = comparison.compare(a, b, noise.runs)
-    compare.show(lines, console, titles=(a.title, b.title))
+    lines = compare(a, b, noise.runs)
+    show(lines, console, titles=(a.title, b.title))
     for name, trials in sides.items():
-        passed = ", ".join({True: "pass", False: "fail", None: "cannot tell"}[one.passed] for one in trials)
-        console.print(f"{match.meter.sla}, {name}: {passed}", markup=False)
-    console.print(f"records: {match.folder}", markup=False)
+        passed = ", ".join({True: "pass", False: "fail", None: "cannot tell"}[trial.passed] for trial in trials)
+        console.print(f"{plan.meter.sla}, {name}: {passed}", markup=False)
+    console.print(f"records: {plan.folder}", markup=False)
     return 1 if any(line.verdict == SLOWER for line in lines) else 0
 
 
-def measure_missing(match: Match, console: Console, *, together: bool) -> None:
-    """Make the rounds that lack a record."""
-    numbers = match.missing
+def measure_missing(plan: VersusPlan, console: Console, *, together: bool) -> None:
+    """Measure the rounds that lack a record."""
+    numbers = plan.missing
     if not numbers:
         return
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
@@ -124,43 +127,48 @@ def measure_missing(match: Match, console: Console, *, together: bool) -> None:
 
         def measure(server: Running, lane: Lane, number: int) -> Trial:
             bar.update(task, description=f"round {number}: {lane.stage} {lane.name}")
-            trial = match.meter.measure(
+            trial = plan.meter.measure(
                 server,
                 lane.candidate,
-                match.traffic,
+                plan.traffic,
                 stage=lane.stage,
                 round=number,
-                seconds=match.seconds,
+                seconds=plan.seconds,
                 seed=number,
             )
-            round_record.write(match.slot(lane.name, lane.stage, number), trial, match.folder)
+            round_record.write(plan.slot(lane.name, lane.stage, number), trial, plan.folder)
             bar.advance(task)
             return trial
 
-        def told(text: str) -> None:
+        def progress(text: str) -> None:
             bar.update(task, description=text)
 
-        opened = lanes(
-            match.model, match.configs, stage=AGAINST, repository=match.repository, together=together, progress=told
+        context = lanes(
+            plan.model,
+            plan.configs,
+            stage=AGAINST,
+            repository=plan.repository,
+            together=together,
+            progress=progress,
         )
-        with opened as side_by_side:
+        with context as side_by_side:
             for _ in interleaved(side_by_side, numbers, measure):
                 pass
 
 
-def _match(arguments: argparse.Namespace, command: Sequence[str]) -> Match:
+def _plan(arguments: argparse.Namespace, command: Sequence[str]) -> VersusPlan:
     if arguments.a == arguments.b:
-        raise Mistake(f"{arguments.a} against itself: A is measured twice as it is. Name two configurations.")
+        raise Mistake(f"{arguments.a} against itself: A is measured twice anyway. Name two configurations.")
     if arguments.rounds < 1 or not 0 < arguments.seconds < math.inf:
         raise Mistake("--rounds must be at least 1, --seconds above 0.")
-    named = {
+    configs = {
         name: read(arguments.model, None if name == DEFAULT else name, arguments.repository)
         for name in (arguments.a, arguments.b)
     }
-    return Match(
+    return VersusPlan(
         model=arguments.model,
-        configs=named,
-        model_sha256={name: _model_sha256(arguments, config) for name, config in named.items()},
+        configs=configs,
+        model_sha256={name: _model_sha256(arguments, config) for name, config in configs.items()},
         traffic=Traffic.parse(arguments.load, rows=arguments.rows),
         meter=Meter(sla=Sla(latency_ms=arguments.p99_ms), command=tuple(command)),
         seconds=arguments.seconds,
@@ -182,16 +190,16 @@ def _parser() -> argparse.ArgumentParser:
         example="simulated_accelerator baseline dynamic --load closed:16 --p99-ms 200",
     )
     parser.add_argument("model")
-    parser.add_argument("a", help="what it is compared with: a configuration's name, or default")
-    parser.add_argument("b", help="what is hoped to be faster: another's")
+    parser.add_argument("a", help="the old configuration: its name, or default")
+    parser.add_argument("b", help="the new configuration: its name, or default")
     parser.add_argument("--load", required=True, help="closed:16, poisson:300, gamma:300:4, ramp:100:400 or trace:FILE")
     parser.add_argument("--rows", type=int, default=1, help="rows per request (default 1)")
-    parser.add_argument(
-        "--p99-ms", type=float, required=True, metavar="MS", help="target that every trial is judged by"
-    )
+    parser.add_argument("--p99-ms", type=float, required=True, metavar="MS", help="latency target for every trial")
     parser.add_argument("--rounds", type=int, default=5, help="trials of each (default 5)")
-    parser.add_argument("--seconds", type=float, default=5.0, help="of each trial (default 5)")
-    parser.add_argument("--restart", action="store_true", help="a server for each trial, where three do not fit")
+    parser.add_argument("--seconds", type=float, default=5.0, help="length of each trial (default 5)")
+    parser.add_argument(
+        "--restart", action="store_true", help="start a server for each trial, if three do not fit into the memory"
+    )
     parser.add_argument("--repository", type=Path, default=REPOSITORY)
     parser.add_argument("--results", type=Path, default=Path("build/versus"), help="folder of the records")
     return parser

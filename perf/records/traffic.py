@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from perf.batcher.load import Arrivals, ClosedLoop, Load
+from perf.batcher.load import Arrivals, ClosedLoop, RequestSource
 from perf.batcher.request import Request, Time
 from perf.load import load
 from perf.load.arrivals import climbing, drawn, read_trace
@@ -88,7 +88,7 @@ class Traffic:
         """The most rows in flight: those of the clients of a closed loop; None for an open loop, which has no limit."""
         return None if self.open else self.clients * self.rows
 
-    def simulated(self, requests: int, *, turnaround: Time, seed: int = 0) -> Load:
+    def simulated(self, requests: int, *, turnaround: Time, seed: int = 0) -> RequestSource:
         """The load for `perf.batcher`; clients of a closed loop send again `turnaround` ns after an answer."""
         if not self.open:
             return ClosedLoop(self.clients, requests, self.request, turnaround=turnaround)

@@ -1,1 +1,1 @@
-"""What a configuration would do under a load: the simulated batcher with the service times of this machine."""
+"""Predicts what a configuration does under a load: the simulated batcher with the service times of this machine."""

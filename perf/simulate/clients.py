@@ -1,4 +1,4 @@
-"""A load as its clients see it: answers come back one by one, and take their time between server and client."""
+"""A load with its clients: answers come back one by one, each after its way between server and client."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,17 +11,16 @@ from perf.measure.service_profile import Way
 from perf.records.traffic import Traffic
 
 DRAWN = 8192
-# Steps of a request's way, each of about the same time: a gamma distribution of so many stages. As traced on two cores,
-# nine of ten first answers of a batch came back within 0.7 to 1.5 times their mean, while the times between them and
-# the further ones were spread like an exponential distribution.
+# A lone request's way has a gamma distribution with this shape. As traced on two cores, nine of ten first answers of a
+# batch came back within 0.7 to 1.5 times their mean; the times between further answers were exponential.
 HOPS = 12
-# Where nothing runs while requests come back, since a delay holds the next batch, they are this much closer together,
-# as traced on two models: 105 us in place of 140 to 170.
+# If nothing runs while requests come back, because a delay holds the next batch, they are this much closer together,
+# as traced on two models: 105 us instead of 140 to 170.
 QUIET = 2 / 3
 
 
 class Clients:
-    """The `Load` for the simulation; afterwards `extra_us` has each answered request's way."""
+    """The `Load` of a simulation. Afterwards `extra_us` maps each answered request to the time of its way."""
 
     def __init__(
         self, traffic: Traffic, requests: int, way: Way, *, seed: Sequence[int], delayed: bool = False
@@ -36,7 +35,7 @@ class Clients:
         self.extra_us: dict[int, float] = {}
 
     def arrivals(self) -> Iterator[Request]:
-        """An open loop's requests, or each client's first, one after the other as they get ready."""
+        """Yield an open loop's requests, or each client's first, a short time apart."""
         if self._traffic.open:
             yield from self._traffic.arrivals(self._left, self._seed[0])
             return
@@ -46,9 +45,9 @@ class Clients:
             at += self._way.each_us * next(self._each)
 
     def after(self, answer: Answer) -> Iterable[Request]:
-        """A closed loop's next request of the client that this answers."""
+        """Return the next request of the answered client of a closed loop."""
         at, latency_us = self._burst
-        if at == answer.at:  # behind another of its batch, with which it shares most of the way
+        if at == answer.at:  # behind another of its batch, whose way it shares for the most part
             each_us = self._way.each_us * (QUIET if self._delayed and answer.quiet else 1.0)
             latency_us += each_us * next(self._each)
         else:

@@ -1,4 +1,4 @@
-"""What a simulated server of one candidate costs: its executions, what lies between them, and what the client adds."""
+"""The times of a simulated server: its executions, the pauses between them, and the way to and from the client."""
 
 import itertools
 import math
@@ -13,22 +13,29 @@ from perf.measure.service_profile import SHARES, Profile, ServiceTimes, Way
 from perf.records.candidate import Candidate
 
 DRAWN = 4096
-# From the records in `results/pauses` (`perf.studies.pauses`), medians of three models. A lone request of
-# perf_analyzer's Poisson arrivals is so many times as long on its way as one of a closed loop:
+# The next three are medians over three models (`perf.studies.pauses`). The way of a lone request of perf_analyzer's
+# Poisson arrivals, as a multiple of its way in a closed loop:
 ASLEEP = 2.4
-# A thread that sleeps is woken so late; 50 us are what Linux lets a timer be late.
+# How late a sleeping thread wakes up; Linux allows timers 50 us of it.
 LATE_US = 120.0
-# After so long an execution has lost two thirds of what it can lose of the caches: the fit over the two that lose any.
+# After this pause two thirds of the caches' contents are lost, fitted to the two models that lose any.
 COOLING_US = 17_000.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """All in microseconds. `alone_us` and `shared_us` map rows to an execution's time until it has computed, with
-    nothing else running, and with all `instances` at work; an idle instance takes a batch `dispatch_us` after it is
-    formed, and each execution is followed by a gap in which its answers leave; `burden_us` is what an arrival adds to
-    each while all are at work, `cold_us` what a long pause adds to the next; `way` is a request's from and to its
-    execution, as `ramp` saw it of a closed loop, or longer. `notes` say what was not measured but interpolated.
+    """Times of one candidate, in microseconds.
+
+    Attributes:
+        alone_us: time of an execution until it has computed, by rows, while nothing else runs.
+        shared_us: the same while all `instances` work.
+        dispatch_us: time that an idle instance needs to take a batch.
+        burden_us: extra time that an arrival adds to each execution while all instances work.
+        cold_us: extra time of an execution after a long pause.
+        noise: quantiles of an execution's time over its mean.
+        way: a request's way to and from its execution.
+        ramp: the measured ramp behind these times; it also gives the gap after an execution, in which answers leave.
+        notes: what was interpolated instead of measured.
     """
 
     instances: int
@@ -44,13 +51,13 @@ class Costs:
 
     @classmethod
     def of(cls, candidate: Candidate, profile: Profile, *, open_loop: bool = False) -> "Costs":
-        """Those of a candidate; an instance count without a ramp of its own is interpolated from the others'."""
-        threads = candidate.threads if any(one.threads is not None for one in profile.ramps) else None
+        """Return the costs of a candidate; instance counts without a ramp are interpolated."""
+        threads = candidate.threads if any(each.threads is not None for each in profile.ramps) else None
         ramp = profile.nearest(candidate.instances, threads)
         notes = []
         burden = ramp.burden
         shared = dict(smoothed(burden.sizes, ramp.max_batch_size))
-        # Of its own ramp, since more instances may have fewer cores each; the curve's shape is that of all at work.
+        # From its own ramp, since more instances may have fewer cores each; the curve has the shape with all at work.
         faster = min(1.0, ramp.computed_alone_us / shared[1]) if ramp.instances > 1 else 1.0
         alone = {rows: us * faster for rows, us in shared.items()}
         if ramp.instances != candidate.instances:
@@ -60,7 +67,7 @@ class Costs:
                 f"{candidate.instances} instances were not profiled: contention {factor:.2f} x that of {ramp.instances}"
             )
         if candidate.max_batch_size > ramp.max_batch_size:
-            notes.append(f"batches over {ramp.max_batch_size} rows were not profiled: the fit goes on")
+            notes.append(f"batches over {ramp.max_batch_size} rows were not profiled: extrapolated")
             row_us = fit(burden.sizes).row_us
             for table in (alone, shared):
                 last = table[ramp.max_batch_size]
@@ -73,14 +80,14 @@ class Costs:
             dispatch_us=ramp.dispatch_us,
             burden_us=burden.each_us,
             cold_us=ramp.cold_us,
-            noise=_of_mean_1(ramp.noise),
+            noise=_with_mean_1(ramp.noise),
             way=replace(ramp.way, lone_us=ramp.way.lone_us * (ASLEEP if open_loop else 1.0)),
             ramp=ramp,
             notes=tuple(notes),
         )
 
     def stretched(self, factor: float) -> "Costs":
-        """The same with executions that take so many times as long."""
+        """Return the same costs with executions `factor` times as long."""
         return replace(
             self,
             alone_us={rows: us * factor for rows, us in self.alone_us.items()},
@@ -90,19 +97,19 @@ class Costs:
         )
 
     def service(self, seed: Sequence[int]) -> Callable[[int], Time]:
-        """Nanoseconds from when an instance takes a batch until its answers leave; a new noise with each call."""
+        """Return a function that draws an execution's nanoseconds until its answers leave, by rows."""
         multipliers = self._drawn(seed)
         return lambda rows: round(self.alone_us[rows] * next(multipliers) * US)
 
     def output_us(self, rows: int) -> float:
-        """Mean microseconds in which the answers of so many rows leave."""
+        """Return the mean microseconds in which the answers of `rows` rows leave."""
         return self.ramp.output.at(rows)
 
     def gap(self, seed: Sequence[int]) -> Callable[[int], Time]:
-        """Nanoseconds that an instance needs after an execution of so many rows has computed, its answers included."""
+        """Return a function that draws the nanoseconds an instance stays busy after computing, by rows."""
         rng = np.random.default_rng([*seed, 2])
-        # As traced: half of the gaps are less than half of their mean, a twentieth three times as long. The answers
-        # leave at any pace from a tenth to twice the mean, as the other threads of the server let them.
+        # As traced: half of the gaps last less than half of their mean, one in twenty three times the mean. Answers
+        # leave at a pace from a tenth to twice the mean, depending on the server's other threads.
         drawn = itertools.cycle(rng.exponential(1.0, DRAWN).tolist())
         pace = itertools.cycle(rng.uniform(0.1, 1.9, DRAWN).tolist())
         means = {rows: max(0.0, self.ramp.gap.at(rows)) for rows in self.alone_us}
@@ -110,16 +117,16 @@ class Costs:
         return lambda rows: round((leaving[rows] * next(pace) + means[rows] * next(drawn)) * US)
 
     def waking(self, idle: Time) -> Time:
-        """Nanoseconds that an execution takes longer after so many of pause: the caches are lost little by little."""
+        """Return the extra nanoseconds of an execution after a pause of `idle`."""
         return round(self.cold_us * cooled(float(idle) / US) * US)
 
     def burden(self, running: int) -> Time:
-        """Nanoseconds by which an arrival makes each of so many executions longer: on a line from none to all."""
+        """Return the extra nanoseconds that an arrival adds to each of `running` executions, linear in their number."""
         share = 1.0 if self.instances == 1 else (running - 1) / (self.instances - 1)
         return round(self.burden_us * share * US)
 
     def slowdown(self, rows: int, running: float) -> float:
-        """How much longer an execution takes with so many at work: on a line from alone to all instances."""
+        """Return the factor on an execution's time while `running` run, linear between alone and all instances."""
         if self.instances == 1 or running <= 1:
             return 1.0
         factor = self.shared_us[rows] / self.alone_us[rows]
@@ -131,33 +138,33 @@ class Costs:
 
 
 def cooled(pause_us: float, constant_us: float = COOLING_US) -> float:
-    """The share of `cold_us` that a pause costs: the caches are lost little by little."""
+    """Return the share of `cold_us` after a pause: the caches are lost exponentially."""
     return 1 - math.exp(-pause_us / constant_us)
 
 
-def _of_mean_1(noise: Sequence[float]) -> tuple[float, ...]:
-    """The quantiles scaled to a mean of 1: an execution's mean time is the table's."""
+def _with_mean_1(noise: Sequence[float]) -> tuple[float, ...]:
+    """Scale the quantiles to a mean of 1, so that the mean of an execution stays the table's."""
     mean = float(np.mean(np.interp((np.arange(DRAWN) + 0.5) / DRAWN, SHARES, noise)))
     return tuple(value / mean for value in noise)
 
 
 def contention(profile: Profile, threads: int | None, instances: int) -> float:
-    """How much longer executions take with so many instances at work than with one: 1 + slope x (instances - 1).
+    """Return how much longer executions take with all instances at work than with one: 1 + slope x (instances - 1).
 
-    The slope is fitted by least squares through 1 over the ramps of these threads, each with its mean ratio to the
-    ramp of the fewest instances over the sizes that both counted.
+    The slope is a least-squares fit over the ramps with these threads. Each ramp contributes its mean ratio to the ramp
+    of the fewest instances, over the sizes that both counted.
     """
-    ramps = sorted((one for one in profile.ramps if one.threads == threads), key=lambda one: one.instances)
+    ramps = sorted((ramp for ramp in profile.ramps if ramp.threads == threads), key=lambda ramp: ramp.instances)
     fewest = ramps[0]
     base = 1.0 if fewest.instances == 1 else fewest.table_us[1] / fewest.alone_us
-    points = [(one.instances - 1, base * _ratio(one, fewest) - 1) for one in ramps if one.instances > 1]
+    points = [(ramp.instances - 1, base * _ratio(ramp, fewest) - 1) for ramp in ramps if ramp.instances > 1]
     squares = sum(more * more for more, _ in points)
     slope = sum(more * above for more, above in points) / squares if squares else 1.0
     return max(1.0, 1 + slope * (instances - 1))
 
 
-def _ratio(one: ServiceTimes, other: ServiceTimes) -> float:
-    counts = {size.rows: size.executions for size in one.sizes}
+def _ratio(ramp: ServiceTimes, other: ServiceTimes) -> float:
+    counts = {size.rows: size.executions for size in ramp.sizes}
     both = {size.rows: min(size.executions, counts[size.rows]) for size in other.sizes if size.rows in counts}
-    ratios = [one.table_us[rows] / other.table_us[rows] for rows in both]
+    ratios = [ramp.table_us[rows] / other.table_us[rows] for rows in both]
     return float(np.average(ratios, weights=list(both.values())))

@@ -1,4 +1,4 @@
-"""One candidate under one load, simulated: throughput, latency percentiles, batches, and what part of it is waiting."""
+"""Simulates one candidate under one load: throughput, latency percentiles, batch sizes and queue time."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from perf.batcher.request import US
-from perf.batcher.simulation import Outcome, simulate
+from perf.batcher.simulation import SimulationResult, simulate
 from perf.measure.service_profile import Profile
 from perf.records.candidate import Candidate
 from perf.records.study import Prediction, Sla
@@ -18,13 +18,13 @@ from perf.simulate.clients import Clients
 from perf.simulate.costs import LATE_US, Costs
 from perf.stats.percentile import percentile
 
-# Of all requests, those left out at the start, until batches and queue are what they will be.
+# Share of the requests to leave out at the start, until batches and queue have settled.
 WARM_UP = 0.1
 # A closed loop can settle in more than one rhythm (two half batches in turn, or one full one) and keep it for minutes.
-# So it is started anew as often as the requests allow, as measurements are, and the runs are taken together.
+# So it is restarted as often as the requests allow, as measurements are, and the runs are pooled.
 ROUNDS, MOST_RUNS = 60, 24
 PERCENTILES = (50, 90, 95, 99)
-# How far a prediction may be from what is measured, as shares of it.
+# Allowed errors of a prediction, as shares of the measured value.
 LIMITS = {"throughput": 0.05, "p50": 0.10, "p95": 0.20}
 
 
@@ -40,12 +40,22 @@ def predict(
     overhead_us: float = 0.0,
     stretch: float = 1.0,
 ) -> Prediction:
-    """What `candidate`, put into `config`, does under `traffic`, from the service times in `profile`.
+    """Simulate `candidate` under `traffic`.
 
-    Latencies are the client's: the queue, the computing, and the way through network and client behind the answers
-    before its own, which is `overhead_us` longer than perf_analyzer's, a light client. Executions take `stretch` times
-    as long as in the ramp. The first requests are left out, unless their times are given. Raises `Mistake` for threads
-    without a ramp, `RulesError` for a scheduler that is not the batcher.
+    Latencies are the client's: queue, computing, and the way through network and client behind earlier answers.
+
+    Args:
+        candidate: the values to put into `config`.
+        config: the model's configuration.
+        traffic: the load. Its first requests are left out of the result, unless their times are given.
+        profile: measured service times.
+        sla: the latency target, for the share of late requests.
+        requests: how many to simulate.
+        seed: of arrivals and noise.
+        overhead_us: how much longer a request's way is than that of perf_analyzer, a light client.
+        stretch: factor on the time of every execution.
+
+    Raises `Mistake` for threads without a ramp, `RulesError` for another scheduler than the dynamic batcher.
     """
     costs = Costs.of(candidate, profile, open_loop=traffic.open).stretched(stretch)
     rules = candidate.rules(config)
@@ -53,38 +63,38 @@ def predict(
     times = _times(traffic, requests)
     way = costs.way.longer(overhead_us)
     runs = []
-    for one in range(times):
-        drawn = [seed, one]
-        load = Clients(traffic, len(traffic.times_s) or requests // times, way, seed=drawn, delayed=rules.delay > 0)
+    for number in range(times):
+        seeds = [seed, number]
+        load = Clients(traffic, len(traffic.times_s) or requests // times, way, seed=seeds, delayed=rules.delay > 0)
         outcome = simulate(
             rules,
-            costs.service(drawn),
+            costs.service(seeds),
             load,
             slowdown=slowdown,
             burden=costs.burden,
-            gap=costs.gap(drawn),
+            gap=costs.gap(seeds),
             waking=costs.waking if costs.cold_us else None,
             dispatch=round(costs.dispatch_us * US),
             lateness=round(LATE_US * US),
         )
         warm_up = 0.0 if traffic.times_s else WARM_UP
         runs.append(_cut(outcome, costs, load.extra_us, warm_up=warm_up, drain=traffic.clients))
-    return Run.together(runs).prediction(candidate, sla, traffic.rows)
+    return SimulatedRun.pooled(runs).prediction(candidate, sla, traffic.rows)
 
 
 def _times(traffic: Traffic, requests: int) -> int:
-    """How often the load is begun anew: a closed loop and one whose times are given, as often as requests allow."""
+    """Return how often to start the load: a closed loop, or given times, as often as `requests` allow."""
     if traffic.times_s:
         return max(1, requests // len(traffic.times_s))
     return 1 if traffic.open else max(1, min(MOST_RUNS, requests // (ROUNDS * traffic.clients)))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
-    """One simulation without its warm-up and its end: latencies in microseconds of the requests in between.
+class SimulatedRun:
+    """One simulation without its warm-up and its end: latencies and queue times of the requests in between.
 
-    `answered` counts those after the first moment, so that over `seconds` they are a rate. `sizes` maps rows to
-    executions, `computing_us` to the time of all of them together until they had computed.
+    `answered` counts the answers after the first moment, so that `answered / seconds` is a rate. `sizes` maps rows to
+    the number of executions, `computing_us` to their total computing time.
     """
 
     latencies_us: NDArray[np.float64]
@@ -98,8 +108,8 @@ class Run:
     computing_us: dict[int, float]
 
     @classmethod
-    def together(cls, runs: Sequence["Run"]) -> "Run":
-        """Several runs as one."""
+    def pooled(cls, runs: Sequence["SimulatedRun"]) -> "SimulatedRun":
+        """Pool several runs into one."""
         sizes: Counter[int] = Counter()
         computing_us: Counter[int] = Counter()
         for run in runs:
@@ -128,7 +138,7 @@ class Run:
         return float(np.mean(self.latencies_us)) if len(self.latencies_us) else 0.0
 
     def prediction(self, candidate: Candidate, sla: Sla, rows: int) -> Prediction:
-        """The same as the study keeps it."""
+        """Return the prediction, as studies store it."""
         served = len(self.latencies_us)
         late = int(np.sum(self.latencies_us > sla.latency_ms * 1e3)) + self.refused
         executions = sum(self.sizes.values())
@@ -136,7 +146,7 @@ class Run:
             candidate=candidate,
             requests=served + self.refused,
             throughput_rows_per_s=self.throughput_per_s * rows,
-            percentiles_ms={one: float(percentile(self.latencies_us, one)) / 1e3 for one in PERCENTILES},
+            percentiles_ms={percent: float(percentile(self.latencies_us, percent)) / 1e3 for percent in PERCENTILES},
             late=late / max(1, served + self.refused),
             rows_per_execution=sum(size * n for size, n in self.sizes.items()) / max(1, executions),
             queue_share=float(np.sum(self.queues_us) / np.sum(self.latencies_us)) if served else 0.0,
@@ -147,39 +157,39 @@ class Run:
         )
 
     def _queue_ms(self) -> dict[int, float]:
-        """Mean queue time of the requests whose latency is within one percentile of each."""
+        """Return, for each percentile, the mean queue time of requests within one percentile of it."""
         queues = self.queues_us[np.argsort(self.latencies_us, kind="stable")]
         n = len(queues)
-        return {
-            one: float(np.mean(queues[n * (one - 1) // 100 : max(n * min(one + 1, 100) // 100, 1)])) / 1e3
-            for one in PERCENTILES
-            if n * (one - 1) // 100 < max(n * min(one + 1, 100) // 100, 1)
-        }
+        ends = {percent: (n * (percent - 1) // 100, max(n * (percent + 1) // 100, 1)) for percent in PERCENTILES}
+        return {percent: float(np.mean(queues[a:b])) / 1e3 for percent, (a, b) in ends.items() if a < b}
 
 
-def _cut(outcome: Outcome, costs: Costs, extra_us: Mapping[int, float], *, warm_up: float, drain: int) -> Run:
-    """Leave out that share of the start, and the end at which a closed loop's clients stop one by one."""
+def _cut(
+    outcome: SimulationResult, costs: Costs, extra_us: Mapping[int, float], *, warm_up: float, drain: int
+) -> SimulatedRun:
+    """Leave out the share `warm_up` at the start, and the end, where a closed loop's clients stop one by one."""
     answers = outcome.answers
     first, last = int(warm_up * len(answers)), max(1, len(answers) - drain)
-    kept = answers[first:last]
+    inner = answers[first:last]
     begin, end = answers[first].at, answers[last - 1].at
-    started = {request.number: one.start for one in outcome.executions for request in one.requests}
-    served = [answer for answer in kept if not answer.error]
+    started = {request.number: execution.start for execution in outcome.executions for request in execution.requests}
+    served = [answer for answer in inner if not answer.error]
     latencies = np.array([float(answer.latency) / US + extra_us[answer.request.number] for answer in served])
     queues = np.array([float(started[answer.request.number] - answer.request.at) for answer in served]) / US
-    within = [one for one in outcome.executions if begin <= one.start < end]
+    within = [execution for execution in outcome.executions if begin <= execution.start < end]
     computing: dict[int, float] = {}
-    for one in within:
-        computing[one.rows] = computing.get(one.rows, 0.0) + float(one.end - one.start) / US
-    return Run(
+    for execution in within:
+        us = float(execution.end - execution.start) / US
+        computing[execution.rows] = computing.get(execution.rows, 0.0) + us
+    return SimulatedRun(
         latencies_us=latencies,
         queues_us=queues,
-        # Of the batches at both ends, either none counts or all.
+        # Batches at both ends count entirely or not at all.
         answered=sum(begin < answer.at <= end and not answer.error for answer in answers[first:]),
-        refused=len(kept) - len(served),
+        refused=len(inner) - len(served),
         seconds=float(end - begin) / 1e9,
-        busy_s=sum(float(one.end - one.start) / 1e9 + costs.output_us(one.rows) / 1e6 for one in within),
+        busy_s=sum(computing.values()) / 1e6 + sum(costs.output_us(execution.rows) for execution in within) / 1e6,
         instances=costs.instances,
-        sizes=dict(sorted(Counter(one.rows for one in within).items())),
+        sizes=dict(sorted(Counter(execution.rows for execution in within).items())),
         computing_us=computing,
     )

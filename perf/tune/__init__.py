@@ -1,1 +1,1 @@
-"""From a latency target to a configuration: profile the model, simulate every candidate, verify the best few live."""
+"""Finds the configuration for a latency target: profile the model, simulate all candidates, measure the best few."""

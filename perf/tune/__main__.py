@@ -1,13 +1,13 @@
-"""`python -m perf.tune`: see perf.tune.command, which is imported when it runs.
+"""`python -m perf.tune`: see perf.tune.command.
 
-The processes that send the load import this file again, and need nothing of it.
+It is imported late because the processes that send load import this file, too, and need nothing of it.
 """
 
 import sys
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Tune; exit codes as in `perf.tune.command.main`."""
+    """Run `perf.tune.command.main`; the exit codes are its own."""
     from perf.tune.command import main as command
 
     return command(argv)

@@ -1,8 +1,7 @@
-"""Prints the outcome of a tuning: the verdict first, then what it rests on and what it cost."""
+"""Prints the result of a tuning: the verdict first, then its evidence and its cost."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -11,7 +10,7 @@ from rich.table import Table
 from export.repository import REPOSITORY
 from perf.measure.interleaved import gain
 from perf.records.candidate import Candidate
-from perf.records.study import AGAINST, FINAL, NOISE, Trial
+from perf.records.study import Trial
 from perf.records.traffic import Traffic
 from perf.records.tuned_file import NAME
 from perf.stats import pareto as pareto_front
@@ -20,22 +19,22 @@ from perf.tune import recipe
 from perf.tune.goal import Goal
 from perf.tune.remedy import remedies
 from perf.tune.screen import Screened
-from perf.tune.search import Outcome
-from perf.tune.standing import Standing, p99_ms
+from perf.tune.search import SearchResult
+from perf.tune.trials import PooledTrials, last_rounds, p99_ms
 from perf.tune.tuning import Tuning
 
-# Of the front as many lines as a person reads.
+# Rows of the Pareto front to print.
 FRONT_LINES = 10
-# A trial leaves a load average of about the cores that it took; more before one is somebody else's.
+# A trial leaves a load average of about the cores that it took; a higher one before it comes from other work.
 BUSY = 1.5
 
 
 def show(tuning: Tuning, console: Console, *, explain_recipe: bool = False) -> None:
-    """Everything, to a terminal or a file."""
+    """Print everything."""
     for line in verdict(tuning):
         console.print(line, markup=False)
     console.print(front(tuning))
-    console.print(held_against(tuning))
+    console.print(predicted_and_measured(tuning))
     if explain_recipe:
         for line in _recipe(tuning, console):
             console.print(line, markup=False)
@@ -44,169 +43,151 @@ def show(tuning: Tuning, console: Console, *, explain_recipe: bool = False) -> N
 
 
 def verdict(tuning: Tuning) -> Iterator[str]:
-    """The configuration to use and why, or what would have to change."""
-    question, outcome, study = tuning.question, tuning.outcome, tuning.study
-    asked = f"p99 <= {question.sla.latency_ms:g} ms under {_load(tuning)}"
-    if outcome.chosen is None:
-        yield from _refusal(tuning, asked)
+    """Yield the configuration to use and why, or what would have to change."""
+    question, study, chosen = tuning.question, tuning.study, tuning.result.chosen
+    target = f"p99 <= {question.sla.latency_ms:g} ms under {_load(tuning)}"
+    if chosen is None:
+        yield from _refusal(tuning, target)
         return
-    chosen = outcome.chosen
     if chosen.candidate == study.default:
-        yield f"keep the current configuration, {chosen.candidate}: nothing is expected to beat it ({asked})"
+        yield f"keep the current configuration, {chosen.candidate}: nothing is expected to beat it ({target})"
     else:
-        yield f"use {chosen.candidate} in place of {study.default}: the best found with {asked}"
-    yield f"  measured: {_figures(chosen)}, {_sureness(chosen)}"
+        yield f"use {chosen.candidate} in place of {study.default}: the best found with {target}"
+    yield f"  measured: {_figures(chosen)}, {_certainty(chosen)}"
     yield from _gains(tuning)
     yield f"  limited now by {study.limit}"
     if chosen.candidate.delay_us > study.default.delay_us:
         yield (
-            f"  beware: a request that finds no company waits out the delay of {chosen.candidate.delay_us / 1e3:g} ms, "
+            f"  beware: a lone request waits for the full delay of {chosen.candidate.delay_us / 1e3:g} ms, "
             "so with few clients latency is higher than before"
         )
-    busiest = max((one.load_average for one in study.trials), default=0.0)
+    busiest = max((trial.load_average for trial in study.trials), default=0.0)
     if busiest > BUSY * study.machine.cores:
         yield f"  beware: the machine had other work, a load average up to {busiest:.1f} on {study.machine.cores} cores"
-    if tuning.written is not None:
-        yield f"  written: {_near(tuning.written)}; a server loads it as it is, and the doctor finds nothing new"
-    if tuning.former is not None:
-        yield f"  in place of: {tuning.former.said}; kept as {_near(tuning.former.kept)}"
+    if tuning.path is not None:
+        yield f"  written: {_near(tuning.path)}; a server loads it as it is, and the doctor finds nothing new"
+    if tuning.previous is not None:
+        yield f"  in place of: {tuning.previous.description}; kept as {_near(tuning.previous.copy)}"
 
 
-def _refusal(tuning: Tuning, asked: str) -> Iterator[str]:
-    closest = tuning.outcome.closest
-    yield f"no configuration met {asked} with a margin of {tuning.question.margin:.0%}; nothing was written"
+def _refusal(tuning: Tuning, target: str) -> Iterator[str]:
+    closest = tuning.result.closest
+    yield f"no configuration met {target} with a margin of {tuning.question.margin:.0%}; nothing was written"
     if closest is None:
         return
     yield f"  closest: {closest.candidate}, {_figures(closest)}"
     yield f"  limited by {tuning.study.limit}"
-    candidates = [one.candidate for one in tuning.outcome.screened]
-    for remedy in remedies(closest, tuning.screen, tuning.outcome.belief, candidates):
+    candidates = [screened.candidate for screened in tuning.result.screened]
+    for remedy in remedies(closest, tuning.screen, tuning.result.corrections, candidates):
         yield f"  what would have to change: {remedy}"
 
 
 def _gains(tuning: Tuning) -> Iterator[str]:
-    """The chosen against the current configuration, and the current one against itself, measured in turn."""
+    """Yield the gain over the current configuration, and the A/A noise, from the interleaved rounds."""
     final, against, noise = last_rounds(tuning.study.trials)
-    if against and final and tuning.outcome.chosen and tuning.outcome.chosen.candidate != tuning.study.default:
+    if against and final and tuning.result.chosen and tuning.result.chosen.candidate != tuning.study.default:
         goal = tuning.screen.goal
         if goal.objective == "goodput":
             yield from _rates(tuning)
             return
-        for name, quantity, better_high in _quantities(goal):
-            found = gain(final, against, quantity)
-            said = f"{name} x {found} in {found.count} interleaved rounds"
-            yield f"  against the current one: {said}{_said(found, better_high)}"
+        for name, quantity, more_is_better in _quantities(goal):
+            interval = gain(final, against, quantity)
+            note = _note(interval, more_is_better=more_is_better)
+            yield f"  against the current one: {name} x {interval} in {interval.count} interleaved rounds{note}"
     if noise:
-        ratios = [one.throughput_rows_per_s / other.throughput_rows_per_s for one, other in noise]
-        tails = [p99_ms(one) / p99_ms(other) for one, other in noise]
+        rates = [a.throughput_rows_per_s / b.throughput_rows_per_s for a, b in noise]
+        p99s = [p99_ms(a) / p99_ms(b) for a, b in noise]
         yield (
-            f"  noise: one configuration twice differed by {max(abs(one - 1) for one in ratios):.1%} in throughput "
-            f"and {max(abs(one - 1) for one in tails):.1%} in p99"
+            f"  A/A noise: two trials of one configuration differed by {max(abs(rate - 1) for rate in rates):.1%} in "
+            f"throughput and {max(abs(p99 - 1) for p99 in p99s):.1%} in p99"
         )
 
 
 def _rates(tuning: Tuning) -> Iterator[str]:
-    """Rates that the current configuration bore and did not bear, and how the chosen one's is to them."""
-    chosen, goal = tuning.outcome.chosen, tuning.screen.goal
+    """Yield the rates at which the current configuration met and missed the target, beside the chosen one's."""
+    chosen, goal = tuning.result.chosen, tuning.screen.goal
     rates = {True: [0.0], False: [math.inf]}
-    for one in tuning.outcome.standings:
-        if one.candidate == tuning.study.default:
-            rates[goal.met(one)].append(Traffic.parse(one.trials[0].load).rate_per_s)
-    borne, missed = max(rates[True]), min(rates[False])
+    for pooled in tuning.result.measured:
+        if pooled.candidate == tuning.study.default:
+            rates[goal.met(pooled)].append(Traffic.parse(pooled.trials[0].load).rate_per_s)
+    met, missed = max(rates[True]), min(rates[False])
     if chosen is not None:
         rate = Traffic.parse(chosen.trials[0].load).rate_per_s
-        yield f"  against the current one: {rate:.4g} requests/s; that met the target at {borne:.4g}/s" + (
+        yield f"  against the current one: {rate:.4g} requests/s; that met the target at {met:.4g}/s" + (
             f" and missed it at {missed:.4g}/s, so at least {rate / missed:.2f} x" if math.isfinite(missed) else ""
         )
-
-
-def last_rounds(trials: Sequence[Trial]) -> tuple[list[Trial], list[Trial], list[tuple[Trial, Trial]]]:
-    """Of the last comparison, the chosen one's trials and the default's, numbered alike, and pairs of one and the same.
-
-    The default's trials are its `AGAINST` and then its `NOISE` ones, in the order in which they were measured.
-    """
-    final = [one for one in trials if one.stage == FINAL]
-    defaults = [one for one in trials if one.stage in (AGAINST, NOISE)]
-    last = final[-1].candidate if final else None
-    chosen = [one for one in final if one.candidate == last]
-    same = defaults if defaults and defaults[0].candidate != last else chosen + defaults
-    numbered = [replace(one, round=number) for number, one in enumerate(defaults, 1)]
-    return (
-        [replace(one, round=number) for number, one in enumerate(chosen, 1)],
-        numbered,
-        list(zip(same[1:], same, strict=False)),
-    )
 
 
 def _quantities(goal: Goal) -> list[tuple[str, Callable[[Trial], float], bool]]:
     def throughput(trial: Trial) -> float:
         return trial.throughput_rows_per_s
 
-    tail = ("p99", p99_ms, False)
-    # An open load that is carried has one throughput: what is offered.
-    return [tail] if goal.open else [("throughput", throughput, True), tail]
+    p99 = ("p99", p99_ms, False)
+    # The throughput of an open load that is carried is its rate, whatever the configuration.
+    return [p99] if goal.open else [("throughput", throughput, True), p99]
 
 
-def _said(found: Interval, better_high: bool) -> str:
-    if not found.tells:
+def _note(interval: Interval, *, more_is_better: bool) -> str:
+    if not interval.tells:
         return ": not significant"
-    return "" if (found.value > 1) == better_high else ": worse"
+    return "" if (interval.value > 1) == more_is_better else ": worse"
 
 
-def _sureness(standing: Standing) -> str:
-    late = f"{standing.late} of {standing.requests} requests late"
-    return f"{late}, sure at 99 %" if standing.passed else f"{late}, too few requests to be sure at 99 %"
+def _certainty(pooled: PooledTrials) -> str:
+    late = f"{pooled.late} of {pooled.requests} requests late"
+    return f"{late}, sure at 99 %" if pooled.passed else f"{late}, too few requests to be sure at 99 %"
 
 
 def front(tuning: Tuning) -> Table:
-    """Configurations that no other beats in both throughput and p99, as expected after the last fit."""
+    """Return the configurations that no other beats in both throughput and p99, as expected after the last fit."""
     table = _table(
         "rows/s\nexpected", "p99 ms\nexpected", "rows/s\nmeasured", "p99 ms\nmeasured", title="best trade-offs"
     )
-    measured = {one.candidate: one for one in reversed(tuning.outcome.standings)}
-    for one in shown(tuning.outcome):
-        found = measured.get(one.candidate)
-        values = ("", "") if found is None else (figure(found.throughput_rows_per_s), figure(found.p99_ms))
-        table.add_row(_marked(one.candidate, tuning), figure(one.throughput_rows_per_s), figure(one.p99_ms), *values)
+    measured = {pooled.candidate: pooled for pooled in reversed(tuning.result.measured)}
+    for screened in shown(tuning.result):
+        pooled = measured.get(screened.candidate)
+        expected = figure(screened.throughput_rows_per_s), figure(screened.p99_ms)
+        values = ("", "") if pooled is None else (figure(pooled.throughput_rows_per_s), figure(pooled.p99_ms))
+        table.add_row(_marked(screened.candidate, tuning), *expected, *values)
     return table
 
 
-def shown(outcome: Outcome) -> list[Screened]:
-    """The front as far as a person reads it, and the chosen one, which the model may have below it."""
-    first = pareto(outcome.screened)[:FRONT_LINES]
-    chosen = outcome.chosen.candidate if outcome.chosen else None
-    return first + [one for one in outcome.screened if one.candidate == chosen and one not in first]
+def shown(result: SearchResult) -> list[Screened]:
+    """Return the first lines of the front, and the chosen configuration even if it is not expected on the front."""
+    first = pareto(result.screened)[:FRONT_LINES]
+    chosen = result.chosen.candidate if result.chosen else None
+    return first + [each for each in result.screened if each.candidate == chosen and each not in first]
 
 
 def pareto(screened: Sequence[Screened]) -> list[Screened]:
-    """Those that no other beats in both, by falling throughput."""
-    return pareto_front.front(screened, lambda one: (one.throughput_rows_per_s, one.p99_ms))
+    """Return those that no other beats in both, by falling throughput."""
+    return pareto_front.front(screened, lambda each: (each.throughput_rows_per_s, each.p99_ms))
 
 
-def held_against(tuning: Tuning) -> Table:
-    """What was predicted before anything was measured, beside what was measured."""
+def predicted_and_measured(tuning: Tuning) -> Table:
+    """Return what was predicted before the first trial, beside what was measured."""
     title = "predicted before the first trial, and measured"
     table = _table("rows/s", "measured", "p99 ms", "measured", title=title)
-    known = {one.candidate: one for one in tuning.outcome.predictions}
-    for standing in tuning.outcome.standings:
-        prediction = known.get(standing.candidate)
+    predictions = {prediction.candidate: prediction for prediction in tuning.result.predictions}
+    for pooled in tuning.result.measured:
+        prediction = predictions.get(pooled.candidate)
         if prediction is None:
             continue
-        rows, tail = prediction.throughput_rows_per_s, prediction.percentiles_ms[99]
-        # With the objective goodput each has a load of its own.
-        load = f" at {standing.trials[0].load}" if tuning.question.objective == "goodput" else ""
+        rows, p99 = prediction.throughput_rows_per_s, prediction.percentiles_ms[99]
+        # For goodput each has a load of its own.
+        load = f" at {pooled.trials[0].load}" if tuning.question.objective == "goodput" else ""
         table.add_row(
-            _marked(standing.candidate, tuning) + load,
+            _marked(pooled.candidate, tuning) + load,
             figure(rows),
-            f"{figure(standing.throughput_rows_per_s)} {standing.throughput_rows_per_s / rows - 1:+.0%}",
-            figure(tail),
-            f"{figure(standing.p99_ms)} {standing.p99_ms / tail - 1:+.0%}",
+            f"{figure(pooled.throughput_rows_per_s)} {pooled.throughput_rows_per_s / rows - 1:+.0%}",
+            figure(p99),
+            f"{figure(pooled.p99_ms)} {pooled.p99_ms / p99 - 1:+.0%}",
         )
     return table
 
 
 def _table(*columns: str, title: str) -> Table:
-    """A table of configurations whose figures stay whole on a terminal of 80 columns, and whose names are wrapped."""
+    """Return a table that wraps names but not figures on a terminal of 80 columns."""
     table = Table("configuration", title=title)
     for name in columns:
         table.add_column(name, no_wrap=True, justify="right")
@@ -214,12 +195,12 @@ def _table(*columns: str, title: str) -> Table:
 
 
 def figure(value: float) -> str:
-    """Four digits, and a large number in full."""
+    """Return four digits, or all digits of a large number."""
     return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
 
 
 def cost(tuning: Tuning) -> Iterator[str]:
-    """Points, seconds, where the record is, and what to do with it."""
+    """Yield points and seconds, where the record is, and the next commands."""
     budget = tuning.budget
     yield (
         f"cost: {tuning.points} live points with {tuning.live_s:.0f} s of load, warm-ups included, "
@@ -230,49 +211,47 @@ def cost(tuning: Tuning) -> Iterator[str]:
     question = tuning.question
     yield f"record: {question.record}"
     yield f"as a page: make report RESULTS={question.results}"
-    if tuning.written is not None and question.repository == REPOSITORY:
+    if tuning.path is not None and question.repository == REPOSITORY:
         yield f"to serve it: make serve MODEL={question.model} CONFIG={NAME}"
 
 
 def _recipe(tuning: Tuning, console: Console) -> Iterator[str]:
-    space, outcome = tuning.space, tuning.outcome
-    delays = sorted({one.candidate.delay_us for one in outcome.screened if one.candidate.delay_us})
-    path = recipe.follow(tuning.screen, outcome.belief, space.default, space.sizes, delays)
+    space, result = tuning.space, tuning.result
+    delays = sorted({each.candidate.delay_us for each in result.screened if each.candidate.delay_us})
+    path = recipe.follow(tuning.screen, result.corrections, space.default, space.sizes, delays)
     table = Table("step", "the recipe's configuration", "rows/s", "p99 ms", "", title="the classic recipe, simulated")
-    for number, visit in enumerate(path.visits, 1):
-        one = visit.screened
-        said = "within" if visit.within else "over the target"
-        table.add_row(str(number), str(one.candidate), figure(one.throughput_rows_per_s), figure(one.p99_ms), said)
+    for number, step in enumerate(path.steps, 1):
+        screened = step.screened
+        figures = figure(screened.throughput_rows_per_s), figure(screened.p99_ms)
+        table.add_row(str(number), str(screened.candidate), *figures, "within" if step.within else "over the target")
     console.print(table)
-    ended = "nowhere: its first step is over the target" if path.end is None else f"at {path.end.candidate}"
+    end = "nowhere: its first step is over the target" if path.end is None else f"at {path.end.candidate}"
     yield (
-        f"the recipe ends {ended} after {len(path.visits)} measurements, some {path.seconds} s with perf_analyzer's "
+        f"the recipe ends {end} after {len(path.steps)} measurements, some {path.seconds} s with perf_analyzer's "
         "default windows"
     )
-    chosen = outcome.chosen
+    chosen = result.chosen
     if path.end is not None and chosen is not None:
         share = path.end.throughput_rows_per_s / chosen.throughput_rows_per_s
-        there = f"{path.end.throughput_rows_per_s:.4g} rows/s expected there"
-        yield f"  {there}, {share:.0%} of what {chosen.candidate} does"
+        yield (
+            f"  {path.end.throughput_rows_per_s:.4g} rows/s expected there, {share:.0%} of what {chosen.candidate} does"
+        )
 
 
 def _marked(candidate: Candidate, tuning: Tuning) -> str:
-    chosen = tuning.outcome.chosen
-    marks = [
-        word
-        for word, one in (("current", tuning.study.default), ("chosen", chosen.candidate if chosen else None))
-        if candidate == one
-    ]
+    chosen = tuning.result.chosen
+    marked = (("current", tuning.study.default), ("chosen", chosen.candidate if chosen else None))
+    marks = [mark for mark, each in marked if candidate == each]
     return f"{candidate} ({', '.join(marks)})" if marks else str(candidate)
 
 
 def _near(path: Path) -> Path:
-    """The path from here, where it lies below."""
+    """Return the path relative to the working directory, if it is below it."""
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
-def _figures(standing: Standing) -> str:
-    return f"{figure(standing.throughput_rows_per_s)} rows/s, p99 {figure(standing.p99_ms)} ms"
+def _figures(pooled: PooledTrials) -> str:
+    return f"{figure(pooled.throughput_rows_per_s)} rows/s, p99 {figure(pooled.p99_ms)} ms"
 
 
 def _load(tuning: Tuning) -> str:

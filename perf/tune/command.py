@@ -1,10 +1,11 @@
 """Find the configuration of MODEL that meets a latency target at the highest throughput, and write configs/tuned.pbtxt.
 
-The model is profiled (one short ramp for each count of instances), every configuration is simulated, and the best few
-are measured on the real server beside the current one. Stopped with Ctrl-C it goes on with the same command.
+The model is profiled (one short ramp for each count of instances), every candidate is simulated, and the best few are
+measured on a real server beside the current configuration. After Ctrl-C the same command resumes.
 """
 
 import argparse
+import re
 import sys
 from pathlib import Path
 
@@ -15,40 +16,56 @@ from perf.records.traffic import Traffic
 from perf.stats.sla import Sla
 from perf.tune.answer import show
 from perf.tune.goal import OBJECTIVES
-from perf.tune.lines import Lines
 from perf.tune.tuning import Question, tune
 from triton_batching.terminal import Mistake, guarded, program_parser, terminal
 
-# A rate that rises while it is measured is no load to choose a configuration for, so ramp: is not among them.
+# Without ramp:, because a rate that rises during a trial is no load to choose a configuration for.
 PATTERNS = ("closed", "poisson", "constant", "gamma", "trace")
 LOADS = (
     "closed:16 (clients, the default), poisson:300 or constant:300 (requests per second), gamma:300:4 (and the "
     "burstiness cv2) or trace:FILE (arrival times in seconds, one a line)"
 )
-STOPPED = "stopped; every finished ramp and trial is kept, and the same command goes on from there."
+STOPPED = "stopped; every finished ramp and trial is on record, and the same command resumes from there."
+# What differs between two steps of one phase: the share at the end of the text, and counts.
+SHARE, NUMBER = re.compile(r"\(\d+%\)$"), re.compile(r"\d[\d.,]*")
+
+
+class PhaseLines:
+    """Prints progress to an output that is no terminal: one line for each phase, not for each step in it."""
+
+    def __init__(self, console: Console) -> None:
+        self._console, self._last = console, ""
+
+    def update(self, text: str) -> None:
+        """Print `text` unless it differs from the last one only in its numbers, or is a step with a share."""
+        phase = NUMBER.sub("", text)
+        if SHARE.search(text) or phase == self._last:
+            return
+        self._last = phase
+        self._console.print(text, markup=False, soft_wrap=True)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit code 0 with a configuration, 1 when none meets the target, 2 for a mistake in the call, 130 after Ctrl-C."""
+    """Return 0 with a configuration, 1 if none meets the target, 2 for a mistake in the call, 130 after Ctrl-C."""
     arguments = _parser().parse_args(argv)
     command = ("python", "-m", "perf.tune", *(sys.argv[1:] if argv is None else argv))
     return guarded(lambda: run(arguments, command, terminal()), on_interrupt=STOPPED)
 
 
 def run(arguments: argparse.Namespace, command: tuple[str, ...], console: Console) -> int:
-    """Tune and print."""
+    """Tune and print the result; returns the exit code."""
     question = _question(arguments, command)
     with Console(stderr=True, emoji=False).status("starting") as status:
-        lines = Lines(console)
+        lines = PhaseLines(console)
 
-        def told(text: str) -> None:
+        def progress(text: str) -> None:
             status.update(text)
             if not console.is_terminal:
-                lines.tell(text)
+                lines.update(text)
 
-        tuning = tune(question, told)
+        tuning = tune(question, progress)
     show(tuning, console, explain_recipe=arguments.explain_recipe)
-    return 0 if tuning.outcome.chosen is not None else 1
+    return 0 if tuning.result.chosen is not None else 1
 
 
 def _question(arguments: argparse.Namespace, command: tuple[str, ...]) -> Question:
@@ -70,8 +87,8 @@ def _question(arguments: argparse.Namespace, command: tuple[str, ...]) -> Questi
         raise Mistake(f"--load {traffic}: goodput is the highest Poisson rate; leave --load out.")
     if arguments.objective == "cost" and not traffic.open:
         raise Mistake(
-            f"--load {traffic}: cost asks for the fewest instances that carry a load, and a closed loop waits for as "
-            "few as there are. Say at which rate requests come, for example --load poisson:300."
+            f"--load {traffic}: cost means the fewest instances that carry a load, and a closed loop adapts to any "
+            "number. Give a rate of requests, for example --load poisson:300."
         )
     return Question(
         model=arguments.model,
@@ -93,7 +110,7 @@ def _question(arguments: argparse.Namespace, command: tuple[str, ...]) -> Questi
 
 
 def _traffic(load: str, rows: int) -> Traffic:
-    """The load, of those that the help lists; a trace's file is read here, before anything is measured."""
+    """Parse a load that the help lists; a trace is read now, before anything is measured."""
     if load.partition(":")[0] not in PATTERNS:
         raise Mistake(f"--load {load}: not a load to tune for. Write {LOADS}.")
     traffic = Traffic.parse(load, rows=rows)
@@ -105,7 +122,7 @@ def _traffic(load: str, rows: int) -> Traffic:
 def _load(arguments: argparse.Namespace) -> str:
     if arguments.load is not None:
         return str(arguments.load)
-    # The rate is what is searched; this one only says of which kind it is.
+    # Only the pattern counts here: the rate is searched.
     return "poisson:1" if arguments.objective == "goodput" else "closed:16"
 
 
@@ -130,7 +147,7 @@ def _parser() -> argparse.ArgumentParser:
     cost = parser.add_argument_group("the cost")
     cost.add_argument("--points", type=int, default=13, help="measurements at most, ramps included (default 13)")
     cost.add_argument("--seconds", type=float, default=90.0, help="of live load at most, ramps included (default 90)")
-    cost.add_argument("--margin", type=float, default=0.05, help="share of the target that is kept free (default 0.05)")
+    cost.add_argument("--margin", type=float, default=0.05, help="share of the target to keep free (default 0.05)")
     parser.add_argument("--explain-recipe", action="store_true", help="also print the classic recipe's path")
     parser.add_argument("--force", action="store_true", help="replace a tuned.pbtxt changed by hand (a copy is kept)")
     parser.add_argument("--results", type=Path, default=Question.results, help="folder of the records")

@@ -1,6 +1,6 @@
-"""Measures configurations on servers of this machine, which stay up from their first trial until they are dropped.
+"""Measures candidates on servers of this machine; each server runs from its first trial until it is retired.
 
-All that are still looked at run side by side and are loaded in turn: a server without requests takes no core.
+They run side by side and get load in turn: a server without requests takes no core.
 """
 
 import threading
@@ -17,18 +17,18 @@ from perf.measure.trial import TRACE_RATE, Answers, Meter, serving
 from perf.records.candidate import Candidate
 from perf.records.study import AGAINST, FINAL, NOISE, Sla, Trial
 from perf.records.traffic import Traffic
-from perf.tune.journal import WARM_UP_S
+from perf.tune.study_log import WARM_UP_S
 from serve.management import traces
 
 MOST_SERVERS = 6
-# 20 s of trials then show ten of the slowest hundredth part by part, and both sides of a comparison trace as much.
+# 20 s of trials then trace ten of the slowest 1 % of requests; both sides of a comparison trace equally many.
 TRACED_PER_S = 50
 TRACED = (FINAL, AGAINST, NOISE)
 
 
 @dataclass(kw_only=True)
 class LiveBench:
-    """Servers of `config` with a candidate's values in it; a context, whose end stops them all."""
+    """Servers of `config` with each candidate's values; a context that stops them all at its end."""
 
     config: ModelConfig
     sla: Sla
@@ -36,7 +36,7 @@ class LiveBench:
     config_name: str | None = None
     repository: Path = REPOSITORY
     command: tuple[str, ...] = ()
-    told: Callable[[str], None] = lambda _: None
+    progress: Callable[[str], None] = lambda _: None
     answers: Answers = field(default_factory=Answers)
     _servers: dict[Candidate, tuple[Running, ExitStack]] = field(default_factory=dict)
     _stopping: list[threading.Thread] = field(default_factory=list)
@@ -51,18 +51,18 @@ class LiveBench:
             stopping.join()
 
     def measure(self, candidate: Candidate, traffic: Traffic, *, stage: str, round: int, seconds: float) -> Trial:
-        """One trial; all candidates of a round meet the same arrivals.
+        """Measure one trial; all candidates of a round get the same arrivals.
 
-        Those that decide trace so many requests that there are `TRACED_PER_S`, or every `TRACE_RATE`-th where no trial
-        before has told a server's own rate. The others trace none: a tritonserver of release 24.10 that traces all of
-        some thousand requests can stop answering.
+        Deciding trials trace about `TRACED_PER_S` requests a second, or every `TRACE_RATE`-th before the first trial
+        told the server's rate. The others trace none: a tritonserver of release 24.10 that traces every one of some
+        thousand requests can stop answering.
         """
         meter = Meter(
             sla=self.sla,
             warm_up_s=WARM_UP_S,
             command=self.command,
             answers=self.answers,
-            progress=lambda text, share: self.told(f"{candidate}: {text} ({share:.0%})"),
+            progress=lambda text, share: self.progress(f"{candidate}: {text} ({share:.0%})"),
         )
         server = self._server(candidate)
         if stage not in TRACED:
@@ -73,7 +73,7 @@ class LiveBench:
         return trial
 
     def retire(self, candidate: Candidate) -> None:
-        """Stop its server, where it runs; nobody waits for it, as a server takes some 3 s to end."""
+        """Stop the candidate's server, if it runs, in a thread: it takes about 3 s to end."""
         if candidate in self._servers:
             stopping = threading.Thread(target=self._servers.pop(candidate)[1].close)
             stopping.start()
@@ -90,7 +90,7 @@ class LiveBench:
                         candidate.apply(self.config),
                         config_name=self.config_name,
                         repository=self.repository,
-                        progress=lambda text: self.told(f"{candidate}: {text}"),
+                        progress=lambda text: self.progress(f"{candidate}: {text}"),
                     )
                 )
                 if server.server is not None:
@@ -100,5 +100,5 @@ class LiveBench:
 
 
 def trace_rate(requests_per_s: float) -> int:
-    """The n for which every n-th of so many requests makes `TRACED_PER_S` traces a second, at most `TRACE_RATE`."""
+    """Return n, at most `TRACE_RATE`, such that tracing every n-th request gives `TRACED_PER_S` traces a second."""
     return min(TRACE_RATE, max(1, int(requests_per_s / TRACED_PER_S)))

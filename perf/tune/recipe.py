@@ -1,67 +1,68 @@
-"""The classic recipe, step by step, with what each of its measurements would have shown: for comparison only.
+"""The classic recipe, simulated step by step, for comparison only.
 
-Triton's guide and AI-System 8.4 tell it so: enable dynamic batching, raise max_batch_size while the latency stays
-within the budget, then raise the queue delay until it does not. It knows neither when to stop early nor that the
-highest value within the budget need not be the best.
+Triton's guide and AI-System 8.4 describe it: enable dynamic batching, raise max_batch_size while the latency stays
+within the target, then raise the queue delay until it does not. The recipe may stop too late, and the highest value
+within the target need not be the best.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from perf.records.candidate import Candidate
-from perf.tune.belief import Belief
 from perf.tune.screen import Screen, Screened
+from perf.tune.simulator import Corrections
 
-# perf_analyzer with its default windows: at least three of 6 s for each measurement.
+# perf_analyzer's default: at least three windows of 6 s for each measurement.
 MEASUREMENT_S = 18
 
 
 @dataclass(frozen=True, kw_only=True)
-class Visit:
-    """One measurement of the recipe, and whether it stays within the budget."""
+class RecipeStep:
+    """One measurement of the recipe, and whether it is within the target."""
 
     screened: Screened
     within: bool
 
 
 @dataclass(frozen=True, kw_only=True)
-class Path:
-    """The recipe's measurements in order, and where it ends; None where the first is over the budget already."""
+class RecipePath:
+    """The recipe's measurements in order, and its last one within the target (None if none is)."""
 
-    visits: tuple[Visit, ...]
+    steps: tuple[RecipeStep, ...]
     end: Screened | None
 
     @property
     def seconds(self) -> int:
-        """How long that would take with perf_analyzer."""
-        return MEASUREMENT_S * len(self.visits)
+        """How long they take with perf_analyzer."""
+        return MEASUREMENT_S * len(self.steps)
 
 
-def follow(screen: Screen, belief: Belief, default: Candidate, sizes: Sequence[int], delays_us: Sequence[int]) -> Path:
-    """Raise max_batch_size over `sizes`, then the delay over `delays_us`, each until the latency is over the target."""
-    visits: list[Visit] = []
+def follow(
+    screen: Screen, corrections: Corrections, default: Candidate, sizes: Sequence[int], delays_us: Sequence[int]
+) -> RecipePath:
+    """Raise max_batch_size over `sizes`, then the delay over `delays_us`, each until the target is missed."""
+    steps: list[RecipeStep] = []
     end: Screened | None = None
 
-    def within(candidate: Candidate) -> bool:
+    def within(size: int, delay_us: int) -> bool:
         nonlocal end
-        found = screen.look(candidate, belief, requests=screen.fine)
-        meets = found.p99_ms <= screen.goal.sla.latency_ms and screen.goal.carries(found)
-        visits.append(Visit(screened=found, within=meets))
-        if meets:
-            end = found
-        return meets
+        candidate = Candidate(
+            max_batch_size=size, delay_us=delay_us, instances=default.instances, threads=default.threads
+        )
+        screened = screen.look(candidate, corrections, requests=screen.fine)
+        met = screened.p99_ms <= screen.goal.sla.latency_ms and screen.goal.carries(screened)
+        steps.append(RecipeStep(screened=screened, within=met))
+        if met:
+            end = screened
+        return met
 
     for size in sizes:
-        # Where the load is not yet carried, a larger batch is what the recipe tries next.
-        made = Candidate(max_batch_size=size, instances=default.instances, threads=default.threads)
-        if not within(made) and end is not None:
+        # Until a size carries the load, the recipe goes on to the next larger one.
+        if not within(size, 0) and end is not None:
             break
     if end is not None:
         largest = end.candidate.max_batch_size
-        for delay in delays_us:
-            made = Candidate(
-                max_batch_size=largest, delay_us=delay, instances=default.instances, threads=default.threads
-            )
-            if not within(made):
+        for delay_us in delays_us:
+            if not within(largest, delay_us):
                 break
-    return Path(visits=tuple(visits), end=end)
+    return RecipePath(steps=tuple(steps), end=end)

@@ -1,51 +1,60 @@
-"""Where nothing meets the target: how near the best comes, and which target or load could be met."""
+"""If nothing meets the target: how near the best comes, and which target or load could be met."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
 from perf.records.candidate import Candidate
 from perf.records.traffic import Traffic
-from perf.tune.belief import AS_PROFILED, Belief
 from perf.tune.screen import Screen
-from perf.tune.space import Pair
-from perf.tune.standing import Standing
+from perf.tune.simulator import NO_CORRECTION, Corrections
+from perf.tune.space import Parallelism
+from perf.tune.trials import PooledTrials
 
 REQUESTS = 1_000
 HALVINGS = 6
 
 
-def remedies(closest: Standing, screen: Screen, belief: Belief, candidates: Sequence[Candidate]) -> list[str]:
-    """What would have to change, one sentence each."""
+def remedies(
+    closest: PooledTrials, screen: Screen, corrections: Corrections, candidates: Sequence[Candidate]
+) -> list[str]:
+    """Return what would have to change, one sentence each."""
     goal, traffic = screen.goal, screen.traffic
-    reachable = closest.p99_ms / (1 - goal.margin)
-    found = []
+    sentences = []
     if goal.carries(closest):
-        found.append(
-            f"the target: {closest.candidate} reached a p99 of {closest.p99_ms:.4g} ms, so ask for {reachable:.4g} ms"
+        reachable_ms = closest.p99_ms / (1 - goal.margin)
+        sentences.append(
+            f"the target: {closest.candidate} reached a p99 of {closest.p99_ms:.4g} ms, so ask for "
+            f"{reachable_ms:.4g} ms"
         )
-    lighter = _lighter(screen, belief, candidates)
+    lighter = _lighter(screen, corrections, candidates)
     if lighter is not None:
-        found.append(f"the load: {lighter[0]} is expected to meet it, with {lighter[1]}")
+        sentences.append(f"the load: {lighter[0]} is expected to meet it, with {lighter[1]}")
     if traffic.rows > 1:
-        found.append(f"the requests: of {traffic.rows} rows each, all of which must be computed together; send fewer")
+        sentences.append(f"the requests: the {traffic.rows} rows of each run together; send fewer rows in a request")
     alone = min(alone_ms(screen, candidates), closest.p99_ms)
     if alone > goal.limit_ms:
-        found.append(f"the model or the device: one request alone takes {alone:.4g} ms, which no batching shortens")
-    return found
+        sentences.append(f"the model or the device: one request alone takes {alone:.4g} ms, which no batching shortens")
+    return sentences
 
 
 def alone_ms(screen: Screen, candidates: Sequence[Candidate]) -> float:
-    """Median latency of a request that meets no other and waits for none, with the instances that suit it best."""
-    lone = {replace(one, delay_us=0, preferred=()) for one in candidates}
-    by_pair = {Pair.of(one): one for one in sorted(lone, key=lambda one: one.max_batch_size)}
+    """Return the median latency of a lone request without a delay, with the best instances for it."""
+    lone = {replace(candidate, delay_us=0, preferred=()) for candidate in candidates}
+    smallest_first = sorted(lone, key=lambda candidate: candidate.max_batch_size)
+    by_parallelism = {Parallelism.of(candidate): candidate for candidate in smallest_first}
     client = Traffic(pattern="closed", clients=1, rows=screen.traffic.rows)
-    # As profiled: what trials taught of executions that share cores with others is not true of one alone.
-    predictions = [screen.simulator.predict(one, client, AS_PROFILED, requests=100) for one in by_pair.values()]
-    return min(one.percentiles_ms[50] for one in predictions)
+    # Not corrected: contention was fitted to executions that share cores, and a lone one does not.
+    predictions = [
+        screen.simulator.predict(candidate, client, NO_CORRECTION, requests=100)
+        for candidate in by_parallelism.values()
+    ]
+    return min(prediction.percentiles_ms[50] for prediction in predictions)
 
 
-def _lighter(screen: Screen, belief: Belief, candidates: Sequence[Candidate]) -> tuple[Traffic, Candidate] | None:
-    """The heaviest lighter load of the same kind that some candidate is expected to bear, by bisection."""
+def _lighter(
+    screen: Screen, corrections: Corrections, candidates: Sequence[Candidate]
+) -> tuple[Traffic, Candidate] | None:
+    """Return the heaviest lighter load of the same kind that a candidate should carry, found by bisection."""
     traffic = screen.traffic
     if traffic.open and not traffic.rate_per_s:
         return None
@@ -53,17 +62,17 @@ def _lighter(screen: Screen, belief: Belief, candidates: Sequence[Candidate]) ->
     for _ in range(HALVINGS):
         share = (low + high) / 2
         smaller = _share(traffic, share)
-        met = next((one for one in candidates if _meets(screen, belief, one, smaller)), None)
-        if met is None:
+        candidate = next((each for each in candidates if _meets(screen, corrections, each, smaller)), None)
+        if candidate is None:
             high = share
         else:
-            low, best = share, (smaller, met)
+            low, best = share, (smaller, candidate)
     return best
 
 
-def _meets(screen: Screen, belief: Belief, candidate: Candidate, traffic: Traffic) -> bool:
-    found = replace(screen, traffic=traffic).look(candidate, belief, requests=REQUESTS)
-    return screen.goal.met(found)
+def _meets(screen: Screen, corrections: Corrections, candidate: Candidate, traffic: Traffic) -> bool:
+    screened = replace(screen, traffic=traffic).look(candidate, corrections, requests=REQUESTS)
+    return screen.goal.met(screened)
 
 
 def _share(traffic: Traffic, share: float) -> Traffic:

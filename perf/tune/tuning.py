@@ -1,10 +1,10 @@
-"""One tuning from the question to the file: profile, space, search, configs/tuned.pbtxt and the record of the study."""
+"""One tuning from question to file: profile, search space, search, configs/tuned.pbtxt and the study's record."""
 
 import datetime
 import re
 import tempfile
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,27 +21,27 @@ from perf.records.candidate import Candidate
 from perf.records.study import Sla, Study
 from perf.records.traffic import Traffic
 from perf.records.tuned_file import NAME, Why
-from perf.tune.budget import Budget
-from perf.tune.former import Former, keep
+from perf.tune import writing
+from perf.tune.bottleneck import bottleneck
 from perf.tune.goal import Goal
-from perf.tune.journal import Journal
-from perf.tune.limits import limit
 from perf.tune.live import LiveBench
-from perf.tune.profiled import Profiled
 from perf.tune.reasons import reasons
 from perf.tune.screen import Screen
-from perf.tune.search import Outcome, Search
-from perf.tune.space import Pair, Space, space
+from perf.tune.search import Search, SearchResult
+from perf.tune.simulator import ProfiledSimulator
+from perf.tune.space import Parallelism, Space, space, tried_values
+from perf.tune.study_log import Budget, StudyLog
+from perf.tune.writing import HEADLINE, PreviousFile, TunedText
 from serve.doctor.document import Document
 from triton_batching.machine import Machine, cores, versions
-from triton_batching.terminal import Failure, Mistake
+from triton_batching.terminal import Mistake
 
-Told = Callable[[str], None]
+Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What is asked for. `largest` and `instances` widen the space; `results` is where records go and come from."""
+    """What to tune for. `largest` and `instances` widen the search space; records are in the folder `results`."""
 
     model: str
     sla: Sla
@@ -61,31 +61,31 @@ class Question:
 
     @property
     def folder(self) -> Path:
-        """The model's."""
+        """The model's folder."""
         return model_folder(self.model, self.repository)
 
     @property
     def record(self) -> Path:
-        """Where the study is written: one file for each question."""
+        """The file of the study; each question has its own."""
         load = re.sub(r"[^\w.]+", "-", str(self.traffic)).strip("-")
         rows = f".b{self.traffic.rows}" if self.traffic.rows > 1 else ""
         variant = f".{self.config_name}" if self.config_name else ""
-        # Of an open load that is carried the throughput is what is offered, so the lowest latency wins.
-        aim = "latency" if self.traffic.open and self.objective == "throughput" else self.objective
-        name = f"{self.model}{variant}.{load}{rows}.{aim}.p99-{self.sla.latency_ms:g}ms.json"
+        # The throughput of an open load that is carried is its rate, so the lowest latency wins.
+        objective = "latency" if self.traffic.open and self.objective == "throughput" else self.objective
+        name = f"{self.model}{variant}.{load}{rows}.{objective}.p99-{self.sla.latency_ms:g}ms.json"
         return self.results / name
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tuning:
-    """What came of it: the study, the search's outcome and how it can be gone on with.
+    """A finished tuning: the study, the search's result and its cost.
 
-    `written` is tuned.pbtxt, `former` the one whose place it took.
+    `path` is the tuned.pbtxt that was written (None if nothing met the target), `previous` the one that it replaced.
     """
 
     question: Question
     study: Study
-    outcome: Outcome
+    result: SearchResult
     screen: Screen
     space: Space
     budget: Budget
@@ -93,34 +93,24 @@ class Tuning:
     points: int
     live_s: float
     wall_s: float
-    written: Path | None
-    former: Former | None
+    path: Path | None
+    previous: PreviousFile | None
 
 
-def tune(question: Question, told: Told) -> Tuning:
-    """Answer it; raises `Mistake` for what cannot be asked, and the errors of servers and measurements."""
+def tune(question: Question, progress: Progress) -> Tuning:
+    """Tune and write the result; raises `Mistake` for a bad question, and the errors of servers and measurements."""
     began = time.monotonic()
     before, config = _current(question)
-    _writable(question.results)
+    _check_writable(question.results)
     tuned_file.refuse_foreign(question.folder / "configs" / f"{NAME}.pbtxt", force=question.force)
     searched = _space(question, config)
-    profile = _profile(question, config, searched, told)
-    budget = Budget(
-        points=question.points,
-        seconds=question.seconds,
-        profile_points=len(profile.ramps),
-        profile_s=round(sum(level.seconds for ramp in profile.ramps for level in ramp.levels), 1),
-    )
-    if not budget.enough:
-        raise Mistake(
-            f"--points {question.points} and --seconds {question.seconds:g}: too little for a comparison, after a "
-            f"profile of {budget.profile_points} ramps and {budget.profile_s:.0f} s. Allow more; the profile is kept."
-        )
-    simulator = Profiled(config=config, profile=profile, sla=question.sla)
-    candidates = searched.candidates(lambda pair, rows: _service_us(simulator, pair, rows))
+    profile = _profile(question, config, searched, progress)
+    budget = _budget(question, profile)
+    simulator = ProfiledSimulator(config=config, profile=profile, sla=question.sla)
+    candidates = searched.candidates(lambda parallelism, rows: _service_us(simulator, parallelism, rows))
     goal = Goal(objective=question.objective, sla=question.sla, open=question.traffic.open, margin=question.margin)
     screen = Screen(simulator=simulator, traffic=question.traffic, goal=goal)
-    planned = _planned(question, before, config, searched, candidates, profile)
+    study = _empty_study(question, before, config, candidates, profile)
     with LiveBench(
         config=config,
         sla=question.sla,
@@ -128,45 +118,45 @@ def tune(question: Question, told: Told) -> Tuning:
         config_name=question.config_name,
         repository=question.repository,
         command=question.command,
-        told=told,
+        progress=progress,
     ) as bench:
-        journal = Journal(planned, question.record, bench, told)
-        search = Search(candidates=candidates, screen=screen, journal=journal, budget=budget, told=told)
-        outcome = search.run()
-    written, former = _conclude(question, before, config, screen, outcome, journal, told)
+        log = StudyLog(study, question.record, bench, progress)
+        result = Search(candidates=candidates, screen=screen, log=log, budget=budget, progress=progress).run()
+    path, previous = _conclude(question, before, config, screen, result, log, progress)
     return Tuning(
         question=question,
-        study=journal.finish(),
-        outcome=outcome,
+        study=log.finish(),
+        result=result,
         screen=screen,
         space=searched,
         budget=budget,
-        measured_now=journal.measured_now,
-        points=journal.points,
-        live_s=journal.live_s,
+        measured_now=log.measured_now,
+        points=log.points,
+        live_s=log.live_s,
         wall_s=time.monotonic() - began,
-        written=written,
-        former=former,
+        path=path,
+        previous=previous,
     )
 
 
 def _current(question: Question) -> tuple[Document, ModelConfig]:
+    """Return the current configuration; raises `Mistake` if it cannot be tuned or served."""
     path = config_file(question.folder, question.config_name)
     config = read_config(path)
-    Rules.of(config)  # refuses what has another scheduler
+    Rules.of(config)  # raises for another scheduler than the dynamic batcher
     if question.config_name == NAME:
-        raise Mistake(f"{path}: is what is written. Name another configuration to begin with, or leave it out.")
+        raise Mistake(f"{path}: this file is the output. Name another configuration to begin with, or leave it out.")
     for name in with_steps([question.model], question.config_name, question.repository):
         folder = model_folder(name, question.repository)
         served = model_file(folder, read_config(config_file(folder, question.config_name)))
         if not served.exists():
-            how = f"Export the model first: make export ARGS={name}." if served.suffix == ".onnx" else "Add it."
-            raise Mistake(f"{served}: no such file, so '{question.model}' cannot be tuned. {how}")
+            remedy = f"Export the model first: make export ARGS={name}." if served.suffix == ".onnx" else "Add it."
+            raise Mistake(f"{served}: no such file, so '{question.model}' cannot be tuned. {remedy}")
     return Document.read(path), config
 
 
-def _writable(folder: Path) -> None:
-    """Raise `Mistake` for a folder that takes no records, before there is one to lose."""
+def _check_writable(folder: Path) -> None:
+    """Raise `Mistake` if records cannot be written, before there is one to lose."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -184,44 +174,53 @@ def _space(question: Question, config: ModelConfig) -> Space:
             f"--rows {question.traffic.rows}: '{question.model}' takes at most {largest} rows in one request. "
             "Send fewer, or allow more with --max-batch-size."
         )
-    machine = Machine.this()
     return space(
         config,
         largest=largest,
         smallest=question.traffic.rows,
         cores=cores(),
-        gpu=machine.gpu is not None,
+        gpu=Machine.this().gpu is not None,
         instances=question.instances,
         preferred=question.preferred,
     )
 
 
-def _profile(question: Question, config: ModelConfig, searched: Space, told: Told) -> Profile:
+def _profile(question: Question, config: ModelConfig, searched: Space, progress: Progress) -> Profile:
     widest, in_flight = reaching(config, max(searched.sizes), question.traffic)
     return service_time.profile(
         widest,
-        [(pair.instances, pair.threads) for pair in searched.profiled],
+        [(parallelism.instances, parallelism.threads) for parallelism in searched.profiled],
         question.results,
         config_name=question.config_name or "default",
         in_flight=in_flight,
         command=question.command,
         repository=question.repository,
-        progress=lambda text, done: told(f"profile: {text}"),
+        progress=lambda text, done: progress(f"profile: {text}"),
     )
 
 
-def _service_us(simulator: Profiled, pair: Pair, rows: int) -> float:
-    asked = Candidate(max_batch_size=max(1, rows), instances=pair.instances, threads=pair.threads)
-    return simulator.service_us(asked, rows)
+def _budget(question: Question, profile: Profile) -> Budget:
+    budget = Budget(
+        points=question.points,
+        seconds=question.seconds,
+        profile_points=len(profile.ramps),
+        profile_s=round(sum(level.seconds for ramp in profile.ramps for level in ramp.levels), 1),
+    )
+    if not budget.enough:
+        raise Mistake(
+            f"--points {question.points} and --seconds {question.seconds:g}: too little for a comparison, after a "
+            f"profile of {budget.profile_points} ramps and {budget.profile_s:.0f} s. Allow more; the profile is kept."
+        )
+    return budget
 
 
-def _planned(
-    question: Question,
-    before: Document,
-    config: ModelConfig,
-    searched: Space,
-    candidates: tuple[Candidate, ...],
-    profile: Profile,
+def _service_us(simulator: ProfiledSimulator, parallelism: Parallelism, rows: int) -> float:
+    candidate = Candidate(max_batch_size=max(1, rows), instances=parallelism.instances, threads=parallelism.threads)
+    return simulator.service_us(candidate, rows)
+
+
+def _empty_study(
+    question: Question, before: Document, config: ModelConfig, candidates: Sequence[Candidate], profile: Profile
 ) -> Study:
     served = model_file(question.folder, config)
     return Study(
@@ -234,9 +233,9 @@ def _planned(
         versions=versions(),
         started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         command=question.command,
-        default=searched.default,
+        default=candidates[0],
         chosen=None,
-        space=searched.tried(candidates),
+        space=tried_values(candidates),
         profiles=tuple(ramp.file_name for ramp in profile.ramps),
         predictions=(),
         trials=(),
@@ -253,35 +252,33 @@ def _conclude(
     before: Document,
     config: ModelConfig,
     screen: Screen,
-    outcome: Outcome,
-    journal: Journal,
-    told: Told,
-) -> tuple[Path | None, Former | None]:
-    """Write and check configs/tuned.pbtxt, keep the one that was there, and put the end into the study."""
-    if outcome.chosen is None:
-        closest = outcome.closest
-        journal.change(chosen=None, limit=limit(closest.trials) if closest else "", after_pbtxt="")
+    result: SearchResult,
+    log: StudyLog,
+    progress: Progress,
+) -> tuple[Path | None, PreviousFile | None]:
+    """Write configs/tuned.pbtxt if a configuration was chosen, and complete the study."""
+    if result.chosen is None:
+        limit = bottleneck(result.closest.trials) if result.closest else ""
+        log.change(chosen=None, limit=limit, after_pbtxt="")
         return None, None
-    chosen = outcome.chosen
-    held_back = limit(chosen.trials)
-    now = f"p99 {chosen.p99_ms:.4g} ms at {chosen.throughput_rows_per_s:.4g} rows/s under {chosen.trials[0].load}"
+    chosen = result.chosen
+    limit = bottleneck(chosen.trials)
+    load = chosen.trials[0].load
+    figures = f"p99 {chosen.p99_ms:.4g} ms at {chosen.throughput_rows_per_s:.4g} rows/s under {load}"
     why = Why(
-        headline=f"Measured: {now}. Now it is limited by {held_back.split(' (')[0]}. A comment without 'tuned' is "
-        "older, and speaks of the value that was there before.",
-        reasons=reasons(screen, outcome.belief, chosen.candidate, journal.study.default),
+        headline=HEADLINE.format(figures=figures, bottleneck=limit.split(" (")[0]),
+        reasons=reasons(screen, result.corrections, chosen.candidate, log.study.default),
     )
-
-    def written(silenced: Collection[str]) -> str:
-        return tuned_file.tuned(before, chosen.candidate, why, " ".join(question.command), silenced=silenced)
-
-    text = written(tuned_file.silenced(question.folder, before, written, latency_ms=question.sla.latency_ms))
-    tuned_file.check(text, config, chosen.candidate)
-    news = tuned_file.news(question.folder, before.text, text, latency_ms=question.sla.latency_ms)
-    if news:
-        listed = "; ".join(f"{one.code} {one.message}" for one in news)
-        raise Failure(f"the doctor finds in the tuned configuration, which was therefore not written: {listed}")
-    former = keep(question.folder / "configs" / f"{NAME}.pbtxt", text, question.results)
-    path = tuned_file.write(question.folder, text, force=question.force)
-    tuned_file.load(question.model, question.repository, told)
-    journal.change(chosen=chosen.candidate, limit=held_back, after_pbtxt=text)
-    return path, former
+    text = TunedText(
+        before=before,
+        config=config,
+        chosen=chosen.candidate,
+        why=why,
+        command=" ".join(question.command),
+        latency_ms=question.sla.latency_ms,
+    ).checked(question.folder)
+    path, previous = writing.write(
+        text, question.folder, question.repository, question.results, force=question.force, progress=progress
+    )
+    log.change(chosen=chosen.candidate, limit=limit, after_pbtxt=text)
+    return path, previous

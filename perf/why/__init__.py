@@ -1,1 +1,1 @@
-"""Why do my batches not form: the batcher's rules replayed on a request mix, or on what a running server got."""
+"""Explains why batches do not form: replays the batcher on a request mix, or on the requests of a running server."""

@@ -1,4 +1,4 @@
-"""Changes to the configuration or the clients that could let more rows run together, each tried in the simulation."""
+"""Changes to the configuration or the clients that could enlarge batches, each tried in the simulation."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -7,26 +7,26 @@ from dataclasses import dataclass
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelDynamicBatching, ModelInstanceGroup
 
 from perf.batcher.instances import ServiceTime
-from perf.batcher.load import Load
-from perf.batcher.payload import Rule
+from perf.batcher.load import RequestSource
+from perf.batcher.payload import ClosingRule
 from perf.batcher.request import US
 from perf.batcher.rules import Rules
-from perf.batcher.simulation import Outcome, simulate
+from perf.batcher.simulation import SimulationResult, simulate
 from perf.why.boundaries import differing
 
 DELAYS_MS = (0, 1, 2, 5, 10, 20, 50, 100)
 LARGER = (2, 4, 8)
-# Rows per execution or latency that change by less are no reason to change anything.
+# A smaller change of rows per execution or latency is not worth a change.
 WORTH = 1.05
 SOONER = 1.2
-PREFETCH = "Without queue policies and priority levels batches are formed ahead, with no poll of 500 ms."
+PREFETCH = "Without queue policies and priority levels batches form ahead, without polls of 500 ms."
 
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """One change: what to write, a sentence on what it asks of the model or the clients, and the rules it leads to.
+    """One change: what to write, a note on what the model or the clients must do, and the resulting rules.
 
-    `enlarges`: executions get more rows than any has now, so what it brings depends on what such a one takes.
+    `enlarges`: executions get more rows than any has now, so its effect depends on their service time.
     """
 
     text: str
@@ -37,91 +37,102 @@ class Change:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trial:
-    """A change and what the simulation says of it."""
+class Effect:
+    """A change and the outcome of its simulation."""
 
     change: Change
-    outcome: Outcome
+    outcome: SimulationResult
 
 
 @dataclass(frozen=True, kw_only=True)
-class Study:
-    """What happens now and what each change would make of it.
+class Diagnosis:
+    """The outcome now and after each change.
 
-    `assumed`: nobody said what an execution takes, so changes that enlarge it cannot be compared with the others.
+    `assumed`: the service time is not known, so changes that enlarge executions cannot be compared with the others.
     """
 
     rules: Rules
-    now: Outcome
-    trials: Sequence[Trial]
+    now: SimulationResult
+    effects: Sequence[Effect]
     assumed: bool = False
 
     @property
-    def best(self) -> Trial | None:
-        """The change that helps most; None where none does.
+    def best(self) -> Effect | None:
+        """The change that helps most; None if none does.
 
-        That is the one with the most rows per execution which makes requests wait no longer on average; where none of
-        those gains rows, the one that answers sooner; where none does that, the one that gains rows at the least cost.
-        A change that enlarges executions is none of them while their time is assumed: in the simulation it is free.
+        It is the one with the most rows per execution among those that do not raise the mean latency. If none of those
+        gains rows, it is the one that lowers the latency most; if none does, the one that gains rows at the least
+        latency. While the service time is assumed, changes that enlarge executions are left out: in the simulation
+        their rows are free.
         """
-        known = [one for one in self.trials if not (self.assumed and one.change.enlarges)]
-        gaining = [one for one in known if self.gain(one) > WORTH]
-        cheap = [one for one in gaining if self.costs(one) <= WORTH]
+        judged = [effect for effect in self.effects if not (self.assumed and effect.change.enlarges)]
+        gaining = [effect for effect in judged if self.gain(effect) > WORTH]
+        cheap = [effect for effect in gaining if self.costs(effect) <= WORTH]
         if cheap:
-            most = max(self.gain(one) for one in cheap)
-            # Of changes that gain the same the first: they are in the order of how little they change.
-            return next(one for one in cheap if self.gain(one) * WORTH >= most)
-        sooner = [one for one in known if self.costs(one) < 1 / SOONER and self.gain(one) * WORTH >= 1]
+            most = max(self.gain(effect) for effect in cheap)
+            # Of equal gains the first wins: smaller changes come first.
+            return next(effect for effect in cheap if self.gain(effect) * WORTH >= most)
+        sooner = [effect for effect in judged if self.costs(effect) < 1 / SOONER and self.gain(effect) * WORTH >= 1]
         return min(sooner or gaining, key=self.costs, default=None)
 
     @property
-    def unjudged(self) -> list[Trial]:
-        """Changes that would enlarge executions and gain rows, of which an assumed time says no more."""
-        return [one for one in self.trials if self.assumed and one.change.enlarges and self.gain(one) > WORTH]
+    def unjudged(self) -> list[Effect]:
+        """Changes that enlarge executions and gain rows, but at a service time that is only assumed."""
+        return [
+            effect for effect in self.effects if self.assumed and effect.change.enlarges and self.gain(effect) > WORTH
+        ]
 
-    def gain(self, trial: Trial) -> float:
-        """Rows per execution over those of now."""
-        return trial.outcome.rows_per_execution / (self.now.rows_per_execution or 1)
+    def gain(self, effect: Effect) -> float:
+        """Return rows per execution as a multiple of now."""
+        return effect.outcome.rows_per_execution / (self.now.rows_per_execution or 1)
 
-    def costs(self, trial: Trial) -> float:
-        """Mean latency over that of now."""
+    def costs(self, effect: Effect) -> float:
+        """Return the mean latency as a multiple of now."""
         before = self.now.mean_latency
-        return float(trial.outcome.mean_latency / before) if before else 1.0
+        return float(effect.outcome.mean_latency / before) if before else 1.0
 
 
-def study(
+def diagnose(
     config: ModelConfig,
     rules: Rules,
     service: ServiceTime,
-    load: Callable[[], Load],
+    load: Callable[[], RequestSource],
     *,
     gpus: int = 0,
     assumed: bool = False,
     first: int | None = None,
     progress: Callable[[Sequence[Change]], Iterable[Change]] = lambda changes: changes,
-) -> Study:
-    """Replay the load now and after each change; `load` makes it anew each time. `assumed`: so is `service`.
+) -> Diagnosis:
+    """Replay the load now and after each change.
 
-    With `first` only so many requests are looked at: at the end of a closed loop clients leave one by one, and a batch
-    waits for those that do not come.
+    Args:
+        config: the configuration.
+        rules: its rules.
+        service: time of an execution, by its rows.
+        load: makes the load anew for each replay.
+        gpus: GPUs of the server.
+        assumed: whether `service` is only assumed.
+        first: how many requests to look at (None: all). At the end of a closed loop clients leave one by one, and a
+            batch waits for requests that never come.
+        progress: wraps the changes while they are replayed, for a progress bar.
     """
 
-    def replayed(rules: Rules) -> Outcome:
+    def replayed(rules: Rules) -> SimulationResult:
         outcome = simulate(rules, service, load())
         return outcome if first is None else outcome.first(first)
 
     now = replayed(rules)
-    trials = [
-        Trial(change=change, outcome=replayed(change.rules))
+    effects = [
+        Effect(change=change, outcome=replayed(change.rules))
         for change in progress(list(changes(config, rules, now, gpus=gpus)))
     ]
-    # Those that cannot be compared come last.
-    trials.sort(key=lambda one: assumed and one.change.enlarges)
-    return Study(rules=rules, now=now, trials=trials, assumed=assumed)
+    # Effects that cannot be compared come last.
+    effects.sort(key=lambda effect: assumed and effect.change.enlarges)
+    return Diagnosis(rules=rules, now=now, effects=effects, assumed=assumed)
 
 
-def changes(config: ModelConfig, rules: Rules, now: Outcome, *, gpus: int = 0) -> Iterator[Change]:
-    """Every single change that could help, given which rules closed batches; those that change least come first."""
+def changes(config: ModelConfig, rules: Rules, now: SimulationResult, *, gpus: int = 0) -> Iterator[Change]:
+    """Yield every single change that could help, given which rules closed batches; smaller changes come first."""
 
     def edited(text: str, note: str, edit: Callable[[ModelConfig], object]) -> Change:
         changed = ModelConfig()
@@ -129,14 +140,14 @@ def changes(config: ModelConfig, rules: Rules, now: Outcome, *, gpus: int = 0) -
         edit(changed)
         return Change(text=text, note=note, config=changed, rules=Rules.of(changed, gpus=gpus, hold=rules.hold))
 
-    closed = {one.closing.rule for one in now.executions}
+    closed = {execution.closing.rule for execution in now.executions}
     if not rules.dynamic or rules.max_batch_size == 0:
         yield _batching(config, edited)
     if not rules.dynamic:
         return
-    if names := _unequal(now, rules):
+    if names := _differing_inputs(now, rules):
         yield _ragged(names, edited)
-    if Rule.INPUTS in closed:
+    if ClosingRule.INPUTS in closed:
         yield Change(
             text="the same inputs in every request",
             note="Clients then send each optional input always (with its default value) or never.",
@@ -145,14 +156,14 @@ def changes(config: ModelConfig, rules: Rules, now: Outcome, *, gpus: int = 0) -
     if set(config.dynamic_batching.preferred_batch_size) - {rules.max_batch_size}:
         yield edited(
             "no preferred_batch_size",
-            "Preferred sizes are for backends that are built for some sizes, such as TensorRT engines.",
+            "Preferred sizes are for backends built for certain sizes, such as TensorRT engines.",
             lambda changed: changed.dynamic_batching.ClearField("preferred_batch_size"),
         )
     if not rules.prefetches:
         yield edited(
             "no queue policy, no priority levels", PREFETCH, lambda changed: _drop_policies(changed.dynamic_batching)
         )
-    if Rule.MAX_BATCH_SIZE in closed and rules.max_batch_size:
+    if ClosingRule.MAX_BATCH_SIZE in closed and rules.max_batch_size:
         for times in LARGER:
             larger = _larger(config, rules.max_batch_size * times, edited)
             yield dataclasses.replace(larger, enlarges=True)
@@ -178,17 +189,17 @@ def _batching(config: ModelConfig, edited: Edit) -> Change:
     return edited(text, "The model's first axis, left out of dims, must be the batch.", edit)
 
 
-def _unequal(now: Outcome, rules: Rules) -> list[str]:
-    """Inputs whose shape closed batches; shape tensors, which cannot be ragged, are left out."""
-    closings = [one.closing for one in now.executions if one.closing.rule is Rule.SHAPE]
+def _differing_inputs(now: SimulationResult, rules: Rules) -> list[str]:
+    """Return the inputs whose shape closed batches, without shape tensors, which cannot be ragged."""
+    closings = [execution.closing for execution in now.executions if execution.closing.rule is ClosingRule.SHAPE]
     return sorted({name for closing in closings for name in differing(closing, rules)} - rules.equal_contents)
 
 
 def _ragged(names: Sequence[str], edited: Edit) -> Change:
     def edit(changed: ModelConfig) -> None:
-        for one in changed.input:
-            if one.name in names:
-                one.allow_ragged_batch = True
+        for tensor in changed.input:
+            if tensor.name in names:
+                tensor.allow_ragged_batch = True
 
     return edited(
         "allow_ragged_batch: true on " + " and ".join(names),
@@ -204,10 +215,10 @@ def _drop_policies(batching: ModelDynamicBatching) -> None:
 
 
 def _larger(config: ModelConfig, size: int, edited: Edit) -> Change:
-    asked = config.dynamic_batching.preferred_batch_size
-    # A preferred size that was the limit would now be a cap below it.
-    preferred = [size if one == config.max_batch_size else one for one in asked]
-    text = f" and preferred_batch_size: {preferred}" if preferred != list(asked) else ""
+    current = list(config.dynamic_batching.preferred_batch_size)
+    # A preferred size equal to the old maximum would be a cap below the new one.
+    preferred = [size if rows == config.max_batch_size else rows for rows in current]
+    text = f" and preferred_batch_size: {preferred}" if preferred != current else ""
 
     def edit(changed: ModelConfig) -> None:
         changed.max_batch_size = size
@@ -222,7 +233,7 @@ def _delay(ms: int, edited: Edit) -> Change:
 
     return edited(
         f"max_queue_delay_microseconds: {ms * 1000}",
-        "The first request of a batch waits so long, even for an idle instance." if ms else "",
+        "The first request of a batch waits for the full delay, even if an instance is idle." if ms else "",
         edit,
     )
 

@@ -9,7 +9,7 @@ from rich.progress import track
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from perf.batcher.rules import Rules
-from perf.why.changes import Study, study
+from perf.why.changes import Diagnosis, diagnose
 from perf.why.recording import HOW, Recording, recording
 from perf.why.report import FULL, as_dict, show
 from perf.why.service import table
@@ -59,10 +59,10 @@ def _wait(seconds: float, *, quiet: bool) -> None:
         time.sleep(seconds / len(steps))
 
 
-def _replayed(config: ModelConfig, rules: Rules, counted: Counters, traced: Recording) -> Study:
+def _replayed(config: ModelConfig, rules: Rules, counted: Counters, traced: Recording) -> Diagnosis:
     first = len(traced.requests) if traced.clients else None
     mean_ns = {rows: counted.execution_ns(rows) // count for rows, count in counted.batches.items()}
-    return study(config, rules, table(mean_ns), lambda: traced.load(rules.delay), first=first)
+    return diagnose(config, rules, table(mean_ns), lambda: traced.load(rules.delay), first=first)
 
 
 def _show_counted(console: Console, url: str, model: str, counted: Counters, seconds: float) -> None:
@@ -77,7 +77,7 @@ def _show_counted(console: Console, url: str, model: str, counted: Counters, sec
     )
 
 
-def _show_replayed(console: Console, replayed: Study, traced: Recording, counted: Counters) -> None:
+def _show_replayed(console: Console, replayed: Diagnosis, traced: Recording, counted: Counters) -> None:
     origin = f"from {traced.clients} clients that wait for answers" if traced.clients else "at their own times"
     title = (
         f"\nreplay of {len(traced.requests)} traced requests, {origin}: {replayed.now.rows_per_execution:.2f} rows per "

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from perf.batcher.load import MORE, Arrivals, ClosedLoop, Load
+from perf.batcher.load import EXTRA_REQUESTS, Arrivals, ClosedLoop, RequestSource
 from perf.batcher.request import Request, Time
 from serve.management import traces
 from serve.management.api import RestrictedError, ServerError
@@ -40,7 +40,7 @@ class Recording:
     clients: int = 0
     missing: str = ""
 
-    def load(self, delay: Time) -> Load:
+    def load(self, delay: Time) -> RequestSource:
         """The same load again: from the same number of waiting clients, or at the recorded times.
 
         `delay` is the batcher's queue delay. Requests that came before tracing began are not known. If the first
@@ -56,7 +56,7 @@ class Recording:
             kind = next(kinds)
             return Request(number=number, at=at, client=client, rows=kind.rows, shapes=kind.shapes)
 
-        return ClosedLoop(self.clients, len(self.requests) + MORE * self.clients, make)
+        return ClosedLoop(self.clients, len(self.requests) + EXTRA_REQUESTS * self.clients, make)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""What `serve.why` says: on the terminal as tables and one sentence, or as values for JSON."""
+"""Prints a diagnosis as tables and one sentence, or returns it as values for JSON."""
 
 from typing import Any
 
@@ -8,95 +8,95 @@ from rich.markup import escape
 from rich.table import Table
 
 from perf.batcher.request import MS, Time
-from perf.batcher.simulation import Outcome
+from perf.batcher.simulation import SimulationResult
 from perf.why.boundaries import boundaries
-from perf.why.changes import WORTH, Study, Trial
+from perf.why.changes import WORTH, Diagnosis, Effect
 
 SHOWN = 3
-# Executions that have so much of what they may have are full.
+# Executions with this share of the allowed rows are full.
 FULL = 0.9
 
 
-def show(console: Console, study: Study, title: str, *, service: str) -> None:
-    """The whole answer on the terminal."""
+def show(console: Console, diagnosis: Diagnosis, title: str, *, service: str) -> None:
+    """Print the whole answer."""
     console.print(title, markup=False)
-    console.print(f"{_rules(study)}; an execution takes {service}", markup=False)
-    now = study.now
+    console.print(f"{_rules(diagnosis)}; an execution takes {service}", markup=False)
+    now = diagnosis.now
     console.print(
         f"{len(now.executions)} executions, {now.rows_per_execution:.2f} rows per execution, "
         f"mean latency {_ms(now.mean_latency)} ms, p99 {_ms(now.latency_quantile(0.99))} ms",
         markup=False,
         style="bold",
     )
-    if said := verdict(study):
-        console.print(said, markup=False, style="bold")
+    if sentence := verdict(diagnosis):
+        console.print(sentence, markup=False, style="bold")
     for error, count in now.refused.items():
         console.print(f"{count} requests are refused: {error}", markup=False)
     if now.stuck:
         console.print(f"{now.stuck} requests wait for ever", markup=False)
-    console.print(_boundaries(study))
-    if study.trials:
-        console.print(_trials(study))
-    console.print(advice(study), markup=False, style="bold")
-    if study.unjudged:
-        console.print(caveat(study), markup=False)
+    console.print(_boundaries(diagnosis))
+    if diagnosis.effects:
+        console.print(_effects(diagnosis))
+    console.print(advice(diagnosis), markup=False, style="bold")
+    if diagnosis.unjudged:
+        console.print(caveat(diagnosis), markup=False)
 
 
-def advice(study: Study) -> str:
-    """The one change that helps most, with its price; or that none does."""
-    best, now = study.best, study.now
-    if best is None and study.unjudged:
-        return "No single change that can be judged without the time of an execution lets more rows run together."
+def advice(diagnosis: Diagnosis) -> str:
+    """Return the change that helps most, with its price; or that none does."""
+    best, now = diagnosis.best, diagnosis.now
+    if best is None and diagnosis.unjudged:
+        return "No single change that can be judged without the service time lets more rows run together."
     if best is None:
-        return "No single change to the configuration lets more rows run together: more requests at a time would."
+        return "No single change to the configuration lets more rows run together; more requests at a time would."
     rows, latency = best.outcome.rows_per_execution, best.outcome.mean_latency
     change = f"Best single change: {best.change.text}."
     figures = f" Predicted: {rows:.2f} rows per execution instead of {now.rows_per_execution:.2f}"
-    if study.costs(best) > WORTH:
+    if diagnosis.costs(best) > WORTH:
         figures += f", but each request then takes {_ms(latency)} ms on average instead of {_ms(now.mean_latency)}."
     else:
         figures += f", mean latency {_ms(latency)} ms instead of {_ms(now.mean_latency)}."
     return change + figures + (f" {best.change.note}" if best.change.note else "")
 
 
-def verdict(study: Study) -> str:
-    """That batches form, where they do; a preferred size may keep them from being as large as they could."""
-    rules, rows = study.rules, study.now.rows_per_execution
+def verdict(diagnosis: Diagnosis) -> str:
+    """Return that batches form, if they do; a preferred size may keep them smaller than they could be."""
+    rules, rows = diagnosis.rules, diagnosis.now.rows_per_execution
     most = rules.max_batch_size
     return f"Batches form: {rows:.1f} rows of {most}." if rules.dynamic and rows > max(1.0, FULL * most) else ""
 
 
-def caveat(study: Study) -> str:
-    """Why larger batches are not advised, although the simulation makes more of them."""
+def caveat(diagnosis: Diagnosis) -> str:
+    """Return why larger batches are not advised although the simulation forms them."""
     return (
-        f"Not advised: {study.unjudged[0].change.text} and larger. What it brings depends on what an execution of so "
-        "many rows takes, and that is assumed to be the same whatever its rows. Measure it and say it: --service-ms."
+        f"Not advised: {diagnosis.unjudged[0].change.text} and larger. Its effect depends on the service time "
+        "of so many rows, which is assumed to be the same for any rows. Measure it and give it: --service-ms."
     )
 
 
-def as_dict(study: Study) -> dict[str, Any]:
-    """Everything that `show` says, for programs."""
-    best = study.best
+def as_dict(diagnosis: Diagnosis) -> dict[str, Any]:
+    """Return everything that `show` prints, for programs."""
+    best = diagnosis.best
     return {
-        "now": _outcome(study.now),
-        "batches_form": bool(verdict(study)),
+        "now": _outcome(diagnosis.now),
+        "batches_form": bool(verdict(diagnosis)),
         "closed": [
             {
-                "rule": one.rule.name.lower(),
-                "inputs": list(one.inputs),
-                "executions": one.executions,
-                "rows": one.rows,
-                "met": dict(one.met.most_common()),
+                "rule": boundary.rule.name.lower(),
+                "inputs": list(boundary.inputs),
+                "executions": boundary.executions,
+                "rows": boundary.rows,
+                "met": dict(boundary.met.most_common()),
             }
-            for one in boundaries(study.now.executions, study.rules)
+            for boundary in boundaries(diagnosis.now.executions, diagnosis.rules)
         ],
-        "changes": [{"change": trial.change.text, **_outcome(trial.outcome)} for trial in study.trials],
+        "changes": [{"change": effect.change.text, **_outcome(effect.outcome)} for effect in diagnosis.effects],
         "best": best.change.text if best else None,
-        "assumed": study.assumed,
+        "assumed": diagnosis.assumed,
     }
 
 
-def _outcome(outcome: Outcome) -> dict[str, Any]:
+def _outcome(outcome: SimulationResult) -> dict[str, Any]:
     return {
         "executions": len(outcome.executions),
         "rows_per_execution": round(outcome.rows_per_execution, 4),
@@ -108,8 +108,8 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _rules(study: Study) -> str:
-    rules = study.rules
+def _rules(diagnosis: Diagnosis) -> str:
+    rules = diagnosis.rules
     if not rules.dynamic:
         return f"no dynamic_batching, max_batch_size {rules.max_batch_size}, {_instances(rules.instances)}"
     preferred = sorted(rules.preferred - {rules.max_batch_size})
@@ -128,45 +128,45 @@ def _instances(count: int) -> str:
     return f"{count} instance" + ("s" if count > 1 else "")
 
 
-def _boundaries(study: Study) -> Table:
+def _boundaries(diagnosis: Diagnosis) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for title in ("why a batch was closed", "executions", "rows each", "what met there"):
+    for title in ("why a batch was closed", "executions", "rows each", "last request, then the next"):
         table.add_column(title, overflow="fold")
-    for one in boundaries(study.now.executions, study.rules):
-        share = one.executions / len(study.now.executions)
-        met = [f"{text} ({count} x)" for text, count in one.met.most_common(SHOWN)]
-        met += [f"and {len(one.met) - SHOWN} more"] if len(one.met) > SHOWN else []
-        mean = f"{one.rows / one.executions:.1f}"
-        table.add_row(one.text, f"{one.executions} ({share:.0%})", mean, escape("\n".join(met)))
+    for boundary in boundaries(diagnosis.now.executions, diagnosis.rules):
+        share = boundary.executions / len(diagnosis.now.executions)
+        met = [f"{text} ({count} x)" for text, count in boundary.met.most_common(SHOWN)]
+        met += [f"and {len(boundary.met) - SHOWN} more"] if len(boundary.met) > SHOWN else []
+        mean = f"{boundary.rows / boundary.executions:.1f}"
+        table.add_row(boundary.text, f"{boundary.executions} ({share:.0%})", mean, escape("\n".join(met)))
     return table
 
 
-def _trials(study: Study) -> Table:
-    """Each change that does something of its own, and how many were tried beside them."""
+def _effects(diagnosis: Diagnosis) -> Table:
+    """Return the changes with distinct effects, and how many others were tried."""
     table = Table("one change", "rows/exec.", "executions", "mean ms", "p99 ms", box=SIMPLE_HEAD, pad_edge=False)
-    best = study.best
-    _row(table, "(none)", study.now)
-    shown: list[Trial] = []
-    for trial in study.trials:
-        if trial is best or (_differs(study, trial) and not any(_equal(trial, one) for one in shown)):
-            shown.append(trial)
-            _row(table, trial.change.text, trial.outcome, style="bold" if trial is best else "")
-    if others := len(study.trials) - len(shown):
+    best = diagnosis.best
+    _row(table, "(none)", diagnosis.now)
+    shown: list[Effect] = []
+    for effect in diagnosis.effects:
+        if effect is best or (_differs(diagnosis, effect) and not any(_equal(effect, other) for other in shown)):
+            shown.append(effect)
+            _row(table, effect.change.text, effect.outcome, style="bold" if effect is best else "")
+    if others := len(diagnosis.effects) - len(shown):
         table.add_row(f"{others} more: no different from these", style="dim")
     return table
 
 
-def _row(table: Table, text: str, outcome: Outcome, *, style: str = "") -> None:
+def _row(table: Table, text: str, outcome: SimulationResult, *, style: str = "") -> None:
     rows, latency, p99 = outcome.rows_per_execution, _ms(outcome.mean_latency), _ms(outcome.latency_quantile(0.99))
     table.add_row(escape(text), f"{rows:.2f}", str(len(outcome.executions)), latency, p99, style=style)
 
 
-def _differs(study: Study, trial: Trial) -> bool:
-    return any(not 1 / WORTH < ratio < WORTH for ratio in (study.gain(trial), study.costs(trial)))
+def _differs(diagnosis: Diagnosis, effect: Effect) -> bool:
+    return any(not 1 / WORTH < ratio < WORTH for ratio in (diagnosis.gain(effect), diagnosis.costs(effect)))
 
 
-def _equal(one: Trial, other: Trial) -> bool:
-    return _outcome(one.outcome) == _outcome(other.outcome)
+def _equal(effect: Effect, other: Effect) -> bool:
+    return _outcome(effect.outcome) == _outcome(other.outcome)
 
 
 def _ms(time: Time) -> str:

@@ -1,4 +1,4 @@
-"""How long an execution takes, by its rows: as said on the command line, or as a server counted it."""
+"""Service times by rows: from the command line, or as a server counted them."""
 
 from collections.abc import Mapping
 
@@ -8,11 +8,11 @@ from triton_batching.terminal import Mistake
 
 
 class ServiceError(Mistake):
-    """The words do not make a service time."""
+    """The option is no service time."""
 
 
 def table(times: Mapping[int, Time]) -> ServiceTime:
-    """Service times at some sizes; between them on a straight line, beyond them as the line to the nearest goes on."""
+    """Interpolate service times linearly between the given sizes, and extend the outer lines beyond them."""
     sizes = sorted(times)
 
     def service(rows: int) -> Time:
@@ -21,14 +21,14 @@ def table(times: Mapping[int, Time]) -> ServiceTime:
         after = min((index for index, size in enumerate(sizes) if size > rows), default=len(sizes) - 1)
         left, right = sizes[max(0, after - 1)], sizes[max(1, after)]
         slope = (times[right] - times[left]) / (right - left)
-        # A table with noise must not end in a negative time.
+        # A noisy table must not lead to a negative time.
         return max(round(times[left] + slope * (rows - left)), min(round(time) for time in times.values()) // 2)
 
     return service
 
 
 def read_service(text: str) -> ServiceTime:
-    """`20+0.5` is 20 ms and 0.5 ms more for each row; `1=20.5,8=24` a table of ms; raises `ServiceError`."""
+    """Parse `20+0.5` (20 ms and 0.5 ms per row) or a table of rows and ms, `1=20.5,8=24`; raises `ServiceError`."""
     try:
         if "=" in text:
             pairs = [part.split("=") for part in text.split(",")]

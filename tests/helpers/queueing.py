@@ -1,7 +1,7 @@
-"""The batch queue that a dynamic batcher without delay is, solved exactly: an independent check on the simulation.
+"""The queue of a dynamic batcher without delay, solved exactly: an independent check of the simulation.
 
-Requests arrive as a Poisson process; whenever the one instance is free it takes all that wait, at most `cap`, and an
-execution of b rows takes a fixed time tau(b): M/D^b/1. Times are in any one unit, rates in its inverse.
+Requests arrive as a Poisson process. Whenever the only instance is free, it takes all waiting requests, at most `cap`;
+an execution of b rows takes a fixed time tau(b): M/D^b/1. Times are in any unit, rates in its inverse.
 """
 
 from collections.abc import Callable
@@ -11,18 +11,17 @@ from numpy.typing import NDArray
 
 
 def capacity(service: Callable[[int], float], cap: int) -> float:
-    """The arrival rate that full batches just carry."""
+    """Return the arrival rate that full batches just carry."""
     return cap / service(cap)
 
 
 def mean_latency(rate: float, service: Callable[[int], float], cap: int) -> float:
-    """Exact mean time from arrival to the end of the execution.
+    """Return the exact mean time from arrival to the end of the execution; raises `ValueError` at or above capacity.
 
-    A Markov chain on q, the requests that wait at the end of an execution: the next takes b = min(max(q, 1), cap) of
-    them, and leaves q' = q - b (or 0) and those that arrived in tau(b). A cycle adds to the time that requests spend
-    b tau for those in it, (q - b) tau for those left, and rate tau^2 / 2 for those that come in it; the mean is what a
-    cycle adds over what it serves (renewal reward). Cut off where the queue hardly ever is. Raises `ValueError` at or
-    above capacity.
+    A Markov chain on q, the number of requests that wait at the end of an execution. The next execution takes
+    b = min(max(q, 1), cap) of them, and leaves q - b (or 0) and those that arrive within tau(b). A cycle adds b tau for
+    its requests, (q - b) tau for those left, and rate tau^2 / 2 for new ones; the mean latency is what a cycle adds
+    over what it serves (renewal reward). States that are practically never reached are cut off.
     """
     if rate >= capacity(service, cap):
         raise ValueError(f"{rate:g} arrivals are not below the capacity of {capacity(service, cap):g}: no mean exists")
@@ -42,10 +41,10 @@ def mean_latency(rate: float, service: Callable[[int], float], cap: int) -> floa
 
 
 def bound(rate: float, *, fixed: float, row: float) -> float:
-    """An upper bound on the mean latency for tau(b) = fixed + row x b without a cap: min(phi0, phi1) of Inoue,
+    """Return an upper bound on the mean latency for tau(b) = fixed + row x b without a cap: min(phi0, phi1) of Inoue,
     "Queueing analysis of GPU-based inference servers with dynamic batching" (Performance Evaluation, 2021).
 
-    Raises `ValueError` where rate x row is 1 or more, so that no batch size is stable.
+    Raises `ValueError` if rate x row is 1 or more, since then no batch size is stable.
     """
     load = rate * row
     if load >= 1:
@@ -57,7 +56,7 @@ def bound(rate: float, *, fixed: float, row: float) -> float:
 
 
 def _states(rate: float, service: Callable[[int], float], cap: int) -> int:
-    """Enough for the queue's tail to be below what double precision sees, unless the load is within some % of 1."""
+    """Return enough states for the queue's tail to vanish in double precision, unless the load is near 1."""
     near = 1 / (1 - rate / capacity(service, cap))
     return int(2 * cap + 12 * rate * service(cap) + 60 + 16 * near)
 
@@ -69,9 +68,9 @@ def _poisson(mean: float, states: int) -> NDArray[np.float64]:
 
 
 def _stationary(steps: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The distribution that the steps leave as it is."""
+    """Return the stationary distribution of the chain."""
     system = steps.T - np.eye(len(steps))
     system[-1] = 1.0
-    wanted = np.zeros(len(steps))
-    wanted[-1] = 1.0
-    return np.linalg.solve(system, wanted)
+    right = np.zeros(len(steps))
+    right[-1] = 1.0
+    return np.linalg.solve(system, right)

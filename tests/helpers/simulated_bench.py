@@ -1,27 +1,26 @@
-"""A bench that is the batcher's simulation itself: the truth that a search must find, under invented service times.
+"""A bench that simulates the batcher with invented service times, so that a search has a known best answer.
 
-`Modelled` is what the search believes, `SimulatedBench` what it measures; the two differ where a test wants them to.
+`InventedSimulator` gives the search's predictions, `SimulatedBench` its measurements; a test may let them differ.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
-from perf.batcher.simulation import Outcome, simulate
+from perf.batcher.simulation import SimulationResult, simulate
 from perf.records.candidate import Candidate
 from perf.records.study import Prediction, Sla, Study, Trial
 from perf.records.traffic import Traffic
 from perf.stats.sla import judge
-from perf.tune.belief import Terms
-from perf.tune.budget import Budget
 from perf.tune.goal import Goal
-from perf.tune.journal import WARM_UP_S, Journal
 from perf.tune.screen import Screen
 from perf.tune.search import Search
-from perf.tune.space import Pair, space
+from perf.tune.simulator import Correction
+from perf.tune.space import Parallelism, space, tried_values
+from perf.tune.study_log import WARM_UP_S, Budget, StudyLog
 from serve.management.statistics import Counters
 from tests.perf.report.test_summary import MACHINE, NOTHING
 
@@ -31,56 +30,56 @@ CONFIG = ModelConfig(
 CONFIG.dynamic_batching.SetInParent()
 OUTSIDE_US = 300.0
 
-Service = Callable[[Pair, int], float]
-"""Microseconds of one execution of so many rows."""
+Service = Callable[[Parallelism, int], float]
+"""Microseconds of one execution by its rows."""
 
 
-def accelerator(pair: Pair, rows: int) -> float:
+def accelerator(parallelism: Parallelism, rows: int) -> float:
     """20 ms and 0.5 ms a row, however many instances there are."""
-    del pair
+    del parallelism
     return 20_000 + 500 * rows
 
 
-def shared_cores(pair: Pair, rows: int) -> float:
+def shared_cores(parallelism: Parallelism, rows: int) -> float:
     """6 ms and 0.7 ms a row; two instances are each 1.7 times as slow."""
-    return (6_000 + 700 * rows) * (1.7 if pair.instances > 1 else 1.0)
+    return (6_000 + 700 * rows) * (1.7 if parallelism.instances > 1 else 1.0)
 
 
 def outcome(
     service: Service, candidate: Candidate, traffic: Traffic, requests: int, seed: int, extra_us: float = 0.0
-) -> Outcome:
+) -> SimulationResult:
     """One run of the batcher."""
-    pair = Pair.of(candidate)
+    parallelism = Parallelism.of(candidate)
     load = traffic.simulated(requests, turnaround=int((OUTSIDE_US + extra_us) * 1e3), seed=seed)
-    return simulate(candidate.rules(CONFIG), lambda rows: int(service(pair, rows) * 1e3), load)
+    return simulate(candidate.rules(CONFIG), lambda rows: int(service(parallelism, rows) * 1e3), load)
 
 
-def latencies_ms(run: Outcome, extra_us: float = 0.0) -> list[float]:
+def latencies_ms(run: SimulationResult, extra_us: float = 0.0) -> list[float]:
     """As the client sees them."""
-    return [int(one.latency) / 1e6 + (OUTSIDE_US + extra_us) / 1e3 for one in run.served]
+    return [int(answer.latency) / 1e6 + (OUTSIDE_US + extra_us) / 1e3 for answer in run.served]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Modelled:
-    """The simulation with the service times that are believed in."""
+class InventedSimulator:
+    """Predicts with invented service times, which need not be those of the bench."""
 
     service: Service
 
-    def predict(self, candidate: Candidate, traffic: Traffic, terms: Terms, *, requests: int) -> Prediction:
+    def predict(self, candidate: Candidate, traffic: Traffic, correction: Correction, *, requests: int) -> Prediction:
         run = outcome(
-            lambda pair, rows: self.service(pair, rows) * terms.contention,
+            lambda parallelism, rows: self.service(parallelism, rows) * correction.contention,
             candidate,
             traffic,
             requests,
             seed=1,
-            extra_us=terms.overhead_us,
+            extra_us=correction.overhead_us,
         )
-        found = latencies_ms(run, terms.overhead_us)
+        latencies = latencies_ms(run, correction.overhead_us)
         return Prediction(
             candidate=candidate,
-            requests=len(found),
-            throughput_rows_per_s=sum(one.request.rows for one in run.served) / int(run.makespan) * 1e9,
-            percentiles_ms={p: float(np.percentile(found, p, method="inverted_cdf")) for p in (50, 90, 95, 99)},
+            requests=len(latencies),
+            throughput_rows_per_s=sum(answer.request.rows for answer in run.served) / int(run.makespan) * 1e9,
+            percentiles_ms={p: float(np.percentile(latencies, p, method="inverted_cdf")) for p in (50, 90, 95, 99)},
             late=0.0,
             rows_per_execution=run.rows_per_execution,
             queue_share=0.0,
@@ -90,8 +89,8 @@ class Modelled:
 
     def contention(self, trial: Trial, *, rows: int) -> float:
         del rows
-        pair, counted = Pair.of(trial.candidate), trial.counted
-        expected = sum(count * self.service(pair, rows) for rows, count in counted.batches.items())
+        parallelism, counted = Parallelism.of(trial.candidate), trial.counted
+        expected = sum(count * self.service(parallelism, rows) for rows, count in counted.batches.items())
         return sum(counted.batches_ns.values()) / 1e3 / expected
 
     def outside_us(self, trial: Trial) -> float:
@@ -117,27 +116,29 @@ class SimulatedBench:
         if self.stop_after is not None and len(self.measured) >= self.stop_after:
             raise Interrupted
         self.measured.append((candidate, stage, round, str(traffic)))
-        run = outcome(
-            self.service, candidate, traffic, int(1_300 * (seconds + WARM_UP_S)), seed=10 + len(self.measured)
-        )
+        parallelism = Parallelism.of(candidate)
+        # No candidate answers 1,300 requests a second; an open load needs no more than come in that time.
+        most_per_s = 1.2 * traffic.rate_per_s if traffic.open else 1_300
+        requests = int(most_per_s * (seconds + WARM_UP_S)) + 100
+        run = outcome(self.service, candidate, traffic, requests, seed=10 + len(self.measured))
         begin = int(WARM_UP_S * 1e9)
         end = begin + int(seconds * 1e9)
-        inside = [one for one in run.served if begin <= int(one.request.at) < end]
-        found = [int(one.latency) / 1e3 + OUTSIDE_US for one in inside]
-        late = sum(us > self.sla.latency_ms * 1e3 for us in found)
-        done = sum(one.request.rows for one in run.served if begin <= int(one.at) < end)
-        spent = sum(found) - OUTSIDE_US * len(found)
+        inside = [answer for answer in run.served if begin <= int(answer.request.at) < end]
+        latencies = [int(answer.latency) / 1e3 + OUTSIDE_US for answer in inside]
+        late = sum(us > self.sla.latency_ms * 1e3 for us in latencies)
+        done = sum(answer.request.rows for answer in run.served if begin <= int(answer.at) < end)
+        spent = sum(latencies) - OUTSIDE_US * len(latencies)
         sizes = run.sizes
         counted = Counters(
             **vars(NOTHING)
             | {
-                "requests": len(found),
+                "requests": len(latencies),
                 "rows": sum(rows * count for rows, count in sizes.items()),
                 "executions": sum(sizes.values()),
                 "queue_ns": int(spent * 1e3),
                 "batches": sizes,
                 "batches_ns": {
-                    rows: int(count * self.service(Pair.of(candidate), rows) * 1e3) for rows, count in sizes.items()
+                    rows: int(count * self.service(parallelism, rows) * 1e3) for rows, count in sizes.items()
                 },
             }
         )
@@ -150,14 +151,14 @@ class SimulatedBench:
             seconds=seconds,
             throughput_rows_per_s=done / seconds,
             offered_per_s=traffic.rate_per_s or None,
-            requests=len(found),
+            requests=len(latencies),
             late=late,
             late_sends=0,
             not_sent=0,
             failed=0,
-            passed=judge(len(found), late, 1 - self.sla.percent / 100),
-            latencies_us=tuple(found),
-            due_s=tuple((int(one.request.at) - begin) / 1e9 for one in inside),
+            passed=judge(len(latencies), late, 1 - self.sla.percent / 100),
+            latencies_us=tuple(latencies),
+            due_s=tuple((int(answer.request.at) - begin) / 1e9 for answer in inside),
             stages_us={},
             counted=counted,
             cores_busy=0.5,
@@ -177,12 +178,12 @@ def searching(
     believed: Service = accelerator,
     true: Service | None = None,
     objective: str = "throughput",
-    largest: int = 16,
+    sizes: tuple[int, ...] = (1, 2, 4, 8, 16),
     stop_after: int | None = None,
 ) -> Search:
-    """A search over powers of two up to `largest`, five delays and two instances, with its record at `path`."""
+    """A search over these maximum batch sizes, five delays and one or two instances, with its record at `path`."""
     sla, traffic = Sla(latency_ms=p99_ms), Traffic.parse(load)
-    searched = space(CONFIG, largest=largest, cores=2, gpu=False)
+    searched = replace(space(CONFIG, largest=16, cores=2, gpu=False), sizes=sizes)
     candidates = searched.candidates(believed)
     study = Study(
         model=CONFIG.name,
@@ -196,7 +197,7 @@ def searching(
         command=(),
         default=candidates[0],
         chosen=None,
-        space=searched.tried(candidates),
+        space=tried_values(candidates),
         profiles=(),
         predictions=(),
         trials=(),
@@ -207,22 +208,22 @@ def searching(
     )
     bench = SimulatedBench(service=true or believed, sla=sla, stop_after=stop_after)
     screen = Screen(
-        simulator=Modelled(service=believed),
+        simulator=InventedSimulator(service=believed),
         traffic=traffic,
         goal=Goal(objective=objective, sla=sla, open=traffic.open),
         coarse=400,
-        fine=3_000 if objective == "goodput" else 1_000,
+        fine=2_000 if objective == "goodput" else 1_000,
     )
     return Search(
         candidates=candidates,
         screen=screen,
-        journal=Journal(study, path, bench),
+        log=StudyLog(study, path, bench),
         budget=Budget(profile_points=2, profile_s=30.0),
     )
 
 
 def bench_of(search: Search) -> SimulatedBench:
-    """Where a search measures."""
-    bench = search.journal.bench
+    """Return the bench on which a search measures."""
+    bench = search.log.bench
     assert isinstance(bench, SimulatedBench)
     return bench

@@ -1,7 +1,7 @@
-"""A test-only Python model that sleeps for each execution and says which requests ran in it, and a way to load it.
+"""A Python model for tests that sleeps in each execution and reports which requests ran in it; and its client.
 
-Every input is an INT32 tensor of any declared dims; the output holds, for each row, the number of the execution that
-the row was part of and when that execution began, in microseconds of the machine's monotonic clock.
+Every input is an INT32 tensor of any declared dims. For each row the output holds the number of its execution, and when
+that execution began, in microseconds of the machine's monotonic clock.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ import tritonclient.grpc.aio as triton
 
 from perf.batcher.request import US, Request
 
-# The configurations are complete; Triton would start one more process for each model to ask what to add.
+# The configurations are complete; to complete them Triton would start another process for each model.
 PLAIN = ("--disable-auto-complete-config",)
 MODEL = """
 import json
@@ -41,12 +41,12 @@ class TritonPythonModel:
         name = self._executions * 100 + self._instance
         time.sleep(max(0.0, self._fixed + self._row * sum(rows) - (time.monotonic() - start)))
         seen = [np.tile(np.array([[name, int(start * 1e6)]], dtype=np.int64), (count, 1)) for count in rows]
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("RAN", one)]) for one in seen]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("RAN", numbers)]) for numbers in seen]
 """
 
 
 def sleeper(repository: Path, name: str, config: str, *, fixed_ms: float = 20, row_ms: float = 0.5) -> Path:
-    """A model folder whose config.pbtxt is the output, the parameters and `config` (inputs, batching, instances)."""
+    """Write a model folder; config.pbtxt gets the output, the parameters and `config` (inputs, batching, instances)."""
     folder = repository / name
     (folder / "1").mkdir(parents=True)
     (folder / "1" / "model.py").write_text(MODEL)
@@ -61,9 +61,9 @@ def sleeper(repository: Path, name: str, config: str, *, fixed_ms: float = 20, r
 
 @dataclass(frozen=True, kw_only=True)
 class Ran:
-    """Requests by number (from 1) of each execution, in order of their start, and the errors of the others.
+    """The request numbers (from 1) of each execution, in order of their start, and the errors of the others.
 
-    `started_s` says when each execution began and `answered_s` when each request was answered, from the first send.
+    `started_s` holds the start of each execution, `answered_s` the time of each answer, both since the first send.
     """
 
     executions: list[list[int]]
@@ -73,7 +73,7 @@ class Ran:
 
 
 async def send(url: str, model: str, requests: Sequence[Request]) -> Ran:
-    """Send zeros of these shapes, each at its time, on one stream, so that they arrive in this order."""
+    """Send zeros of these shapes, each at its time, on one stream, so that they arrive in order."""
     client = triton.InferenceServerClient(url, channel_args=[("grpc.enable_http_proxy", 0)])
     clock = time.monotonic
     begin = clock()

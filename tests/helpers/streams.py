@@ -1,4 +1,4 @@
-"""Requests over one gRPC stream: tritonserver takes them in the order in which they were sent, without any gap."""
+"""Requests over one gRPC stream: tritonserver takes them in the order of sending, without gaps."""
 
 import queue
 import time
@@ -16,15 +16,15 @@ TIMEOUT_S = 20.0
 
 
 def counted(url: str, model: str, *, executions: int) -> Counters:
-    """The server's counters once it has counted so many executions: it answers first and counts then."""
+    """Return the server's counters once they show `executions`; the server answers before it counts."""
     end = time.monotonic() + TIMEOUT_S
-    while (found := Counters.read(url, model)).executions < executions and time.monotonic() < end:
+    while (counters := Counters.read(url, model)).executions < executions and time.monotonic() < end:
         time.sleep(0.01)
-    return found
+    return counters
 
 
 class Stream:
-    """One open stream to `url`; every call sends a whole batch of requests and waits for all answers."""
+    """One open stream to `url`; each call of `send` sends all its requests and waits for the answers."""
 
     def __init__(self, url: str) -> None:
         self._client = triton.InferenceServerClient(url)
@@ -39,7 +39,7 @@ class Stream:
         self._client.close()
 
     def send(self, model: str, requests: Sequence[Tensors]) -> list[dict[str, NDArray[np.generic]] | str]:
-        """The outputs of each request, or the server's error message, in the order of the requests."""
+        """Return the outputs of each request, or the server's error message, in the order of the requests."""
         for index, request in enumerate(requests):
             tensors = []
             for name, array in request.items():
@@ -53,7 +53,7 @@ class Stream:
             result, error = self._answers.get(timeout=TIMEOUT_S)
             if isinstance(result, triton.InferResult):
                 response = result.get_response()
-                answers[int(response.id)] = {one.name: result.as_numpy(one.name) for one in response.outputs}
+                answers[int(response.id)] = {output.name: result.as_numpy(output.name) for output in response.outputs}
             else:
                 unnamed.append(str(error))  # the client drops the id of a failed request
         failed = [index for index in range(len(requests)) if index not in answers]

@@ -9,7 +9,7 @@ import numpy as np
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
 from perf.batcher.request import Time
-from perf.batcher.simulation import Outcome, simulate
+from perf.batcher.simulation import SimulationResult, simulate
 from perf.records.candidate import Candidate
 from perf.records.study import AGAINST, FINAL, HALVING, NOISE, Prediction, Sla, Step, Study, Trial
 from perf.records.traffic import Traffic
@@ -51,14 +51,14 @@ def _service(rng: np.random.Generator | None, scale: float) -> Callable[[int], T
 
 def _outcome(
     candidate: Candidate, load: str, requests: int, seed: int, rng: np.random.Generator | None, scale: float
-) -> Outcome:
+) -> SimulationResult:
     kind = ModelInstanceGroup.KIND_CPU
     config = ModelConfig(name="ranker", instance_group=[ModelInstanceGroup(count=1, kind=kind)])
     traffic = Traffic.parse(load).simulated(requests, turnaround=300_000, seed=seed)
     return simulate(candidate.rules(config), _service(rng, scale), traffic)
 
 
-def _latencies_ms(outcome: Outcome) -> list[float]:
+def _latencies_ms(outcome: SimulationResult) -> list[float]:
     return [float(answer.latency) / 1e6 for answer in outcome.answers]
 
 
@@ -126,7 +126,7 @@ def trial(
     )
 
 
-def _parts(outcome: Outcome, network: Sequence[float]) -> dict[str, list[float]]:
+def _parts(outcome: SimulationResult, network: Sequence[float]) -> dict[str, list[float]]:
     started = {one.number: execution for execution in outcome.executions for one in execution.requests}
     queue, run = [], []
     for answer in sorted(outcome.answers, key=lambda answer: answer.request.at):
@@ -136,7 +136,7 @@ def _parts(outcome: Outcome, network: Sequence[float]) -> dict[str, list[float]]
     return {"client write": [20.0] * len(queue), "network": [1e3 * one for one in network], "queue": queue, "run": run}
 
 
-def _counted(outcome: Outcome, parts: dict[str, list[float]]) -> Counters:
+def _counted(outcome: SimulationResult, parts: dict[str, list[float]]) -> Counters:
     spent: dict[int, int] = {}
     for one in outcome.executions:
         spent[one.rows] = spent.get(one.rows, 0) + int(one.end - one.start)

@@ -15,7 +15,7 @@ from perf.studies.grid import judgement
 from perf.studies.grid import record as grid_record
 from perf.studies.grid.__main__ import candidates, measure
 from perf.studies.grid.record import Grid, GridError, Point
-from perf.tune.journal import WARM_UP_S
+from perf.tune.study_log import WARM_UP_S
 from tests.perf.report.test_summary import MACHINE
 
 RESULTS = Path("perf/studies/results/grid")

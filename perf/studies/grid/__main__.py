@@ -25,8 +25,8 @@ from perf.stats.sla import Sla
 from perf.studies.grid import judgement
 from perf.studies.grid import record as grid_record
 from perf.studies.grid.record import Grid, GridError, Point
-from perf.tune.journal import Bench
 from perf.tune.live import LiveBench
+from perf.tune.study_log import Bench
 from triton_batching.machine import Machine
 from triton_batching.terminal import Mistake, guarded, program_parser, terminal
 

@@ -21,7 +21,7 @@ from perf.stats import bootstrap
 from perf.stats.bootstrap import Interval
 from perf.stats.sla import Sla
 from perf.studies.grid.record import Grid, GridError, Point, point, point_json
-from perf.tune.journal import WARM_UP_S, Bench
+from perf.tune.study_log import WARM_UP_S, Bench
 
 FORMAT = 1
 KIND = "judgement"

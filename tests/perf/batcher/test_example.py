@@ -10,7 +10,7 @@ import pytest
 from perf.batcher.load import Arrivals
 from perf.batcher.request import Request, Time
 from perf.batcher.rules import Rules
-from perf.batcher.simulation import Outcome, simulate
+from perf.batcher.simulation import SimulationResult, simulate
 
 X = Fraction(1)
 NAMES = "ACBDE"
@@ -19,17 +19,22 @@ SHORT = [Fraction(1, 1000), Fraction(1, 6), Fraction(333, 1000)]
 LONG = [Fraction(1, 3), Fraction(1, 2), Fraction(10)]
 
 
-def run(*, instances: int, delay: Time = 0, dynamic: bool = True) -> Outcome:
+def run(*, instances: int, delay: Time = 0, dynamic: bool = True) -> SimulationResult:
     rules = Rules(dynamic=dynamic, max_batch_size=8, preferred=frozenset([8]), delay=delay, instances=instances)
     load = Arrivals([Request(number=n, at=at, rows=rows) for n, (at, rows) in enumerate(REQUESTS)])
     return simulate(rules, lambda rows: X, load)
 
 
-def schedule(outcome: Outcome) -> list[tuple[str, Fraction]]:
-    return [("".join(NAMES[r.number] for r in one.requests), Fraction(one.start)) for one in outcome.executions]
+def schedule(outcome: SimulationResult) -> list[tuple[str, Fraction]]:
+    return [
+        ("".join(NAMES[r.number] for r in execution.requests), Fraction(execution.start))
+        for execution in outcome.executions
+    ]
 
 
-def check(outcome: Outcome, expected: list[tuple[str, Fraction]], makespan: Fraction, latency: Fraction) -> None:
+def check(
+    outcome: SimulationResult, expected: list[tuple[str, Fraction]], makespan: Fraction, latency: Fraction
+) -> None:
     assert schedule(outcome) == expected
     assert outcome.makespan == makespan
     assert outcome.mean_latency == latency

@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perf.batcher.load import Answer, Arrivals, ClosedLoop
-from perf.batcher.payload import Rule
+from perf.batcher.payload import ClosingRule
 from perf.batcher.request import MS, Request, Time
 from perf.batcher.rules import QueuePolicy, Rules
-from perf.batcher.simulation import Outcome, simulate
+from perf.batcher.simulation import SimulationResult, simulate
 
 
 @st.composite
@@ -62,7 +62,7 @@ def service(rows: int) -> Time:
     return 10 * MS + rows * MS
 
 
-def each_instance_runs_one_at_a_time(outcome: Outcome) -> bool:
+def each_instance_runs_one_at_a_time(outcome: SimulationResult) -> bool:
     ends: dict[int, Time] = {}
     for one in outcome.executions:
         if one.start < ends.get(one.instance, 0):
@@ -78,13 +78,13 @@ def test_every_request_is_answered_once_and_none_is_overfilled(data: st.DataObje
     sent = data.draw(requests(rule.max_batch_size))
     outcome = simulate(rule, service, Arrivals(sent), dispatch=data.draw(late()), lateness=data.draw(late()))
     assert sorted(answer.request.number for answer in outcome.answers) == [one.number for one in sent]
-    ran = [request.number for one in outcome.executions for request in one.requests]
+    ran = [request.number for execution in outcome.executions for request in execution.requests]
     assert sorted(ran) == sorted(answer.request.number for answer in outcome.served)
     for one in outcome.executions:
         assert one.rows == sum(request.rows for request in one.requests) <= rule.max_batch_size
         assert one.end - one.start == service(one.rows)
         assert all(request.at <= one.start for request in one.requests)
-        assert len({rule.likeness(request) for request in one.requests}) == 1 or not rule.dynamic
+        assert len({rule.batch_key(request) for request in one.requests}) == 1 or not rule.dynamic
     assert each_instance_runs_one_at_a_time(outcome)
 
 
@@ -94,7 +94,7 @@ def test_requests_start_in_order_of_arrival_and_are_answered_so_if_asked(data: s
     rule = data.draw(rules())
     sent = Arrivals(data.draw(requests(rule.max_batch_size)))
     outcome = simulate(rule, service, sent, dispatch=data.draw(late()), lateness=data.draw(late()))
-    started = [request.number for one in outcome.executions for request in one.requests]
+    started = [request.number for execution in outcome.executions for request in execution.requests]
     assert started == sorted(started)
     if rule.preserve_ordering or rule.instances == 1:
         answered = [answer.request.number for answer in outcome.answers]
@@ -169,8 +169,8 @@ def test_a_freed_instance_is_missed_until_the_next_poll_with_a_queue_policy() ->
         90,
     ]
     outcome = simulate(slow, lambda rows: 30 * MS, Arrivals(burst))
-    assert [one.start // MS for one in outcome.executions] == [0, 500, 1000, 1500]
-    assert [one.closing.rule for one in outcome.executions][:3] == [Rule.MAX_BATCH_SIZE] * 3
+    assert [execution.start // MS for execution in outcome.executions] == [0, 500, 1000, 1500]
+    assert [execution.closing.rule for execution in outcome.executions][:3] == [ClosingRule.MAX_BATCH_SIZE] * 3
 
 
 def test_a_request_after_years_of_nothing_is_replayed_at_once() -> None:
@@ -179,4 +179,4 @@ def test_a_request_after_years_of_nothing_is_replayed_at_once() -> None:
     outcome = simulate(
         Rules(max_batch_size=8, preferred=frozenset([8])), service, Arrivals([Request(number=1, at=late)])
     )
-    assert [one.start for one in outcome.executions] == [late]
+    assert [execution.start for execution in outcome.executions] == [late]

@@ -15,10 +15,10 @@ from streams import counted as read_counters
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from perf.batcher.load import Arrivals
-from perf.batcher.payload import Rule
+from perf.batcher.payload import ClosingRule
 from perf.batcher.request import MS, Request
 from perf.batcher.rules import Rules
-from perf.batcher.simulation import Outcome, simulate
+from perf.batcher.simulation import SimulationResult, simulate
 from serve.launcher import Server, Settings, launch
 
 HELD = 24
@@ -31,7 +31,7 @@ class Case:
     config: str
     requests: list[Request]
     sizes: dict[int, int]
-    rules: set[Rule]
+    rules: set[ClosingRule]
     refused: int = 0
     execution_ms: float = 10
     hold: int = field(default=HELD)
@@ -70,7 +70,7 @@ CASES = {
         config=VARIABLE + "max_batch_size: 16 dynamic_batching { max_queue_delay_microseconds: 500000 }",
         requests=requests(60, lengths=[20, 30, 40]),
         sizes={1: 60},
-        rules={Rule.SHAPE, Rule.DELAY},
+        rules={ClosingRule.SHAPE, ClosingRule.DELAY},
     ),
     "lengths_20_30_40_ragged": Case(
         config=tensor("-1", "allow_ragged_batch: true")
@@ -78,62 +78,62 @@ CASES = {
         + "max_batch_size: 16 dynamic_batching { max_queue_delay_microseconds: 500000 }",
         requests=requests(24, lengths=[20, 30, 40]),
         sizes={16: 1, 8: 1},
-        rules={Rule.MAX_BATCH_SIZE, Rule.DELAY},
+        rules={ClosingRule.MAX_BATCH_SIZE, ClosingRule.DELAY},
     ),
     "runs_of_equal_shape": Case(
         config=VARIABLE + "max_batch_size: 16 dynamic_batching { }",
         requests=requests(24, lengths=[20, 20, 30, 30, 30, 40]),
         sizes={2: 4, 3: 4, 1: 4},
-        rules={Rule.SHAPE, Rule.NOTHING_WAITED},
+        rules={ClosingRule.SHAPE, ClosingRule.NOTHING_WAITED},
     ),
     "two_inputs_one_of_them_ragged": Case(
         config=tensor("-1", "allow_ragged_batch: true", name="A") + VARIABLE + "max_batch_size: 8 dynamic_batching { }",
         requests=requests(24, lengths=[20, 20, 20, 30], names=["AX"]),
         sizes={3: 6, 1: 6},
-        rules={Rule.SHAPE, Rule.NOTHING_WAITED},
+        rules={ClosingRule.SHAPE, ClosingRule.NOTHING_WAITED},
     ),
     "preferred_size_is_a_cap": Case(
         config=FIXED + "max_batch_size: 16 dynamic_batching { preferred_batch_size: [ 4 ] }",
         requests=requests(24),
         sizes={4: 6},
-        rules={Rule.PREFERRED},
+        rules={ClosingRule.PREFERRED},
     ),
     "largest_preferred_size_wins": Case(
         config=FIXED + "max_batch_size: 16 dynamic_batching { preferred_batch_size: [ 4, 6 ] }",
         requests=requests(28),
         sizes={6: 4, 4: 1},
-        rules={Rule.PREFERRED},
+        rules={ClosingRule.PREFERRED},
     ),
     "rows_3_of_8": Case(
         config=FIXED + "max_batch_size: 8 dynamic_batching { }",
         requests=requests(24, rows=[3]),
         sizes={6: 12},
-        rules={Rule.MAX_BATCH_SIZE, Rule.NOTHING_WAITED},
+        rules={ClosingRule.MAX_BATCH_SIZE, ClosingRule.NOTHING_WAITED},
     ),
     "rows_that_do_not_fit_together": Case(
         config=FIXED + "max_batch_size: 8 dynamic_batching { }",
         requests=requests(24, rows=[7, 2]),
         sizes={7: 12, 2: 12},
-        rules={Rule.MAX_BATCH_SIZE, Rule.NOTHING_WAITED},
+        rules={ClosingRule.MAX_BATCH_SIZE, ClosingRule.NOTHING_WAITED},
     ),
     "optional_inputs": Case(
         config=tensor("4", name="Y") + tensor("4", "optional: true") + ONE + "max_batch_size: 8 dynamic_batching { }",
         requests=requests(24, names=["XY", "XY", "Y", "Y"]),
         sizes={2: 12},
-        rules={Rule.INPUTS, Rule.NOTHING_WAITED},
+        rules={ClosingRule.INPUTS, ClosingRule.NOTHING_WAITED},
     ),
     "priority_levels_share_a_batch": Case(
         config=FIXED + "max_batch_size: 16 dynamic_batching { priority_levels: 2 default_priority_level: 2 }",
         requests=requests(24, priorities=[0, 1]),
         sizes={16: 1, 8: 1},
-        rules={Rule.MAX_BATCH_SIZE, Rule.NOTHING_WAITED},
+        rules={ClosingRule.MAX_BATCH_SIZE, ClosingRule.NOTHING_WAITED},
     ),
     "late_requests_are_rejected": Case(
         config=FIXED
         + "max_batch_size: 8 dynamic_batching { default_queue_policy { default_timeout_microseconds: 200000 } }",
         requests=requests(24),
         sizes={8: 1},
-        rules={Rule.MAX_BATCH_SIZE},
+        rules={ClosingRule.MAX_BATCH_SIZE},
         refused=16,
         execution_ms=700,
     ),
@@ -143,50 +143,50 @@ CASES = {
         + "default_queue_policy { timeout_action: DELAY default_timeout_microseconds: 200000 } }",
         requests=requests(26, late={25: 400, 26: 400}),
         sizes={8: 3, 2: 1},
-        rules={Rule.MAX_BATCH_SIZE, Rule.NOTHING_WAITED},
+        rules={ClosingRule.MAX_BATCH_SIZE, ClosingRule.NOTHING_WAITED},
         execution_ms=700,
     ),
     "the_queue_is_full": Case(
         config=FIXED + "max_batch_size: 16 dynamic_batching { default_queue_policy { max_queue_size: 24 } }",
         requests=requests(24),
         sizes={16: 1, 8: 1},
-        rules={Rule.MAX_BATCH_SIZE, Rule.NOTHING_WAITED},
+        rules={ClosingRule.MAX_BATCH_SIZE, ClosingRule.NOTHING_WAITED},
     ),
     "delay_is_over": Case(
         config=FIXED + "max_batch_size: 16 dynamic_batching { max_queue_delay_microseconds: 300000 }",
         requests=requests(30, late={29: 500, 30: 500}),
         sizes={16: 1, 12: 1, 2: 1},
-        rules={Rule.MAX_BATCH_SIZE, Rule.DELAY},
+        rules={ClosingRule.MAX_BATCH_SIZE, ClosingRule.DELAY},
     ),
     "two_instances": Case(
         config=tensor("4") + "instance_group [ { count: 2 } ]\nmax_batch_size: 8 dynamic_batching { }",
         requests=requests(28),
         sizes={8: 3, 4: 1},
-        rules={Rule.MAX_BATCH_SIZE, Rule.NOTHING_WAITED},
+        rules={ClosingRule.MAX_BATCH_SIZE, ClosingRule.NOTHING_WAITED},
     ),
     "a_busy_instance_lets_the_batch_grow": Case(
         config=FIXED + "max_batch_size: 64 dynamic_batching { }",
         requests=requests(30, late={25: 100, 26: 150, 27: 200, 28: 700, 29: 800, 30: 850}),
         sizes={24: 1, 3: 2},
-        rules={Rule.NOTHING_WAITED},
+        rules={ClosingRule.NOTHING_WAITED},
         execution_ms=500,
     ),
     "no_dynamic_batching": Case(
         config=FIXED + "max_batch_size: 16",
         requests=requests(24, rows=[1, 2]),
         sizes={1: 12, 2: 12},
-        rules={Rule.NOT_DYNAMIC},
+        rules={ClosingRule.NOT_DYNAMIC},
     ),
     "max_batch_size_1": Case(
         config=FIXED + "max_batch_size: 1 dynamic_batching { max_queue_delay_microseconds: 500000 }",
         requests=requests(24),
         sizes={1: 24},
-        rules={Rule.MAX_BATCH_SIZE},
+        rules={ClosingRule.MAX_BATCH_SIZE},
     ),
 }
 
 
-def replay(name: str) -> Outcome:
+def replay(name: str) -> SimulationResult:
     case = CASES[name]
     rules = Rules.of(text_format.Parse(case.config, ModelConfig()), hold=case.hold)
     return simulate(rules, lambda rows: int(case.execution_ms * MS), Arrivals(case.requests))
@@ -196,7 +196,7 @@ def replay(name: str) -> Outcome:
 def test_the_simulation_gives_what_the_rules_say(name: str) -> None:
     case, outcome = CASES[name], replay(name)
     assert outcome.sizes == dict(sorted(case.sizes.items()))
-    assert {one.closing.rule for one in outcome.executions} == case.rules
+    assert {execution.closing.rule for execution in outcome.executions} == case.rules
     assert sum(outcome.refused.values()) == case.refused
     assert not outcome.stuck
 
@@ -223,7 +223,7 @@ def test_the_server_does_what_the_simulation_says(held: Server, name: str) -> No
     assert counted.executions == len(outcome.executions)
     assert counted.rows_per_execution == pytest.approx(outcome.rows_per_execution)
     # Not only as many, but the same requests together.
-    together = [sorted(request.number for request in one.requests) for one in outcome.executions]
+    together = [sorted(request.number for request in execution.requests) for execution in outcome.executions]
     assert sorted(ran.executions) == sorted(together)
     assert len(ran.errors) == case.refused == counted.failed_requests
     assert Tally(error in text for text in ran.errors for error in outcome.refused)[True] == case.refused

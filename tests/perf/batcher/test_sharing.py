@@ -5,7 +5,7 @@ from fractions import Fraction
 from perf.batcher.load import Answer, Arrivals
 from perf.batcher.request import MS, Request
 from perf.batcher.rules import Rules
-from perf.batcher.simulation import Outcome, simulate
+from perf.batcher.simulation import SimulationResult, simulate
 
 ONE = Fraction(1)
 ALONE = Rules(dynamic=False, instances=2)
@@ -15,7 +15,7 @@ def requests(*times: Fraction | int) -> Arrivals:
     return Arrivals([Request(number=number, at=at) for number, at in enumerate(times, 1)])
 
 
-def ends(outcome: Outcome) -> dict[int, Fraction]:
+def ends(outcome: SimulationResult) -> dict[int, Fraction]:
     return {answer.request.number: Fraction(answer.at) for answer in outcome.answers}
 
 
@@ -23,7 +23,10 @@ def test_two_on_one_device_share_it_while_both_run() -> None:
     """The first runs half alone, then half at half speed; the second half at half speed, then half alone."""
     outcome = simulate(ALONE, lambda rows: ONE, requests(Fraction(0), ONE / 2), slowdown=lambda rows, n: Fraction(n))
     assert ends(outcome) == {1: 3 * ONE / 2, 2: 2 * ONE}
-    assert [(one.start, one.end) for one in outcome.executions] == [(0, 3 * ONE / 2), (ONE / 2, 2 * ONE)]
+    assert [(execution.start, execution.end) for execution in outcome.executions] == [
+        (0, 3 * ONE / 2),
+        (ONE / 2, 2 * ONE),
+    ]
 
 
 def test_contention_of_half_the_work() -> None:
@@ -65,7 +68,11 @@ def test_an_instance_rests_as_long_as_its_batch_asks() -> None:
     """1 ms a row: after the second execution, of two rows, until 24 ms."""
     rules = Rules(max_batch_size=8, preferred=frozenset([8]))
     outcome = simulate(rules, lambda rows: 10 * MS, requests(0, 1, 2, 15 * MS), gap=lambda rows: rows * MS)
-    assert [(one.rows, one.start) for one in outcome.executions] == [(1, 0), (2, 11 * MS), (1, 23 * MS)]
+    assert [(execution.rows, execution.start) for execution in outcome.executions] == [
+        (1, 0),
+        (2, 11 * MS),
+        (1, 23 * MS),
+    ]
 
 
 def test_a_batch_grows_until_an_idle_instance_takes_it() -> None:
@@ -88,7 +95,11 @@ def test_an_instance_that_wakes_up_for_nothing_is_idle_again() -> None:
     rules = Rules(max_batch_size=8, preferred=frozenset([8]), instances=2)
     sent = requests(0, 19 * MS, 25 * MS)
     outcome = simulate(rules, lambda rows: 18 * MS, sent, dispatch=2 * MS)
-    assert [(one.instance, one.start) for one in outcome.executions] == [(0, 2 * MS), (0, 20 * MS), (1, 27 * MS)]
+    assert [(execution.instance, execution.start) for execution in outcome.executions] == [
+        (0, 2 * MS),
+        (0, 20 * MS),
+        (1, 27 * MS),
+    ]
 
 
 def test_who_comes_before_a_late_thread_sees_the_end_of_a_delay_is_in_the_batch() -> None:
@@ -160,7 +171,11 @@ def test_a_batch_that_waited_out_its_delay_is_taken_as_it_is() -> None:
     arrived = [0, 4.23, 4.80, 4.81, 6.64, 14.55, 17.27, 20.61]
     rules = Rules(max_batch_size=8, preferred=frozenset([8]), delay=5 * MS)
     outcome = simulate(rules, lambda rows: 23 * MS, requests(*[round(at * MS) for at in arrived]))
-    assert [[r.number for r in one.requests] for one in outcome.executions] == [[1, 2, 3, 4], [5], [6, 7, 8]]
+    assert [[r.number for r in execution.requests] for execution in outcome.executions] == [
+        [1, 2, 3, 4],
+        [5],
+        [6, 7, 8],
+    ]
 
 
 def test_a_refused_request_ran_with_none() -> None:

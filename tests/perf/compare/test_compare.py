@@ -1,4 +1,4 @@
-"""Two sets of records: different, the same, or not enough to tell; with the exit code that a pipeline needs."""
+"""Comparing two sets of records: verdicts, intervals, and the exit code that a pipeline needs."""
 
 import json
 import math
@@ -60,8 +60,8 @@ def measured(speeds: Sequence[float], *, config: str = "dynamic", first_s: int =
 
 
 def verdicts(old: Sequence[Run], new: Sequence[Run], noise: Sequence[Run] = ()) -> dict[str, str]:
-    found = lines_of(Runs(title="a", runs=tuple(old)), Runs(title="b", runs=tuple(new)), noise)
-    return {line.quantity: line.verdict for line in found}
+    lines = lines_of(Runs(title="a", runs=tuple(old)), Runs(title="b", runs=tuple(new)), noise)
+    return {line.quantity: line.verdict for line in lines}
 
 
 def noisy(seed: int, spread: float, factor: float = 1.0, drift: Sequence[float] | None = None) -> list[float]:
@@ -84,12 +84,12 @@ def test_a_tenth_is_seen_through_a_hundredth_of_noise_in_both_directions(seed: i
 
 def test_two_of_the_same_are_not_told_apart() -> None:
     """Wrong in about one of twenty, as the level says."""
-    told = [
+    verdicts_seen = [
         verdicts(measured(noisy(seed, 0.01)), measured(noisy(seed + 500, 0.01), first_s=10))["throughput"]
         for seed in range(100)
     ]
-    assert told.count(CANNOT_TELL) >= 88
-    assert len(set(told)) > 1
+    assert verdicts_seen.count(CANNOT_TELL) >= 88
+    assert len(set(verdicts_seen)) > 1
 
 
 def test_nothing_below_what_the_same_differs_by_counts() -> None:
@@ -118,10 +118,10 @@ def test_the_noise_of_each_configuration_is_its_own() -> None:
         [*measured(noisy(seed, 0.002), config="a"), *measured(noisy(seed + 1, 0.002), config="b")] for seed in (1, 5)
     )
     again = [*measured(noisy(1, 0.002), config="a"), *measured(noisy(2, 0.002, 1.5), config="b")]
-    found = lines_of(Runs(title="a", runs=tuple(old)), Runs(title="b", runs=tuple(new)), again)
-    floors = {line.configs[0]: line.floor for line in found if line.quantity == "throughput"}
+    lines = lines_of(Runs(title="a", runs=tuple(old)), Runs(title="b", runs=tuple(new)), again)
+    floors = {line.configs[0]: line.floor for line in lines if line.quantity == "throughput"}
     assert floors["a"] < 0.01 < 0.4 < floors["b"]
-    with pytest.raises(RecordError, match="--noise names no run of what A is"):
+    with pytest.raises(RecordError, match="--noise has no run of the same as A"):
         verdicts(old, new, measured([1000.0], config="c"))
 
 
@@ -175,10 +175,10 @@ def test_single_runs_are_compared_by_their_requests(tmp_path: Path, capsys: pyte
     assert compare.main([str(one), str(slow), "--out", out]) == 1
     printed = capsys.readouterr().out
     assert "REGRESSION: p50 latency of ranker" in printed
-    assert "what changes from run to run is not in it, so nothing under 3% counts" in " ".join(printed.split())
-    found = {line["quantity"]: line for line in json.loads(Path(out).read_text())["lines"]}
-    assert found["throughput"]["verdict"] == CANNOT_TELL
-    assert found["p50 latency"]["ratio"]["low"] < 1.3 < found["p50 latency"]["ratio"]["high"]
+    assert "it does not cover changes from run to run, so nothing under 3% counts" in " ".join(printed.split())
+    lines = {line["quantity"]: line for line in json.loads(Path(out).read_text())["lines"]}
+    assert lines["throughput"]["verdict"] == CANNOT_TELL
+    assert lines["p50 latency"]["ratio"]["low"] < 1.3 < lines["p50 latency"]["ratio"]["high"]
     assert compare.main([str(one), str(slow), "--threshold", "60%", "--out", out]) == 0
     assert compare.main([str(slow), str(one), "--out", out]) == 0
 
@@ -192,8 +192,8 @@ def test_a_run_that_left_requests_out_is_shown(tmp_path: Path) -> None:
     assert runs.read(str(other)).runs[0].p99_us == math.inf
     out = tmp_path / "compared.json"
     assert compare.main([str(one), str(other), "--out", str(out)]) in (0, 1)
-    found = {line["quantity"]: line for line in json.loads(out.read_text())["lines"]}
-    assert (found["p99 latency"]["verdict"], found["p99 latency"]["b"]) == (CANNOT_TELL, None)
+    lines = {line["quantity"]: line for line in json.loads(out.read_text())["lines"]}
+    assert (lines["p99 latency"]["verdict"], lines["p99 latency"]["b"]) == (CANNOT_TELL, None)
 
 
 def test_load_records_of_a_folder_are_paired_by_their_times(tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ def test_a_configuration_of_many_is_named_behind_its_folder(tmp_path: Path, caps
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["{}/none", "{}"], "no such file or folder"),
         (["{}:other", "{}"], "holds no measurement of this configuration. It has: old."),
@@ -251,12 +251,12 @@ def test_a_configuration_of_many_is_named_behind_its_folder(tmp_path: Path, caps
     ],
 )
 def test_a_mistake_is_one_line(
-    arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     analyzer(tmp_path, "old", [100.0, 101.0])
     (tmp_path / "broken.txt").write_text("?")
-    assert compare.main([one.format(tmp_path) for one in arguments]) == 2
-    assert said in capsys.readouterr().err.replace("\n", " ")
+    assert compare.main([argument.format(tmp_path) for argument in arguments]) == 2
+    assert message in capsys.readouterr().err.replace("\n", " ")
 
 
 def test_loads_that_differ_are_not_compared(tmp_path: Path) -> None:

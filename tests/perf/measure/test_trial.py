@@ -13,7 +13,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.repository import REPOSITORY
 from perf.compare import __main__ as compare
-from perf.compare.versus import Match, versus
+from perf.compare.versus import VersusPlan, versus
 from perf.load.arrivals import arrivals
 from perf.load.target import Running
 from perf.load.variant import Overrides, read
@@ -78,7 +78,7 @@ def test_configurations_are_measured_in_turn_on_servers_of_their_own(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One instance against two that have the same times, in one round."""
-    match = Match(
+    match = VersusPlan(
         model=MODEL,
         configs={"one": ONE.apply(fast()), "two": TWO.apply(fast())},
         model_sha256={"one": "1", "two": "2"},

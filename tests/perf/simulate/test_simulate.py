@@ -129,36 +129,36 @@ def predicted(load: str, *ramps: ServiceTimes, requests: int = 4000, instances: 
 
 
 def test_one_client_waits_for_one_execution_at_a_time() -> None:
-    found = predicted("closed:1")
-    assert found.throughput_rows_per_s == pytest.approx(1 / 20.5e-3)
-    assert set(found.percentiles_ms.values()) == {20.5}
-    assert (found.late, found.rows_per_execution, set(found.sizes)) == (0.0, 1.0, {1})
-    assert found.busy == pytest.approx(1.0, rel=0.01)
+    prediction = predicted("closed:1")
+    assert prediction.throughput_rows_per_s == pytest.approx(1 / 20.5e-3)
+    assert set(prediction.percentiles_ms.values()) == {20.5}
+    assert (prediction.late, prediction.rows_per_execution, set(prediction.sizes)) == (0.0, 1.0, {1})
+    assert prediction.busy == pytest.approx(1.0, rel=0.01)
 
 
 def test_a_full_closed_loop_runs_full_batches_and_waits_for_one() -> None:
-    found = predicted("closed:16")
-    assert found.throughput_rows_per_s == pytest.approx(8 / 24e-3, rel=0.001)
-    assert found.percentiles_ms[50] == pytest.approx(48.0)
-    assert found.queue_share == pytest.approx(0.5, abs=0.01)
+    prediction = predicted("closed:16")
+    assert prediction.throughput_rows_per_s == pytest.approx(8 / 24e-3, rel=0.001)
+    assert prediction.percentiles_ms[50] == pytest.approx(48.0)
+    assert prediction.queue_share == pytest.approx(0.5, abs=0.01)
 
 
 def test_the_way_and_the_gap_are_part_of_a_clients_cycle() -> None:
     """A request is back after 1.5 ms; the gap, exponential with mean 0.7 ms, is longer once in exp(1.5 / 0.7)."""
-    found = predicted("closed:1", ramp(gap_us=700.0, outside_us=1500.0))
-    assert found.throughput_rows_per_s == pytest.approx(1 / (22.0e-3 + 0.7e-3 * np.exp(-1.5 / 0.7)), rel=0.005)
-    assert np.mean(list(found.percentiles_ms.values())) > 21.0
+    prediction = predicted("closed:1", ramp(gap_us=700.0, outside_us=1500.0))
+    assert prediction.throughput_rows_per_s == pytest.approx(1 / (22.0e-3 + 0.7e-3 * np.exp(-1.5 / 0.7)), rel=0.005)
+    assert np.mean(list(prediction.percentiles_ms.values())) > 21.0
     full = predicted("closed:32", ramp(gap_us=700.0))
     assert full.throughput_rows_per_s == pytest.approx(8 / 24.7e-3, rel=0.005)
 
 
 def test_an_instance_is_free_when_its_last_answer_has_left() -> None:
     """0.1 ms an answer: 0.8 ms after 24 ms of computing, at a pace that changes."""
-    found = ramp(output_us=100.0, outside_us=300.0)
-    assert (found.computed_alone_us, found.output.at(8)) == pytest.approx((20_500.0, 800.0))
+    profiled = ramp(output_us=100.0, outside_us=300.0)
+    assert (profiled.computed_alone_us, profiled.output.at(8)) == pytest.approx((20_500.0, 800.0))
     # What the server counts as output is part of a request's way, which is from and to the computing.
-    assert found.way.lone_us == pytest.approx(300.0)
-    full = predicted("closed:32", found, requests=12_000)
+    assert profiled.way.lone_us == pytest.approx(300.0)
+    full = predicted("closed:32", profiled, requests=12_000)
     assert full.throughput_rows_per_s == pytest.approx(8 / 24.8e-3, rel=0.005)
     assert full.busy == pytest.approx(1.0, abs=0.01)
     assert full.computing_ms[8] == pytest.approx(24.0, rel=1e-3)
@@ -186,10 +186,10 @@ def test_instances_without_contention_double_and_with_full_contention_do_not() -
 
 
 def test_late_requests_are_counted_against_the_target() -> None:
-    found = predicted("poisson:300", requests=5000)
-    assert 0 < found.late < 1
-    assert (found.percentiles_ms[50] > SLA.latency_ms) == (found.late > 0.5)
-    assert found.throughput_rows_per_s == pytest.approx(300, rel=0.05)
+    prediction = predicted("poisson:300", requests=5000)
+    assert 0 < prediction.late < 1
+    assert (prediction.percentiles_ms[50] > SLA.latency_ms) == (prediction.late > 0.5)
+    assert prediction.throughput_rows_per_s == pytest.approx(300, rel=0.05)
 
 
 def test_the_same_seed_gives_the_same_prediction_and_another_does_not() -> None:
@@ -248,9 +248,9 @@ def test_rare_requests_find_the_caches_cold() -> None:
 
 
 def test_a_lone_request_of_an_open_loop_wakes_threads_up_on_its_way() -> None:
-    found = ramp(outside_us=400.0)
-    assert predicted("closed:1", found).percentiles_ms[50] == pytest.approx(20.5 + 0.4, rel=0.01)
-    assert predicted("constant:5", found).percentiles_ms[50] == pytest.approx(20.5 + 0.4 * ASLEEP, rel=0.01)
+    profiled = ramp(outside_us=400.0)
+    assert predicted("closed:1", profiled).percentiles_ms[50] == pytest.approx(20.5 + 0.4, rel=0.01)
+    assert predicted("constant:5", profiled).percentiles_ms[50] == pytest.approx(20.5 + 0.4 * ASLEEP, rel=0.01)
 
 
 def test_given_times_are_simulated_as_they_are_and_none_is_left_out() -> None:
@@ -259,8 +259,8 @@ def test_given_times_are_simulated_as_they_are_and_none_is_left_out() -> None:
     Executions count from the first answer on.
     """
     traffic = replace(Traffic.parse("poisson:40"), times_s=(0.0, 0.001, 0.002, 0.1))
-    found = predict(Candidate(max_batch_size=8), CONFIG, traffic, Profile(ramps=(ramp(),)), SLA, requests=12)
-    assert (found.sizes, found.requests) == ({1: 3, 2: 3}, 12)
+    prediction = predict(Candidate(max_batch_size=8), CONFIG, traffic, Profile(ramps=(ramp(),)), SLA, requests=12)
+    assert (prediction.sizes, prediction.requests) == ({1: 3, 2: 3}, 12)
 
 
 def test_a_pause_that_changes_little_changes_nothing() -> None:
@@ -269,22 +269,22 @@ def test_a_pause_that_changes_little_changes_nothing() -> None:
 
 
 def test_executions_that_took_longer_than_predicted_are_seen_size_by_size() -> None:
-    found = predicted("closed:16", ramp())
-    assert found.computing_ms[8] == pytest.approx(24.0, rel=1e-3)
+    prediction = predicted("closed:16", ramp())
+    assert prediction.computing_ms[8] == pytest.approx(24.0, rel=1e-3)
     times = {8: 30_000.0, 4: 1.0}
-    assert found.longer(counters({8: 5}, times)) == pytest.approx(30 / 24, rel=1e-3)
+    assert prediction.longer(counters({8: 5}, times)) == pytest.approx(30 / 24, rel=1e-3)
     # A size that was not predicted says nothing.
-    assert 4 not in found.computing_ms
-    assert found.longer(counters({4: 5}, times)) == 1.0
+    assert 4 not in prediction.computing_ms
+    assert prediction.longer(counters({4: 5}, times)) == 1.0
 
 
 def test_a_record_is_read_back_as_it_was_written(tmp_path: Path) -> None:
-    found = ramp(instances=2, factor=1.3, gap_us=50.0)
-    path = write(found, tmp_path)
-    assert path.name == f"hand_made.default.b{found.max_batch_size}.k2.json"
+    profiled = ramp(instances=2, factor=1.3, gap_us=50.0)
+    path = write(profiled, tmp_path)
+    assert path.name == f"hand_made.default.b{profiled.max_batch_size}.k2.json"
     # A ramp with another maximum is another record, and leaves this one as it is.
-    wider = write(replace(found, max_batch_size=32, config_sha256="another"), tmp_path)
+    wider = write(replace(profiled, max_batch_size=32, config_sha256="another"), tmp_path)
     assert wider.name == "hand_made.default.b32.k2.json"
-    assert load(path) == found
-    assert load(path).same(replace(found, started_at="later", sizes=()))
-    assert not load(path).same(replace(found, model_sha256="another"))
+    assert load(path) == profiled
+    assert load(path).same(replace(profiled, started_at="later", sizes=()))
+    assert not load(path).same(replace(profiled, model_sha256="another"))

@@ -10,10 +10,11 @@ from perf.records.study import AGAINST, FINAL, NOISE, Trial
 from perf.records.traffic import Traffic
 from perf.stats.sla import Sla
 from perf.tune import recipe
-from perf.tune.answer import figure, last_rounds, pareto, shown
-from perf.tune.belief import Belief
-from perf.tune.limits import limit
-from perf.tune.reasons import plainer, reasons
+from perf.tune.answer import figure, pareto, shown
+from perf.tune.bottleneck import bottleneck
+from perf.tune.reasons import reasons, simplified
+from perf.tune.simulator import Corrections
+from perf.tune.trials import last_rounds
 
 DEFAULT, CHOSEN = Candidate.of(CONFIG), Candidate(max_batch_size=16, instances=2)
 
@@ -26,29 +27,29 @@ def trial(candidate: Candidate = DEFAULT, load: str = "closed:16", stage: str = 
 def test_what_is_narrowest_is_named_with_its_numbers() -> None:
     measured = trial()
     # 16 clients and batches of 8 in 24 ms: each waits for one batch and is in the next.
-    assert limit([measured]).startswith("compute: the instances are full")
-    assert f"{measured.counted.rows_per_execution:.3g} rows run together" in limit([measured])
+    assert bottleneck([measured]).startswith("compute: the instances are full")
+    assert f"{measured.counted.rows_per_execution:.3g} rows per execution" in bottleneck([measured])
     assert 7.5 < measured.counted.rows_per_execution <= 8
-    assert limit([replace(measured, cores_busy=0.97)]).startswith("cores: they are full")
-    assert "cores 97%" in limit([replace(measured, cores_busy=0.97)])
+    assert bottleneck([replace(measured, cores_busy=0.97)]).startswith("cores: all are busy")
+    assert "cores 97%" in bottleneck([replace(measured, cores_busy=0.97)])
     # What others took is not the model's need.
-    crowded = limit([replace(measured, cores_busy=0.97, cores_ours=0.33)])
+    crowded = bottleneck([replace(measured, cores_busy=0.97, cores_ours=0.33)])
     assert crowded.startswith("other work: it took 64% of the cores")
     assert "cores 97% (server and clients 33%)" in crowded
-    assert limit([replace(measured, cores_busy=0.97, cores_ours=0.95)]).startswith("cores: they are full")
+    assert bottleneck([replace(measured, cores_busy=0.97, cores_ours=0.95)]).startswith("cores: all are busy")
 
     alone = trial(load="closed:1")
     idle = replace(alone, counted=replace(alone.counted, batches_ns={1: 10**8}, queue_ns=0))
-    assert limit([idle]).startswith("transfer: most of the time is between client and server")
+    assert bottleneck([idle]).startswith("transfer: most of the time passes between client and server")
     queued = replace(idle, counted=replace(idle.counted, queue_ns=int(sum(idle.latencies_us) * 900)))
-    assert limit([queued]).startswith("queue: most of the time is spent waiting")
+    assert bottleneck([queued]).startswith("queue: most of the time is spent waiting")
     with pytest.raises(ValueError, match="nothing was measured"):
-        limit([])
+        bottleneck([])
 
 
 def test_the_front_holds_what_no_other_beats_in_both(tmp_path: Path) -> None:
     search = searching(tmp_path / "s.json", "closed:16", 100)
-    screened = search.screen.run(search.candidates, Belief())
+    screened = search.screen.run(search.candidates, Corrections())
     front = pareto(screened)
     for one in screened:
         beaten = any(
@@ -62,11 +63,11 @@ def test_the_front_holds_what_no_other_beats_in_both(tmp_path: Path) -> None:
 
 
 def test_the_chosen_one_is_among_those_that_are_shown(tmp_path: Path) -> None:
-    outcome = searching(tmp_path / "s.json", "poisson:200", 100).run()
-    assert outcome.chosen is not None
-    for one in outcome.screened:
-        chosen = replace(outcome, chosen=replace(outcome.chosen, candidate=one.candidate))
-        assert [one.candidate for one in shown(chosen)].count(one.candidate) == 1
+    result = searching(tmp_path / "s.json", "poisson:200", 100, sizes=(4, 8)).run()
+    assert result.chosen is not None
+    for screened in result.screened:
+        chosen = replace(result, chosen=replace(result.chosen, candidate=screened.candidate))
+        assert [each.candidate for each in shown(chosen)].count(screened.candidate) == 1
 
 
 def test_a_large_figure_is_written_in_full() -> None:
@@ -81,38 +82,38 @@ def test_the_last_rounds_are_paired_and_the_noise_is_of_one_configuration() -> N
         trial(CHOSEN, stage=FINAL, number=2),
     ]
     final, against, noise = last_rounds(trials)
-    assert [(one.round, one.candidate) for one in final] == [(1, CHOSEN), (2, CHOSEN)]
-    assert [(one.round, one.candidate) for one in against] == [(1, DEFAULT), (2, DEFAULT)]
+    assert [(trial.round, trial.candidate) for trial in final] == [(1, CHOSEN), (2, CHOSEN)]
+    assert [(trial.round, trial.candidate) for trial in against] == [(1, DEFAULT), (2, DEFAULT)]
     assert [(one.stage, other.stage) for one, other in noise] == [(NOISE, AGAINST)]
     assert last_rounds([]) == ([], [], [])
 
 
 def test_the_recipe_raises_one_value_after_the_other_until_the_budget_breaks(tmp_path: Path) -> None:
     search = searching(tmp_path / "s.json", "poisson:200", 70)
-    path = recipe.follow(search.screen, Belief(), search.default, [1, 2, 4, 8, 16], [5_000, 20_000, 40_000])
-    visited = [(one.screened.candidate.max_batch_size, one.screened.candidate.delay_us) for one in path.visits]
+    path = recipe.follow(search.screen, Corrections(), search.default, [1, 2, 4, 8, 16], [5_000, 20_000, 40_000])
+    visited = [(step.screened.candidate.max_batch_size, step.screened.candidate.delay_us) for step in path.steps]
     # One and two rows in 21 ms do not carry 200 a second; a wait of 40 ms and an execution are over 70 ms.
     sizes = [(1, 0), (2, 0), (4, 0), (8, 0), (16, 0)]
     assert visited[:5] == sizes
     assert visited[5:] == [(16, 5_000), (16, 20_000), (16, 40_000)][: len(visited) - 5]
-    assert [one.within for one in path.visits[:2]] == [False, False]
+    assert [step.within for step in path.steps[:2]] == [False, False]
     assert path.end is not None
-    assert path.end == [one.screened for one in path.visits if one.within][-1]
+    assert path.end == [step.screened for step in path.steps if step.within][-1]
     assert path.end.p99_ms <= 70
-    assert path.seconds == 18 * len(path.visits)
+    assert path.seconds == 18 * len(path.steps)
 
 
 def test_every_value_that_differs_has_a_reason(tmp_path: Path) -> None:
     search = searching(tmp_path / "s.json", "closed:16", 100)
-    found = reasons(search.screen, Belief(), replace(CHOSEN, delay_us=2_000), DEFAULT)
-    assert set(found) == {"max_batch_size", "max_queue_delay_microseconds", "instances"}
-    assert all("rows/s" in text and "without" in text for text in found.values())
-    assert reasons(search.screen, Belief(), DEFAULT, DEFAULT) == {}
+    sentences = reasons(search.screen, Corrections(), replace(CHOSEN, delay_us=2_000), DEFAULT)
+    assert set(sentences) == {"max_batch_size", "max_queue_delay_microseconds", "instances"}
+    assert all("rows/s" in text and "without" in text for text in sentences.values())
+    assert reasons(search.screen, Corrections(), DEFAULT, DEFAULT) == {}
 
 
 def test_a_value_that_makes_nothing_better_stays_as_it_is(tmp_path: Path) -> None:
     """Sixteen clients fill two batches of eight, so that sixteen rows in one are never there."""
     search = searching(tmp_path / "s.json", "closed:16", 100)
-    kept = plainer(search.screen, Belief(), replace(CHOSEN, delay_us=2_000), DEFAULT)
-    assert kept == replace(CHOSEN, max_batch_size=8, delay_us=2_000)
-    assert set(reasons(search.screen, Belief(), kept, DEFAULT)) == {"max_queue_delay_microseconds", "instances"}
+    simple = simplified(search.screen, Corrections(), replace(CHOSEN, delay_us=2_000), DEFAULT)
+    assert simple == replace(CHOSEN, max_batch_size=8, delay_us=2_000)
+    assert set(reasons(search.screen, Corrections(), simple, DEFAULT)) == {"max_queue_delay_microseconds", "instances"}

@@ -10,7 +10,7 @@ from export.repository import config_file, model_folder, read_config, variants
 from perf.records import tuned_file
 from perf.records.candidate import THREADS, Candidate
 from perf.records.tuned_file import Why, WriteError
-from perf.tune.former import keep
+from perf.tune.writing import keep
 from serve.doctor.document import Document
 from triton_batching.terminal import Failure
 
@@ -61,10 +61,10 @@ def config(text: str) -> ModelConfig:
 )
 def test_the_text_has_the_values_and_all_else_as_it_was(candidate: Candidate) -> None:
     text = written(TEXT, candidate)
-    found = config(text)
-    assert Candidate.of(found) == candidate
-    assert [group.kind for group in found.instance_group] == [ModelInstanceGroup.KIND_CPU]
-    rest = [config(TEXT), found]
+    parsed = config(text)
+    assert Candidate.of(parsed) == candidate
+    assert [group.kind for group in parsed.instance_group] == [ModelInstanceGroup.KIND_CPU]
+    rest = [config(TEXT), parsed]
     for one in rest:
         for name in ("max_batch_size", "instance_group"):
             one.ClearField(name)
@@ -132,18 +132,18 @@ def test_what_is_replaced_is_said_and_kept(tmp_path: Path) -> None:
     assert keep(path, tuned_file.headed(tuned_file.body(texts[0]), COMMAND + " --points 9"), records) is None
     assert not records.exists()
 
-    former = keep(path, texts[1], records)
-    assert former is not None
-    assert former.said == f"max 8, 0 ms, 1 instance, 4 threads, {MEASURED}, by {COMMAND}"
-    assert former.kept.read_text() == texts[0]
-    assert former.kept == records / f"m.tuned.{texts[0].splitlines()[1].split()[-1]}.pbtxt"
+    previous = keep(path, texts[1], records)
+    assert previous is not None
+    assert previous.description == f"max 8, 0 ms, 1 instance, 4 threads, {MEASURED}, by {COMMAND}"
+    assert previous.copy.read_text() == texts[0]
+    assert previous.copy == records / f"m.tuned.{texts[0].splitlines()[1].split()[-1]}.pbtxt"
     assert variants(model) == ["tuned"]
 
     path.write_text(texts[0].replace("# rows", "# of mine"))
     by_hand = keep(path, texts[1], records)
     assert by_hand is not None
-    assert by_hand.said == "a file that was written or changed by hand"
-    assert by_hand.kept.read_text() == path.read_text()
+    assert by_hand.description == "a file that was written or changed by hand"
+    assert by_hand.copy.read_text() == path.read_text()
     assert len(list(records.iterdir())) == 2
 
 

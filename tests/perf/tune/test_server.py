@@ -1,12 +1,18 @@
-"""The whole command on a real server, on a small budget: profile, simulate, measure, write, go on from a record."""
+"""The whole command on a real server with a small budget: simulate, measure, write, resume from the record.
+
+The profile is on record before, since measuring it takes longer than all trials (tests/perf/measure measures one).
+"""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from google.protobuf import text_format
 
 from export.repository import REPOSITORY, config_file, read_config
+from perf.measure import service_records
+from perf.measure.service_profile import write
 from perf.measure.trial import TRACE_RATE
 from perf.records.candidate import Candidate
 from perf.records.study import FINAL, HALVING, Study
@@ -16,46 +22,55 @@ from perf.report.study.parts import parts
 from perf.tune.__main__ import main
 from perf.tune.live import trace_rate
 from serve.doctor.__main__ import main as doctor
+from tests.perf.simulate.test_simulate import ramp
 
 MODEL = "simulated_accelerator"
 
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository of its own with the one model, in which nothing was tuned before."""
-    made = tmp_path_factory.mktemp("tuned") / "model_repository"
-    shutil.copytree(REPOSITORY / MODEL, made / MODEL, ignore=shutil.ignore_patterns("tuned.pbtxt", "__pycache__"))
-    # Two rows at most: a ramp that ends soon.
-    for path in (made / MODEL).rglob("*.pbtxt"):
+    """A repository with this one model, never tuned, of at most two rows."""
+    copy = tmp_path_factory.mktemp("tuned") / "model_repository"
+    shutil.copytree(REPOSITORY / MODEL, copy / MODEL, ignore=shutil.ignore_patterns("tuned.pbtxt", "__pycache__"))
+    for path in (copy / MODEL).rglob("*.pbtxt"):
         path.write_text(path.read_text().replace("max_batch_size: 8", "max_batch_size: 2"))
-    return made
+    return copy
+
+
+def record_profile(repository: Path, results: Path) -> None:
+    """Put a ramp on record with the times of this model: 20 ms and 0.5 ms a row."""
+    config = read_config(config_file(repository / MODEL, None))
+    config.max_batch_size = 8
+    plan = service_records.plan(config, instances=1, repository=repository)
+    times = ramp()
+    write(replace(plan, levels=times.levels, sizes=times.sizes, noise=times.noise, alone_us=times.alone_us), results)
 
 
 @pytest.mark.server
 def test_a_model_is_tuned_from_the_command_line(
     repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    record_profile(repository, tmp_path)
     command = [
         *(MODEL, "--p99-ms", "400", "--load", "closed:4", "--instances", "1", "--max-batch-size", "4"),
         *("--repository", str(repository), "--results", str(tmp_path)),
-        *("--seconds", "32", "--points", "7", "--explain-recipe"),
+        *("--seconds", "26", "--points", "7", "--explain-recipe"),
     ]
     assert main(command) == 0
-    said = capsys.readouterr().out
-    assert "the classic recipe" in said
-    assert f"as a page: make report RESULTS={tmp_path}" in " ".join(said.split())
+    output = capsys.readouterr().out
+    assert "the classic recipe" in output
+    assert f"as a page: make report RESULTS={tmp_path}" in " ".join(output.split())
 
     path = config_file(repository / MODEL, "tuned")
     tuned = Candidate.of(read_config(path))
     current = Candidate(max_batch_size=2)
-    # On a quiet machine four rows, in 22 ms against two in 21 ms. Whatever it is, the answer and the file agree.
-    print(said)
+    # On a quiet machine four rows, in 22 ms against two in 21 ms. In any case the answer and the file agree.
     if tuned == current:
-        assert f"keep the current configuration, {current}" in said
+        assert f"keep the current configuration, {current}" in output
     else:
-        assert f"use {tuned}" in said
-        assert f"in place of {current}" in said
-    assert ("beware: a request that finds no company waits out the delay" in said) == (tuned.delay_us > 0)
+        assert f"use {tuned}" in output
+        assert f"in place of {current}" in output
+    assert ("beware: a lone request waits for the full delay" in output) == (tuned.delay_us > 0)
     assert is_ours(path.read_text())
     assert doctor([str(repository), "--fail-on", "info"]) == 0
 
@@ -68,36 +83,36 @@ def test_a_model_is_tuned_from_the_command_line(
         # More than the two rows that the current configuration can run together.
         assert sum(counted.rows for counted in chosen) > 2 * sum(counted.executions for counted in chosen)
     assert all(trial.failed == trial.wrong == trial.not_sent == 0 for trial in study.trials)
-    # What decides is traced as much as is needed to take the slow ones apart, and the page does.
+    # Only deciding trials are traced, enough for the page to take their slow requests apart.
     assert not any(trial.parts_us.get("run") for trial in study.trials if trial.stage == HALVING)
     for trial in final:
         share = len(trial.parts_us["run"]) / trial.requests
         assert share > 2 / TRACE_RATE
-        # As many as an earlier trial's rate said, which a busy machine may have slowed down.
+        # An earlier trial's rate decides, and a busy machine may be slower since.
         rates = [trace_rate(one.requests / one.seconds) for one in study.trials if one.candidate == trial.candidate]
         assert any(share == pytest.approx(1 / rate, rel=0.4) for rate in rates)
     measured = parts(Evidence.read(next(tmp_path.glob(f"{MODEL}.closed-4.*.json")))).data
     assert {"mean", "p50", "p90"} <= set(measured[f"{tuned} (chosen)"])  # type: ignore[call-overload]
 
     assert main([*command, "--points", "6"]) == 2
-    assert "--points 6 and --seconds 32: too little for a comparison" in capsys.readouterr().err
+    assert "--points 6 and --seconds 26: too little for a comparison" in capsys.readouterr().err
 
-    # The same command again measures nothing: the record has it all. It says what it takes the place of.
-    assert "in place of: " not in said
+    # The same command again measures nothing, since all is on record. It names the file that it replaces.
+    assert "in place of: " not in output
     other = headed(text_format.MessageToString(Candidate(max_batch_size=3).apply(read_config(path))), "another command")
     path.write_text(other)
     assert main(command) == 0
     again = " ".join(capsys.readouterr().out.split())
     assert ", 0 of them now" in again
     assert "in place of: max 3, 0 ms, 1 instance, by another command; kept as " in again
-    assert [one.read_text() for one in tmp_path.glob(f"{MODEL}.tuned.*.pbtxt")] == [other]
+    assert [path.read_text() for path in tmp_path.glob(f"{MODEL}.tuned.*.pbtxt")] == [other]
     assert path.read_text() == study.after_pbtxt
     assert len(Study.read(next(tmp_path.glob(f"{MODEL}.closed-4.*.json"))).trials) == len(study.trials)
 
 
 def test_mistakes_are_said_in_one_line(repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    known = ["--repository", str(repository), "--results", str(tmp_path)]
-    for command, said in (
+    options = ["--repository", str(repository), "--results", str(tmp_path)]
+    for command, message in (
         (["nobody", "--p99-ms", "50"], "no model 'nobody'"),
         ([MODEL, "--p99-ms", "0"], "--p99-ms 0: must be from"),
         ([MODEL, "--p99-ms", "50", "--load", "16"], "--load 16: not a load"),
@@ -105,12 +120,12 @@ def test_mistakes_are_said_in_one_line(repository: Path, tmp_path: Path, capsys:
         ([MODEL, "--p99-ms", "50", "--load", "trace:/nope"], "/nope: not a trace of arrivals"),
         ([MODEL, "--p99-ms", "50", "--results", "/proc/x"], "--results /proc/x: cannot be written to"),
         ([MODEL, "--p99-ms", "50", "--rows", "64"], "takes at most 2 rows"),
-        ([MODEL, "--p99-ms", "50", "--objective", "cost"], "at which rate requests come"),
+        ([MODEL, "--p99-ms", "50", "--objective", "cost"], "Give a rate of requests"),
         ([MODEL, "--p99-ms", "50", "--objective", "goodput", "--load", "closed:4"], "leave --load out"),
     ):
-        assert main([*known, *command]) == 2
+        assert main([*options, *command]) == 2
         error = capsys.readouterr().err
-        assert said in error
+        assert message in error
         assert len(error.strip().splitlines()) == 1
 
 

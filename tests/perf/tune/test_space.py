@@ -1,15 +1,15 @@
 import pytest
-from simulated_bench import CONFIG, Modelled, accelerator
+from simulated_bench import CONFIG, InventedSimulator, accelerator
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
 from perf.measure.service_records import climbed, reaching
 from perf.records.candidate import THREADS, Candidate
 from perf.records.study import Sla
 from perf.records.traffic import Traffic
-from perf.tune.belief import Belief
 from perf.tune.goal import Goal
 from perf.tune.screen import Screen, distinct
-from perf.tune.space import Pair, space
+from perf.tune.simulator import Corrections
+from perf.tune.space import Parallelism, space
 from triton_batching.terminal import Mistake
 
 
@@ -29,22 +29,26 @@ def test_sizes_are_powers_of_two_and_what_the_model_has() -> None:
 
 
 def test_instances_of_onnxruntime_share_out_the_cores() -> None:
-    pairs = space(onnx(), largest=16, cores=8, gpu=False).pairs
+    pairs = space(onnx(), largest=16, cores=8, gpu=False).parallelisms
     # One instance has every core already, as the configuration says nothing.
     assert pairs == (
-        Pair(instances=1, threads=None),
-        Pair(instances=2, threads=4),
-        Pair(instances=4, threads=2),
-        Pair(instances=8, threads=1),
+        Parallelism(instances=1, threads=None),
+        Parallelism(instances=2, threads=4),
+        Parallelism(instances=4, threads=2),
+        Parallelism(instances=8, threads=1),
     )
-    assert space(onnx(**{THREADS: "3"}), largest=16, cores=2, gpu=False).pairs[0] == Pair(instances=1, threads=3)
-    assert space(onnx(), largest=16, cores=8, gpu=True).pairs == tuple(Pair(instances=n) for n in (1, 2, 3, 4))
+    assert space(onnx(**{THREADS: "3"}), largest=16, cores=2, gpu=False).parallelisms[0] == Parallelism(
+        instances=1, threads=3
+    )
+    assert space(onnx(), largest=16, cores=8, gpu=True).parallelisms == tuple(
+        Parallelism(instances=n) for n in (1, 2, 3, 4)
+    )
 
 
 def test_groups_on_several_devices_are_left_as_they_are() -> None:
     config = onnx()
     config.instance_group.add(count=2, kind=ModelInstanceGroup.KIND_CPU)
-    assert space(config, largest=16, cores=4, gpu=False).pairs == (Pair(instances=3),)
+    assert space(config, largest=16, cores=4, gpu=False).parallelisms == (Parallelism(instances=3),)
 
 
 def test_a_model_without_a_batch_axis_is_refused() -> None:
@@ -55,50 +59,54 @@ def test_a_model_without_a_batch_axis_is_refused() -> None:
 def test_nothing_is_proposed_that_was_not_asked_for() -> None:
     """Queue policies and priorities stall Triton's batcher for 500 ms (core#509), preferred sizes cap batches."""
     config = onnx()
-    asked = space(config, largest=64, cores=4, gpu=False).candidates(accelerator)
+    proposed = space(config, largest=64, cores=4, gpu=False).candidates(accelerator)
     searched = {"max_batch_size", "instance_group", "dynamic_batching", "parameters"}
-    for candidate in asked:
+    for candidate in proposed:
         applied = candidate.apply(config)
         assert {field.name for field, _ in applied.ListFields()} - {"name", "backend"} <= searched
         batching = {field.name for field, _ in applied.dynamic_batching.ListFields()}
         assert batching <= {"max_queue_delay_microseconds"}
         assert set(applied.parameters) <= {THREADS}
     with_preferred = space(config, largest=8, cores=1, gpu=False, preferred=True).candidates(accelerator)
-    assert {one.preferred for one in with_preferred} == {(), (2, 4), (4, 8), (8, 16)}
+    assert {candidate.preferred for candidate in with_preferred} == {(), (2, 4), (4, 8), (8, 16)}
 
 
 def test_of_equal_delays_the_shortest_and_the_longest_stay() -> None:
     screen = Screen(
-        simulator=Modelled(service=accelerator),
+        simulator=InventedSimulator(service=accelerator),
         traffic=Traffic.parse("closed:8"),
         goal=Goal(objective="throughput", sla=Sla(latency_ms=100)),
     )
     made = [Candidate(max_batch_size=8, delay_us=delay) for delay in (40_000, 20_000, 30_000)]
-    found = distinct([screen.look(one, Belief(), requests=304) for one in made], default=Candidate(max_batch_size=4))
-    assert [one.candidate.delay_us for one in found] == [40_000, 20_000]
+    remaining = distinct(
+        [screen.look(candidate, Corrections(), requests=304) for candidate in made], default=Candidate(max_batch_size=4)
+    )
+    assert [screened.candidate.delay_us for screened in remaining] == [40_000, 20_000]
 
 
 def test_delays_are_shares_of_the_service_time() -> None:
-    found = space(CONFIG, largest=4, cores=1, gpu=False).candidates(accelerator)
+    candidates = space(CONFIG, largest=4, cores=1, gpu=False).candidates(accelerator)
     # An eighth, a quarter, a half and the whole of 20.5 ms, in two digits.
-    assert sorted({one.delay_us for one in found}) == [0, 2600, 5100, 10000, 20000]
-    assert [one.delay_us for one in found if one.max_batch_size == 1] == [0]
+    assert sorted({one.delay_us for one in candidates}) == [0, 2600, 5100, 10000, 20000]
+    assert [one.delay_us for one in candidates if one.max_batch_size == 1] == [0]
 
 
 def test_candidates_that_differ_beyond_the_load_are_one() -> None:
     traffic = Traffic.parse("closed:4")
     screen = Screen(
-        simulator=Modelled(service=accelerator),
+        simulator=InventedSimulator(service=accelerator),
         traffic=traffic,
         goal=Goal(objective="throughput", sla=Sla(latency_ms=100)),
     )
     made = [Candidate(max_batch_size=size) for size in (8, 4, 16, 2)]
-    found = distinct([screen.look(one, Belief(), requests=300) for one in made], default=made[0])
-    assert [one.candidate.max_batch_size for one in found] == [8, 2]
+    remaining = distinct([screen.look(candidate, Corrections(), requests=300) for candidate in made], default=made[0])
+    assert [screened.candidate.max_batch_size for screened in remaining] == [8, 2]
     # With a delay a batch of 4 leaves when it is full, and waits for more where 8 would fit.
     waiting = [Candidate(max_batch_size=size, delay_us=5000) for size in (4, 8, 16)]
-    found = distinct([screen.look(one, Belief(), requests=300) for one in waiting], default=made[0])
-    assert {one.candidate.max_batch_size for one in found} == {4, 8}
+    remaining = distinct(
+        [screen.look(candidate, Corrections(), requests=300) for candidate in waiting], default=made[0]
+    )
+    assert {one.candidate.max_batch_size for one in remaining} == {4, 8}
 
 
 def test_a_ramp_climbs_no_further_than_the_load_reaches() -> None:

@@ -1,4 +1,4 @@
-"""What `serve.why` says of files and mixes, and how it refuses what a model could never get."""
+"""What `perf.why` says of files and mixes, and how it refuses what a model could never get."""
 
 import json
 from collections import Counter
@@ -10,13 +10,13 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from perf.batcher.load import Arrivals
 from perf.batcher.mix import MixError
-from perf.batcher.payload import Rule
+from perf.batcher.payload import ClosingRule
 from perf.batcher.request import MS, Request
 from perf.batcher.requests_file import RequestsError
 from perf.batcher.rules import Rules, RulesError, instance_count
 from perf.batcher.simulation import simulate
 from perf.why.__main__ import main
-from perf.why.changes import Study, study
+from perf.why.changes import Diagnosis, diagnose
 from perf.why.recording import Recording, clients, requests_of
 from perf.why.service import ServiceError
 from serve.management import traces
@@ -37,9 +37,9 @@ def folder(tmp_path: Path, text: str) -> list[str]:
     return ["m", "--repository", str(tmp_path)]
 
 
-def studied(text: str, requests: list[Request], *, ms: int = 10) -> Study:
-    asked = config(text)
-    return study(asked, Rules.of(asked), lambda rows: ms * MS, lambda: Arrivals(requests))
+def studied(text: str, requests: list[Request], *, ms: int = 10) -> Diagnosis:
+    parsed = config(text)
+    return diagnose(parsed, Rules.of(parsed), lambda rows: ms * MS, lambda: Arrivals(requests))
 
 
 def burst(count: int, *, shapes: list[dict[str, tuple[int, ...]]] | None = None, gap_ms: int = 0) -> list[Request]:
@@ -50,13 +50,13 @@ def burst(count: int, *, shapes: list[dict[str, tuple[int, ...]]] | None = None,
 def test_lengths_20_30_40_are_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The question of the ragged analysis: 200 requests of three lengths never share a batch of up to 16."""
     assert main([*folder(tmp_path, X + LENGTHS), "--mix", "20,30,40", "--format", "json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert said["now"]["sizes"] == {"1": 200}
-    first = said["closed"][0]
+    output = json.loads(capsys.readouterr().out)
+    assert output["now"]["sizes"] == {"1": 200}
+    first = output["closed"][0]
     assert (first["rule"], first["inputs"], first["executions"]) == ("shape", ["X"], 199)
     assert first["met"] == {"[20] then [30]": 67, "[30] then [40]": 66, "[40] then [20]": 66}
-    assert said["best"] == "allow_ragged_batch: true on X"
-    ragged = next(one for one in said["changes"] if one["change"] == said["best"])
+    assert output["best"] == "allow_ragged_batch: true on X"
+    ragged = next(one for one in output["changes"] if one["change"] == output["best"])
     assert ragged["executions"] == -(-200 // 16)
     assert ragged["rows_per_execution"] == pytest.approx(200 / 13, abs=1e-4)
 
@@ -66,8 +66,8 @@ def test_the_end_of_a_closed_loop_is_not_looked_at(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], count: int
 ) -> None:
     """When its last requests are out, 16 clients fill no batch any more, and what is left waits out 500 ms."""
-    asked = ["--mix", "20", "--count", str(count), "--concurrency", "16", "--service-ms", "10+0.2"]
-    assert main([*folder(tmp_path, X + LENGTHS), *asked, "--format", "json"]) == 0
+    options = ["--mix", "20", "--count", str(count), "--concurrency", "16", "--service-ms", "10+0.2"]
+    assert main([*folder(tmp_path, X + LENGTHS), *options, "--format", "json"]) == 0
     now = json.loads(capsys.readouterr().out)["now"]
     assert now["rows_per_execution"] == 16
     assert now["p99_latency_ms"] < 20
@@ -83,29 +83,29 @@ def test_that_batches_form_is_said_where_they_do(
 
 def test_the_text_names_the_input_the_rule_and_the_change(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*folder(tmp_path, X + LENGTHS), "--mix", "20,30,40", "--concurrency", "16"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "another shape of X" in said or ("another" in said and "shape of X" in said)
-    assert "1.00 rows per execution" in said
-    assert "Best single change: allow_ragged_batch: true on X. Predicted: 16.00 rows per execution" in said
-    assert "10 ms whatever its rows (assumed" in said
+    output = " ".join(capsys.readouterr().out.split())
+    assert "another shape of X" in output or ("another" in output and "shape of X" in output)
+    assert "1.00 rows per execution" in output
+    assert "Best single change: allow_ragged_batch: true on X. Predicted: 16.00 rows per execution" in output
+    assert "10 ms whatever its rows (assumed" in output
 
 
 def test_larger_batches_are_not_advised_while_their_time_is_assumed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = folder(tmp_path, "max_batch_size: 4 dynamic_batching { } " + ONE)
-    assert main([*asked, "--concurrency", "64"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "Best single change" not in said
-    assert "Not advised: max_batch_size: 8 and larger. What it brings depends on" in said
-    assert main([*asked, "--concurrency", "64", "--format", "json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["best"], found["assumed"]) == (None, True)
-    assert [one["change"] for one in found["changes"]][-3:] == [f"max_batch_size: {size}" for size in (8, 16, 32)]
-    assert main([*asked, "--concurrency", "64", "--service-ms", "10+0.1"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "Best single change: max_batch_size: 32." in said
-    assert "Not advised" not in said
+    options = folder(tmp_path, "max_batch_size: 4 dynamic_batching { } " + ONE)
+    assert main([*options, "--concurrency", "64"]) == 0
+    output = " ".join(capsys.readouterr().out.split())
+    assert "Best single change" not in output
+    assert "Not advised: max_batch_size: 8 and larger. Its effect depends on" in output
+    assert main([*options, "--concurrency", "64", "--format", "json"]) == 0
+    values = json.loads(capsys.readouterr().out)
+    assert (values["best"], values["assumed"]) == (None, True)
+    assert [one["change"] for one in values["changes"]][-3:] == [f"max_batch_size: {size}" for size in (8, 16, 32)]
+    assert main([*options, "--concurrency", "64", "--service-ms", "10+0.1"]) == 0
+    output = " ".join(capsys.readouterr().out.split())
+    assert "Best single change: max_batch_size: 32." in output
+    assert "Not advised" not in output
 
 
 @pytest.mark.parametrize(
@@ -138,39 +138,41 @@ def test_larger_batches_are_not_advised_while_their_time_is_assumed(
     ],
 )
 def test_the_change_that_helps_most(text: str, requests: list[Request], best: str | None) -> None:
-    found = studied(text, requests)
+    diagnosis = studied(text, requests)
     if best is None:  # only a delay as long as the gap makes batches, and that costs more than it gains
-        assert found.best is not None
-        assert found.best.change.text.startswith("max_queue_delay_microseconds")
-        assert found.costs(found.best) > 2
+        assert diagnosis.best is not None
+        assert diagnosis.best.change.text.startswith("max_queue_delay_microseconds")
+        assert diagnosis.costs(diagnosis.best) > 2
     else:
-        assert found.best is not None
-        assert found.best.change.text == best
+        assert diagnosis.best is not None
+        assert diagnosis.best.change.text == best
 
 
 def test_one_instance_is_of_the_same_kind() -> None:
     """On a machine with a GPU a group without a kind would move there."""
     group = "instance_group [ { count: 2 kind: KIND_CPU } ]"
-    found = studied(X + "max_batch_size: 8 dynamic_batching { } " + group, burst(40, gap_ms=4))
-    (one,) = (trial for trial in found.trials if trial.change.text == "instance_group [ { count: 1 kind: KIND_CPU } ]")
+    diagnosis = studied(X + "max_batch_size: 8 dynamic_batching { } " + group, burst(40, gap_ms=4))
+    (one,) = (
+        effect for effect in diagnosis.effects if effect.change.text == "instance_group [ { count: 1 kind: KIND_CPU } ]"
+    )
     assert one.change.rules.instances == 1
-    assert found.gain(one) > 1.5
+    assert diagnosis.gain(one) > 1.5
 
 
 def test_a_queue_policy_that_makes_requests_wait_for_a_poll_goes() -> None:
     """Four requests come while the first runs: 350 ms after it ended the batcher looks again."""
     text = X + "max_batch_size: 8 dynamic_batching { default_queue_policy { max_queue_size: 100 } } " + ONE
     sent = [Request(number=n, at=(0, 120 * MS)[n > 0], shapes={"X": (4,)}) for n in range(5)]
-    found = studied(text, sent, ms=150)
-    assert [one.start for one in found.now.executions] == [0, 650 * MS]
-    assert found.best is not None
-    assert found.best.change.text == "no queue policy, no priority levels"
-    assert [one.start for one in found.best.outcome.executions] == [0, 150 * MS]
+    diagnosis = studied(text, sent, ms=150)
+    assert [execution.start for execution in diagnosis.now.executions] == [0, 650 * MS]
+    assert diagnosis.best is not None
+    assert diagnosis.best.change.text == "no queue policy, no priority levels"
+    assert [execution.start for execution in diagnosis.best.outcome.executions] == [0, 150 * MS]
 
 
 def test_nothing_helps_a_single_client() -> None:
-    found = studied(X + "max_batch_size: 4 dynamic_batching { } " + ONE, burst(5, gap_ms=1000))
-    assert found.best is None
+    diagnosis = studied(X + "max_batch_size: 4 dynamic_batching { } " + ONE, burst(5, gap_ms=1000))
+    assert diagnosis.best is None
 
 
 @pytest.mark.parametrize(
@@ -217,9 +219,9 @@ def test_a_batching_library_beside_the_model_is_found(
 def test_changes_with_the_same_outcome_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Every delay but the one of now does the same to a burst."""
     assert main([*folder(tmp_path, X.replace("-1", "4") + LENGTHS), "--service-ms", "10"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert said.count("max_queue_delay_microseconds:") == 1
-    assert "7 more: no different from these" in said
+    output = " ".join(capsys.readouterr().out.split())
+    assert output.count("max_queue_delay_microseconds:") == 1
+    assert "7 more: no different from these" in output
 
 
 @pytest.mark.parametrize(
@@ -276,11 +278,13 @@ def test_a_replay_begins_with_the_queue_that_was_there() -> None:
     rules = Rules.of(config(X + "max_batch_size: 16 dynamic_batching { } " + ONE))
     requests = burst(40, shapes=[{"X": (4,)}, {"X": (5,)}], gap_ms=10)
     closed = [
-        Counter(one.closing.rule for one in simulate(rules, lambda rows: 10 * MS, traced.load(0)).executions)
+        Counter(
+            execution.closing.rule for execution in simulate(rules, lambda rows: 10 * MS, traced.load(0)).executions
+        )
         for traced in (Recording(requests=requests), Recording(requests=requests, waited=120 * MS))
     ]
-    assert closed[0].most_common(1)[0][0] is Rule.NOTHING_WAITED
-    assert closed[1].most_common(1)[0][0] is Rule.SHAPE
+    assert closed[0].most_common(1)[0][0] is ClosingRule.NOTHING_WAITED
+    assert closed[1].most_common(1)[0][0] is ClosingRule.SHAPE
     delayed = Recording(requests=requests, waited=120 * MS).load(120 * MS)
     assert [one.at for one in delayed.arrivals()] == [one.at for one in requests]  # the delay alone explains it
 

@@ -1,4 +1,4 @@
-"""What `serve.why` reads: files of requests, mixes of sizes and service times."""
+"""What `perf.why` reads: files of requests, mixes of sizes and service times."""
 
 import re
 from pathlib import Path
@@ -42,7 +42,7 @@ def test_a_file_of_requests(tmp_path: Path) -> None:
         ('{"input": {}}', 'unknown key "input"'),
         ('{"inputs": []}', "not an object of shapes"),
         ('{"inputs": {"Y": [1]}}', 'input "Y" is not one of model "m", which has: X'),
-        ("{}", 'input "X" has dims \\[-1\\], so its shape must be said'),
+        ("{}", 'input "X" has dims \\[-1\\], so its shape is needed'),
         ('{"inputs": {"X": [1, 2]}}', 'input "X" has shape \\[1, 2\\], but dims \\[-1\\]'),
         ('{"inputs": {"X": "20"}}', 'input "X" has shape "20"'),
         ('{"inputs": {"X": [true]}}', 'input "X" has shape \\[true\\]'),
@@ -68,7 +68,7 @@ def test_a_wrong_line_is_named(tmp_path: Path, line: str, says: str) -> None:
 def test_a_file_without_requests_or_without_text(tmp_path: Path) -> None:
     path = tmp_path / "requests.jsonl"
     path.write_text("\n")
-    with pytest.raises(RequestsError, match="no request in it"):
+    with pytest.raises(RequestsError, match="no requests in it"):
         read_requests(path, config(X + LENGTHS))
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(RequestsError, match="not UTF-8"):

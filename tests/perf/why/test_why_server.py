@@ -1,4 +1,4 @@
-"""What `serve.why` predicts of its best change, against the real server with that change; and --live against one."""
+"""What `perf.why` predicts of its best change, against the real server with that change; and --live against one."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ from perf.batcher.load import Arrivals
 from perf.batcher.request import MS, Request
 from perf.batcher.rules import Rules
 from perf.why.__main__ import main
-from perf.why.changes import Study, study
+from perf.why.changes import Diagnosis, diagnose
 from serve.launcher import Server, Settings, launch
 from serve.management.statistics import Counters
 from tests.perf.batcher.test_server import CASES, VARIABLE, requests
@@ -55,11 +55,13 @@ ASKED = {
 }
 
 
-def studied(name: str) -> Study:
+def studied(name: str) -> Diagnosis:
     asked = ASKED[name]
     config = text_format.Parse(CASES[asked.case].config, ModelConfig())
     rules = Rules.of(config, hold=HELD)
-    return study(config, rules, lambda rows: int(CASES[asked.case].execution_ms * MS), lambda: Arrivals(asked.requests))
+    return diagnose(
+        config, rules, lambda rows: int(CASES[asked.case].execution_ms * MS), lambda: Arrivals(asked.requests)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -124,19 +126,19 @@ def test_a_running_server_is_explained_from_its_traces(changed: Server, capsys: 
     finally:
         over.set()
         thread.join()
-    said = json.loads(capsys.readouterr().out)
+    output = json.loads(capsys.readouterr().out)
     after = Counters.read(changed.grpc_url, model)
-    assert 0 < said["counted"]["requests"] <= after.requests - before.requests
-    counted = said["counted"]
+    assert 0 < output["counted"]["requests"] <= after.requests - before.requests
+    counted = output["counted"]
     assert sum(counted["batches"].values()) == counted["executions"]
     assert sum(int(rows) * count for rows, count in counted["batches"].items()) == counted["rows"]
     # Over HTTP the server says the same as over gRPC, field by field.
     assert vars(Counters.read(f"http://{changed.http_url}", model)) == vars(Counters.read(changed.grpc_url, model))
-    assert "not_known" not in said, said["not_known"]
-    assert said["closed"][0]["rule"] == "shape", said
-    assert said["closed"][0]["inputs"] == ["X"]
-    assert said["now"]["rows_per_execution"] == pytest.approx(said["counted"]["rows_per_execution"], rel=0.25)
-    assert said["best"] == "allow_ragged_batch: true on X"
+    assert "not_known" not in output, output["not_known"]
+    assert output["closed"][0]["rule"] == "shape", output
+    assert output["closed"][0]["inputs"] == ["X"]
+    assert output["now"]["rows_per_execution"] == pytest.approx(output["counted"]["rows_per_execution"], rel=0.25)
+    assert output["best"] == "allow_ragged_batch: true on X"
     assert main([model, "--live", changed.http_url, "--seconds", "0.2"]) == 2
     assert "no request to 'live' was executed" in capsys.readouterr().err
 
@@ -151,11 +153,11 @@ def test_a_server_that_does_not_trace_says_what_its_statistics_know(
         assert main(["simulated_accelerator", "--live", f"http://{server.http_url}/", "--seconds", "1"]) == 0
     finally:
         thread.join()
-    said = " ".join(capsys.readouterr().out.split())
-    assert "rows per execution (" in said
-    assert "the server does not trace" in said
-    assert "--trace-config triton,file=/tmp/trace.json" in said
-    assert "More requests at a time would batch" in said  # a single client
+    output = " ".join(capsys.readouterr().out.split())
+    assert "rows per execution (" in output
+    assert "the server does not trace" in output
+    assert "--trace-config triton,file=/tmp/trace.json" in output
+    assert "More requests at a time would batch" in output  # a single client
     assert main(["nothing", "--live", server.http_url]) == 2
     assert "unknown model" in " ".join(capsys.readouterr().err.split())
     assert main(["simulated_accelerator", "--live", server.grpc_url]) == 2

@@ -21,7 +21,7 @@ from perf.report.study.search import search, untested
 from perf.report.study.service import curves
 from perf.report.study.tail import tail
 from perf.report.study.throughput import front, throughput
-from perf.simulate.predict import Run
+from perf.simulate.predict import SimulatedRun
 from perf.stats.quantile import percentile_ms, quantile
 
 
@@ -144,7 +144,7 @@ def test_a_percentile_is_taken_apart_by_the_requests_around_it() -> None:
 def test_without_traced_requests_the_percentiles_are_the_simulation_s() -> None:
     # latencies 1 to 1,000 us of which all but 100 us are spent in the queue
     latencies = np.arange(1.0, 1001.0)
-    run = Run(
+    run = SimulatedRun(
         latencies_us=latencies,
         queues_us=np.maximum(latencies - 100, 0),
         answered=1000,

@@ -1,4 +1,4 @@
-"""What was measured before: trials that stand beside a prediction, and ramps that need not be measured again."""
+"""Earlier measurements: trials that are printed beside a prediction, and ramps that are not measured again."""
 
 import io
 import shutil
@@ -17,7 +17,7 @@ from perf.records.candidate import Candidate
 from perf.records.study import Prediction, Sla, Study
 from perf.records.traffic import Traffic
 from perf.simulate.__main__ import show
-from perf.simulate.known import Known, known
+from perf.simulate.earlier import EarlierTrials, earlier_trials
 from tests.perf.simulate.test_simulate import ramp
 
 MODEL = "simulated_accelerator"
@@ -40,38 +40,39 @@ def here(tmp_path: Path) -> Study:
 
 def test_trials_of_the_same_load_are_found(here: Study, tmp_path: Path) -> None:
     (tmp_path / f"{MODEL}.old.json").write_text('{"kind": "study", "format": 0}')
-    found = known(tmp_path, CONFIG, LOAD, RAMP)
-    assert set(found) == {trial.candidate for trial in here.trials}
+    earlier = earlier_trials(tmp_path, CONFIG, LOAD, RAMP)
+    assert set(earlier) == {trial.candidate for trial in here.trials}
     assert here.chosen is not None
     trials = [trial.throughput_rows_per_s for trial in here.trials if trial.candidate == here.chosen]
-    one = found[here.chosen]
-    assert (one.trials, min(trials) <= one.throughput_rows_per_s <= max(trials)) == (len(trials), True)
-    assert 30 < one.p99_ms < 55
+    medians = earlier[here.chosen]
+    assert medians.count == len(trials)
+    assert min(trials) <= medians.throughput_rows_per_s <= max(trials)
+    assert 30 < medians.p99_ms < 55
 
 
 def test_trials_of_something_else_are_not(here: Study, tmp_path: Path) -> None:
-    assert known(tmp_path, CONFIG, Traffic.parse("closed:16"), RAMP) == {}
-    assert known(tmp_path, CONFIG, replace(LOAD, rows=2), RAMP) == {}
-    assert known(tmp_path, read("ranker", None), LOAD, RAMP) == {}
+    assert earlier_trials(tmp_path, CONFIG, Traffic.parse("closed:16"), RAMP) == {}
+    assert earlier_trials(tmp_path, CONFIG, replace(LOAD, rows=2), RAMP) == {}
+    assert earlier_trials(tmp_path, read("ranker", None), LOAD, RAMP) == {}
     other = sized(8)
     other.parameters["another"].string_value = "value"
-    assert known(tmp_path, other, LOAD, RAMP) == {}
-    assert known(tmp_path, sized(16), LOAD, RAMP)  # what is searched is no difference
+    assert earlier_trials(tmp_path, other, LOAD, RAMP) == {}
+    assert earlier_trials(tmp_path, sized(16), LOAD, RAMP)  # what is searched is no difference
     elsewhere = replace(RAMP, machine=replace(RAMP.machine, cpu="another"))
     for changed in (elsewhere, replace(RAMP, versions={}), replace(RAMP, model_sha256="another")):
-        assert known(tmp_path, CONFIG, LOAD, changed) == {}
+        assert earlier_trials(tmp_path, CONFIG, LOAD, changed) == {}
 
 
 def test_a_prediction_has_what_was_measured_beside_it(here: Study, tmp_path: Path) -> None:
     assert here.chosen is not None
-    measured = known(tmp_path, CONFIG, LOAD, RAMP)
+    measured = earlier_trials(tmp_path, CONFIG, LOAD, RAMP)
     figures = measured[here.chosen]
-    predictions = [one for one in here.predictions if one.candidate == here.chosen]
+    predictions = [prediction for prediction in here.predictions if prediction.candidate == here.chosen]
     assert f"{figures.throughput_rows_per_s:,.1f} rows/s, p99 {figures.p99_ms:.1f} ms" in shown(predictions, measured)
     assert "none of these was measured" in shown(predictions, {})
 
 
-def shown(predictions: Sequence[Prediction], measured: Mapping[Candidate, Known]) -> str:
+def shown(predictions: Sequence[Prediction], measured: Mapping[Candidate, EarlierTrials]) -> str:
     text = io.StringIO()
     show(predictions, measured, Sla(latency_ms=55), MODEL, Console(file=text, width=200))
     return " ".join(text.getvalue().split())
@@ -99,8 +100,8 @@ def profiling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Profiling:
 
 
 def test_a_ramp_of_a_larger_maximum_is_used_again(profiling: Profiling) -> None:
-    (found,) = profiling(sized(8)).ramps
-    assert (found.max_batch_size, found.config_name) == (32, "large")
+    (profiled,) = profiling(sized(8)).ramps
+    assert (profiled.max_batch_size, profiled.config_name) == (32, "large")
 
 
 @pytest.mark.parametrize("rows", [16, 64])

@@ -1,0 +1,159 @@
+"""The study under way: each trial is on disk before the next begins, so a stopped study resumes; and its budget.
+
+The search depends only on what was measured. The same command therefore asks for the same trials in the same order:
+those on record are read, and the first that is missing is measured.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from perf.records.candidate import Candidate
+from perf.records.file import RecordError
+from perf.records.study import PROFILE, Step, Study, Trial
+from perf.records.traffic import Traffic
+
+WARM_UP_S = 0.5
+# Trials of a study that differs in one of these fields cannot be used.
+IDENTITY = ("model", "config_name", "load", "sla", "objective", "machine", "versions", "before_pbtxt", "model_sha256")
+# The last comparison: default, choice, default again (the A/A pair), choice.
+FINAL_POINTS = 4
+# The two best are measured once more, for longer, before the last comparison.
+SURVIVORS = 2
+# A deciding trial lasts this many times as long as a first one.
+LONGER = 2
+
+
+class Bench(Protocol):
+    """Measures a configuration under a load."""
+
+    def measure(self, candidate: Candidate, traffic: Traffic, *, stage: str, round: int, seconds: float) -> Trial:
+        """Measure one trial of `seconds` after a short warm-up."""
+
+    def retire(self, candidate: Candidate) -> None:
+        """Stop the candidate's server, which is needed no more."""
+
+
+class StudyLog:
+    """A study on disk at `path`, and the bench that measures its missing trials."""
+
+    def __init__(
+        self, study: Study, path: Path, bench: Bench, progress: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self.path, self.bench, self._progress = path, bench, progress
+        resumed = _stored(study, path)
+        self.study = study if resumed is None else replace(resumed, command=study.command)
+        self._recorded = list(self.study.trials)
+        self.study = replace(self.study, trials=(), steps=())
+        self._old_steps = list(resumed.steps) if resumed is not None else []
+        self._before_s = self._old_steps[-1].at_s if self._old_steps else 0.0
+        self._began = time.monotonic()
+        self.measured_now = 0
+
+    def measure(self, candidate: Candidate, traffic: Traffic, *, stage: str, round: int, seconds: float) -> Trial:
+        """Return a trial from the record, or a new one, which is then on record."""
+        key = candidate, str(traffic), stage, round
+        recorded = next((trial for trial in self._recorded if _key(trial) == key), None)
+        if recorded is not None:
+            self.change(trials=(*self.study.trials, recorded), write=False)
+            return recorded
+        self._progress(f"{stage}, round {round}: {candidate}")
+        trial = self.bench.measure(candidate, traffic, stage=stage, round=round, seconds=seconds)
+        self.measured_now += 1
+        self.change(trials=(*self.study.trials, trial))
+        return trial
+
+    def retire(self, candidates: Iterable[Candidate]) -> None:
+        """Stop the servers of candidates that are needed no more."""
+        for candidate in candidates:
+            self.bench.retire(candidate)
+
+    def add_step(self, text: str) -> None:
+        """Add a line to the study's search log; a resumed study keeps the times of its old lines."""
+        number = len(self.study.steps)
+        step = self._old_steps[number] if number < len(self._old_steps) else None
+        if step is None or step.text != text:
+            self._old_steps = self._old_steps[:number]
+            step = Step(at_s=round(self._before_s + time.monotonic() - self._began, 1), text=text)
+        self._progress(text)
+        self.change(steps=(*self.study.steps, step))
+
+    def change(self, *, write: bool = True, **changes: object) -> None:
+        """Set fields of the study. On disk, trials of the last run that were not yet asked for again remain."""
+        self.study = replace(self.study, **changes)  # type: ignore[arg-type]
+        if write:
+            present = {_key(trial) for trial in self.study.trials}
+            waiting = tuple(trial for trial in self._recorded if _key(trial) not in present)
+            replace(self.study, trials=(*self.study.trials, *waiting)).write(self.path)
+
+    def finish(self) -> Study:
+        """Write and return the study, without old trials that were not asked for again."""
+        self.study.write(self.path)
+        return self.study
+
+    @property
+    def points(self) -> int:
+        """Trials so far, without profiles."""
+        return sum(trial.stage != PROFILE for trial in self.study.trials)
+
+    @property
+    def live_s(self) -> float:
+        """Seconds of load in those trials, warm-ups included."""
+        return sum(trial.seconds + WARM_UP_S for trial in self.study.trials if trial.stage != PROFILE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """At most `points` measurements and `seconds` of load, of which the profile took `profile_points` and `profile_s`.
+
+    A first trial lasts `short_s`: as long as the seconds allow if all points are used, within `LIMITS_S`.
+    """
+
+    points: int = 13
+    seconds: float = 90.0
+    profile_points: int = 0
+    profile_s: float = 0.0
+
+    LIMITS_S = (1.5, 5.0)
+
+    @property
+    def short_s(self) -> float:
+        """Seconds of a first trial."""
+        trials = self.points - self.profile_points
+        long = FINAL_POINTS + SURVIVORS
+        unit = (self.seconds - self.profile_s - trials * WARM_UP_S) / max(1, trials - long + LONGER * long)
+        return round(min(max(unit, self.LIMITS_S[0]), self.LIMITS_S[1]) - 0.05, 1)
+
+    @property
+    def long_s(self) -> float:
+        """Seconds of a deciding trial."""
+        return LONGER * self.short_s
+
+    @property
+    def enough(self) -> bool:
+        """Whether it pays for trials of the current configuration and one other, and for their comparison."""
+        trials = FINAL_POINTS + 2
+        load = 2 * self.short_s + FINAL_POINTS * self.long_s + trials * WARM_UP_S
+        return trials <= self.points - self.profile_points and load <= self.seconds - self.profile_s
+
+    def affords(self, log: StudyLog, points: int, seconds: float, *, reserve: int = FINAL_POINTS) -> bool:
+        """Return whether `points` more trials of `seconds` leave enough for `reserve` long ones."""
+        left_points = self.points - self.profile_points - log.points - reserve
+        left_s = self.seconds - self.profile_s - log.live_s - reserve * (self.long_s + WARM_UP_S)
+        # A window ends when its counters are read, some milliseconds late.
+        return points <= left_points and points * (seconds + WARM_UP_S) <= left_s + 0.5
+
+
+def _key(trial: Trial) -> tuple[object, ...]:
+    return trial.candidate, trial.load, trial.stage, trial.round
+
+
+def _stored(study: Study, path: Path) -> Study | None:
+    """Return the study on disk if it is the same."""
+    try:
+        stored = Study.read(path)
+    except (RecordError, OSError):
+        return None
+    return stored if all(getattr(stored, name) == getattr(study, name) for name in IDENTITY) else None

@@ -1,0 +1,73 @@
+"""Trials of a study put together: all requests of one configuration, and the rounds of the last comparison."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from perf.records.candidate import Candidate
+from perf.records.study import AGAINST, FINAL, NOISE, Sla, Trial
+from perf.records.traffic import Traffic
+from perf.stats.percentile import percentile
+from perf.stats.sla import judge
+
+
+def p99_ms(trial: Trial) -> float:
+    """Return the 99th percentile latency of one trial, in milliseconds."""
+    return float(percentile(trial.latencies_us, 99)) / 1e3
+
+
+@dataclass(frozen=True, kw_only=True)
+class PooledTrials:
+    """All trials of one configuration under one load, as one; `passed` is the binomial rule's verdict on them."""
+
+    candidate: Candidate
+    trials: tuple[Trial, ...]
+    throughput_rows_per_s: float
+    offered_rows_per_s: float | None
+    p99_ms: float
+    requests: int
+    late: int
+    passed: bool | None
+
+    @classmethod
+    def of(cls, trials: Sequence[Trial], sla: Sla, *, rows: int = 1) -> "PooledTrials":
+        """Pool trials whose requests have `rows` rows; raises `ValueError` unless all are of one configuration."""
+        if len({trial.candidate for trial in trials}) != 1:
+            raise ValueError("trials of one configuration are needed")
+        latencies = np.concatenate([np.asarray(trial.latencies_us, dtype=np.float64) for trial in trials])
+        late = int(np.sum(latencies > sla.latency_ms * 1e3))
+        seconds = sum(trial.seconds for trial in trials)
+        traffic = Traffic.parse(trials[0].load)
+        return cls(
+            candidate=trials[0].candidate,
+            trials=tuple(trials),
+            throughput_rows_per_s=sum(trial.throughput_rows_per_s * trial.seconds for trial in trials) / seconds,
+            offered_rows_per_s=len(latencies) * rows / seconds if traffic.open else None,
+            p99_ms=float(percentile(latencies, 99)) / 1e3,
+            requests=len(latencies),
+            late=late,
+            passed=judge(len(latencies), late, sla.share) if len(latencies) else None,
+        )
+
+    @property
+    def worst_p99_ms(self) -> float:
+        """99th percentile of the worst trial."""
+        return max(p99_ms(trial) for trial in self.trials)
+
+
+def last_rounds(trials: Sequence[Trial]) -> tuple[list[Trial], list[Trial], list[tuple[Trial, Trial]]]:
+    """Return the last comparison's trials of the choice and of the default, numbered alike, and the A/A pairs.
+
+    The default's trials are its `AGAINST` and `NOISE` ones, in the order of measurement.
+    """
+    final = [trial for trial in trials if trial.stage == FINAL]
+    defaults = [trial for trial in trials if trial.stage in (AGAINST, NOISE)]
+    last = final[-1].candidate if final else None
+    chosen = [trial for trial in final if trial.candidate == last]
+    same = defaults if defaults and defaults[0].candidate != last else chosen + defaults
+    return (
+        [replace(trial, round=number) for number, trial in enumerate(chosen, 1)],
+        [replace(trial, round=number) for number, trial in enumerate(defaults, 1)],
+        list(zip(same[1:], same, strict=False)),
+    )
