@@ -19,7 +19,7 @@ from serve.doctor.render import FORMATS
 from serve.doctor.repository import Repository
 from serve.doctor.rule import GROUPS, Rule
 from serve.doctor.rules import all_rules
-from serve.doctor.rules_page import PAGE, explanation
+from serve.doctor.rules_page import explanation
 from serve.doctor.target import Target, release
 from triton_batching.terminal import Mistake, guarded, program_parser, terminal
 
@@ -95,8 +95,8 @@ def _chosen(prefixes: Sequence[str]) -> list[Rule]:
         if not any(rule.code.startswith(prefix.upper()) for rule in all_rules()):
             families = ", ".join(f"{code}.. ({meaning})" for code, meaning in GROUPS.items())
             raise Mistake(
-                f'"{prefix}" is no code of a rule, nor the beginning of one. They begin with {families}; '
-                f"{PAGE} lists them all."
+                f'"{prefix}" is not the code of a rule, nor the beginning of one. Codes begin with {families}. '
+                "python -m serve.doctor.rules_page writes a page with all rules."
             )
     return [rule for rule in all_rules() if rule.code.startswith(tuple(prefix.upper() for prefix in prefixes))]
 
