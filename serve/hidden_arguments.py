@@ -27,7 +27,7 @@ TRACE_ME, GET_REGISTERS, DETACH = 0, 12, 17
 # user_regs_struct of x86-64 has 27 registers; the one with index 19 is the stack pointer.
 REGISTERS, STACK_POINTER = 27, 19
 WORD = struct.Struct("<Q")
-# Found before a process is forked: in the child of a program with threads the loader may be locked for ever.
+# Problem before a process is forked: in the child of a program with threads the loader may be locked for ever.
 LIBC = ctypes.CDLL(None, use_errno=True)
 PTRACE = LIBC.ptrace
 PTRACE.argtypes, PTRACE.restype = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p), ctypes.c_long

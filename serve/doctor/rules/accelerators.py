@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup, ModelOptimizationPolicy
 
-from serve.doctor.finding import Found, Severity
+from serve.doctor.finding import Problem, Severity
 from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
 
@@ -82,7 +82,7 @@ def _variable(config: Configuration) -> bool:
     bad=Example("optimization { graph { level: 3 } }"),
     good=Example("optimization { graph { level: 1 } }"),
 )
-def graph_level_is_known(config: Configuration) -> Iterator[Found]:
+def graph_level_is_known(config: Configuration) -> Iterator[Problem]:
     """`optimization.graph.level` is a number that onnxruntime's backend does not know.
 
     -1 is basic, 0 all (the default), 1 extended, 2 none. Any other number means all, without a word (measured: level 3
@@ -93,7 +93,7 @@ def graph_level_is_known(config: Configuration) -> Iterator[Found]:
     """
     level = config.proto.optimization.graph.level
     if config.backend == "onnxruntime" and level not in (-1, 0, 1, 2):
-        yield Found(
+        yield Problem(
             config.at("optimization", "graph", "level"),
             f"graph level {level} is none of -1 (basic), 0 (all), 1 (extended), 2 (off), and is taken for 0. "
             "Write one of those.",
@@ -107,7 +107,7 @@ def graph_level_is_known(config: Configuration) -> Iterator[Found]:
     good=Example("instance_group [ { count: 1 } ]"),
     refused="unknown Execution Accelerator",
 )
-def accelerators_are_known(config: Configuration) -> Iterator[Found]:
+def accelerators_are_known(config: Configuration) -> Iterator[Problem]:
     """An accelerator that onnxruntime's backend does not know at this place.
 
     The model is refused: "unknown Execution Accelerator 'tensorrt' is requested". For the CPU there is openvino, for
@@ -119,7 +119,7 @@ def accelerators_are_known(config: Configuration) -> Iterator[Found]:
     """
     for where, index, one in _accelerators(config):
         if one.name not in NAMES[where]:
-            yield Found(
+            yield Problem(
                 config.at("optimization", "execution_accelerators", where, index, "name"),
                 f'{where} "{one.name}" is unknown: the model cannot load. Known are {", ".join(NAMES[where])}.',
             )
@@ -131,7 +131,7 @@ def accelerators_are_known(config: Configuration) -> Iterator[Found]:
     bad=Example(_accelerated(ON_GPU, "tensorrt", trt_max_workspace_size="1073741824")),
     good=Example(_accelerated(ON_GPU, "tensorrt", max_workspace_size_bytes="1073741824")),
 )
-def tensorrt_options_are_known(config: Configuration) -> Iterator[Found]:
+def tensorrt_options_are_known(config: Configuration) -> Iterator[Problem]:
     """A parameter of the TensorRT accelerator that the backend refuses.
 
     On a GPU the model is refused: "unknown parameter '...' is provided for TensorRT Execution Accelerator". Most keys
@@ -144,7 +144,7 @@ def tensorrt_options_are_known(config: Configuration) -> Iterator[Found]:
         for key in one.parameters if one.name == "tensorrt" else ():
             if key not in TENSORRT:
                 close = difflib.get_close_matches(key, TENSORRT, n=1)
-                yield Found(
+                yield Problem(
                     config.at("optimization", "execution_accelerators", where, index, "parameters"),
                     f'"{key}" is no parameter of the TensorRT accelerator: on a GPU the model cannot load. '
                     + (f'Write "{close[0]}"?' if close else "Remove it."),
@@ -157,7 +157,7 @@ def tensorrt_options_are_known(config: Configuration) -> Iterator[Found]:
     bad=Example(_accelerated(ON_GPU, "tensorrt", precision_mode="fp16")),
     good=Example(_accelerated(ON_GPU, "tensorrt", precision_mode="FP16")),
 )
-def precision_is_known(config: Configuration) -> Iterator[Found]:
+def precision_is_known(config: Configuration) -> Iterator[Problem]:
     """`precision_mode` of the TensorRT accelerator is none of FP32, FP16, BF16 and INT8.
 
     On a GPU the model is refused: "unsupported precision mode 'fp16' is requested".
@@ -168,7 +168,7 @@ def precision_is_known(config: Configuration) -> Iterator[Found]:
     for where, index, one in _accelerators(config, ON_GPU):
         mode = one.parameters.get("precision_mode")
         if one.name == "tensorrt" and mode is not None and mode not in PRECISIONS:
-            yield Found(
+            yield Problem(
                 config.at("optimization", "execution_accelerators", where, index, "parameters"),
                 f'precision_mode "{mode}" is none of {", ".join(PRECISIONS)}: on a GPU the model cannot load. '
                 "Write one of those.",
@@ -181,7 +181,7 @@ def precision_is_known(config: Configuration) -> Iterator[Found]:
     bad=Example("instance_group [ { kind: KIND_CPU count: 1 } ]\n" + _accelerated(ON_GPU, "tensorrt")),
     good=Example("instance_group [ { count: 1 } ]\n" + _accelerated(ON_GPU, "tensorrt")),
 )
-def accelerators_suit_the_instances(config: Configuration) -> Iterator[Found]:
+def accelerators_suit_the_instances(config: Configuration) -> Iterator[Problem]:
     """An accelerator for the GPU, and all instances are on the CPU.
 
     It is ignored without a word (measured: the model loads where there is no GPU and no TensorRT).
@@ -193,7 +193,7 @@ def accelerators_suit_the_instances(config: Configuration) -> Iterator[Found]:
     if not groups or any(group.kind != ModelInstanceGroup.KIND_CPU for group in groups):
         return
     for where, index, one in _accelerators(config, ON_GPU):
-        yield Found(
+        yield Problem(
             config.at("optimization", "execution_accelerators", where, index),
             f'accelerator "{one.name}" is for the GPU, and every instance is on the CPU: it is ignored. '
             "Remove it, or leave out the kind of the instances.",
@@ -215,7 +215,7 @@ def accelerators_suit_the_instances(config: Configuration) -> Iterator[Found]:
         )
     ),
 )
-def tensorrt_knows_the_shapes(config: Configuration) -> Iterator[Found]:
+def tensorrt_knows_the_shapes(config: Configuration) -> Iterator[Problem]:
     """TensorRT as an accelerator for inputs of variable shape, without a shape profile.
 
     The provider builds a new engine whenever a shape lies outside of those it has seen, in the middle of a request;
@@ -226,7 +226,7 @@ def tensorrt_knows_the_shapes(config: Configuration) -> Iterator[Found]:
     """
     for where, index, one in _accelerators(config, ON_GPU):
         if one.name == "tensorrt" and _variable(config) and not all(key in one.parameters for key in PROFILES):
-            yield Found(
+            yield Problem(
                 config.at("optimization", "execution_accelerators", where, index),
                 "TensorRT builds an engine for each new shape while requests wait, and an input has a -1. "
                 f"Set {', '.join(PROFILES)}.",
@@ -244,7 +244,7 @@ def tensorrt_knows_the_shapes(config: Configuration) -> Iterator[Found]:
         files=CONV,
     ),
 )
-def convolutions_are_not_searched_for_each_shape(config: Configuration) -> Iterator[Found]:
+def convolutions_are_not_searched_for_each_shape(config: Configuration) -> Iterator[Problem]:
     """A graph with convolutions and inputs of variable shape on a GPU, with the exhaustive search for algorithms.
 
     For every new shape cuDNN then tries all algorithms in the middle of a request, a stall of 0.3 to 1.3 s each time
@@ -262,7 +262,7 @@ def convolutions_are_not_searched_for_each_shape(config: Configuration) -> Itera
     if not on_gpu or said or accelerated or not _variable(config) or config.graph is None:
         return
     if any(node.op_type in ("Conv", "ConvTranspose") for node in config.graph.proto.graph.node):
-        yield Found(
+        yield Problem(
             config.at_parameter(key),
             "the graph has convolutions and an input of variable shape, and cuDNN searches all algorithms for each new "
             f'shape while requests wait. Set the parameter {key} to "1".',

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from tritonclient.grpc.model_config_pb2 import BatchInput, DataType, ModelInput
 
-from serve.doctor.finding import Found, Severity
+from serve.doctor.finding import Problem, Severity
 from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
 from serve.doctor.rules.batch_inputs import GRAPH, TENSORS, entry_text, example, kind_name
@@ -37,7 +37,7 @@ def _sources(config: Configuration) -> Iterator[tuple[int, BatchInput, ModelInpu
     bad=Example(f"{TENSORS.replace(' allow_ragged_batch: true', '')}{entry_text()}", files=GRAPH),
     good=example(),
 )
-def the_source_is_ragged(config: Configuration) -> Iterator[Found]:
+def the_source_is_ragged(config: Configuration) -> Iterator[Problem]:
     """A batch input counts the elements of an input that is not ragged.
 
     It loads; but only requests of one shape share a batch then, so every count in it is the same and the tensor says
@@ -48,7 +48,7 @@ def the_source_is_ragged(config: Configuration) -> Iterator[Found]:
     """
     for index, entry, source in _sources(config):
         if not source.allow_ragged_batch:
-            yield Found(
+            yield Problem(
                 config.at("batch_input", index, "source_input"),
                 f'source_input "{source.name}" is not ragged, so all requests of a batch have its shape and '
                 f'{kind_name(entry)} only repeats it. Set allow_ragged_batch on "{source.name}".',
@@ -71,7 +71,7 @@ def the_source_is_ragged(config: Configuration) -> Iterator[Found]:
         files=GRAPH,
     ),
 )
-def counts_are_exact(config: Configuration) -> Iterator[Found]:
+def counts_are_exact(config: Configuration) -> Iterator[Problem]:
     """Element counts are made as FP32, which has no exact whole numbers above 16,777,216.
 
     Offsets beyond that are rounded, so requests are cut one element off, in silence (the backend of this project
@@ -87,7 +87,7 @@ def counts_are_exact(config: Configuration) -> Iterator[Found]:
         rows = 1 if entry.kind == BatchInput.BATCH_ELEMENT_COUNT else max(config.proto.max_batch_size, 1)
         largest = rows * math.prod(ASSUMED_LENGTH if dim < 0 else dim for dim in source.dims)
         if largest > EXACT_FP32:
-            yield Found(
+            yield Problem(
                 config.at("batch_input", index, "data_type"),
                 f'{kind_name(entry)} of "{source.name}" can reach {largest:,} and is made as TYPE_FP32, which is exact '
                 f"up to {EXACT_FP32:,} only: beyond it requests are cut at wrong places. Write TYPE_INT32.",
@@ -103,7 +103,7 @@ def counts_are_exact(config: Configuration) -> Iterator[Found]:
     ),
     good=example(),
 )
-def counts_are_per_request_or_per_row(config: Configuration) -> Iterator[Found]:
+def counts_are_per_request_or_per_row(config: Configuration) -> Iterator[Problem]:
     """One input has batch inputs that count per request and others that count per row.
 
     BATCH_ELEMENT_COUNT and the two accumulated kinds have one entry per request, BATCH_ITEM_SHAPE and
@@ -121,7 +121,7 @@ def counts_are_per_request_or_per_row(config: Configuration) -> Iterator[Found]:
             continue
         other = first.setdefault(source.name, entry)
         if (entry.kind in PER_ROW) != (other.kind in PER_ROW):
-            yield Found(
+            yield Problem(
                 config.at("batch_input", index, "kind"),
                 f'{kind_name(entry)} and {kind_name(other)} of "{source.name}" have one entry per request and per '
                 "row in turn, so a request of two rows makes them differ in length. Use kinds of one sort.",
@@ -138,7 +138,7 @@ def counts_are_per_request_or_per_row(config: Configuration) -> Iterator[Found]:
     ),
     good=example(),
 )
-def counts_are_of_elements(config: Configuration) -> Iterator[Found]:
+def counts_are_of_elements(config: Configuration) -> Iterator[Problem]:
     """Counts of an input with further dimensions are elements, not steps.
 
     For dims [-1, 64] a request of 3 steps counts 192. The graph must divide by 64, or cut in the flat tensor.
@@ -149,7 +149,7 @@ def counts_are_of_elements(config: Configuration) -> Iterator[Found]:
     for index, entry, source in _sources(config):
         factor = math.prod(dim for dim in source.dims if dim > 0)
         if entry.kind in COUNTS and factor > 1 and -1 in source.dims:
-            yield Found(
+            yield Problem(
                 config.at("batch_input", index, "kind"),
                 f'{kind_name(entry)} of "{source.name}" with dims {list(source.dims)} counts elements, {factor} for '
                 "each step of the variable dimension. Divide inside the graph, or use BATCH_ITEM_SHAPE.",

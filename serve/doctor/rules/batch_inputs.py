@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from tritonclient.grpc.model_config_pb2 import BatchInput, DataType
 
-from serve.doctor.finding import Found, Severity
+from serve.doctor.finding import Problem, Severity
 from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
 
@@ -44,7 +44,7 @@ def kind_name(entry: BatchInput) -> str:
     good=example(),
     refused="batch input data type must be TYPE_INT32 or TYPE_FP32",
 )
-def batch_inputs_are_int32_or_fp32(config: Configuration) -> Iterator[Found]:
+def batch_inputs_are_int32_or_fp32(config: Configuration) -> Iterator[Problem]:
     """A batch input has a data type other than TYPE_INT32 and TYPE_FP32, or none.
 
     tritonserver refuses the model: "batch input data type must be TYPE_INT32 or TYPE_FP32", and without a type
@@ -55,7 +55,7 @@ def batch_inputs_are_int32_or_fp32(config: Configuration) -> Iterator[Found]:
     """
     for index, entry in enumerate(config.proto.batch_input):
         if entry.data_type not in TYPES:
-            yield Found(
+            yield Problem(
                 config.at("batch_input", index, "data_type"),
                 f"a batch_input has data type {DataType.Name(entry.data_type)}, and only TYPE_INT32 and TYPE_FP32 can "
                 "be made: the model cannot load. Write TYPE_INT32, and cast inside the graph.",
@@ -69,7 +69,7 @@ def batch_inputs_are_int32_or_fp32(config: Configuration) -> Iterator[Found]:
     good=example(),
     refused="model provides TYPE_INT32",
 )
-def the_graph_takes_the_batch_inputs_type(config: Configuration) -> Iterator[Found]:
+def the_graph_takes_the_batch_inputs_type(config: Configuration) -> Iterator[Problem]:
     """The graph takes a batch input as another data type than the configuration makes it.
 
     The C++ onnxruntime backend compares neither names nor types of batch inputs: the model is READY and its first
@@ -84,7 +84,7 @@ def the_graph_takes_the_batch_inputs_type(config: Configuration) -> Iterator[Fou
             found = inputs.get(target)
             wanted = DataType.Name(entry.data_type)
             if found is not None and entry.data_type in TYPES and found.type != wanted:
-                yield Found(
+                yield Problem(
                     config.at("batch_input", index, "data_type"),
                     f'batch input "{target}" is made as {wanted} and the graph takes {found.type}, so requests fail. '
                     "Write the graph's type, or export the graph with an INT32 input.",
@@ -98,7 +98,7 @@ def the_graph_takes_the_batch_inputs_type(config: Configuration) -> Iterator[Fou
     good=example(),
     refused="has no target_name",
 )
-def batch_inputs_have_a_target(config: Configuration) -> Iterator[Found]:
+def batch_inputs_have_a_target(config: Configuration) -> Iterator[Problem]:
     """A batch input without `target_name` reaches nobody.
 
     tritonserver itself loads the model (measured on a Python model), computes the tensor for each batch and gives it to
@@ -109,7 +109,7 @@ def batch_inputs_have_a_target(config: Configuration) -> Iterator[Found]:
     """
     for index, entry in enumerate(config.proto.batch_input):
         if not any(entry.target_name):
-            yield Found(
+            yield Problem(
                 config.at("batch_input", index),
                 f"a batch_input of kind {kind_name(entry)} has no target_name, so the model never gets it. "
                 "Name the input of the graph that takes it.",
@@ -123,7 +123,7 @@ def batch_inputs_have_a_target(config: Configuration) -> Iterator[Found]:
     good=example(),
     refused="is not an input of the graph",
 )
-def batch_inputs_are_in_the_graph(config: Configuration) -> Iterator[Found]:
+def batch_inputs_are_in_the_graph(config: Configuration) -> Iterator[Problem]:
     """The graph has no input of the name that a batch input is made for.
 
     The C++ onnxruntime backend only counts its inputs: the model is READY, and its first request fails with "Invalid
@@ -138,7 +138,7 @@ def batch_inputs_are_in_the_graph(config: Configuration) -> Iterator[Found]:
     for index, entry in enumerate(config.proto.batch_input):
         for number, target in enumerate(entry.target_name):
             if target and target not in graph.signature.inputs:
-                yield Found(
+                yield Problem(
                     config.at("batch_input", index, "target_name", number),
                     f'batch input "{target}" is not an input of the graph, which has '
                     f"{', '.join(graph.signature.inputs)}: requests fail. Write one of those names.",
@@ -152,7 +152,7 @@ def batch_inputs_are_in_the_graph(config: Configuration) -> Iterator[Found]:
     good=example(),
     refused="is declared twice",
 )
-def batch_inputs_have_their_own_name(config: Configuration) -> Iterator[Found]:
+def batch_inputs_have_their_own_name(config: Configuration) -> Iterator[Problem]:
     """A batch input is made for a tensor that a client's input or another batch input fills already.
 
     tritonserver loads the model (measured on a Python model); which of the two tensors the graph gets is then a matter
@@ -165,7 +165,7 @@ def batch_inputs_have_their_own_name(config: Configuration) -> Iterator[Found]:
     for index, entry in enumerate(config.proto.batch_input):
         for number, target in enumerate(entry.target_name):
             if target in taken:
-                yield Found(
+                yield Problem(
                     config.at("batch_input", index, "target_name", number),
                     f'"{target}" is the name of another input or batch input, so the graph gets one of two tensors. '
                     "Clients must not send batch inputs: rename one, or remove it.",
@@ -186,7 +186,7 @@ def batch_inputs_have_their_own_name(config: Configuration) -> Iterator[Found]:
     ),
     refused="model provides 3",
 )
-def one_target_for_each_batch_input(config: Configuration) -> Iterator[Found]:
+def one_target_for_each_batch_input(config: Configuration) -> Iterator[Problem]:
     """A batch input of an onnxruntime model has several targets.
 
     onnxruntime's backend counts each `batch_input` as one input of the graph, however many `target_name` it has, so the
@@ -199,7 +199,7 @@ def one_target_for_each_batch_input(config: Configuration) -> Iterator[Found]:
         return
     for index, entry in enumerate(config.proto.batch_input):
         if len(entry.target_name) > 1:
-            yield Found(
+            yield Problem(
                 config.at("batch_input", index, "target_name"),
                 f"a batch_input has {len(entry.target_name)} targets, and onnxruntime's backend counts it as one "
                 "input: the model cannot load. Write one batch_input for each target.",
@@ -213,7 +213,7 @@ def one_target_for_each_batch_input(config: Configuration) -> Iterator[Found]:
     good=example(),
     refused="unknown source input name",
 )
-def batch_inputs_have_a_known_source(config: Configuration) -> Iterator[Found]:
+def batch_inputs_have_a_known_source(config: Configuration) -> Iterator[Problem]:
     """A batch input counts the elements of an input that is not declared.
 
     tritonserver refuses the model: "unknown source input name 'q'".
@@ -225,7 +225,7 @@ def batch_inputs_have_a_known_source(config: Configuration) -> Iterator[Found]:
     for index, entry in enumerate(config.proto.batch_input):
         for number, source in enumerate(entry.source_input):
             if source not in known and known:
-                yield Found(
+                yield Problem(
                     config.at("batch_input", index, "source_input", number),
                     f'source_input "{source}" is no input of this model, which has {", ".join(known)}: it cannot load. '
                     "Write one of those names.",
@@ -239,7 +239,7 @@ def batch_inputs_have_a_known_source(config: Configuration) -> Iterator[Found]:
     good=example(),
     refused="expects 1 source input",
 )
-def batch_inputs_have_one_source(config: Configuration) -> Iterator[Found]:
+def batch_inputs_have_one_source(config: Configuration) -> Iterator[Problem]:
     """A batch input has no source or several.
 
     tritonserver refuses the model: "batch input kind 'BATCH_ELEMENT_COUNT' expects 1 source input, got 2".
@@ -249,7 +249,7 @@ def batch_inputs_have_one_source(config: Configuration) -> Iterator[Found]:
     """
     for index, entry in enumerate(config.proto.batch_input):
         if (count := len(entry.source_input)) != 1:
-            yield Found(
+            yield Problem(
                 config.at("batch_input", index, "source_input"),
                 f"a batch_input has {count} source_input, and exactly one is needed: the model cannot load. "
                 "Name the input whose elements are counted.",

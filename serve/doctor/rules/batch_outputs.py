@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from tritonclient.grpc.model_config_pb2 import DataType
 
-from serve.doctor.finding import Found, Severity
+from serve.doctor.finding import Problem, Severity
 from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
 
@@ -31,7 +31,7 @@ def _example(targets: str = 'target_name: "y"', sources: str = 'source_input: "x
     good=_example(),
     refused="unknown target output name",
 )
-def batch_outputs_have_a_known_target(config: Configuration) -> Iterator[Found]:
+def batch_outputs_have_a_known_target(config: Configuration) -> Iterator[Problem]:
     """A batch output cuts an output that is not declared.
 
     tritonserver refuses the model: "unknown target output name 'z'".
@@ -43,7 +43,7 @@ def batch_outputs_have_a_known_target(config: Configuration) -> Iterator[Found]:
     for index, entry in enumerate(config.proto.batch_output):
         for number, target in enumerate(entry.target_name):
             if target not in known and known:
-                yield Found(
+                yield Problem(
                     config.at("batch_output", index, "target_name", number),
                     f'target_name "{target}" is no output of this model, which has {", ".join(known)}: it cannot load. '
                     "Write one of those names.",
@@ -56,7 +56,7 @@ def batch_outputs_have_a_known_target(config: Configuration) -> Iterator[Found]:
     bad=_example(targets=""),
     good=_example(),
 )
-def batch_outputs_have_a_target(config: Configuration) -> Iterator[Found]:
+def batch_outputs_have_a_target(config: Configuration) -> Iterator[Problem]:
     """A batch output without `target_name` ends the whole server.
 
     tritonserver 2.51 reads the first of no names when it loads the model, and the process dies with all other models
@@ -67,7 +67,7 @@ def batch_outputs_have_a_target(config: Configuration) -> Iterator[Found]:
     """
     for index, entry in enumerate(config.proto.batch_output):
         if not entry.target_name:
-            yield Found(
+            yield Problem(
                 config.at("batch_output", index),
                 "a batch_output has no target_name, and tritonserver crashes while it loads the model. "
                 "Name the output that is cut.",
@@ -81,7 +81,7 @@ def batch_outputs_have_a_target(config: Configuration) -> Iterator[Found]:
     good=_example(),
     refused="unknown source input name",
 )
-def batch_outputs_have_a_known_source(config: Configuration) -> Iterator[Found]:
+def batch_outputs_have_a_known_source(config: Configuration) -> Iterator[Problem]:
     """A batch output takes its shape from an input that is not declared.
 
     tritonserver refuses the model: "unknown source input name 'q'".
@@ -93,7 +93,7 @@ def batch_outputs_have_a_known_source(config: Configuration) -> Iterator[Found]:
     for index, entry in enumerate(config.proto.batch_output):
         for number, source in enumerate(entry.source_input):
             if source not in known and known:
-                yield Found(
+                yield Problem(
                     config.at("batch_output", index, "source_input", number),
                     f'source_input "{source}" is no input of this model, which has {", ".join(known)}: it cannot load. '
                     "Write one of those names.",
@@ -107,7 +107,7 @@ def batch_outputs_have_a_known_source(config: Configuration) -> Iterator[Found]:
     good=_example(),
     refused="expects 1 source input",
 )
-def batch_outputs_have_one_source(config: Configuration) -> Iterator[Found]:
+def batch_outputs_have_one_source(config: Configuration) -> Iterator[Problem]:
     """A batch output has no source or several.
 
     tritonserver refuses the model: "batch output kind 'BATCH_SCATTER_WITH_INPUT_SHAPE' expects 1 source input, got 0".
@@ -117,7 +117,7 @@ def batch_outputs_have_one_source(config: Configuration) -> Iterator[Found]:
     """
     for index, entry in enumerate(config.proto.batch_output):
         if (count := len(entry.source_input)) != 1:
-            yield Found(
+            yield Problem(
                 config.at("batch_output", index, "source_input"),
                 f"a batch_output has {count} source_input, and exactly one is needed: the model cannot load. "
                 "Name the input whose shape the output takes.",
@@ -131,7 +131,7 @@ def batch_outputs_have_one_source(config: Configuration) -> Iterator[Found]:
     good=_example(),
     refused="can only be specified once",
 )
-def each_output_is_cut_once(config: Configuration) -> Iterator[Found]:
+def each_output_is_cut_once(config: Configuration) -> Iterator[Problem]:
     """An output is the target of two batch outputs.
 
     Twice in one `batch_output` is refused: "target output name 'y' can only be specified once". In two of them it loads
@@ -144,7 +144,7 @@ def each_output_is_cut_once(config: Configuration) -> Iterator[Found]:
     for index, entry in enumerate(config.proto.batch_output):
         for number, target in enumerate(entry.target_name):
             if target in seen:
-                yield Found(
+                yield Problem(
                     config.at("batch_output", index, "target_name", number),
                     f'output "{target}" is the target of a batch_output already. Name each output once.',
                 )
@@ -158,7 +158,7 @@ def each_output_is_cut_once(config: Configuration) -> Iterator[Found]:
     good=_example(),
     refused="which has only 2 dimensions",
 )
-def scattered_dimensions_have_a_counterpart(config: Configuration) -> Iterator[Found]:
+def scattered_dimensions_have_a_counterpart(config: Configuration) -> Iterator[Problem]:
     """A batch output has a -1 at a place where its source input has no dimension.
 
     Each -1 of the output takes the size of the source's dimension at the same index. Behind the source's last one the
@@ -178,7 +178,7 @@ def scattered_dimensions_have_a_counterpart(config: Configuration) -> Iterator[F
             dims = tensor.reshape.shape if tensor.HasField("reshape") else tensor.dims
             for axis, dim in enumerate(dims):
                 if dim == -1 and axis >= len(source.dims):
-                    yield Found(
+                    yield Problem(
                         config.at("output", index, "dims", axis),
                         f'dims {list(dims)} of "{tensor.name}" have a -1 at place {axis}, which takes the size of that '
                         f'dimension of "{source.name}", and its dims are {list(source.dims)}: it reads past them. '
@@ -213,7 +213,7 @@ def scattered_dimensions_have_a_counterpart(config: Configuration) -> Iterator[F
         },
     ),
 )
-def one_target_for_each_batch_output(config: Configuration) -> Iterator[Found]:
+def one_target_for_each_batch_output(config: Configuration) -> Iterator[Problem]:
     """A batch output has several targets of different dims.
 
     The C++ backends give every target of one `batch_output` the dims of the first, so the others come back with a wrong
@@ -228,7 +228,7 @@ def one_target_for_each_batch_output(config: Configuration) -> Iterator[Found]:
     for index, entry in enumerate(config.proto.batch_output):
         shapes = {tuple(outputs[name].dims) for name in entry.target_name if name in outputs}
         if len(shapes) > 1:
-            yield Found(
+            yield Problem(
                 config.at("batch_output", index, "target_name"),
                 f"a batch_output has {len(entry.target_name)} targets of different dims, and all get those of "
                 f'"{entry.target_name[0]}". Write one batch_output for each.',
@@ -249,7 +249,7 @@ def one_target_for_each_batch_output(config: Configuration) -> Iterator[Found]:
     ),
     good=_example(),
 )
-def scattered_outputs_have_a_fixed_size_type(config: Configuration) -> Iterator[Found]:
+def scattered_outputs_have_a_fixed_size_type(config: Configuration) -> Iterator[Problem]:
     """A batch output of type TYPE_STRING, which the C++ backends cannot cut.
 
     They cut the buffer by the byte size of an element, and a string has none. The backend of this project can; the
@@ -262,7 +262,7 @@ def scattered_outputs_have_a_fixed_size_type(config: Configuration) -> Iterator[
     for entry in config.proto.batch_output:
         for index, tensor in [outputs[name] for name in entry.target_name if name in outputs]:
             if tensor.data_type == DataType.TYPE_STRING:
-                yield Found(
+                yield Problem(
                     config.at("output", index, "data_type"),
                     f'output "{tensor.name}" is TYPE_STRING, whose elements have no size by which batch_output could '
                     "cut them. Give back numbers, or one string per row without batch_output.",

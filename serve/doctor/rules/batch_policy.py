@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from google.protobuf.json_format import MessageToDict
 
-from serve.doctor.finding import Found, Severity
+from serve.doctor.finding import Problem, Severity
 from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
 from serve.doctor.rules.parameters import parameter_text
@@ -29,6 +29,11 @@ def _is_read(config: Configuration, carried: str = CARRIED) -> bool:
     return config.backend == "python" and path is not None and path.with_name(carried).is_file()
 
 
+def can_be_limited(config: Configuration) -> bool:
+    """Whether the backend of this project, or the model.py, reads `queue_limit_ms`."""
+    return _is_read(config, LIMIT_CARRIED)
+
+
 def is_limited(config: Configuration) -> bool:
     """Whether what serves the model refuses requests that wait too long, apart from Triton's own queue policy."""
     policy = _policy(config)
@@ -50,7 +55,7 @@ def _policy(config: Configuration) -> str:
     good=Example(f"{AIMD}\n{parameter_text('slo_ms', '30')}"),
     refused="and no slo_ms",
 )
-def a_policy_can_be_used(config: Configuration) -> Iterator[Found]:
+def a_policy_can_be_used(config: Configuration) -> Iterator[Problem]:
     """A batch policy that is not known, has no target, or belongs to a model without batches of its own.
 
     The drop-in backend refuses the model. `batch_policy` is all, aimd or deadline; the last two need `slo_ms`, in
@@ -65,7 +70,7 @@ def a_policy_can_be_used(config: Configuration) -> Iterator[Found]:
     try:
         PolicySettings.of(MessageToDict(config.proto, preserving_proto_field_name=True))
     except PolicyError as error:
-        yield Found(config.at_parameter(error.key), f"{error} The model cannot load.")
+        yield Problem(config.at_parameter(error.key), f"{error} The model cannot load.")
 
 
 @rule(
@@ -74,7 +79,7 @@ def a_policy_can_be_used(config: Configuration) -> Iterator[Found]:
     bad=Example(DEADLINE),
     good=Example(parameter_text("batch_policy", "all")),
 )
-def policies_are_of_the_drop_in_backend(config: Configuration) -> Iterator[Found]:
+def policies_are_of_the_drop_in_backend(config: Configuration) -> Iterator[Problem]:
     """A batch policy for the onnxruntime backend, which NVIDIA's own ignores.
 
     The C++ backend of NVIDIA's image runs every batch as the scheduler made it, without a word. There max_batch_size
@@ -84,7 +89,7 @@ def policies_are_of_the_drop_in_backend(config: Configuration) -> Iterator[Found
     Fix: nothing, where the pip-installed server serves it; else tune max_batch_size.
     """
     if config.backend == "onnxruntime" and (policy := _policy(config)):
-        yield Found(
+        yield Problem(
             config.at_parameter("batch_policy"),
             f'batch_policy "{policy}" works in the drop-in backend of the pip-installed server only: the C++ backend '
             "of NVIDIA's image ignores it.",
@@ -97,7 +102,7 @@ def policies_are_of_the_drop_in_backend(config: Configuration) -> Iterator[Found
     bad=Example(f"{DEADLINE}\ndynamic_batching {{ max_queue_delay_microseconds: 2000 }}"),
     good=Example(f"{DEADLINE}\ndynamic_batching {{ }}"),
 )
-def a_policy_sees_requests_at_once(config: Configuration) -> Iterator[Found]:
+def a_policy_sees_requests_at_once(config: Configuration) -> Iterator[Problem]:
     """A batch policy behind a batcher that delays requests.
 
     The policy forms the batches itself, from requests that it takes over as they come. What Triton's batcher holds back
@@ -108,7 +113,7 @@ def a_policy_sees_requests_at_once(config: Configuration) -> Iterator[Found]:
     """
     delay = config.proto.dynamic_batching.max_queue_delay_microseconds
     if delay and (policy := _policy(config)):
-        yield Found(
+        yield Problem(
             config.at("dynamic_batching", "max_queue_delay_microseconds"),
             f"batch_policy {policy} does not see a request while the batcher delays it, here for up to {delay} us, and "
             "forms its batches without that. Remove the delay.",
@@ -122,7 +127,7 @@ def a_policy_sees_requests_at_once(config: Configuration) -> Iterator[Found]:
     bad=Example(parameter_text("slo_ms", "50")),
     good=Example(DEADLINE),
 )
-def a_target_has_a_policy(config: Configuration) -> Iterator[Found]:
+def a_target_has_a_policy(config: Configuration) -> Iterator[Problem]:
     """A parameter of a batch policy that this model does not have.
 
     Without `batch_policy` every batch runs as Triton hands it over, and `slo_ms` is not looked at; `aimd_step` and
@@ -136,7 +141,7 @@ def a_target_has_a_policy(config: Configuration) -> Iterator[Found]:
     for key in KEYS[1:] if known else ():
         needs = "aimd" if key.startswith("aimd_") else "aimd or deadline"
         if config.parameter(key) is not None and (not policy or policy not in needs):
-            yield Found(
+            yield Problem(
                 config.at_parameter(key),
                 f'parameter "{key}" has no effect, as batch_policy is not {needs}. Set that, or remove it.',
             )
@@ -148,7 +153,7 @@ def a_target_has_a_policy(config: Configuration) -> Iterator[Found]:
     bad=Example(f"{DEADLINE}\ninstance_group [ {{ count: 2 kind: KIND_CPU }} ]"),
     good=Example(f"{DEADLINE}\ninstance_group [ {{ count: 1 kind: KIND_CPU }} ]"),
 )
-def a_policy_has_one_instance(config: Configuration) -> Iterator[Found]:
+def a_policy_has_one_instance(config: Configuration) -> Iterator[Problem]:
     """A batch policy on several instances.
 
     Each instance takes requests over at once, so each has a queue of its own, and a request may wait for one instance
@@ -159,7 +164,7 @@ def a_policy_has_one_instance(config: Configuration) -> Iterator[Found]:
     """
     for index, group in enumerate(config.proto.instance_group):
         if group.count > 1 and (policy := _policy(config)):
-            yield Found(
+            yield Problem(
                 config.at("instance_group", index, "count"),
                 f"batch_policy {policy} on {group.count} instances: each has a queue of its own, so a request may wait "
                 "while another instance is idle. Use count: 1.",
@@ -176,7 +181,7 @@ def a_policy_has_one_instance(config: Configuration) -> Iterator[Found]:
         STAND_IN + parameter_text("batch_policy", "aimd") + "\n" + parameter_text("slo_ms", "30"), files=CARRIES
     ),
 )
-def a_target_can_be_met(config: Configuration) -> Iterator[Found]:
+def a_target_can_be_met(config: Configuration) -> Iterator[Problem]:
     """A target that not even one row can meet, of a model that says how long a row takes.
 
     `aimd` then runs rows one by one and is still late; `deadline` refuses almost every request.
@@ -190,7 +195,7 @@ def a_target_can_be_met(config: Configuration) -> Iterator[Found]:
     except ValueError:
         return
     if _policy(config) and slo < fixed + row:
-        yield Found(
+        yield Problem(
             config.at_parameter("slo_ms"),
             f"slo_ms {slo:g} is less than one row takes, fixed_ms + row_ms = {fixed + row:g}. Raise it.",
         )
@@ -203,7 +208,7 @@ def a_target_can_be_met(config: Configuration) -> Iterator[Found]:
     good=Example(parameter_text(queue_limit.KEY, "5000")),
     refused="which is no number above 0",
 )
-def a_queue_limit_is_a_time(config: Configuration) -> Iterator[Found]:
+def a_queue_limit_is_a_time(config: Configuration) -> Iterator[Problem]:
     """`queue_limit_ms` is no number above 0.
 
     The drop-in backend refuses the model. It is the longest time, in milliseconds, in which a waiting request is to be
@@ -217,4 +222,4 @@ def a_queue_limit_is_a_time(config: Configuration) -> Iterator[Found]:
         try:
             queue_limit.limit(config.proto.name, text)
         except ValueError as error:
-            yield Found(config.at_parameter(queue_limit.KEY), f"{error} The model cannot load.")
+            yield Problem(config.at_parameter(queue_limit.KEY), f"{error} The model cannot load.")

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from tritonclient.grpc.model_config_pb2 import DataType, ModelSequenceBatching
 
-from serve.doctor.finding import Found, Severity
+from serve.doctor.finding import Problem, Severity
 from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
 
@@ -46,7 +46,7 @@ def _word(control: ModelSequenceBatching.Control) -> str:
     good=_controlled(),
     refused="must specify either 'int32_false_true', 'fp32_false_true' or 'bool_false_true'",
 )
-def controls_have_values(config: Configuration) -> Iterator[Found]:
+def controls_have_values(config: Configuration) -> Iterator[Problem]:
     """A control tensor for start, end or ready does not say which values stand for false and true.
 
     tritonserver refuses the model: "sequence batching must specify either 'int32_false_true', 'fp32_false_true' or
@@ -57,7 +57,7 @@ def controls_have_values(config: Configuration) -> Iterator[Found]:
     """
     for index, number, name, control in _controls(config):
         if control.kind != Control.CONTROL_SEQUENCE_CORRID and not any(getattr(control, one) for one in SWITCHES):
-            yield Found(
+            yield Problem(
                 config.at("sequence_batching", "control_input", index, "control", number),
                 f'control "{name}" ({_word(control)}) has no values for false and true: the model cannot load. '
                 "Add fp32_false_true: [ 0, 1 ], or the pair of another type.",
@@ -71,7 +71,7 @@ def controls_have_values(config: Configuration) -> Iterator[Found]:
     good=_controlled(),
     refused="specifies more than one from",
 )
-def controls_have_one_type(config: Configuration) -> Iterator[Found]:
+def controls_have_one_type(config: Configuration) -> Iterator[Problem]:
     """A control tensor has values for false and true in more than one type.
 
     tritonserver refuses the model: "sequence batching specifies more than one from 'int32_false_true',
@@ -82,7 +82,7 @@ def controls_have_one_type(config: Configuration) -> Iterator[Found]:
     """
     for index, number, name, control in _controls(config):
         if sum(bool(getattr(control, one)) for one in SWITCHES) > 1:
-            yield Found(
+            yield Problem(
                 config.at("sequence_batching", "control_input", index, "control", number),
                 f'control "{name}" ({_word(control)}) has values in several types: the model cannot load. Keep one.',
             )
@@ -95,7 +95,7 @@ def controls_have_one_type(config: Configuration) -> Iterator[Found]:
     good=_controlled(),
     refused="must have exactly 2 entries",
 )
-def controls_have_two_values(config: Configuration) -> Iterator[Found]:
+def controls_have_two_values(config: Configuration) -> Iterator[Problem]:
     """A control tensor has not exactly two values, one for false and one for true.
 
     tritonserver refuses the model: "sequence batching control 'int32_false_true' must have exactly 2 entries".
@@ -106,7 +106,7 @@ def controls_have_two_values(config: Configuration) -> Iterator[Found]:
     for index, number, name, control in _controls(config):
         for switch in SWITCHES:
             if (values := list(getattr(control, switch))) and len(values) != 2:
-                yield Found(
+                yield Problem(
                     config.at("sequence_batching", "control_input", index, "control", number, switch),
                     f'{switch} of control "{name}" is {values}, and it needs two values, for false and for true: the '
                     "model cannot load. Write [ 0, 1 ].",
@@ -120,7 +120,7 @@ def controls_have_two_values(config: Configuration) -> Iterator[Found]:
     good=_controlled(more=f', {{ name: "END" control [ {{ {END} }} ] }}'),
     refused="specifies multiple CONTROL_SEQUENCE_START tensors",
 )
-def each_control_is_sent_once(config: Configuration) -> Iterator[Found]:
+def each_control_is_sent_once(config: Configuration) -> Iterator[Problem]:
     """Two tensors have the same kind of control.
 
     tritonserver refuses the model: "sequence batching specifies multiple CONTROL_SEQUENCE_START tensors". A control
@@ -133,7 +133,7 @@ def each_control_is_sent_once(config: Configuration) -> Iterator[Found]:
     seen = set()
     for index, number, name, control in _controls(config):
         if kinds[control.kind] > 1 and control.kind in seen:
-            yield Found(
+            yield Problem(
                 config.at("sequence_batching", "control_input", index, "control", number),
                 f'control "{name}" is {_word(control)} as another one is: the model cannot load. Keep one of them.',
             )
@@ -147,7 +147,7 @@ def each_control_is_sent_once(config: Configuration) -> Iterator[Found]:
     good=_controlled(more=f', {{ name: "END" control [ {{ {END} }} ] }}'),
     refused="is specified for multiple control kinds",
 )
-def each_control_has_its_tensor(config: Configuration) -> Iterator[Found]:
+def each_control_has_its_tensor(config: Configuration) -> Iterator[Problem]:
     """One tensor carries two kinds of control.
 
     tritonserver refuses the model: "sequence batching control tensor 'START' is specified for multiple control kinds".
@@ -159,7 +159,7 @@ def each_control_has_its_tensor(config: Configuration) -> Iterator[Found]:
     seen: dict[str, str] = {}
     for index, number, name, control in _controls(config):
         if name and name in seen:
-            yield Found(
+            yield Problem(
                 config.at("sequence_batching", "control_input", index, "control", number),
                 f'tensor "{name}" carries {seen[name]} and {_word(control)}. Give each control a tensor of its own.',
             )
@@ -173,7 +173,7 @@ def each_control_has_its_tensor(config: Configuration) -> Iterator[Found]:
     good=_controlled(),
     refused="control tensor must have a name",
 )
-def controls_have_a_name(config: Configuration) -> Iterator[Found]:
+def controls_have_a_name(config: Configuration) -> Iterator[Problem]:
     """A control tensor has no name.
 
     tritonserver refuses the model: "sequence batching control tensor must have a name".
@@ -183,7 +183,7 @@ def controls_have_a_name(config: Configuration) -> Iterator[Found]:
     """
     for index, tensor in enumerate(config.proto.sequence_batching.control_input):
         if not tensor.name and tensor.control:
-            yield Found(
+            yield Problem(
                 config.at("sequence_batching", "control_input", index),
                 "a control tensor has no name: the model cannot load. Name the input that takes it.",
             )
@@ -196,7 +196,7 @@ def controls_have_a_name(config: Configuration) -> Iterator[Found]:
     good=_controlled("kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_UINT64", "ID"),
     refused="Allowed data types are TYPE_UINT64",
 )
-def identifiers_have_an_integer_type(config: Configuration) -> Iterator[Found]:
+def identifiers_have_an_integer_type(config: Configuration) -> Iterator[Problem]:
     """The control with the sequence's identifier has a data type that it cannot have, or none.
 
     tritonserver refuses the model: "unexpected data type for control CONTROL_SEQUENCE_CORRID. Allowed data types are
@@ -207,7 +207,7 @@ def identifiers_have_an_integer_type(config: Configuration) -> Iterator[Found]:
     """
     for index, number, name, control in _controls(config):
         if control.kind == Control.CONTROL_SEQUENCE_CORRID and control.data_type not in IDENTIFIERS:
-            yield Found(
+            yield Problem(
                 config.at("sequence_batching", "control_input", index, "control", number),
                 f'control "{name}" is the sequence\'s identifier with data type {DataType.Name(control.data_type)}: '
                 "the model cannot load. Write data_type: TYPE_UINT64.",
@@ -221,7 +221,7 @@ def identifiers_have_an_integer_type(config: Configuration) -> Iterator[Found]:
     good=_controlled("kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_UINT64", "ID"),
     refused="must not specify either",
 )
-def identifiers_are_not_switches(config: Configuration) -> Iterator[Found]:
+def identifiers_are_not_switches(config: Configuration) -> Iterator[Problem]:
     """The control with the sequence's identifier has values for false and true.
 
     tritonserver refuses the model: "sequence batching must not specify either 'int32_false_true', 'fp32_false_true' or
@@ -233,7 +233,7 @@ def identifiers_are_not_switches(config: Configuration) -> Iterator[Found]:
     for index, number, name, control in _controls(config):
         switched = any(getattr(control, one) for one in SWITCHES)
         if control.kind == Control.CONTROL_SEQUENCE_CORRID and switched:
-            yield Found(
+            yield Problem(
                 config.at("sequence_batching", "control_input", index, "control", number),
                 f'control "{name}" is the sequence\'s identifier and has values for false and true: the model cannot '
                 "load. Remove them.",
@@ -246,7 +246,7 @@ def identifiers_are_not_switches(config: Configuration) -> Iterator[Found]:
     bad=_controlled(name="x"),
     good=_controlled(),
 )
-def controls_are_not_inputs(config: Configuration) -> Iterator[Found]:
+def controls_are_not_inputs(config: Configuration) -> Iterator[Problem]:
     """A control tensor has the name of an input of the model.
 
     It loads, and clients still have to send the input (measured); the model then gets two tensors of one name.
@@ -257,7 +257,7 @@ def controls_are_not_inputs(config: Configuration) -> Iterator[Found]:
     inputs = [tensor.name for tensor in config.proto.input]
     for index, tensor in enumerate(config.proto.sequence_batching.control_input):
         if tensor.name and tensor.name in inputs:
-            yield Found(
+            yield Problem(
                 config.at("sequence_batching", "control_input", index, "name"),
                 f'control "{tensor.name}" is declared as an input as well, so the model gets two tensors of that name. '
                 "Remove it from input: clients do not send controls.",

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterator
 
-from serve.doctor.finding import Found, Severity
+from serve.doctor.finding import Problem, Severity
 from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
 from serve.doctor.rules.steps import ENSEMBLE, STEP_FILES, ensemble, step
@@ -43,7 +43,7 @@ def _read(config: Configuration) -> dict[str, list[tuple[int, str]]]:
     good=GOOD,
     refused="is not used",
 )
-def inputs_and_outputs_are_used(config: Configuration) -> Iterator[Found]:
+def inputs_and_outputs_are_used(config: Configuration) -> Iterator[Problem]:
     """An input of an ensemble that no step reads, or an output that no step writes.
 
     tritonserver refuses the model: "ensemble output 'y' for ensemble example' is not used".
@@ -57,7 +57,7 @@ def inputs_and_outputs_are_used(config: Configuration) -> Iterator[Found]:
     for kind, used in (("input", {**read, **written}), ("output", {**written, **read})):
         for index, tensor in enumerate(getattr(config.proto, kind) if steps else ()):
             if tensor.name not in used and all(one.input_map and one.output_map for one in steps):
-                yield Found(
+                yield Problem(
                     config.at(kind, index),
                     f'{kind} "{tensor.name}" of the ensemble is in no step\'s '
                     f"{'input_map' if kind == 'input' else 'output_map'}: it cannot load. Map it, or remove it.",
@@ -77,7 +77,7 @@ def inputs_and_outputs_are_used(config: Configuration) -> Iterator[Found]:
     ),
     refused="is unused in ensemble",
 )
-def tensors_are_read(config: Configuration) -> Iterator[Found]:
+def tensors_are_read(config: Configuration) -> Iterator[Problem]:
     """A tensor between the steps of an ensemble is written and never read.
 
     tritonserver refuses the model: "ensemble tensor 'middle' is unused in ensemble 'example'". Most are misspelt names.
@@ -87,18 +87,20 @@ def tensors_are_read(config: Configuration) -> Iterator[Found]:
     """
     if not config.proto.input or not config.proto.output:
         return
-    read = _read(config)
+    read, written = _read(config), _written(config)
     own = {tensor.name for tensor in (*config.proto.input, *config.proto.output)}
-    for tensor, uses in _written(config).items():
+    if not all(tensor.name in written for tensor in config.proto.output):
+        return  # most likely this tensor should be the output that S741 reports
+    for tensor, uses in written.items():
         if tensor not in read and tensor not in own:
-            yield Found(
+            yield Problem(
                 config.at("ensemble_scheduling", "step", uses[0][0], "output_map"),
                 f'tensor "{tensor}" is never read: the ensemble cannot load. Correct the name, or leave it out.',
             )
 
 
 @rule("S745", Severity.ERROR, bad=_chain("middel"), good=_chain("y"), refused="is not connected")
-def tensors_are_written(config: Configuration) -> Iterator[Found]:
+def tensors_are_written(config: Configuration) -> Iterator[Problem]:
     """A step of an ensemble reads a tensor that nobody writes.
 
     tritonserver refuses the model: "output 'z' for ensemble 'example' is not written: at least one of its depending
@@ -113,7 +115,7 @@ def tensors_are_written(config: Configuration) -> Iterator[Found]:
     own = {tensor.name for tensor in config.proto.input}
     for tensor, uses in _read(config).items():
         if tensor not in written and tensor not in own:
-            yield Found(
+            yield Problem(
                 config.at("ensemble_scheduling", "step", uses[0][0], "input_map"),
                 f'tensor "{tensor}" is never written: the ensemble cannot load. Correct the name.',
             )
@@ -126,7 +128,7 @@ def tensors_are_written(config: Configuration) -> Iterator[Found]:
     good=GOOD,
     refused="can appear in an output map only once",
 )
-def tensors_are_written_once(config: Configuration) -> Iterator[Found]:
+def tensors_are_written_once(config: Configuration) -> Iterator[Problem]:
     """Two steps of an ensemble write the same tensor.
 
     tritonserver refuses the model: "ensemble tensor 'y' can appear in an output map only once".
@@ -136,7 +138,7 @@ def tensors_are_written_once(config: Configuration) -> Iterator[Found]:
     """
     for tensor, uses in _written(config).items():
         for index, _ in uses[1:]:
-            yield Found(
+            yield Problem(
                 config.at("ensemble_scheduling", "step", index, "output_map"),
                 f'tensor "{tensor}" is written by step {uses[0][0]} already: the ensemble cannot load. '
                 "Give each its own name.",
@@ -149,7 +151,7 @@ def tensors_are_written_once(config: Configuration) -> Iterator[Found]:
     bad=Example(ensemble(step(outputs={"y": "x"}), step()), files=STEP_FILES),
     good=Example(ensemble(step(outputs={"y": "middle"}), step(inputs={"x": "middle"})), files=STEP_FILES),
 )
-def inputs_are_not_written(config: Configuration) -> Iterator[Found]:
+def inputs_are_not_written(config: Configuration) -> Iterator[Problem]:
     """A step of an ensemble writes one of the ensemble's inputs.
 
     tritonserver loads the model, and no request is ever answered (measured: each one hangs until the client gives up).
@@ -160,7 +162,7 @@ def inputs_are_not_written(config: Configuration) -> Iterator[Found]:
     written = _written(config)
     for tensor in config.proto.input:
         for index, _ in written.get(tensor.name, []):
-            yield Found(
+            yield Problem(
                 config.at("ensemble_scheduling", "step", index, "output_map"),
                 f'step {index} writes "{tensor.name}", an input of the ensemble: requests hang. Give it another name.',
             )

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from serve.doctor.finding import Found, Severity
+from serve.doctor.finding import Problem, Severity
 from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
 from serve.doctor.rules.steps import ENSEMBLE, PLATFORM, STEP_FILES, ensemble, step
@@ -22,7 +22,7 @@ GOOD = Example(ENSEMBLE, files=STEP_FILES)
     good=GOOD,
     refused="instance group should not be specified for ensemble",
 )
-def ensembles_have_no_instances(config: Configuration) -> Iterator[Found]:
+def ensembles_have_no_instances(config: Configuration) -> Iterator[Problem]:
     """An ensemble with an instance group.
 
     tritonserver refuses the model: "instance group should not be specified for ensemble". An ensemble only passes
@@ -32,7 +32,7 @@ def ensembles_have_no_instances(config: Configuration) -> Iterator[Found]:
     Fix: move it to the models of the steps.
     """
     if config.backend == "ensemble" and config.proto.instance_group:
-        yield Found(
+        yield Problem(
             config.at("instance_group"),
             "instance_group of an ensemble: it cannot load. Move it to the models of its steps.",
         )
@@ -45,7 +45,7 @@ def ensembles_have_no_instances(config: Configuration) -> Iterator[Found]:
     good=GOOD,
     refused="optimization should not be specified for ensemble",
 )
-def ensembles_are_not_optimized(config: Configuration) -> Iterator[Found]:
+def ensembles_are_not_optimized(config: Configuration) -> Iterator[Problem]:
     """An ensemble with `optimization`.
 
     tritonserver refuses the model: "optimization should not be specified for ensemble".
@@ -54,7 +54,7 @@ def ensembles_are_not_optimized(config: Configuration) -> Iterator[Found]:
     Fix: move it to the models of the steps.
     """
     if config.backend == "ensemble" and config.proto.HasField("optimization"):
-        yield Found(
+        yield Problem(
             config.at("optimization"),
             "optimization of an ensemble: it cannot load. Move it to the models of its steps.",
         )
@@ -70,7 +70,7 @@ def ensembles_are_not_optimized(config: Configuration) -> Iterator[Found]:
     good=GOOD,
     refused="model_warmup can not be specified for ensemble",
 )
-def ensembles_are_not_warmed(config: Configuration) -> Iterator[Found]:
+def ensembles_are_not_warmed(config: Configuration) -> Iterator[Problem]:
     """An ensemble with `model_warmup`.
 
     tritonserver refuses the model: "model_warmup can not be specified for ensemble".
@@ -79,7 +79,7 @@ def ensembles_are_not_warmed(config: Configuration) -> Iterator[Found]:
     Fix: move it to the models of the steps.
     """
     if config.backend == "ensemble" and config.proto.model_warmup:
-        yield Found(
+        yield Problem(
             config.at("model_warmup"),
             "model_warmup of an ensemble: it cannot load. Move it to the models of its steps.",
         )
@@ -92,7 +92,7 @@ def ensembles_are_not_warmed(config: Configuration) -> Iterator[Found]:
     good=GOOD,
     refused="whose platform is not ensemble",
 )
-def schedules_are_for_ensembles(config: Configuration) -> Iterator[Found]:
+def schedules_are_for_ensembles(config: Configuration) -> Iterator[Problem]:
     """`ensemble_scheduling` in a model whose platform is not "ensemble".
 
     tritonserver refuses the model: "ensemble scheduling cannot be set for model ... whose platform is not ensemble";
@@ -103,7 +103,7 @@ def schedules_are_for_ensembles(config: Configuration) -> Iterator[Found]:
     """
     proto = config.proto
     if proto.HasField("ensemble_scheduling") and proto.platform != "ensemble":
-        yield Found(
+        yield Problem(
             config.at("ensemble_scheduling"),
             f'ensemble_scheduling, and the platform is "{proto.platform or proto.backend}": the model cannot load. '
             'Write platform: "ensemble".',
@@ -118,7 +118,7 @@ def schedules_are_for_ensembles(config: Configuration) -> Iterator[Found]:
     good=GOOD,
     refused="must specify 'step'",
 )
-def ensembles_have_steps(config: Configuration) -> Iterator[Found]:
+def ensembles_have_steps(config: Configuration) -> Iterator[Problem]:
     """An ensemble without steps.
 
     tritonserver refuses the model: "must specify 'step' for ensemble".
@@ -127,7 +127,7 @@ def ensembles_have_steps(config: Configuration) -> Iterator[Found]:
     Fix: add the models that it runs.
     """
     if config.proto.HasField("ensemble_scheduling") and not config.proto.ensemble_scheduling.step:
-        yield Found(
+        yield Problem(
             config.at("ensemble_scheduling"),
             "an ensemble without steps: it cannot load. Add a step for each model that it runs.",
         )
@@ -140,7 +140,7 @@ def ensembles_have_steps(config: Configuration) -> Iterator[Found]:
     good=GOOD,
     refused="must specify 'model_name' in step",
 )
-def steps_name_a_model(config: Configuration) -> Iterator[Found]:
+def steps_name_a_model(config: Configuration) -> Iterator[Problem]:
     """A step of an ensemble without `model_name`.
 
     tritonserver refuses the model: "must specify 'model_name' in step 0 of ensemble".
@@ -150,7 +150,7 @@ def steps_name_a_model(config: Configuration) -> Iterator[Found]:
     """
     for index, one in enumerate(config.proto.ensemble_scheduling.step):
         if not one.model_name:
-            yield Found(
+            yield Problem(
                 config.at("ensemble_scheduling", "step", index),
                 f"step {index} has no model_name: the ensemble cannot load. Name the model that it runs.",
             )
@@ -163,7 +163,7 @@ def steps_name_a_model(config: Configuration) -> Iterator[Found]:
     good=GOOD,
     refused="must specify 'output_map' in step",
 )
-def steps_are_connected(config: Configuration) -> Iterator[Found]:
+def steps_are_connected(config: Configuration) -> Iterator[Problem]:
     """A step of an ensemble without `input_map` or without `output_map`.
 
     tritonserver refuses the model: "must specify 'output_map' in step 0 of ensemble".
@@ -174,7 +174,7 @@ def steps_are_connected(config: Configuration) -> Iterator[Found]:
     for index, one in enumerate(config.proto.ensemble_scheduling.step):
         for field in ("input_map", "output_map"):
             if not getattr(one, field):
-                yield Found(
+                yield Problem(
                     config.at("ensemble_scheduling", "step", index),
                     f"step {index} has no {field}: the ensemble cannot load. Map the model's tensors.",
                 )

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from serve.doctor.finding import Found, Severity
+from serve.doctor.finding import Problem, Severity
 from serve.doctor.pairs import known_types
 from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
@@ -27,7 +27,7 @@ NEWEST = {(24, 4): (20, 9), (24, 5): (21, 10), (25, 3): (22, 10), (25, 5): (23, 
     ),
     refused="configuration expects 1 inputs, model provides 2",
 )
-def every_input_is_declared(config: Configuration) -> Iterator[Found]:
+def every_input_is_declared(config: Configuration) -> Iterator[Problem]:
     """The graph has an input that the configuration does not declare.
 
     The onnxruntime backend counts: inputs, one for each `batch_input`, controls and states of a sequence must be as
@@ -43,12 +43,23 @@ def every_input_is_declared(config: Configuration) -> Iterator[Found]:
     declared = {tensor.name for tensor in config.proto.input}
     declared |= {name for entry in config.proto.batch_input for name in entry.target_name}
     declared |= {control.name for control in sequence.control_input} | {state.input_name for state in sequence.state}
+    if _has_wrong_names(config, declared):
+        return  # those are findings of other rules, and their correction may be all that is missing
     for name in sorted(graph.signature.inputs.keys() - declared):
-        yield Found(
+        yield Problem(
             config.at("input"),
             f'the graph\'s input "{name}" is not declared, so the model cannot load. Add it with data_type '
             f"{graph.signature.inputs[name].type}.",
         )
+
+
+def _has_wrong_names(config: Configuration, declared: set[str]) -> bool:
+    """Whether a declared name is not in the graph, or a batch input has no name of its own."""
+    assert config.graph is not None
+    graph, targets = config.graph.proto.graph, [list(entry.target_name) for entry in config.proto.batch_input]
+    provided = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+    clients = {tensor.name for tensor in config.proto.input}
+    return not declared <= provided or any(not names or clients & set(names) for names in targets)
 
 
 @rule(
@@ -59,7 +70,7 @@ def every_input_is_declared(config: Configuration) -> Iterator[Found]:
     good=Example(INPUT),
     refused="unexpected inference input 'tokens'",
 )  # fmt: skip
-def every_tensor_is_in_the_graph(config: Configuration) -> Iterator[Found]:
+def every_tensor_is_in_the_graph(config: Configuration) -> Iterator[Problem]:
     """The configuration declares a tensor that the graph does not have.
 
     The backend refuses the model: "unexpected inference input 'tokens', allowed inputs are: x". Exporters rename
@@ -75,7 +86,7 @@ def every_tensor_is_in_the_graph(config: Configuration) -> Iterator[Found]:
     for kind, known in (("input", graph.signature.inputs), ("output", graph.signature.outputs)):
         for index, tensor in enumerate(getattr(config.proto, kind)):
             if tensor.name not in known and not (kind == "input" and tensor.name in defaults):
-                yield Found(
+                yield Problem(
                     config.at(kind, index, "name"),
                     f'{kind} "{tensor.name}" is not in the graph, so the model cannot load. The graph has '
                     f"{', '.join(sorted(known)) or 'none'}.",
@@ -93,7 +104,7 @@ def every_tensor_is_in_the_graph(config: Configuration) -> Iterator[Found]:
     ),
     refused="configuration expects datatype TYPE_FP32",
 )
-def types_are_the_graphs(config: Configuration) -> Iterator[Found]:
+def types_are_the_graphs(config: Configuration) -> Iterator[Problem]:
     """A data type differs from the graph's.
 
     The backend refuses the model: "configuration expects datatype TYPE_FP32 for input 'x', model provides TYPE_FP64".
@@ -110,7 +121,7 @@ def types_are_the_graphs(config: Configuration) -> Iterator[Found]:
             declared = config.type_name(tensor.data_type)
             if provided is None or provided.type not in known_types() or declared == provided.type:
                 continue
-            yield Found(
+            yield Problem(
                 config.at(kind, index, "data_type"),
                 f'{kind} "{tensor.name}" is {declared}, the graph has {provided.type}, so the model cannot load. Write '
                 f"{provided.type}.",
@@ -124,7 +135,7 @@ def types_are_the_graphs(config: Configuration) -> Iterator[Found]:
     bad=Example(f'backend: "python"\n{INPUT}\n{INPUT}'),
     good=Example(f'backend: "python"\n{INPUT}'),
 )
-def names_are_used_once(config: Configuration) -> Iterator[Found]:
+def names_are_used_once(config: Configuration) -> Iterator[Problem]:
     """Two inputs or two outputs have the same name.
 
     tritonserver loads it, and then no request can be right: "expected 2 inputs but got 1 inputs".
@@ -137,7 +148,7 @@ def names_are_used_once(config: Configuration) -> Iterator[Found]:
         seen: set[str] = set()
         for index, tensor in enumerate(getattr(config.proto, kind)):
             if counts[tensor.name] > 1 and tensor.name in seen:
-                yield Found(
+                yield Problem(
                     config.at(kind, index, "name"),
                     f'{kind} "{tensor.name}" is declared twice: the model loads, and every request fails. Remove one.',
                 )
@@ -154,7 +165,7 @@ def names_are_used_once(config: Configuration) -> Iterator[Found]:
     good=Example(INPUT, files={"1/model.onnx": DEFAULT}),
     refused="optional input 'bias' is not supported for models that support batching",
 )
-def optional_inputs_do_not_batch(config: Configuration) -> Iterator[Found]:
+def optional_inputs_do_not_batch(config: Configuration) -> Iterator[Problem]:
     """An input is optional and the model batches.
 
     The onnxruntime backend refuses it: "optional input 'bias' is not supported for models that support batching".
@@ -168,7 +179,7 @@ def optional_inputs_do_not_batch(config: Configuration) -> Iterator[Found]:
         return
     for index, tensor in enumerate(config.proto.input):
         if tensor.optional:
-            yield Found(
+            yield Problem(
                 config.at("input", index, "optional"),
                 f'input "{tensor.name}" is optional, which the onnxruntime backend refuses where max_batch_size is '
                 "above 0. Make it required.",
@@ -181,7 +192,7 @@ def optional_inputs_do_not_batch(config: Configuration) -> Iterator[Found]:
     bad=Example(files={"1/model.onnx": DOUBLE.replace("17", "23").replace("double", "float")}),
     good=Example(files={"1/model.onnx": DOUBLE.replace("17", "21").replace("double", "float")}),
 )
-def graph_is_not_newer_than_onnxruntime(config: Configuration) -> Iterator[Found]:
+def graph_is_not_newer_than_onnxruntime(config: Configuration) -> Iterator[Problem]:
     """The ONNX file is newer than the onnxruntime of the target release.
 
     onnxruntime refuses a higher IR version ("Unsupported model IR version") and an opset that it does not know yet, so
@@ -199,7 +210,7 @@ def graph_is_not_newer_than_onnxruntime(config: Configuration) -> Iterator[Found
     newer = [f"opset {graph.opset}"] if graph.opset > opset else []
     newer += [f"IR version {graph.proto.ir_version}"] if graph.proto.ir_version > version else []
     if newer:
-        yield Found(
+        yield Problem(
             config.at("backend"),
             f"{graph.path.name} has {' and '.join(newer)}; the onnxruntime of {config.target.release_name} reads up to "
             f"opset {opset} and IR version {version}. Export with a lower one.",
@@ -213,7 +224,7 @@ def graph_is_not_newer_than_onnxruntime(config: Configuration) -> Iterator[Found
     good=Example(),
     refused="model.onnx",
 )
-def graph_can_be_read(config: Configuration) -> Iterator[Found]:
+def graph_can_be_read(config: Configuration) -> Iterator[Problem]:
     """The file that should be an ONNX graph is none.
 
     An interrupted copy, a pointer of Git LFS that was never fetched, or a file of another format under this name. The
@@ -225,7 +236,7 @@ def graph_can_be_read(config: Configuration) -> Iterator[Found]:
     path = config.model_file
     if config.backend != "onnxruntime" or path is None or not path.is_file() or config.graph is not None:
         return
-    yield Found(
+    yield Problem(
         config.at("default_model_filename"),
         f"{config.model.name}/{path.parent.name}/{path.name} holds no ONNX graph ({path.stat().st_size} bytes), so the "
         "model cannot load. Export it again, or fetch it (git lfs pull).",

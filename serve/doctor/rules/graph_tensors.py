@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from serve.doctor.finding import Found, Severity
+from serve.doctor.finding import Problem, Severity
 from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
 
@@ -17,7 +17,7 @@ X = 'input [ { name: "x" data_type: TYPE_FP32 dims: [ 2 ] } ]'
     good=Example(PYTHON + 'input [ { name: "x" data_type: TYPE_FP32 dims: [ -1, 2 ] } ]'),
     refused="dimension must be integer >= 1, or -1 to indicate a variable-size dimension",
 )
-def sizes_are_possible(config: Configuration) -> Iterator[Found]:
+def sizes_are_possible(config: Configuration) -> Iterator[Problem]:
     """A dim is 0 or below -1.
 
     tritonserver refuses the model: "dimension must be integer >= 1, or -1 to indicate a variable-size dimension". An
@@ -30,7 +30,7 @@ def sizes_are_possible(config: Configuration) -> Iterator[Found]:
         for index, tensor in enumerate(getattr(config.proto, kind)):
             for axis, size in enumerate(tensor.dims):
                 if size < 1 and size != -1:
-                    yield Found(
+                    yield Problem(
                         config.at(kind, index, "dims", axis),
                         f'{kind} "{tensor.name}" has a dim of {size}, so the model cannot load. Write a size of 1 or '
                         "more, or -1 where it varies.",
@@ -44,7 +44,7 @@ def sizes_are_possible(config: Configuration) -> Iterator[Found]:
     good=Example(PYTHON + X),
     refused="must specify 'data_type'",
 )
-def tensors_are_complete(config: Configuration) -> Iterator[Found]:
+def tensors_are_complete(config: Configuration) -> Iterator[Problem]:
     """An input or an output lacks its name, its data type or its dims.
 
     tritonserver refuses the model: "model input must specify 'data_type'" (or 'name', or 'dims'). The onnxruntime
@@ -59,7 +59,7 @@ def tensors_are_complete(config: Configuration) -> Iterator[Found]:
             required = ("name", "data_type", "dims") if _is_not_completed(config) else ("name",)
             missing = [field for field in required if not getattr(tensor, field)]
             if missing:
-                yield Found(
+                yield Problem(
                     config.at(kind, index),
                     f'{kind} "{tensor.name}" says no {" and no ".join(missing)}, so the model cannot load. Write it.',
                 )
@@ -83,7 +83,7 @@ def _is_not_completed(config: Configuration) -> bool:
     ),
     refused="cannot have empty reshape for non-batching model",
 )
-def empty_shapes_have_a_batch_axis(config: Configuration) -> Iterator[Found]:
+def empty_shapes_have_a_batch_axis(config: Configuration) -> Iterator[Problem]:
     """`reshape` to an empty shape in a model that does not batch.
 
     With max_batch_size above 0 an empty shape leaves the batch axis; without one nothing is left, and tritonserver
@@ -97,7 +97,7 @@ def empty_shapes_have_a_batch_axis(config: Configuration) -> Iterator[Found]:
     for kind in ("input", "output"):
         for index, tensor in enumerate(getattr(config.proto, kind)):
             if tensor.HasField("reshape") and not tensor.reshape.shape:
-                yield Found(
+                yield Problem(
                     config.at(kind, index, "reshape"),
                     f'{kind} "{tensor.name}" is reshaped to nothing and max_batch_size is 0, so the model cannot '
                     "load. Leave reshape out.",
@@ -111,7 +111,7 @@ def empty_shapes_have_a_batch_axis(config: Configuration) -> Iterator[Found]:
     good=Example(PYTHON + "max_batch_size: 0"),
     refused="'max_batch_size' must be non-negative value",
 )
-def batch_size_is_not_negative(config: Configuration) -> Iterator[Found]:
+def batch_size_is_not_negative(config: Configuration) -> Iterator[Problem]:
     """`max_batch_size` is negative.
 
     tritonserver refuses the model: "'max_batch_size' must be non-negative value". There is no "any size": write the
@@ -121,7 +121,7 @@ def batch_size_is_not_negative(config: Configuration) -> Iterator[Found]:
     Fix: 0 for a model without a batch axis, else the most rows of an execution.
     """
     if config.proto.max_batch_size < 0:
-        yield Found(
+        yield Problem(
             config.at("max_batch_size"),
             f"max_batch_size is {config.proto.max_batch_size}, so the model cannot load. Write 0, or the most rows of "
             "an execution.",

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup
 
-from serve.doctor.finding import Edit, Found, Severity
+from serve.doctor.finding import Edit, Problem, Severity
 from serve.doctor.repository import Configuration, Model
 from serve.doctor.rule import Example, rule
 from serve.doctor.target import Target
@@ -16,7 +16,7 @@ CPU, GPU, MODEL, AUTO = (
     ModelInstanceGroup.KIND_AUTO,
 )
 DOUBLED = ("onnxruntime", "tensorflow")
-"""Backends of which tritonserver starts two instances on the CPU where the configuration gives no count."""
+"""Backends of which tritonserver starts two instances on the CPU if the configuration gives no count."""
 
 
 def _kind(group: ModelInstanceGroup) -> str:
@@ -28,28 +28,35 @@ def _kind(group: ModelInstanceGroup) -> str:
     Severity.WARNING,
     bad=Example("instance_group [ { kind: KIND_CPU } ]"),
     good=Example("instance_group [ { kind: KIND_CPU count: 1 } ]"),
+    merged=("I402",),
 )
-def instances_are_counted(config: Configuration) -> Iterator[Found]:
-    """An instance group on the CPU without a count, which is two instances for onnxruntime.
+def instances_are_counted(config: Configuration) -> Iterator[Problem]:
+    """No count of instances, which is two instances of an onnxruntime model on the CPU.
 
-    Everywhere else the default is one. Two instances hold the weights twice (two processes on the pip server), take
-    every core each, and share the requests, so that batches are about half as large. Measured: the loaded
-    configuration says count 2; a count of 0 is the same.
+    Everywhere else the default is one, and one per GPU without an instance group. Two instances hold the weights twice
+    (two processes on the pip server), want every core each, and share the requests, so that batches are about half as
+    large. Measured: the loaded configuration says count 2. A missing instance_group is reported for `--gpus 0`.
 
     Source: core, instance_group normalisation looks at the backend's name; onnxruntime_backend#34, server#6932.
-    Fix: write count: 1, and more only where a measurement asks for it.
+    Fix: write count: 1, and more only if a measurement asks for it.
     """
     if config.backend not in DOUBLED:
         return
+    cost = "so it loads 2 instances on the CPU: two copies of the weights, and threads for twice the cores"
     for index, group in enumerate(config.proto.instance_group):
         on_cpu = group.kind == CPU or (group.kind == AUTO and config.target.gpus == 0)
         if on_cpu and group.count == 0 and not config.document.has("instance_group", index, "count"):
-            yield Found(
+            yield Problem(
                 config.at("instance_group", index),
-                f"an instance group on the CPU has no count, which is 2 for {config.backend}: two copies of the "
-                "weights, and threads for twice the cores. Write count: 1.",
+                f"the instance group has no count, {cost}. Write count: 1.",
                 fix=_counted(config, index),
             )
+    if not config.proto.instance_group and config.target.gpus == 0:
+        yield Problem(
+            config.at(),
+            f"there is no instance_group, {cost}. Add instance_group [ {{ count: 1 }} ].",
+            fix=config.document.appended("instance_group [ { count: 1 } ]"),
+        )
 
 
 def _counted(config: Configuration, index: int) -> tuple[Edit, ...]:
@@ -60,47 +67,13 @@ def _counted(config: Configuration, index: int) -> tuple[Edit, ...]:
 
 
 @rule(
-    "I402",
-    Severity.INFO,
-    bad=Example(
-        'name: "example"\nbackend: "onnxruntime"\nmax_batch_size: 8\n'
-        'input [ { name: "x" data_type: TYPE_FP32 dims: [ 2 ] } ]\n'
-        'output [ { name: "y" data_type: TYPE_FP32 dims: [ 2 ] } ]\n',
-        files={
-            "1/model.onnx": '<ir_version: 8, opset_import: ["" : 17]>\n'
-            "example (float[b, 2] x) => (float[b, 2] y) { y = Identity(x) }"
-        },
-        whole=True,
-        target=Target(gpus=0),
-    ),
-    good=Example("instance_group [ { count: 1 } ]", target=Target(gpus=0)),
-)
-def instances_are_declared(config: Configuration) -> Iterator[Found]:
-    """No instance group, which is two instances of an onnxruntime model on a machine without a GPU.
-
-    Where there is a GPU it is one instance on each. The same file thus gives different batches on different machines.
-    Measured on a machine without a GPU: the loaded configuration says count 2. Reported for a target without GPUs.
-
-    Source: core, instance_group normalisation; onnxruntime_backend#34.
-    Fix: write instance_group [ { count: 1 } ].
-    """
-    if config.backend in DOUBLED and not config.proto.instance_group and config.target.gpus == 0:
-        yield Found(
-            config.at(),
-            f"no instance_group, which is 2 instances of {config.backend} on a CPU: two copies of the weights, and "
-            "threads for twice the cores. Add instance_group [ { count: 1 } ].",
-            fix=config.document.appended("instance_group [ { count: 1 } ]"),
-        )
-
-
-@rule(
     "I403",
     Severity.ERROR,
     bad=Example("instance_group [ { kind: KIND_GPU count: 1 } ]", target=Target(gpus=0)),
     good=Example("instance_group [ { count: 1 } ]", target=Target(gpus=0)),
     refused="no GPUs are available",
 )
-def the_gpu_is_there(config: Configuration) -> Iterator[Found]:
+def the_gpu_is_there(config: Configuration) -> Iterator[Problem]:
     """KIND_GPU on a machine without a GPU, or a GPU that the machine does not have.
 
     tritonserver refuses the model: "has kind KIND_GPU but no GPUs are available", or "specifies invalid or unsupported
@@ -114,7 +87,7 @@ def the_gpu_is_there(config: Configuration) -> Iterator[Found]:
     for index, group in enumerate(config.proto.instance_group):
         missing = [gpu for gpu in group.gpus if gpu >= config.target.gpus]
         if group.kind == GPU and (config.target.gpus == 0 or missing):
-            yield Found(
+            yield Problem(
                 config.at("instance_group", index),
                 f"an instance group wants {'GPU ' + str(missing[0]) if missing else 'a GPU'}, and the target has "
                 f"{config.target.gpus}: the model cannot load. Leave kind and gpus out to take what there is.",
@@ -128,7 +101,7 @@ def the_gpu_is_there(config: Configuration) -> Iterator[Found]:
     good=Example("instance_group [ { kind: KIND_CPU count: 1 } ]"),
     refused="but specifies one or more GPUs",
 )
-def gpus_are_for_gpu_groups(config: Configuration) -> Iterator[Found]:
+def gpus_are_for_gpu_groups(config: Configuration) -> Iterator[Problem]:
     """`gpus` in a group of KIND_CPU or KIND_MODEL.
 
     tritonserver refuses the model: "has kind KIND_CPU but specifies one or more GPUs". KIND_AUTO with gpus is
@@ -139,7 +112,7 @@ def gpus_are_for_gpu_groups(config: Configuration) -> Iterator[Found]:
     """
     for index, group in enumerate(config.proto.instance_group):
         if group.gpus and group.kind in (CPU, MODEL):
-            yield Found(
+            yield Problem(
                 config.at("instance_group", index, "gpus"),
                 f"gpus {list(group.gpus)} in a group of {_kind(group)}, so the model cannot load. "
                 "Write KIND_GPU, or remove gpus.",
@@ -152,7 +125,7 @@ def gpus_are_for_gpu_groups(config: Configuration) -> Iterator[Found]:
     bad=Example("instance_group [ { count: 1 passive: true } ]"),
     good=Example("instance_group [ { count: 1 passive: true }, { count: 1 } ]"),
 )
-def an_instance_is_active(config: Configuration) -> Iterator[Found]:
+def an_instance_is_active(config: Configuration) -> Iterator[Problem]:
     """Every instance group is passive, so no instance takes requests.
 
     The model is READY, and its first request ends the whole server with a segmentation fault, with all other models in
@@ -163,7 +136,7 @@ def an_instance_is_active(config: Configuration) -> Iterator[Found]:
     """
     groups = config.proto.instance_group
     if groups and all(group.passive for group in groups):
-        yield Found(
+        yield Problem(
             config.at("instance_group", 0, "passive"),
             "all instance groups are passive, so nothing takes requests: the first one crashes the server. "
             "Remove passive from one group.",
@@ -176,7 +149,7 @@ def an_instance_is_active(config: Configuration) -> Iterator[Found]:
     bad=Example("instance_group [ { count: -1 } ]"),
     good=Example("instance_group [ { count: 1 } ]"),
 )
-def counts_are_positive(config: Configuration) -> Iterator[Found]:
+def counts_are_positive(config: Configuration) -> Iterator[Problem]:
     """A count of instances that is negative, or written as 0.
 
     tritonserver takes it for no count, without a word: 1, or 2 for onnxruntime on the CPU. Measured: count -3
@@ -187,7 +160,7 @@ def counts_are_positive(config: Configuration) -> Iterator[Found]:
     """
     for index, group in enumerate(config.proto.instance_group):
         if group.count < 0 or (group.count == 0 and config.document.has("instance_group", index, "count")):
-            yield Found(
+            yield Problem(
                 config.at("instance_group", index, "count"),
                 f"count {group.count} is taken for the default in silence, not for none. Write how many instances "
                 "there should be; to serve none, remove the version or the model.",
@@ -201,7 +174,7 @@ def counts_are_positive(config: Configuration) -> Iterator[Found]:
     good=Example("instance_group [ { count: 1 } ]"),
     refused="profile field which is only supported for TensorRT models",
 )
-def profiles_are_for_tensorrt(config: Configuration) -> Iterator[Found]:
+def profiles_are_for_tensorrt(config: Configuration) -> Iterator[Problem]:
     """A TensorRT profile for a model of another backend.
 
     tritonserver refuses the model: "specifies profile field which is only supported for TensorRT models".
@@ -211,7 +184,7 @@ def profiles_are_for_tensorrt(config: Configuration) -> Iterator[Found]:
     """
     for index, group in enumerate(config.proto.instance_group):
         if group.profile and config.backend not in ("tensorrt", ""):
-            yield Found(
+            yield Problem(
                 config.at("instance_group", index, "profile"),
                 f"profile {list(group.profile)} is for TensorRT, and this is a model of {config.backend}: it cannot "
                 "load. Remove profile.",
@@ -226,7 +199,7 @@ def profiles_are_for_tensorrt(config: Configuration) -> Iterator[Found]:
     ),
     good=Example('backend: "python"\ninstance_group [ { count: 4 } ]'),
 )
-def shared_memory_suffices(model: Model) -> Iterator[Found]:
+def shared_memory_suffices(model: Model) -> Iterator[Problem]:
     """More Python instances than a container's /dev/shm has room for.
 
     Each instance of the Python backend begins with 1 MB of /dev/shm (`shm-default-byte-size`), grows by 1 MB for larger
@@ -241,7 +214,7 @@ def shared_memory_suffices(model: Model) -> Iterator[Found]:
         return
     instances = sum(max(group.count, 1) for group in config.proto.instance_group)
     if instances >= 64:
-        yield Found(
+        yield Problem(
             config.at("instance_group"),
             f"{instances} Python instances need {instances} MB of /dev/shm at the least, and a docker container has 64 "
             "MB. Use fewer instances, or --shm-size=1g.",

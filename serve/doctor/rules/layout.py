@@ -6,7 +6,7 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from serve.doctor.document import Document
-from serve.doctor.finding import Found, Position, Severity
+from serve.doctor.finding import Position, Problem, Severity
 from serve.doctor.repository import Configuration, Model, Repository
 from serve.doctor.rule import Example, rule
 from serve.doctor.schema import unknowns
@@ -22,7 +22,7 @@ NEWER = {("model_metrics",): (24, 11), ("ensemble_scheduling", "max_inflight_req
     good=Example('name: "example"\ninput [ { name: "x" data_type: TYPE_FP32 dims: [ 2 ] } ]'),
     refused="failed to read text proto",
 )
-def text_can_be_parsed(document: Document) -> Iterator[Found]:
+def text_can_be_parsed(document: Document) -> Iterator[Problem]:
     """The file is not a text protobuf of Triton's ModelConfig.
 
     tritonserver refuses the whole file with "failed to read text proto" and names neither line nor field there; those
@@ -35,19 +35,19 @@ def text_can_be_parsed(document: Document) -> Iterator[Found]:
     if document.trouble is not None:
         return
     found = list(unknowns(document))
-    yield from (Found(document.position(one.at), one.message, fix=one.fix) for one in found)
+    yield from (Problem(document.position(one.at), one.message, fix=one.fix) for one in found)
     if not found:
         try:
             text_format.Parse(document.text, ModelConfig())
         except text_format.ParseError as error:
             line, column = error.GetLine() or 1, error.GetColumn() or 1
             message = str(error).removeprefix(f"{line}:{column} : ")[:300]
-            yield Found(
+            yield Problem(
                 Position(path=document.path, line=line, column=column),
                 f"{message.rstrip('.')}. The server refuses the whole file. Correct it here.",
             )
         except (ValueError, RecursionError) as error:
-            yield Found(document.at(), f"{type(error).__name__}: this is no text that the server could parse.")
+            yield Problem(document.at(), f"{type(error).__name__}: this is no text that the server could parse.")
 
 
 @rule(
@@ -57,7 +57,7 @@ def text_can_be_parsed(document: Document) -> Iterator[Found]:
     good=Example("dynamic_batching { }"),
     refused="failed to read text proto",
 )
-def fields_are_known_to_the_target(config: Configuration) -> Iterator[Found]:
+def fields_are_known_to_the_target(config: Configuration) -> Iterator[Problem]:
     """A field is newer than the server that the repository is for.
 
     An older tritonserver does not skip a field that it does not know, it refuses the whole file with "failed to read
@@ -68,7 +68,7 @@ def fields_are_known_to_the_target(config: Configuration) -> Iterator[Found]:
     """
     for steps, since in NEWER.items():
         if config.document.has(*steps) and config.target.release < since:
-            yield Found(
+            yield Problem(
                 config.at(*steps),
                 f"{steps[-1]} came with release {since[0]}.{since[1]:02d}; {config.target.release_name} refuses the "
                 "whole file. Leave it out, or serve with a newer release and say so with --target.",
@@ -82,7 +82,7 @@ def fields_are_known_to_the_target(config: Configuration) -> Iterator[Found]:
     good=Example('name: "example"'),
     refused="directory name must equal model name",
 )
-def name_is_the_folders(config: Configuration) -> Iterator[Found]:
+def name_is_the_folders(config: Configuration) -> Iterator[Problem]:
     """The model's `name` is not the name of its folder.
 
     tritonserver takes the folder's name as the model's and refuses a configuration with another one:
@@ -94,7 +94,7 @@ def name_is_the_folders(config: Configuration) -> Iterator[Found]:
     """
     name, folder = config.proto.name, config.model.name
     if name and name != folder:
-        yield Found(
+        yield Problem(
             config.at("name"),
             f'name is "{name}", the folder is "{folder}", so the model cannot load. Write name: "{folder}".',
             fix=config.document.replaced(f'"{folder}"', "name") if '"' not in folder and "\\" not in folder else (),
@@ -107,7 +107,7 @@ def name_is_the_folders(config: Configuration) -> Iterator[Found]:
     bad=Example(files={"../__pycache__/": ""}),
     good=Example(files={"../notes.txt": "a file is no model"}),
 )
-def folders_are_models(repository: Repository) -> Iterator[Found]:
+def folders_are_models(repository: Repository) -> Iterator[Problem]:
     """A folder of the repository is no model.
 
     tritonserver takes every folder of the repository as a model, hidden ones too. Without --model-control-mode=explicit
@@ -118,7 +118,7 @@ def folders_are_models(repository: Repository) -> Iterator[Found]:
     """
     if repository.only is None:
         for path in repository.strangers:
-            yield Found(
+            yield Problem(
                 Position(path=path),
                 f"tritonserver takes {path.name}/ as a model, cannot load it, and does not start. Move it out of the "
                 "repository.",
@@ -131,7 +131,7 @@ def folders_are_models(repository: Repository) -> Iterator[Found]:
     bad=Example("max_batch_size: 8", files={"configs/half.pbtxt/": ""}),
     good=Example("max_batch_size: 8", files={"configs/half.pbtxt": 'name: "example"'}),
 )
-def files_can_be_read(document: Document) -> Iterator[Found]:
+def files_can_be_read(document: Document) -> Iterator[Problem]:
     """A configuration cannot be read.
 
     A folder in the place of the file, a link that leads nowhere or to itself, missing permissions, text that is not
@@ -142,7 +142,7 @@ def files_can_be_read(document: Document) -> Iterator[Found]:
     Fix: put a readable text file there.
     """
     if document.trouble is not None:
-        yield Found(
+        yield Problem(
             document.position(document.trouble_at),
             f"{document.path.name} {document.trouble}, so it is not used. Put a readable text file there.",
         )
@@ -154,7 +154,7 @@ def files_can_be_read(document: Document) -> Iterator[Found]:
     bad=Example(files={"configs": "a file in the place of the folder"}),
     good=Example(files={"configs/small.pbtxt": 'name: "example"'}),
 )
-def folders_can_be_listed(model: Model) -> Iterator[Found]:
+def folders_can_be_listed(model: Model) -> Iterator[Problem]:
     """A folder of the model cannot be listed.
 
     The model's own folder without permission to read it, or a file where the folder `configs/` should be: what is in it
@@ -169,7 +169,7 @@ def folders_can_be_listed(model: Model) -> Iterator[Found]:
         except FileNotFoundError:
             continue  # configs/ may be absent
         except OSError as error:
-            yield Found(
+            yield Problem(
                 Position(path=folder),
                 f"cannot be listed ({error.strerror}), so nothing in it is served. Make it a folder that the server "
                 "may read.",

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
-from serve.doctor.finding import Found, Position, Severity
+from serve.doctor.finding import Position, Problem, Severity
 from serve.doctor.repository import PLATFORMS, Configuration, Model
 from serve.doctor.rule import Example, rule
 from serve.doctor.rules.layout_files import ONNX
@@ -20,7 +20,7 @@ NAMED = 'backend: "onnxruntime"\n'
     good=Example('platform: "onnxruntime_onnx"\nbackend: "onnxruntime"'),
     refused="unexpected 'platform' and 'backend' pair",
 )
-def platform_fits_the_backend(config: Configuration) -> Iterator[Found]:
+def platform_fits_the_backend(config: Configuration) -> Iterator[Problem]:
     """`platform` is unknown or contradicts `backend`.
 
     tritonserver refuses the model: "unexpected platform type 'onnx'" or "unexpected 'platform' and 'backend' pair".
@@ -33,41 +33,16 @@ def platform_fits_the_backend(config: Configuration) -> Iterator[Found]:
     platform, backend = config.proto.platform, config.proto.backend
     expected = PLATFORMS.get(platform, "")
     if platform and not backend and platform not in PLATFORMS:
-        yield Found(
+        yield Problem(
             config.at("platform"),
             f'"{platform}" is no platform of tritonserver, so the model cannot load. Write backend: "..." in its place '
             f"(platforms: {', '.join(PLATFORMS)}).",
         )
     elif platform and backend and backend in PLATFORMS.values() and expected != backend:
-        yield Found(
+        yield Problem(
             config.at("platform"),
             f'platform "{platform}" and backend "{backend}" contradict each other, so the model cannot load. Remove '
             "platform.",
-        )
-
-
-@rule(
-    "L007",
-    Severity.INFO,
-    bad=Example('platform: "onnxruntime_onnx"'),
-    good=Example('backend: "onnxruntime"'),
-)
-def backend_is_named(config: Configuration) -> Iterator[Found]:
-    """The file says `platform` and no `backend`.
-
-    It loads: tritonserver translates the old platforms. New backends have no platform, so tools that read the file
-    (this one's users among them) look for `backend`.
-
-    Source: docs/user_guide/model_configuration.md, platform and backend.
-    Fix: write `backend` in the place of `platform`.
-    """
-    backend = PLATFORMS.get(config.proto.platform)
-    if backend and backend != "ensemble" and not config.proto.backend:
-        field = config.document.field("platform")
-        assert field is not None
-        yield Found(
-            config.at("platform"),
-            f'platform is the old way to name a backend. Write backend: "{backend}".',
         )
 
 
@@ -78,7 +53,7 @@ def backend_is_named(config: Configuration) -> Iterator[Found]:
     good=Example('backend: "onnxruntime"'),
     refused="unable to find backend library",
 )
-def runtime_is_left_to_the_server(config: Configuration) -> Iterator[Found]:
+def runtime_is_left_to_the_server(config: Configuration) -> Iterator[Problem]:
     """`runtime` pins which implementation of the backend serves the model.
 
     tritonserver fills it in by itself, and it shows in `GET /v2/models/x/config`; copied from there into the file,
@@ -90,7 +65,7 @@ def runtime_is_left_to_the_server(config: Configuration) -> Iterator[Found]:
     """
     usual = config.backend in ("onnxruntime", "tensorrt", "tensorflow", "openvino")
     if config.proto.runtime and (usual or config.proto.runtime.startswith("libtriton_")):
-        yield Found(
+        yield Problem(
             config.at("runtime"),
             f'runtime: "{config.proto.runtime}" loads only where the backend is made of exactly that file. Leave it '
             "out: the server finds it.",
@@ -117,7 +92,7 @@ def runtime_is_left_to_the_server(config: Configuration) -> Iterator[Found]:
         },
     ),
 )
-def variants_answer_the_same_requests(config: Configuration) -> Iterator[Found]:
+def variants_answer_the_same_requests(config: Configuration) -> Iterator[Problem]:
     """A variant under `configs/` takes or gives other tensors than config.pbtxt.
 
     `--model-config-name=large` loads `configs/large.pbtxt`, and where that file is missing, for one model of many or
@@ -134,13 +109,13 @@ def variants_answer_the_same_requests(config: Configuration) -> Iterator[Found]:
         ours, theirs = _tensors(config.proto, kind), _tensors(usual.proto, kind)
         different = sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
         if different and ours and theirs:
-            yield Found(
+            yield Problem(
                 config.at(kind),
                 f"{kind} {', '.join(different)} differs from config.pbtxt, which is served in silence wherever this "
                 "variant is missing. Keep inputs and outputs equal, or make it a model of its own.",
             )
     if config.backend != usual.backend and config.proto.backend:
-        yield Found(
+        yield Problem(
             config.at("backend"),
             f'backend "{config.backend}" differs from config.pbtxt\'s "{usual.backend}", which is served in silence '
             "wherever this variant is missing. Make it a model of its own.",
@@ -162,7 +137,7 @@ def _tensors(proto: ModelConfig, kind: str) -> dict[str, tuple[str, tuple[int, .
     ),
     refused="Could not determine backend",
 )
-def backend_can_be_found(config: Configuration) -> Iterator[Found]:
+def backend_can_be_found(config: Configuration) -> Iterator[Problem]:
     """Nothing says which backend serves the model.
 
     tritonserver infers the backend from model.onnx, model.plan, model.pt, model.py, model.xml or a name such as
@@ -172,7 +147,7 @@ def backend_can_be_found(config: Configuration) -> Iterator[Found]:
     Fix: write `backend`.
     """
     if not config.backend and config.model.versions and not config.proto.platform:
-        yield Found(
+        yield Problem(
             config.at(),
             "no backend is named and none of the files in the version folder tells it, so the model cannot load. "
             'Write backend: "onnxruntime", "python" or whichever serves it.',
@@ -185,7 +160,7 @@ def backend_can_be_found(config: Configuration) -> Iterator[Found]:
     bad=Example(files={"1/config.pbtxt": "max_batch_size: 4", "1/model.onnx": ONNX}),
     good=Example("max_batch_size: 4", files={"1/model.onnx": ONNX}),
 )
-def configurations_are_where_they_are_read(model: Model) -> Iterator[Found]:
+def configurations_are_where_they_are_read(model: Model) -> Iterator[Problem]:
     """A configuration lies in a version folder, where nobody reads it.
 
     tritonserver reads config.pbtxt of the model's folder and `configs/`. Without the one the model is completed by its
@@ -197,7 +172,7 @@ def configurations_are_where_they_are_read(model: Model) -> Iterator[Found]:
     for number in model.versions:
         path = model.version_folder(number) / "config.pbtxt"
         if os.path.lexists(path):
-            yield Found(
+            yield Problem(
                 Position(path=path),
                 f"is not read in a version folder. Move it to {model.name}/config.pbtxt.",
             )

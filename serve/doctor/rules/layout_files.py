@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from serve.doctor.finding import Found, Position, Severity
+from serve.doctor.finding import Position, Problem, Severity
 from serve.doctor.repository import Configuration, Model, entries, is_folder
 from serve.doctor.rule import Example, rule
 
@@ -21,7 +21,7 @@ example (float[N,2] x) => (float[N,2] y)
     good=Example(files={"2/model.onnx": ONNX, "1/": ""}, config="version_policy { specific { versions: [ 2 ] } }"),
     refused="at least one version must be available under the version policy",
 )
-def a_version_is_served(config: Configuration) -> Iterator[Found]:
+def a_version_is_served(config: Configuration) -> Iterator[Problem]:
     """There is no version that could be served.
 
     tritonserver refuses the model: "at least one version must be available under the version policy". Versions are
@@ -35,7 +35,7 @@ def a_version_is_served(config: Configuration) -> Iterator[Found]:
         return
     if not config.served_versions:
         have = ", ".join(map(str, config.model.versions)) or "none"
-        yield Found(
+        yield Problem(
             config.at("version_policy"),
             f"no version is served (the folder has {have}), so the model cannot load. Add a version folder such as "
             f"{config.model.name}/1, or correct version_policy.",
@@ -43,32 +43,10 @@ def a_version_is_served(config: Configuration) -> Iterator[Found]:
     elif config.proto.version_policy.HasField("specific"):
         for index, number in enumerate(config.proto.version_policy.specific.versions):
             if number not in config.model.versions:
-                yield Found(
+                yield Problem(
                     config.at("version_policy", "specific", "versions", index),
                     f"version {number} is asked for and has no folder. Add it, or leave it out of version_policy.",
                 )
-
-
-@rule(
-    "L005",
-    Severity.WARNING,
-    bad=Example(files={"0/model.onnx": ONNX, "1/model.onnx": ONNX}, config="version_policy { all { } }"),
-    good=Example(files={"1/model.onnx": ONNX}),
-)
-def no_version_zero(model: Model) -> Iterator[Found]:
-    """A version folder is called 0.
-
-    The documentation says that folders whose name begins with 0 are ignored; the code takes `0` itself as a version and
-    serves it. A client that asks for version 0, or for none, gets what the release in use happens to do.
-
-    Source: core, model_repository_manager.cc against docs/user_guide/model_repository.md.
-    Fix: begin with version 1.
-    """
-    if 0 in model.versions:
-        yield Found(
-            Position(path=model.version_folder(0)),
-            "version 0 is served by the code and ignored by the documentation. Begin with version 1.",
-        )
 
 
 @rule(
@@ -78,7 +56,7 @@ def no_version_zero(model: Model) -> Iterator[Found]:
     good=Example('default_model_filename: "small.onnx"', files={"1/small.onnx": ONNX}),
     refused="small.onnx",
 )
-def model_file_exists(config: Configuration) -> Iterator[Found]:
+def model_file_exists(config: Configuration) -> Iterator[Problem]:
     """The model file of a served version is missing or empty.
 
     The backend refuses the model when it loads; a Python model whose `default_model_filename` is missing does not even
@@ -95,8 +73,8 @@ def model_file_exists(config: Configuration) -> Iterator[Found]:
         return
     for number in config.served_versions:
         path = config.model.version_folder(number) / config.model_filename
-        if (trouble := _trouble(path)) is not None:
-            yield Found(
+        if (trouble := _trouble(path, may_be_empty=config.backend == "onnxruntime")) is not None:
+            yield Problem(
                 config.at("default_model_filename"),
                 f"{config.model.name}/{path.parent.name}/{path.name} {trouble}, so version {number} cannot load. "
                 f"Add it{_instead(path)}.",
@@ -114,12 +92,13 @@ def _same_as_main(config: Configuration) -> bool:
     )
 
 
-def _trouble(path: Path) -> str | None:
+def _trouble(path: Path, *, may_be_empty: bool) -> str | None:
+    """Why a model file cannot be loaded; None if it can, or if another rule (G113) looks into it."""
     try:
         status = path.stat()
     except OSError as error:
         return f"cannot be read ({os.strerror(error.errno or 0)})" if os.path.lexists(path) else "does not exist"
-    return "is empty" if status.st_size == 0 and not path.is_dir() else None
+    return "is empty" if status.st_size == 0 and not path.is_dir() and not may_be_empty else None
 
 
 def _instead(path: Path) -> str:
@@ -134,7 +113,7 @@ def _instead(path: Path) -> str:
     good=Example(files={"1/model.onnx": EXTERNAL, "1/weights.bin": "8 bytes."}),
     refused="weights.bin",
 )
-def external_data_exists(config: Configuration) -> Iterator[Found]:
+def external_data_exists(config: Configuration) -> Iterator[Problem]:
     """Weights that the ONNX file keeps in a file of their own are not there.
 
     torch's exporter splits weights off into `model.onnx.data` unless told otherwise, and a copy of model.onnx alone
@@ -147,7 +126,7 @@ def external_data_exists(config: Configuration) -> Iterator[Found]:
     for name in graph.external_files if graph is not None else ():
         assert graph is not None
         if not (graph.path.parent / name).is_file():
-            yield Found(
+            yield Problem(
                 Position(path=graph.path),
                 f"its weights are in {name[:200]}, which is not beside it, so the model cannot load. Copy it there, or "
                 "export with external_data=False.",
@@ -160,7 +139,7 @@ def external_data_exists(config: Configuration) -> Iterator[Found]:
     bad=Example(files={"1/model.onnx": ONNX, "2/model.onnx": ONNX}),
     good=Example("version_policy { latest { num_versions: 1 } }", files={"1/model.onnx": ONNX, "2/model.onnx": ONNX}),
 )
-def every_version_is_served(config: Configuration) -> Iterator[Found]:
+def every_version_is_served(config: Configuration) -> Iterator[Problem]:
     """Versions lie in the folder and are not served, because `version_policy` is not written.
 
     Without a policy tritonserver serves the version with the highest number only. A client that asks for another one
@@ -173,7 +152,7 @@ def every_version_is_served(config: Configuration) -> Iterator[Found]:
         return
     idle = sorted(set(config.model.versions) - set(config.served_versions))
     if idle and not config.document.has("version_policy"):
-        yield Found(
+        yield Problem(
             config.at("version_policy"),
             f"version {', '.join(map(str, idle))} is not served: without version_policy only the highest is. Write "
             "version_policy, for example { latest { num_versions: 1 } } if that is what you want.",
@@ -186,7 +165,7 @@ def every_version_is_served(config: Configuration) -> Iterator[Found]:
     bad=Example('backend: "onnxruntime"', files={"1/model.onnx": ONNX, "1/model.py": "# never imported"}),
     good=Example('backend: "onnxruntime"', files={"1/model.onnx": ONNX}),
 )
-def no_model_py_beside_another_backend(config: Configuration) -> Iterator[Found]:
+def no_model_py_beside_another_backend(config: Configuration) -> Iterator[Problem]:
     """A model.py lies beside a model that another backend serves.
 
     Only the backend `python` reads it. With `backend: "onnxruntime"` the file is never imported, neither by the C++
@@ -200,7 +179,7 @@ def no_model_py_beside_another_backend(config: Configuration) -> Iterator[Found]
     for number in config.served_versions:
         path = config.model.version_folder(number) / "model.py"
         if path.is_file():
-            yield Found(
+            yield Problem(
                 config.at("backend"),
                 f'{number}/model.py is never imported, because the backend is "{config.backend}". Move it away, or '
                 'write backend: "python".',
@@ -217,7 +196,7 @@ def no_model_py_beside_another_backend(config: Configuration) -> Iterator[Found]
     ),
     refused="failed to open text file for read",
 )
-def label_files_exist(config: Configuration) -> Iterator[Found]:
+def label_files_exist(config: Configuration) -> Iterator[Problem]:
     """The label file of an output is missing or outside the model's folder.
 
     tritonserver reads it when it loads the model and refuses the model without it: "failed to open text file for read".
@@ -232,7 +211,7 @@ def label_files_exist(config: Configuration) -> Iterator[Found]:
         path = config.model.folder / output.label_filename
         outside = os.path.relpath(path, config.model.folder).startswith("..")
         if outside or not path.is_file():
-            yield Found(
+            yield Problem(
                 config.at("output", index, "label_filename"),
                 f"{output.label_filename} is {'outside' if outside else 'not in'} the model's folder, so the model "
                 "cannot load. Put it there.",
@@ -245,7 +224,7 @@ def label_files_exist(config: Configuration) -> Iterator[Found]:
     bad=Example(files={"1/model.onnx": ONNX, "02/model.onnx": ONNX}),
     good=Example(files={"1/model.onnx": ONNX, "2/model.onnx": ONNX}, config="version_policy { all { } }"),
 )
-def version_folders_are_numbers(model: Model) -> Iterator[Found]:
+def version_folders_are_numbers(model: Model) -> Iterator[Problem]:
     """A folder that looks like a version is skipped.
 
     A leading zero (`02`) or a `v` in front makes tritonserver skip the folder with a line in its log and serve the
@@ -257,7 +236,7 @@ def version_folders_are_numbers(model: Model) -> Iterator[Found]:
     for path in entries(model.folder):
         number = path.name.lstrip("vV0")
         if path.name != number and number.isdecimal() and is_folder(path):
-            yield Found(
+            yield Problem(
                 Position(path=path),
                 f"tritonserver skips {path.name}/: a version is a number without anything in front. Rename it to "
                 f"{int(number)}.",

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from serve.doctor.finding import Found, Position, Severity
+from serve.doctor.finding import Position, Problem, Severity
 from serve.doctor.live import LiveServer
 from serve.doctor.repository import Configuration
 from serve.doctor.rule import rule
@@ -23,7 +23,7 @@ REGION = re.compile(r"triton_(?P<backend>.+_)?shm_region_[0-9a-f-]+|triton_pytho
 
 
 @rule("V901", Severity.ERROR, bad=None, good=None)
-def models_are_ready(server: LiveServer) -> Iterator[Found]:
+def models_are_ready(server: LiveServer) -> Iterator[Problem]:
     """A model of the repository is not served.
 
     The repository index lists a model that failed when its folder was read with nothing but its name: no state and no
@@ -47,14 +47,14 @@ def models_are_ready(server: LiveServer) -> Iterator[Found]:
             )
         if not state and not said and server.log:
             continue  # explicit mode: nobody asked for it
-        yield Found(
+        yield Problem(
             server.at(name),
             f"'{name}' is not served ({state or 'no state in the index'}): {reason or said or 'see the log (--log)'}.",
         )
 
 
 @rule("V902", Severity.WARNING, bad=None, good=None)
-def loaded_configurations_are_the_files(server: LiveServer) -> Iterator[Found]:
+def loaded_configurations_are_the_files(server: LiveServer) -> Iterator[Problem]:
     """The loaded configuration is not what the file says, or not the variant that was asked for.
 
     The file was edited after the model was loaded, or the server was started with `--model-config-name` and this model
@@ -74,19 +74,19 @@ def loaded_configurations_are_the_files(server: LiveServer) -> Iterator[Found]:
         known = {one.variant: one for one in model.configurations}
         expected = known.get(asked) or known.get(None)
         if asked is not None and asked not in known and config is not None and config.variant is None:
-            yield Found(
+            yield Problem(
                 server.at(name),
                 f"'{name}' is loaded as config.pbtxt, although the server was asked for the variant '{asked}': it has "
                 f"none of that name. Add configs/{asked}.pbtxt, or ask for another.",
             )
         elif expected is not None and config is None:
             different = "; ".join(list(differences(expected.proto, server.configs[name]))[:3])
-            yield Found(
+            yield Problem(
                 Position(path=expected.document.path),
                 f"'{name}' is loaded with another configuration than any of its files ({different}). Load it again.",
             )
         elif expected is not None and config is not None and config.variant != expected.variant:
-            yield Found(
+            yield Problem(
                 Position(path=expected.document.path),
                 f"'{name}' is loaded as {config.document.path.name}, not as {expected.document.path.name}. Load it "
                 "again.",
@@ -101,7 +101,7 @@ def _loaded_as(server: LiveServer, name: str) -> Configuration | None:
 
 
 @rule("V903", Severity.WARNING, bad=None, good=None)
-def batches_form(server: LiveServer) -> Iterator[Found]:
+def batches_form(server: LiveServer) -> Iterator[Problem]:
     """Requests were in the server together, and yet an execution had hardly more than one of them.
 
     The mean number of requests in the server at a time is the sum of their times over the time in which they ran. Above
@@ -115,7 +115,7 @@ def batches_form(server: LiveServer) -> Iterator[Found]:
         executions, requests = int(stats["execution_count"]), _count(stats, "success")
         together = requests / max(executions, 1)
         if config.max_batch_size > 1 and together < LONELY and _concurrency(stats) > CONCURRENT:
-            yield Found(
+            yield Problem(
                 server.at(name),
                 f"'{name}' version {version}: {requests} requests took {executions} executions although "
                 f"{_concurrency(stats):.1f} were in the server at a time (max_batch_size {config.max_batch_size}). "
@@ -124,7 +124,7 @@ def batches_form(server: LiveServer) -> Iterator[Found]:
 
 
 @rule("V904", Severity.WARNING, bad=None, good=None)
-def queues_do_not_stall(server: LiveServer) -> Iterator[Found]:
+def queues_do_not_stall(server: LiveServer) -> Iterator[Problem]:
     """Requests wait far longer than executions take, and the batches are less than half full.
 
     A queue that is long because the model is slow fills its batches. A long wait with small batches is a stall: a queue
@@ -141,7 +141,7 @@ def queues_do_not_stall(server: LiveServer) -> Iterator[Found]:
         rows = int(stats["inference_count"]) / executions
         full = config.max_batch_size > 1 and rows > STALL_FILL * config.max_batch_size
         if config.HasField("dynamic_batching") and waited_us > STALL_RATIO * max(ran_us, 1) and not full:
-            yield Found(
+            yield Problem(
                 server.at(name),
                 f"'{name}' version {version}: a request waits {waited_us / 1e3:.1f} ms in the queue for an execution "
                 f"of {ran_us / 1e3:.1f} ms with {rows:.1f} rows of {config.max_batch_size}. {_likely(server, name)}",
@@ -149,7 +149,7 @@ def queues_do_not_stall(server: LiveServer) -> Iterator[Found]:
 
 
 @rule("V905", Severity.INFO, bad=None, good=None)
-def shared_memory_is_cleaned_up(server: LiveServer) -> Iterator[Found]:
+def shared_memory_is_cleaned_up(server: LiveServer) -> Iterator[Problem]:
     """Shared memory of a Python backend lies in /dev/shm and belongs to no running process.
 
     A tritonserver that was killed leaves its regions, 1 MB and more for each instance. A container has 64 MB there
@@ -161,7 +161,7 @@ def shared_memory_is_cleaned_up(server: LiveServer) -> Iterator[Found]:
     in_use = _mapped() if server.shared_memory else frozenset()
     for path in server.shared_memory or ():
         if REGION.fullmatch(path.name) and path.name not in in_use:
-            yield Found(
+            yield Problem(
                 Position(path=path),
                 "is mapped by no process of this machine: a server that was killed left it. Remove it if no other "
                 "container shares /dev/shm.",

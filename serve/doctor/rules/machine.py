@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup
 
-from serve.doctor.finding import Found, Position, Severity
+from serve.doctor.finding import Position, Problem, Severity
 from serve.doctor.repository import Configuration, Repository, entries
 from serve.doctor.rule import Example, rule
 from serve.doctor.target import Target
@@ -41,7 +41,7 @@ def count(config: Configuration, group: ModelInstanceGroup) -> int:
     bad=Example("instance_group [ { kind: KIND_CPU count: 4 } ]"),
     good=Example(f"instance_group [ {{ kind: KIND_CPU count: 4 }} ]\n{THREADS}"),
 )
-def instances_share_the_cores(config: Configuration) -> Iterator[Found]:
+def instances_share_the_cores(config: Configuration) -> Iterator[Problem]:
     """Several onnxruntime instances on the CPU, each with a thread for every core.
 
     Without `intra_op_thread_count` each session of the C++ backend makes as many threads as there are cores, and they
@@ -55,7 +55,7 @@ def instances_share_the_cores(config: Configuration) -> Iterator[Found]:
         return
     for index, group in enumerate(config.proto.instance_group):
         if group.kind == ModelInstanceGroup.KIND_CPU and group.count > 1:
-            yield Found(
+            yield Problem(
                 config.at("instance_group", index, "count"),
                 f"{group.count} instances on the CPU without intra_op_thread_count: each makes a thread for every "
                 "core. Set intra_op_thread_count to cores / instances, or use count: 1.",
@@ -78,7 +78,7 @@ def int_parameter(config: Configuration, key: str) -> int:
         "instance_group [ { kind: KIND_CPU count: 4 } ]\n" + THREADS.replace('"1"', '"2"'), target=Target(cores=8)
     ),
 )
-def threads_fit_the_cores(repository: Repository) -> Iterator[Found]:
+def threads_fit_the_cores(repository: Repository) -> Iterator[Problem]:
     """All onnxruntime instances on the CPU together ask for more threads than the target has cores.
 
     The threads spin while they wait for work, so what is too much is taken from the others. Counted are the instances
@@ -99,7 +99,7 @@ def threads_fit_the_cores(repository: Repository) -> Iterator[Found]:
     cores = repository.target.cores
     if cores is not None and total > cores:
         most, at = max(wanted, key=lambda one: one[0])
-        yield Found(
+        yield Problem(
             at,
             f"the onnxruntime models of this repository ask for {total} threads on the CPU, {most} of them this one, "
             f"and the target has {cores} cores. Use fewer instances or threads.",
@@ -120,7 +120,7 @@ def threads_fit_the_cores(repository: Repository) -> Iterator[Found]:
         target=Target(memory_bytes=20_000),
     ),
 )
-def processes_fit_the_memory(config: Configuration) -> Iterator[Found]:
+def processes_fit_the_memory(config: Configuration) -> Iterator[Problem]:
     """Python instances that together hold more bytes of model files than the target has memory.
 
     Each instance of a Python model is a process that loads its own copy. Counted are the files of the served version
@@ -135,7 +135,7 @@ def processes_fit_the_memory(config: Configuration) -> Iterator[Found]:
     size = sum(_size(config, number) for number in config.served_versions)
     instances = sum(max(group.count, 1) for group in config.proto.instance_group)
     if size * instances > memory:
-        yield Found(
+        yield Problem(
             config.at("instance_group"),
             f"{instances} processes with {size / 1e6:,.0f} MB of files each are more than the {memory / 1e6:,.0f} MB "
             "of the target. Use fewer instances.",
@@ -158,7 +158,7 @@ def _size(config: Configuration, version: int) -> int:
     bad=Example(LIMITED.format(name="R", rest=""), target=Target(rate_limit=False)),
     good=Example(LIMITED.format(name="R", rest=""), target=Target(rate_limit=True)),
 )
-def rate_limits_are_switched_on(config: Configuration) -> Iterator[Found]:
+def rate_limits_are_switched_on(config: Configuration) -> Iterator[Problem]:
     """A rate limiter that the server was not told to obey.
 
     Without `--rate-limit=execution_count` tritonserver loads the model and ignores its resources and priority, without
@@ -172,7 +172,7 @@ def rate_limits_are_switched_on(config: Configuration) -> Iterator[Found]:
         return
     for index, group in enumerate(config.proto.instance_group):
         if group.HasField("rate_limiter"):
-            yield Found(
+            yield Problem(
                 config.at("instance_group", index, "rate_limiter"),
                 "rate_limiter is ignored unless the server is started with --rate-limit=execution_count. "
                 "Add the flag, or remove rate_limiter.",
@@ -193,7 +193,7 @@ def rate_limits_are_switched_on(config: Configuration) -> Iterator[Found]:
         | {"../other/1/model.py": PASS_ON},
     ),
 )
-def resources_are_global_or_local(repository: Repository) -> Iterator[Found]:
+def resources_are_global_or_local(repository: Repository) -> Iterator[Problem]:
     """Two models use one name for a global resource and for one of each device.
 
     With `--rate-limit=execution_count` the second of them does not load: "is present as both global and device-specific
@@ -212,7 +212,7 @@ def resources_are_global_or_local(repository: Repository) -> Iterator[Found]:
         first = uses[0]
         for is_global, _, at in uses[1:]:
             if is_global != first[0]:
-                yield Found(
+                yield Problem(
                     at,
                     f'resource "{name}" is {"global" if is_global else "of each device"} here and not so in '
                     f'"{first[1]}": with --rate-limit=execution_count one of them cannot load. Rename one.',

@@ -3,14 +3,12 @@
 import ast
 from collections.abc import Iterator
 
-from serve.doctor.finding import Found, Severity
+from serve.doctor.finding import Problem, Severity
 from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
 from serve.doctor.rules.responses import LOOP, PYTHON, READ, model
 from serve.doctor.source import Source
 
-HEAVY = ("torch", "tensorflow", "jax", "transformers", "diffusers", "sentence_transformers", "vllm", "paddle", "mxnet")
-"""Libraries that take a second or more to import."""
 HEADER = "import triton_python_backend_utils as pb_utils\n\n\n"
 RUN = f"        {READ.replace('request', 'requests[0]')}\n"
 
@@ -26,7 +24,7 @@ def _source(text: str, config: str = PYTHON) -> Example:
     good=LOOP,
     refused="SyntaxError",
 )
-def the_file_is_python(source: Source) -> Iterator[Found]:
+def the_file_is_python(source: Source) -> Iterator[Problem]:
     """model.py cannot be parsed.
 
     The model is refused with the same error: "SyntaxError: expected ':' (model.py, line 2)". The file is read here with
@@ -36,7 +34,7 @@ def the_file_is_python(source: Source) -> Iterator[Found]:
     Fix: correct the line.
     """
     if source.error is not None:
-        yield Found(
+        yield Problem(
             source.error_at or source.at(),
             f"this is no Python: {source.error}. The model cannot load. Correct it.",
         )
@@ -49,7 +47,7 @@ def the_file_is_python(source: Source) -> Iterator[Found]:
     good=LOOP,
     refused="has no attribute 'TritonPythonModel'",
 )
-def the_class_is_there(source: Source) -> Iterator[Found]:
+def the_class_is_there(source: Source) -> Iterator[Problem]:
     """model.py defines no `TritonPythonModel`.
 
     The model is refused: "AttributeError: module '1.model' has no attribute 'TritonPythonModel'".
@@ -58,7 +56,7 @@ def the_class_is_there(source: Source) -> Iterator[Found]:
     Fix: give the class that name, or import one of that name.
     """
     if source.error is None and source.document.exists and not _names(source.tree):
-        yield Found(
+        yield Problem(
             source.at(),
             "no class TritonPythonModel, so the model cannot load. Give the class that name.",
         )
@@ -94,7 +92,7 @@ def _own_class(source: Source) -> ast.ClassDef | None:
     bad=_source("class TritonPythonModel:\n    def initialize(self, args):\n        self.model = None\n"),
     good=LOOP,
 )
-def the_class_can_execute(source: Source) -> Iterator[Found]:
+def the_class_can_execute(source: Source) -> Iterator[Problem]:
     """`TritonPythonModel` has no method `execute`.
 
     The model is READY, and every request fails (measured: it loads; "Python model ... does not implement
@@ -111,7 +109,7 @@ def the_class_can_execute(source: Source) -> Iterator[Found]:
         or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
     }
     if found is not None and not names & {"execute", "__getattr__"}:
-        yield Found(
+        yield Problem(
             source.at(found),
             "TritonPythonModel has no execute, so the model loads and every request fails. "
             "Add execute(self, requests).",
@@ -128,7 +126,7 @@ def the_class_can_execute(source: Source) -> Iterator[Found]:
     good=LOOP,
     refused="takes 1 positional argument but 2 were given",
 )
-def methods_take_what_they_get(source: Source) -> Iterator[Found]:
+def methods_take_what_they_get(source: Source) -> Iterator[Problem]:
     """`initialize` or `execute` does not take its one argument.
 
     Triton calls initialize(args) and execute(requests). With another signature the model is refused, or loads and fails
@@ -147,48 +145,11 @@ def methods_take_what_they_get(source: Source) -> Iterator[Found]:
         required = len(given) - len(method.args.defaults)
         fits = required <= 2 <= len(given) or (method.args.vararg is not None and required <= 2)
         if not fits or any(default is None for default in method.args.kw_defaults):
-            yield Found(
+            yield Problem(
                 source.at(method),
                 f"{name} takes other arguments than Triton gives it: the model does not work. "
                 f"Write {name}(self, {argument}).",
             )
-
-
-@rule(
-    "M805",
-    Severity.INFO,
-    bad=_source("import torch\n" + (LOOP.files["1/model.py"])),
-    good=_source(
-        (LOOP.files["1/model.py"]).replace(
-            "    def execute",
-            "    def initialize(self, args):\n        "
-            'import torch\n\n        self.device = torch.device("cpu")\n\n    def execute',
-            1,
-        )
-    ),
-)
-def heavy_imports_wait(source: Source) -> Iterator[Found]:
-    """A heavy library is imported at the top of model.py.
-
-    tritonserver imports the file in one more process while it loads the model, to ask for its configuration, and ends
-    that process. Measured: one instance imports it twice. Inside of `initialize` it is imported once for each instance.
-    `--disable-auto-complete-config` saves the extra process as well.
-
-    Source: python_backend, python_be.cc (the auto-complete stub).
-    Fix: import it in initialize, where load time matters.
-    """
-    if source.method("execute") is None:
-        return
-    for node in source.tree.body:
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
-        if heavy := sorted({name.split(".")[0] for name in names} & set(HEAVY)):
-            yield Found(
-                source.at(node),
-                f"{heavy[0]} is imported once more than there are instances, while the model loads. "
-                "Import it, and others like it, in initialize, where load time matters.",
-            )
-            return
 
 
 @rule(
@@ -211,7 +172,7 @@ def heavy_imports_wait(source: Source) -> Iterator[Found]:
         files=LOOP.files,
     ),
 )
-def inputs_are_found_by_name(source: Source) -> Iterator[Found]:
+def inputs_are_found_by_name(source: Source) -> Iterator[Problem]:
     """An input is taken by its place in the request.
 
     The order is the client's, not that of config.pbtxt. Measured: `request.inputs()[0]` is the first input for one
@@ -224,13 +185,13 @@ def inputs_are_found_by_name(source: Source) -> Iterator[Found]:
         return
     for node in ast.walk(source.tree):
         if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and _is_inputs(node.value):
-            yield Found(
+            yield Problem(
                 source.at(node),
                 f"inputs()[{node.slice.value!r}] is whichever input the client sent there, and the model has several. "
                 "Use pb_utils.get_input_tensor_by_name.",
             )
         elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple) and _is_inputs(node.value):
-            yield Found(
+            yield Problem(
                 source.at(node),
                 "the inputs are unpacked in the order in which the client sent them. "
                 "Use pb_utils.get_input_tensor_by_name.",

@@ -6,7 +6,7 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from serve.doctor.finding import Found, Severity
+from serve.doctor.finding import Problem, Severity
 from serve.doctor.repository import Configuration, entries
 from serve.doctor.rule import Example, rule
 from serve.doctor.rules.parameters import parameter_text
@@ -37,7 +37,7 @@ def _environment(config: Configuration) -> Path | None:
     good=Example('backend: "python"'),
     refused="Failed to get the canonical path",
 )
-def the_environment_is_there(config: Configuration) -> Iterator[Found]:
+def the_environment_is_there(config: Configuration) -> Iterator[Problem]:
     """The Python environment of a model is not in its folder.
 
     tritonserver refuses the model: "Failed to get the canonical path for ...". Only paths that begin with
@@ -48,7 +48,7 @@ def the_environment_is_there(config: Configuration) -> Iterator[Found]:
     """
     path = _environment(config)
     if path is not None and not os.path.lexists(path):
-        yield Found(
+        yield Problem(
             config.at_parameter(ENVIRONMENT),
             f"{ENVIRONMENT} names {path.relative_to(config.model.folder)} in the model's folder, and it is not there: "
             "the model cannot load. Put the environment there, or correct the path.",
@@ -68,7 +68,7 @@ def the_environment_is_there(config: Configuration) -> Iterator[Found]:
         target=Target(release=(24, 10)),
     ),
 )
-def the_environment_has_the_stubs_python(config: Configuration) -> Iterator[Found]:
+def the_environment_has_the_stubs_python(config: Configuration) -> Iterator[Problem]:
     """The environment of a Python model has another Python than the server's stub.
 
     `triton_python_backend_stub` is built for one minor version: 3.10 in NVIDIA's images from 23.04 to 24.10, 3.12 from
@@ -84,7 +84,7 @@ def the_environment_has_the_stubs_python(config: Configuration) -> Iterator[Foun
     wanted = next(python for since, python in PYTHONS if config.target.release >= since)
     found = _python(path)
     if found is not None and found != wanted:
-        yield Found(
+        yield Problem(
             config.at_parameter(ENVIRONMENT),
             f"the environment has Python {found}, and the stub of release {config.target.release_name} Python "
             f"{wanted}. Make it with Python {wanted}, or add a triton_python_backend_stub to the model's folder.",
@@ -115,7 +115,7 @@ def _python(path: Path) -> str | None:
     good=Example("dynamic_batching { }"),
     refused="Batching library path not found",
 )
-def the_strategy_is_there(config: Configuration) -> Iterator[Found]:
+def the_strategy_is_there(config: Configuration) -> Iterator[Problem]:
     """The library of a custom batching strategy is not on this machine.
 
     Without it tritonserver refuses the model: "Batching library path not found". From 26.06 on it must also lie inside
@@ -130,7 +130,7 @@ def the_strategy_is_there(config: Configuration) -> Iterator[Found]:
     path = Path(value)
     inside = config.model.folder.absolute() in path.absolute().parents
     if not os.path.lexists(path) or (config.target.release >= (26, 6) and not inside):
-        yield Found(
+        yield Problem(
             config.at_parameter(STRATEGY),
             f'{STRATEGY} is "{value}", which {"is not on this machine" if not inside else "does not exist"}: without '
             "it the model cannot load. Put it into the model's folder as batchstrategy.so and remove the parameter.",
@@ -144,7 +144,7 @@ def the_strategy_is_there(config: Configuration) -> Iterator[Found]:
     good=Example("sequence_batching { }"),
     refused="cannot be specified with sequence batcher",
 )
-def strategies_are_for_the_dynamic_batcher(config: Configuration) -> Iterator[Found]:
+def strategies_are_for_the_dynamic_batcher(config: Configuration) -> Iterator[Problem]:
     """A custom batching strategy for a model with the sequence batcher.
 
     tritonserver refuses the model: "TRITON_BATCH_STRATEGY_PATH cannot be specified with sequence batcher, using default
@@ -154,7 +154,7 @@ def strategies_are_for_the_dynamic_batcher(config: Configuration) -> Iterator[Fo
     Fix: remove the parameter.
     """
     if config.scheduler == "sequence_batching" and config.parameter(STRATEGY) is not None:
-        yield Found(
+        yield Problem(
             config.at_parameter(STRATEGY),
             f"{STRATEGY} is for the dynamic batcher, and this model has the sequence batcher: it cannot load. "
             "Remove the parameter.",

@@ -4,7 +4,7 @@ import difflib
 from collections import Counter
 from collections.abc import Iterator
 
-from serve.doctor.finding import Edit, Found, Severity
+from serve.doctor.finding import Edit, Problem, Severity
 from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
 from serve.policies import queue_limit
@@ -81,7 +81,7 @@ def _meant(key: str, known: tuple[str, ...]) -> str | None:
     bad=Example(parameter_text("intra_op_num_threads", "1")),
     good=Example(parameter_text("intra_op_thread_count", "1")),
 )
-def parameters_are_spelt_as_they_are_read(config: Configuration) -> Iterator[Found]:
+def parameters_are_spelt_as_they_are_read(config: Configuration) -> Iterator[Problem]:
     """A parameter's key is almost one that the backend reads, but not quite.
 
     Keys that nobody reads are ignored without a word, so the setting has no effect. Keys are compared letter by letter:
@@ -94,7 +94,7 @@ def parameters_are_spelt_as_they_are_read(config: Configuration) -> Iterator[Fou
     known = KNOWN.get(config.backend, ())
     for key in config.proto.parameters:
         if key not in known and (meant := _meant(key, known)) and meant not in config.proto.parameters:
-            yield Found(
+            yield Problem(
                 config.at_parameter(key),
                 f'parameter "{key}" is not read by the {config.backend} backend, and has no effect. '
                 f'It reads "{meant}": write that.',
@@ -108,7 +108,7 @@ def parameters_are_spelt_as_they_are_read(config: Configuration) -> Iterator[Fou
     bad=Example(parameter_text("graph_optimization", "2")),
     good=Example("optimization { graph { level: 2 } }"),
 )
-def onnxruntime_reads_the_parameter(config: Configuration) -> Iterator[Found]:
+def onnxruntime_reads_the_parameter(config: Configuration) -> Iterator[Problem]:
     """A parameter that the onnxruntime backend does not read.
 
     It loads, and the backend ignores it without a word. That is fine for a note to other programs; a setting has to go
@@ -119,7 +119,7 @@ def onnxruntime_reads_the_parameter(config: Configuration) -> Iterator[Found]:
     """
     for key in config.proto.parameters:
         if config.backend == "onnxruntime" and key not in KNOWN["onnxruntime"] and not _meant(key, ONNXRUNTIME):
-            yield Found(
+            yield Problem(
                 config.at_parameter(key),
                 f'parameter "{key}" is not read by the onnxruntime backend, and has no effect there. '
                 "Remove it, unless another program reads it.",
@@ -132,7 +132,7 @@ def onnxruntime_reads_the_parameter(config: Configuration) -> Iterator[Found]:
     bad=Example(parameter_text("intra_op_thread_count", "1") + "\n" + parameter_text("intra_op_thread_count", "2")),
     good=Example(parameter_text("intra_op_thread_count", "2")),
 )
-def a_parameter_is_set_once(config: Configuration) -> Iterator[Found]:
+def a_parameter_is_set_once(config: Configuration) -> Iterator[Problem]:
     """A parameter is written twice.
 
     The last one counts, without a word (measured: 1 and then 2 load as 2).
@@ -147,7 +147,7 @@ def a_parameter_is_set_once(config: Configuration) -> Iterator[Found]:
     ]
     for key, times in Counter(keys).items():
         if key and times > 1:
-            yield Found(
+            yield Problem(
                 config.at_parameter(key),
                 f'parameter "{key}" is set {times} times, and only the last one counts. Remove the others.',
             )
@@ -160,7 +160,7 @@ def a_parameter_is_set_once(config: Configuration) -> Iterator[Found]:
     good=Example(parameter_text("intra_op_thread_count", "0")),
     refused="integral number",
 )
-def numbers_are_numbers(config: Configuration) -> Iterator[Found]:
+def numbers_are_numbers(config: Configuration) -> Iterator[Problem]:
     """A parameter of the onnxruntime backend that must be a whole number is none.
 
     The model is refused: "failed to convert 'all' to int integral number".
@@ -171,7 +171,7 @@ def numbers_are_numbers(config: Configuration) -> Iterator[Found]:
     for key in NUMBERS:
         value = config.parameter(key)
         if config.backend == "onnxruntime" and value is not None and not _is_integer(value):
-            yield Found(
+            yield Problem(
                 config.at_parameter(key),
                 f'parameter "{key}" is "{value}", which is no whole number: the model cannot load. Write a number.',
             )
@@ -192,7 +192,7 @@ def _is_integer(text: str) -> bool:
     good=Example(parameter_text("enable_mem_arena", "true")),
     refused="to boolean",
 )
-def switches_are_switches(config: Configuration) -> Iterator[Found]:
+def switches_are_switches(config: Configuration) -> Iterator[Problem]:
     """A switch of the onnxruntime backend is neither on nor off.
 
     The model is refused: "failed to convert 'yes' to boolean". Understood are true, on, 1, false, off and 0, in any
@@ -205,7 +205,7 @@ def switches_are_switches(config: Configuration) -> Iterator[Found]:
         value = config.parameter(key)
         if config.backend == "onnxruntime" and value is not None and value.lower() not in SWITCH_WORDS:
             word = {"yes": "true", "no": "false"}.get(value.lower())
-            yield Found(
+            yield Problem(
                 config.at_parameter(key),
                 f'parameter "{key}" is "{value}", which is neither on nor off: the model cannot load. '
                 "Write true or false.",
@@ -220,7 +220,7 @@ def switches_are_switches(config: Configuration) -> Iterator[Found]:
     good=Example(parameter_text("execution_mode", "1")),
     refused="execution_mode are 0 or 1",
 )
-def execution_mode_is_known(config: Configuration) -> Iterator[Found]:
+def execution_mode_is_known(config: Configuration) -> Iterator[Problem]:
     """`execution_mode` is neither 0 (sequential) nor 1 (parallel).
 
     The model is refused: "Expected values for  execution_mode are 0 or 1 but got 2".
@@ -231,7 +231,7 @@ def execution_mode_is_known(config: Configuration) -> Iterator[Found]:
     value = config.parameter("execution_mode")
     wrong = value is not None and _is_integer(value) and int(value) not in (0, 1)
     if config.backend == "onnxruntime" and wrong:
-        yield Found(
+        yield Problem(
             config.at_parameter("execution_mode"),
             f'execution_mode is "{value}", and only 0 (sequential) and 1 (parallel) exist: the model cannot load. '
             "Write one of them.",
@@ -244,7 +244,7 @@ def execution_mode_is_known(config: Configuration) -> Iterator[Found]:
     bad=Example(parameter_text("inter_op_thread_count", "4")),
     good=Example(parameter_text("inter_op_thread_count", "4") + "\n" + parameter_text("execution_mode", "1")),
 )
-def inter_op_threads_have_work(config: Configuration) -> Iterator[Found]:
+def inter_op_threads_have_work(config: Configuration) -> Iterator[Problem]:
     """`inter_op_thread_count` is set, and the execution mode is sequential.
 
     onnxruntime runs one operator after the other in that mode, which is the default, and makes no such threads.
@@ -255,7 +255,7 @@ def inter_op_threads_have_work(config: Configuration) -> Iterator[Found]:
     value = config.parameter("inter_op_thread_count") or ""
     parallel = config.parameter("execution_mode") == "1"
     if config.backend == "onnxruntime" and value.isdecimal() and int(value) > 1 and not parallel:
-        yield Found(
+        yield Problem(
             config.at_parameter("inter_op_thread_count"),
             f"inter_op_thread_count {value} has no effect in sequential mode, the default. "
             "Add execution_mode 1, or remove it.",
@@ -269,7 +269,7 @@ def inter_op_threads_have_work(config: Configuration) -> Iterator[Found]:
     good=Example('backend: "python"\n' + parameter_text("FORCE_CPU_ONLY_INPUT_TENSORS", "no")),
     refused="Incorrect value for FORCE_CPU_ONLY_INPUT_TENSORS",
 )
-def cpu_only_inputs_are_yes_or_no(config: Configuration) -> Iterator[Found]:
+def cpu_only_inputs_are_yes_or_no(config: Configuration) -> Iterator[Problem]:
     """`FORCE_CPU_ONLY_INPUT_TENSORS` is neither yes nor no.
 
     tritonserver refuses the model: "Incorrect value for FORCE_CPU_ONLY_INPUT_TENSORS: false". Capitals are refused as
@@ -283,7 +283,7 @@ def cpu_only_inputs_are_yes_or_no(config: Configuration) -> Iterator[Found]:
     if config.backend == "python" and value is not None and value not in ("yes", "no"):
         words = dict.fromkeys(("true", "on", "1", "yes"), "yes") | dict.fromkeys(("false", "off", "0", "no"), "no")
         word = words.get(value.lower())
-        yield Found(
+        yield Problem(
             config.at_parameter(key),
             f'{key} is "{value}", and only yes and no are taken: the model cannot load. Write "{word or "no"}".',
             fix=replaced_value(config, key, word) if word else (),

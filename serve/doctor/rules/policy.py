@@ -3,7 +3,7 @@
 import ast
 from collections.abc import Iterator
 
-from serve.doctor.finding import Found, Severity
+from serve.doctor.finding import Problem, Severity
 from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
 from serve.doctor.source import Source
@@ -47,7 +47,7 @@ class TritonPythonModel:
     good=Example(f"dynamic_batching {{ }}\n{CACHE}"),
     refused="with sequence batching scheduler",
 )
-def sequences_are_not_cached(config: Configuration) -> Iterator[Found]:
+def sequences_are_not_cached(config: Configuration) -> Iterator[Problem]:
     """The response cache for a model with the sequence batcher.
 
     tritonserver refuses the model: "Response Cache does not currently support model ... with sequence batching
@@ -57,7 +57,7 @@ def sequences_are_not_cached(config: Configuration) -> Iterator[Found]:
     Fix: remove response_cache: answers that depend on earlier requests cannot be repeated.
     """
     if config.proto.response_cache.enable and config.scheduler == "sequence_batching":
-        yield Found(
+        yield Problem(
             config.at("response_cache", "enable"),
             "response_cache and sequence_batching exclude each other: the model cannot load. Remove response_cache.",
         )
@@ -70,7 +70,7 @@ def sequences_are_not_cached(config: Configuration) -> Iterator[Found]:
     good=Example(f'backend: "python"\n{DECOUPLED}', files={"1/model.py": SENDS}),
     refused="'decoupled' transaction policy",
 )
-def streams_are_not_cached(config: Configuration) -> Iterator[Found]:
+def streams_are_not_cached(config: Configuration) -> Iterator[Problem]:
     """The response cache for a decoupled model.
 
     tritonserver refuses the model: "Response Cache does not currently support model ... with 'decoupled' transaction
@@ -80,7 +80,7 @@ def streams_are_not_cached(config: Configuration) -> Iterator[Found]:
     Fix: remove response_cache.
     """
     if config.proto.response_cache.enable and config.proto.model_transaction_policy.decoupled:
-        yield Found(
+        yield Problem(
             config.at("response_cache", "enable"),
             "response_cache and a decoupled model exclude each other: the model cannot load. Remove response_cache.",
         )
@@ -92,7 +92,7 @@ def streams_are_not_cached(config: Configuration) -> Iterator[Found]:
     bad=Example(CACHE, target=Target(cache=False)),
     good=Example(CACHE, target=Target(cache=True)),
 )
-def the_cache_is_switched_on(config: Configuration) -> Iterator[Found]:
+def the_cache_is_switched_on(config: Configuration) -> Iterator[Problem]:
     """The response cache of a model, on a server that has none.
 
     Without `--cache-config` the model loads and nothing is cached, without a word (measured: the same request twice, 2
@@ -102,7 +102,7 @@ def the_cache_is_switched_on(config: Configuration) -> Iterator[Found]:
     Fix: start tritonserver with --cache-config=local,size=BYTES.
     """
     if config.target.cache is False and config.proto.response_cache.enable:
-        yield Found(
+        yield Problem(
             config.at("response_cache", "enable"),
             "response_cache has no effect unless the server is started with --cache-config. Add the flag, for example "
             "--cache-config=local,size=104857600.",
@@ -115,7 +115,7 @@ def the_cache_is_switched_on(config: Configuration) -> Iterator[Found]:
     bad=Example(f'backend: "python"\n{CACHE}', files={"1/model.py": SCALES}),
     good=Example('backend: "python"', files={"1/model.py": SCALES}),
 )
-def cached_answers_depend_on_inputs_only(source: Source) -> Iterator[Found]:
+def cached_answers_depend_on_inputs_only(source: Source) -> Iterator[Problem]:
     """A cached model reads the parameters of its requests.
 
     The key of the cache is made of the model, its version and the input tensors. Two requests that differ in their
@@ -136,33 +136,11 @@ def cached_answers_depend_on_inputs_only(source: Source) -> Iterator[Found]:
             and isinstance(node.func.value, ast.Name)
             and node.func.value.id in ("request", "req", "r", "inference_request")
         ):
-            yield Found(
+            yield Problem(
                 source.at(node),
                 "the answer depends on the request's parameters, which are not part of the response cache's key, so "
                 "another request's answer comes back. Make them an input, or switch response_cache off.",
             )
-
-
-@rule(
-    "W625",
-    Severity.INFO,
-    bad=Example(f'backend: "python"\n{DECOUPLED}', files={"1/model.py": SENDS}),
-    good=Example('backend: "python"'),
-)
-def decoupled_models_need_streams(config: Configuration) -> Iterator[Found]:
-    """A decoupled model can be asked over a gRPC stream only.
-
-    Plain HTTP and unary gRPC requests are refused: "doesn't support models with decoupled transaction policy"
-    (measured). HTTP clients have /generate_stream, for models with the tensors that it expects.
-
-    Source: server documentation, decoupled_models.md and extension_generate.md.
-    Fix: nothing, when every client streams; a model with one response per request is better not decoupled.
-    """
-    if config.proto.model_transaction_policy.decoupled:
-        yield Found(
-            config.at("model_transaction_policy", "decoupled"),
-            "a decoupled model refuses plain HTTP and unary gRPC requests: its clients need gRPC streams.",
-        )
 
 
 @rule(
@@ -172,7 +150,7 @@ def decoupled_models_need_streams(config: Configuration) -> Iterator[Found]:
     good=Example(f'backend: "python"\n{DECOUPLED}', files={"1/model.py": SENDS}),
     refused="model_transaction_policy says decoupled",
 )
-def graphs_are_not_decoupled(config: Configuration) -> Iterator[Found]:
+def graphs_are_not_decoupled(config: Configuration) -> Iterator[Problem]:
     """A decoupled model that is an ONNX graph.
 
     A graph gives one answer to each request. The drop-in backend refuses the model. NVIDIA's C++ backend does not look
@@ -182,7 +160,7 @@ def graphs_are_not_decoupled(config: Configuration) -> Iterator[Found]:
     Fix: remove model_transaction_policy.
     """
     if config.backend == "onnxruntime" and config.proto.model_transaction_policy.decoupled:
-        yield Found(
+        yield Problem(
             config.at("model_transaction_policy", "decoupled"),
             "an ONNX graph gives one answer to each request and cannot be decoupled: the drop-in backend refuses the "
             "model. Remove it.",

@@ -3,7 +3,7 @@
 import ast
 from collections.abc import Iterator, Sequence
 
-from serve.doctor.finding import Found, Severity
+from serve.doctor.finding import Problem, Severity
 from serve.doctor.rule import Example, rule
 from serve.doctor.rules.requests import Execution, own
 from serve.doctor.source import Source
@@ -55,7 +55,7 @@ def _batches(source: Source) -> bool:
     ),
     good=Example(f"{PYTHON}\ndynamic_batching {{ }}", files=LOOP.files),
 )
-def every_request_is_read(source: Source) -> Iterator[Found]:
+def every_request_is_read(source: Source) -> Iterator[Problem]:
     """`execute` looks at the first request only, and the model batches.
 
     With dynamic batching `requests` is the whole batch. One response for several requests fails them all: "Number of
@@ -77,7 +77,7 @@ def every_request_is_read(source: Source) -> Iterator[Found]:
         and isinstance(node.slice, ast.Constant)
     ]
     if firsts and len(firsts) == len(uses):
-        yield Found(
+        yield Problem(
             source.at(firsts[0]),
             f"execute reads {execution.requests}[0] only, and a batch has several requests: all of them fail. "
             f"Loop over {execution.requests} and answer each.",
@@ -120,7 +120,7 @@ class _UnknownError(Exception):
         "return responses",
     ),
 )
-def every_request_is_answered_once(source: Source) -> Iterator[Found]:
+def every_request_is_answered_once(source: Source) -> Iterator[Problem]:
     """A way through the loop over the requests appends no response, or two.
 
     The list must have one response for each request, in their order. Otherwise all requests of the batch fail, the good
@@ -143,7 +143,7 @@ def every_request_is_answered_once(source: Source) -> Iterator[Found]:
             continue
         if counts - {0} and counts != {1}:
             what = "no response" if 0 in counts else f"{max(counts)} responses"
-            yield Found(
+            yield Problem(
                 source.at(loops[0]),
                 f'a way through this loop appends {what} to "{name}", so the whole batch fails. '
                 "Append exactly one for each request, with error=pb_utils.TritonError(...) where there is no answer.",
@@ -151,13 +151,13 @@ def every_request_is_answered_once(source: Source) -> Iterator[Found]:
     yield from _filtered(execution)
 
 
-def _filtered(execution: Execution) -> Iterator[Found]:
+def _filtered(execution: Execution) -> Iterator[Problem]:
     """[... for request in requests if ...] as the list of responses."""
     for one in execution.returns:
         if isinstance(one.value, ast.ListComp) and len(one.value.generators) == 1:
             loop = one.value.generators[0]
             if loop.ifs and execution.is_over_requests(loop.iter):
-                yield Found(
+                yield Problem(
                     execution.source.at(loop.ifs[0]),
                     "requests that this condition leaves out get no response, so the whole batch fails. "
                     "Answer them with error=pb_utils.TritonError(...).",

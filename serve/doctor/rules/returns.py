@@ -3,7 +3,7 @@
 import ast
 from collections.abc import Iterator
 
-from serve.doctor.finding import Found, Severity
+from serve.doctor.finding import Problem, Severity
 from serve.doctor.rule import Example, rule
 from serve.doctor.rules.requests import Execution, own
 from serve.doctor.rules.responses import ANSWER, DECOUPLED, LOOP, READ, STREAM, is_decoupled, model
@@ -16,7 +16,7 @@ from serve.doctor.source import Source
     bad=model("for request in requests:", f"    {READ}", f"    return {ANSWER}"),
     good=LOOP,
 )
-def execute_returns_a_list(source: Source) -> Iterator[Found]:
+def execute_returns_a_list(source: Source) -> Iterator[Problem]:
     """`execute` returns one response, or a tuple or a generator, instead of a list.
 
     Every request fails: "Expected a list in the execute return, found type '<class '...InferenceResponse'>'"
@@ -30,14 +30,14 @@ def execute_returns_a_list(source: Source) -> Iterator[Found]:
         return
     for one in execution.returns:
         if isinstance(one.value, ast.Tuple | ast.GeneratorExp | ast.Dict) or _is_response(one.value):
-            yield Found(
+            yield Problem(
                 source.at(one),
                 "execute returns something other than a list, so every request fails. "
                 "Return a list with one response for each request.",
             )
     for node in own(execution.function):
         if isinstance(node, ast.Yield | ast.YieldFrom):
-            yield Found(
+            yield Problem(
                 source.at(node),
                 "execute is a generator, not a list of responses, so every request fails. Collect the responses in a "
                 "list, or use response senders and a decoupled model.",
@@ -58,7 +58,7 @@ def _is_response(value: ast.expr | None) -> bool:
     bad=model("responses = []", "for request in requests:", f"    {READ}", f"    responses.append({ANSWER})"),
     good=LOOP,
 )
-def execute_returns_something(source: Source) -> Iterator[Found]:
+def execute_returns_something(source: Source) -> Iterator[Problem]:
     """`execute` returns nothing and sends nothing, so no request is ever answered.
 
     Returning None, or None in the place of a response, is right for a model that answers through response senders.
@@ -76,7 +76,7 @@ def execute_returns_something(source: Source) -> Iterator[Found]:
     raises = isinstance(execution.function.body[-1], ast.Raise)
     yields = any(isinstance(node, ast.Yield | ast.YieldFrom) for node in own(execution.function))
     if not answers and not raises and not yields and not execution.uses("get_response_sender"):
-        yield Found(
+        yield Problem(
             source.at(execution.function),
             "execute returns nothing and uses no response sender, so requests are never answered and clients hang. "
             "Return a list with one response for each request.",
@@ -110,7 +110,7 @@ def _is_nothing(value: ast.expr | None) -> bool:
     ),
     good=STREAM,
 )
-def decoupled_models_send(source: Source) -> Iterator[Found]:
+def decoupled_models_send(source: Source) -> Iterator[Problem]:
     """A decoupled model returns its responses instead of sending them.
 
     In decoupled mode `execute` must return None: every request fails with an error that says so (measured).
@@ -125,7 +125,7 @@ def decoupled_models_send(source: Source) -> Iterator[Found]:
         return
     for one in execution.returns:
         if not _is_nothing(one.value):
-            yield Found(
+            yield Problem(
                 source.at(one),
                 "a decoupled model returns its responses, so every request fails. Send them with "
                 "request.get_response_sender(), or remove decoupled.",
@@ -143,7 +143,7 @@ def decoupled_models_send(source: Source) -> Iterator[Found]:
     ),
     good=STREAM,
 )
-def streams_end(source: Source) -> Iterator[Found]:
+def streams_end(source: Source) -> Iterator[Problem]:
     """No response that is sent is marked as the last one.
 
     The request then never ends: tritonserver keeps it, its memory and its place (measured: the client gets the response
@@ -162,7 +162,7 @@ def streams_end(source: Source) -> Iterator[Found]:
     ]
     bare = all(len(one.args) < 2 and all(keyword.arg == "response" for keyword in one.keywords) for one in sends)
     if sends and bare and not execution.uses("TRITONSERVER_RESPONSE_COMPLETE_FINAL"):
-        yield Found(
+        yield Problem(
             source.at(sends[0]),
             "no response is sent as the last one, so requests never end. Add "
             "flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL to the last send().",
@@ -184,7 +184,7 @@ def streams_end(source: Source) -> Iterator[Found]:
     ),
     good=LOOP,
 )
-def asynchronous_models_are_decoupled(source: Source) -> Iterator[Found]:
+def asynchronous_models_are_decoupled(source: Source) -> Iterator[Problem]:
     """`async def execute` in a model that is not decoupled.
 
     The instance waits for each execution before it takes the next, so nothing overlaps (measured: 3 requests of 0.5 s
@@ -197,7 +197,7 @@ def asynchronous_models_are_decoupled(source: Source) -> Iterator[Found]:
     if execution is None or not isinstance(execution.function, ast.AsyncFunctionDef) or is_decoupled(source):
         return
     if not (execution.uses("gather") or execution.uses("async_exec") or execution.uses("create_task")):
-        yield Found(
+        yield Problem(
             source.at(execution.function),
             "async execute of a model that is not decoupled: executions do not overlap. Make the model decoupled, or "
             "use more instances.",

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from tritonclient.grpc.model_config_pb2 import DataType
 
-from serve.doctor.finding import Found, Severity
+from serve.doctor.finding import Problem, Severity
 from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
 from serve.doctor.rules.steps import ENSEMBLE, STEP_CONFIG, STEP_FILES, STEP_MODEL, ensemble, files, step, steps_of
@@ -47,7 +47,7 @@ def _agree(one: list[int], other: list[int]) -> bool:
     good=GOOD,
     refused="inconsistent data type",
 )
-def tensors_have_one_type(config: Configuration) -> Iterator[Found]:
+def tensors_have_one_type(config: Configuration) -> Iterator[Problem]:
     """The two ends of a tensor of an ensemble have different data types.
 
     tritonserver refuses the model: "ensemble tensor x: inconsistent data type: TYPE_FP32 is inferred from model example
@@ -59,7 +59,7 @@ def tensors_have_one_type(config: Configuration) -> Iterator[Found]:
     for tensor, (first, *others) in _uses(config).items():
         for index, model, kind, _, _ in others:
             if kind != first[2] and index is not None:
-                yield Found(
+                yield Problem(
                     config.at("ensemble_scheduling", "step", index),
                     f'tensor "{tensor}" is {DataType.Name(first[2])} in "{first[1]}" and {DataType.Name(kind)} in '
                     f'"{model}": the ensemble cannot load. Correct one of them.',
@@ -73,7 +73,7 @@ def tensors_have_one_type(config: Configuration) -> Iterator[Found]:
     good=GOOD,
     refused="inconsistent shape",
 )
-def tensors_have_one_shape(config: Configuration) -> Iterator[Found]:
+def tensors_have_one_shape(config: Configuration) -> Iterator[Problem]:
     """The two ends of a tensor of an ensemble have different dims.
 
     tritonserver refuses the model: "ensemble tensor x: inconsistent shape: [-1,2] is inferred from model example while
@@ -85,7 +85,7 @@ def tensors_have_one_shape(config: Configuration) -> Iterator[Found]:
     for tensor, (first, *others) in _uses(config).items():
         for index, model, _, dims, full in others:
             if index is not None and not _agree(dims, first[3]) and not _agree(full, first[4]):
-                yield Found(
+                yield Problem(
                     config.at("ensemble_scheduling", "step", index),
                     f'tensor "{tensor}" is {first[3]} in "{first[1]}" and {dims} in "{model}": the ensemble cannot '
                     "load. Correct one of them.",
@@ -99,7 +99,7 @@ def tensors_have_one_shape(config: Configuration) -> Iterator[Found]:
     good=Example(f"max_batch_size: 8\n{ENSEMBLE}", files=STEP_FILES),
     refused="which only allows maximum batch size to be",
 )
-def steps_take_the_ensembles_batches(config: Configuration) -> Iterator[Found]:
+def steps_take_the_ensembles_batches(config: Configuration) -> Iterator[Problem]:
     """An ensemble allows larger requests than one of its steps.
 
     tritonserver refuses the model: "allows maximum batch size 16, but it contains model part which only allows maximum
@@ -111,7 +111,7 @@ def steps_take_the_ensembles_batches(config: Configuration) -> Iterator[Found]:
     most = config.proto.max_batch_size
     for index, one, run in steps_of(config):
         if 0 < run.proto.max_batch_size < most:
-            yield Found(
+            yield Problem(
                 config.at("max_batch_size"),
                 f'max_batch_size {most} is more than {run.proto.max_batch_size} of "{one.model_name}" (step {index}): '
                 f"the ensemble cannot load. Write {run.proto.max_batch_size}.",
@@ -125,7 +125,7 @@ def steps_take_the_ensembles_batches(config: Configuration) -> Iterator[Found]:
     good=GOOD,
     refused="circular dependency between ensembles",
 )
-def ensembles_do_not_run_themselves(config: Configuration) -> Iterator[Found]:
+def ensembles_do_not_run_themselves(config: Configuration) -> Iterator[Problem]:
     """An ensemble runs itself, directly or through another ensemble.
 
     tritonserver refuses the model: "circular dependency between ensembles".
@@ -135,7 +135,7 @@ def ensembles_do_not_run_themselves(config: Configuration) -> Iterator[Found]:
     """
     for index, one in enumerate(config.proto.ensemble_scheduling.step):
         if _reaches(config, one.model_name, config.model.name, set()):
-            yield Found(
+            yield Problem(
                 config.at("ensemble_scheduling", "step", index, "model_name"),
                 f'step {index} runs "{one.model_name}", which leads back to this ensemble: it cannot load. '
                 "Take the step out.",
@@ -150,30 +150,6 @@ def _reaches(config: Configuration, model: str, goal: str, seen: set[str]) -> bo
     if found is None or found.config is None:
         return False
     return any(_reaches(config, one.model_name, goal, seen) for one in found.config.proto.ensemble_scheduling.step)
-
-
-@rule(
-    "S761",
-    Severity.WARNING,
-    bad=Example(ENSEMBLE, files=files(STEP_CONFIG.replace("dynamic_batching { }\n", ""))),
-    good=GOOD,
-)
-def steps_batch(config: Configuration) -> Iterator[Found]:
-    """A step of an ensemble runs a model that could batch and has no batcher.
-
-    An ensemble does not batch; requests of different clients are only joined in the steps, by each model's own
-    `dynamic_batching`. Measured: 8 requests to the ensemble are 8 executions of the step, with dynamic_batching 1.
-
-    Source: server documentation, architecture.md (Ensemble Models); server#7214, server#7271, server#5464.
-    Fix: add dynamic_batching { } to the step's model.
-    """
-    for index, one, run in steps_of(config):
-        if run.proto.max_batch_size > 1 and run.scheduler is None:
-            yield Found(
-                config.at("ensemble_scheduling", "step", index, "model_name"),
-                f'"{one.model_name}" has max_batch_size {run.proto.max_batch_size} and no dynamic_batching, so this '
-                "step runs each request alone. Add dynamic_batching { } to its configuration.",
-            )
 
 
 @rule(
@@ -197,7 +173,7 @@ def steps_batch(config: Configuration) -> Iterator[Found]:
         target=Target(release=(25, 11)),
     ),
 )
-def streams_are_limited_betweensteps_of(config: Configuration) -> Iterator[Found]:
+def streams_are_limited_betweensteps_of(config: Configuration) -> Iterator[Problem]:
     """A decoupled step feeds another one without a limit.
 
     A step that sends many responses faster than the next one takes them fills the memory with tensors that wait.
@@ -212,7 +188,7 @@ def streams_are_limited_betweensteps_of(config: Configuration) -> Iterator[Found
     read = {tensor for one in scheduling.step for tensor in one.input_map.values()}
     for index, one, run in steps_of(config):
         if run.proto.model_transaction_policy.decoupled and read & set(one.output_map.values()):
-            yield Found(
+            yield Problem(
                 config.at("ensemble_scheduling", "step", index),
                 f'"{one.model_name}" is decoupled and feeds another step, with no limit to what waits in between. '
                 "Set max_inflight_requests.",

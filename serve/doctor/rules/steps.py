@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from tritonclient.grpc.model_config_pb2 import ModelEnsembling
 
-from serve.doctor.finding import Found, Severity
+from serve.doctor.finding import Problem, Severity
 from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
 
@@ -76,7 +76,7 @@ def steps_of(config: Configuration) -> Iterator[tuple[int, "ModelEnsembling.Step
     good=GOOD,
     refused="contains models that are not available",
 )
-def models_of_steps_are_there(config: Configuration) -> Iterator[Found]:
+def models_of_steps_are_there(config: Configuration) -> Iterator[Problem]:
     """A step of an ensemble runs a model that the repository does not have.
 
     tritonserver refuses the model: "ensemble ... contains models that are not available or ambiguous: nobody". A server
@@ -87,7 +87,7 @@ def models_of_steps_are_there(config: Configuration) -> Iterator[Found]:
     """
     for index, one in enumerate(config.proto.ensemble_scheduling.step):
         if one.model_name and not one.model_namespace and config.model.repository.model(one.model_name) is None:
-            yield Found(
+            yield Problem(
                 config.at("ensemble_scheduling", "step", index, "model_name"),
                 f'step {index} runs "{one.model_name}", which is not in this repository: the ensemble cannot load. '
                 "Correct the name, or add the model.",
@@ -101,7 +101,7 @@ def models_of_steps_are_there(config: Configuration) -> Iterator[Found]:
     good=GOOD,
     refused="whose required version",
 )
-def versions_of_steps_are_served(config: Configuration) -> Iterator[Found]:
+def versions_of_steps_are_served(config: Configuration) -> Iterator[Problem]:
     """A step of an ensemble wants a version that its model does not serve.
 
     tritonserver refuses the model: "depends on 'part' whose required version 7 is not loaded". Which versions are
@@ -112,7 +112,7 @@ def versions_of_steps_are_served(config: Configuration) -> Iterator[Found]:
     """
     for index, one, run in steps_of(config):
         if one.model_version > 0 and run.served_versions and one.model_version not in run.served_versions:
-            yield Found(
+            yield Problem(
                 config.at("ensemble_scheduling", "step", index, "model_version"),
                 f'step {index} wants version {one.model_version} of "{one.model_name}", which serves '
                 f"{', '.join(map(str, run.served_versions))}: the ensemble cannot load. Write -1 for the newest.",
@@ -126,7 +126,7 @@ def versions_of_steps_are_served(config: Configuration) -> Iterator[Found]:
     good=GOOD,
     refused="is mapping to non-existing input",
 )
-def inputs_of_steps_exist(config: Configuration) -> Iterator[Found]:
+def inputs_of_steps_exist(config: Configuration) -> Iterator[Problem]:
     """A step maps an input that its model does not have.
 
     tritonserver refuses the model: "ensemble tensor x is mapping to non-existing input X in model part". The key of a
@@ -139,7 +139,7 @@ def inputs_of_steps_exist(config: Configuration) -> Iterator[Found]:
         known = [tensor.name for tensor in run.proto.input]
         for name in one.input_map:
             if name not in known:
-                yield Found(
+                yield Problem(
                     config.at("ensemble_scheduling", "step", index, "input_map"),
                     f'step {index} maps input "{name}", and "{one.model_name}" has {", ".join(known)}: the ensemble '
                     "cannot load. The key is the model's name, the value the ensemble's.",
@@ -153,7 +153,7 @@ def inputs_of_steps_exist(config: Configuration) -> Iterator[Found]:
     good=GOOD,
     refused="is mapped from non-existing output",
 )
-def outputs_of_steps_exist(config: Configuration) -> Iterator[Found]:
+def outputs_of_steps_exist(config: Configuration) -> Iterator[Problem]:
     """A step maps an output that its model does not have.
 
     tritonserver refuses the model: "ensemble tensor y is mapped from non-existing output Y in model part".
@@ -165,7 +165,7 @@ def outputs_of_steps_exist(config: Configuration) -> Iterator[Found]:
         known = [tensor.name for tensor in run.proto.output]
         for name in one.output_map:
             if name not in known:
-                yield Found(
+                yield Problem(
                     config.at("ensemble_scheduling", "step", index, "output_map"),
                     f'step {index} maps output "{name}", and "{one.model_name}" has {", ".join(known)}: the ensemble '
                     "cannot load. The key is the model's name, the value the ensemble's.",
@@ -182,7 +182,7 @@ def outputs_of_steps_exist(config: Configuration) -> Iterator[Found]:
     good=GOOD,
     refused="is not mapped to any ensemble tensors",
 )
-def inputs_of_models_are_mapped(config: Configuration) -> Iterator[Found]:
+def inputs_of_models_are_mapped(config: Configuration) -> Iterator[Problem]:
     """A step leaves out an input that its model requires.
 
     tritonserver refuses the model: "input z in model part is not mapped to any ensemble tensors". Optional inputs may
@@ -195,8 +195,9 @@ def inputs_of_models_are_mapped(config: Configuration) -> Iterator[Found]:
         missing = [
             tensor.name for tensor in run.proto.input if not tensor.optional and tensor.name not in one.input_map
         ]
-        if missing and one.input_map:
-            yield Found(
+        known = {tensor.name for tensor in run.proto.input}
+        if missing and one.input_map and known.issuperset(one.input_map):  # S753 reports a wrong name
+            yield Problem(
                 config.at("ensemble_scheduling", "step", index),
                 f'step {index} maps nothing to {", ".join(missing)} of "{one.model_name}": the ensemble cannot load. '
                 "Add it to the input_map.",

@@ -3,7 +3,7 @@
 import ast
 from collections.abc import Iterator
 
-from serve.doctor.finding import Found, Severity
+from serve.doctor.finding import Problem, Severity
 from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
 from serve.doctor.rules.requests import Execution
@@ -41,7 +41,7 @@ def _inputs(config: Configuration) -> set[str]:
     ),
     good=LOOP,
 )
-def inputs_are_declared(source: Source) -> Iterator[Found]:
+def inputs_are_declared(source: Source) -> Iterator[Problem]:
     """model.py asks for an input that the configuration does not declare.
 
     `get_input_tensor_by_name` gives None then, and the batch fails: "'NoneType' object has no attribute 'as_numpy'"
@@ -58,7 +58,7 @@ def inputs_are_declared(source: Source) -> Iterator[Found]:
         call = node.value if isinstance(node, ast.Attribute) else None
         name = _asked(call) if isinstance(call, ast.Call) else None
         if name is not None and name not in known:
-            yield Found(
+            yield Problem(
                 source.at(call),
                 f'"{name}" is no input of this model, which has {", ".join(sorted(known))}: every request fails. '
                 "Write the name of the configuration.",
@@ -86,7 +86,7 @@ def _asked(call: ast.Call) -> str | None:
     ),
     good=LOOP,
 )
-def outputs_are_declared(source: Source) -> Iterator[Found]:
+def outputs_are_declared(source: Source) -> Iterator[Problem]:
     """A response holds an output that the configuration does not declare.
 
     It is left out without a word (measured: the request succeeds, and the answer has no outputs at all).
@@ -102,7 +102,7 @@ def outputs_are_declared(source: Source) -> Iterator[Found]:
             for tensor in [one for part in listed if isinstance(part, ast.List) for one in part.elts]:
                 name = tensor.args[0] if isinstance(tensor, ast.Call) and tensor.args else None
                 if isinstance(name, ast.Constant) and isinstance(name.value, str) and name.value not in known:
-                    yield Found(
+                    yield Problem(
                         source.at(name),
                         f'"{name.value}" is no output of this model, which has {", ".join(sorted(known))}: it is left '
                         "out of every answer. Write the name of the configuration.",
@@ -140,7 +140,7 @@ def _name(called: ast.expr) -> str:
         ).files,
     ),
 )
-def ragged_arrays_are_not_stacked(source: Source) -> Iterator[Found]:
+def ragged_arrays_are_not_stacked(source: Source) -> Iterator[Problem]:
     """Arrays of the requests are joined as if they had one shape, and the input is ragged.
 
     With `allow_ragged_batch` a batch holds requests of different length. np.concatenate and np.stack fail on them, and
@@ -159,7 +159,7 @@ def ragged_arrays_are_not_stacked(source: Source) -> Iterator[Found]:
     for node in ast.walk(execution.function):
         joins = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in JOINS
         if isinstance(node, ast.Call) and joins and _along_rows(node) and not _handles_lengths(source):
-            yield Found(
+            yield Problem(
                 source.at(node),
                 f'arrays of different length are joined here, as "{ragged[0]}" is ragged: the batch fails. '
                 "Pad them to the longest and pass the lengths on, or flatten, join and split.",
@@ -192,7 +192,7 @@ def _handles_lengths(source: Source) -> bool:
     ),
     good=LOOP,
 )
-def models_do_not_call_each_other_in_a_circle(source: Source) -> Iterator[Found]:
+def models_do_not_call_each_other_in_a_circle(source: Source) -> Iterator[Problem]:
     """A model.py calls a model that leads back to it.
 
     An instance waits inside of `execute` for the answer of the other model, which waits for an instance of the first.
@@ -209,7 +209,7 @@ def models_do_not_call_each_other_in_a_circle(source: Source) -> Iterator[Found]
         while waiting:
             name = waiting.pop()
             if name == home:
-                yield Found(
+                yield Problem(
                     source.at(node),
                     f'this calls "{called}", which leads back to "{home}": both wait for each other. Break the circle.',
                 )

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from tritonclient.grpc.model_config_pb2 import DataType, ModelInput, ModelInstanceGroup, ModelWarmup
 
-from serve.doctor.finding import Edit, Found, Severity
+from serve.doctor.finding import Edit, Problem, Severity
 from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
 
@@ -31,7 +31,7 @@ def tensors(config: Configuration) -> Iterator[tuple[int, str, ModelWarmup.Input
 
 
 @rule("W601", Severity.WARNING, bad=Example(sample(batch="")), good=Example(sample()))
-def samples_have_a_batch_size(config: Configuration) -> Iterator[Found]:
+def samples_have_a_batch_size(config: Configuration) -> Iterator[Problem]:
     """A warm-up sample without `batch_size` is skipped.
 
     Its default is 0, and tritonserver leaves such a sample out; only the verbose log says so. Measured: 0 executions
@@ -45,7 +45,7 @@ def samples_have_a_batch_size(config: Configuration) -> Iterator[Found]:
             value = config.document.value("model_warmup", index)
             missing = not config.document.has("model_warmup", index, "batch_size")
             edit = (Edit(start=value.start + 1, end=value.start + 1, text=" batch_size: 1"),) if value else ()
-            yield Found(
+            yield Problem(
                 config.at("model_warmup", index),
                 f'warm-up sample "{one.name}" has no batch_size, so it is skipped in silence. Write batch_size: 1.',
                 fix=edit if missing else (),
@@ -59,7 +59,7 @@ def samples_have_a_batch_size(config: Configuration) -> Iterator[Found]:
     good=Example(sample()),
     refused="Please provide all required input",
 )
-def samples_have_every_input(config: Configuration) -> Iterator[Found]:
+def samples_have_every_input(config: Configuration) -> Iterator[Problem]:
     """A warm-up sample lacks an input of the model.
 
     The model is refused: "expected 1 inputs but got 0 inputs ... missing required input(s) ['x']".
@@ -70,7 +70,7 @@ def samples_have_every_input(config: Configuration) -> Iterator[Found]:
     required = [tensor.name for tensor in config.proto.input if not tensor.optional]
     for index, one in samples(config):
         if missing := [name for name in required if name not in one.inputs]:
-            yield Found(
+            yield Problem(
                 config.at("model_warmup", index),
                 f'warm-up sample "{one.name}" has no input {", ".join(missing)}: the model cannot load. Add it.',
             )
@@ -82,7 +82,7 @@ def samples_have_every_input(config: Configuration) -> Iterator[Found]:
     bad=Example(sample(rest='inputs { key: "z" value { data_type: TYPE_FP32 dims: [ 1 ] zero_data: true } }')),
     good=Example(sample()),
 )
-def samples_have_known_inputs(config: Configuration) -> Iterator[Found]:
+def samples_have_known_inputs(config: Configuration) -> Iterator[Problem]:
     """A warm-up sample fills an input that the model does not declare.
 
     A client's request with such an input is refused; a sample with one reaches the backend as it is. onnxruntime fails
@@ -96,9 +96,12 @@ def samples_have_known_inputs(config: Configuration) -> Iterator[Found]:
         return
     controls = {control.name for control in config.proto.sequence_batching.control_input}
     states = {state.input_name for state in config.proto.sequence_batching.state}
+    required = {tensor.name for tensor in config.proto.input if not tensor.optional}
+    complete = {index for index, warmup in samples(config) if required.issubset(warmup.inputs)}
     for index, name, _, declared in tensors(config):
-        if declared is None and name not in controls | states:
-            yield Found(
+        # Of an incomplete sample W604 reports the name that is missing.
+        if index in complete and declared is None and name not in controls | states:
+            yield Problem(
                 config.at("model_warmup", index, "inputs"),
                 f'the warm-up sample fills "{name}", which is no input of this model: backends fail on it. '
                 "Correct the name, or remove it.",
@@ -112,7 +115,7 @@ def samples_have_known_inputs(config: Configuration) -> Iterator[Found]:
     good=Example(sample()),
     refused="unexpected shape for input",
 )
-def samples_fit_the_inputs(config: Configuration) -> Iterator[Found]:
+def samples_fit_the_inputs(config: Configuration) -> Iterator[Problem]:
     """A tensor of a warm-up sample has a shape that the input does not take.
 
     The model is refused: "unexpected shape for input 'x' ... Expected [-1,2], got [1,3]". The dims of a sample are
@@ -128,7 +131,7 @@ def samples_fit_the_inputs(config: Configuration) -> Iterator[Found]:
             wanted in (-1, dim) for dim, wanted in zip(tensor.dims, declared.dims, strict=True)
         )
         if declared.dims and not fits:
-            yield Found(
+            yield Problem(
                 config.at("model_warmup", index, "inputs"),
                 f'the warm-up sample for "{name}" has dims {list(tensor.dims)}, and the input takes '
                 f"{list(declared.dims)}: the model cannot load. Write dims that fit.",
@@ -142,7 +145,7 @@ def samples_fit_the_inputs(config: Configuration) -> Iterator[Found]:
     good=Example(sample()),
     refused="data-type is",
 )
-def samples_have_the_inputs_type(config: Configuration) -> Iterator[Found]:
+def samples_have_the_inputs_type(config: Configuration) -> Iterator[Problem]:
     """A tensor of a warm-up sample has another data type than the input.
 
     The model is refused: "inference input 'x' data-type is 'INT32', but model 'example' expects 'FP32'".
@@ -153,7 +156,7 @@ def samples_have_the_inputs_type(config: Configuration) -> Iterator[Found]:
     for index, name, tensor, declared in tensors(config):
         if declared is not None and tensor.data_type != declared.data_type:
             given, wanted = (DataType.Name(kind) for kind in (tensor.data_type, declared.data_type))
-            yield Found(
+            yield Problem(
                 config.at("model_warmup", index, "inputs"),
                 f'the warm-up sample for "{name}" is {given}, and the input is {wanted}: the model cannot load. '
                 f"Write {wanted}.",
@@ -166,7 +169,7 @@ def samples_have_the_inputs_type(config: Configuration) -> Iterator[Found]:
     bad=Example(sample(batch="batch_size: 9")),
     good=Example(sample(batch="batch_size: 8")),
 )
-def samples_are_possible_batches(config: Configuration) -> Iterator[Found]:
+def samples_are_possible_batches(config: Configuration) -> Iterator[Problem]:
     """A warm-up sample has more rows than `max_batch_size`.
 
     The model is refused: "failed to run warmup sample 'zeros': batch size 9 for 'example_0_0', max allowed is 8", or
@@ -178,7 +181,7 @@ def samples_are_possible_batches(config: Configuration) -> Iterator[Found]:
     most = config.proto.max_batch_size
     for index, one in samples(config):
         if most > 0 and one.batch_size > most:
-            yield Found(
+            yield Problem(
                 config.at("model_warmup", index, "batch_size"),
                 f'warm-up sample "{one.name}" has batch_size {one.batch_size}, and max_batch_size is {most}: the model '
                 f"cannot load. Write at most {most}.",
@@ -191,7 +194,7 @@ def samples_are_possible_batches(config: Configuration) -> Iterator[Found]:
     bad=Example(f"max_batch_size: 0\n{sample(batch='batch_size: 2')}"),
     good=Example(f"max_batch_size: 0\n{sample(batch='batch_size: 1')}"),
 )
-def a_sample_of_a_model_without_batches_is_one(config: Configuration) -> Iterator[Found]:
+def a_sample_of_a_model_without_batches_is_one(config: Configuration) -> Iterator[Problem]:
     """A warm-up sample of several requests for a model that does not batch.
 
     With `max_batch_size: 0` the backend gets one request at a time, except for the warm-up, which hands it batch_size
@@ -203,7 +206,7 @@ def a_sample_of_a_model_without_batches_is_one(config: Configuration) -> Iterato
     """
     for index, one in samples(config):
         if config.proto.max_batch_size == 0 and one.batch_size > 1:
-            yield Found(
+            yield Problem(
                 config.at("model_warmup", index, "batch_size"),
                 f'warm-up sample "{one.name}" has batch_size {one.batch_size} and the model max_batch_size 0: '
                 "it cannot load, or crashes the server. Write batch_size: 1.",
@@ -227,7 +230,7 @@ def _on_gpu(config: Configuration) -> bool:
         f'output [ {{ name: "y" data_type: TYPE_FP32 dims: [ -1 ] }} ]\n{sample(batch="batch_size: 8")}'
     ),
 )
-def variable_shapes_are_warmed(config: Configuration) -> Iterator[Found]:
+def variable_shapes_are_warmed(config: Configuration) -> Iterator[Problem]:
     """A GPU model with inputs of variable shape, and no warm-up for them or for the largest batch.
 
     The first request of each new shape pays for memory and the choice of kernels, and the largest batch comes only
@@ -239,7 +242,7 @@ def variable_shapes_are_warmed(config: Configuration) -> Iterator[Found]:
     variable = any(-1 in tensor.dims for tensor in config.proto.input)
     largest = max((one.batch_size for one in config.proto.model_warmup), default=0)
     if _on_gpu(config) and variable and largest < max(config.proto.max_batch_size, 1):
-        yield Found(
+        yield Problem(
             config.at("model_warmup"),
             f"a GPU model with variable shapes is warmed with batches of up to {largest} of "
             f"{max(config.proto.max_batch_size, 1)}, so the first large batch stalls under load. "
@@ -253,7 +256,7 @@ def variable_shapes_are_warmed(config: Configuration) -> Iterator[Found]:
     bad=Example(f'backend: "python"\n{sample(batch="batch_size: 4")}'),
     good=Example(f'backend: "python"\n{sample(batch="batch_size: 1")}'),
 )
-def a_sample_is_several_requests(config: Configuration) -> Iterator[Found]:
+def a_sample_is_several_requests(config: Configuration) -> Iterator[Problem]:
     """A warm-up sample with batch_size N reaches a Python model as N requests of one row.
 
     `execute` gets a list of N requests with shape [1, ...], not one of shape [N, ...]. A model.py that runs each
@@ -266,7 +269,7 @@ def a_sample_is_several_requests(config: Configuration) -> Iterator[Found]:
         return
     for index, one in samples(config):
         if 1 < one.batch_size <= config.proto.max_batch_size:
-            yield Found(
+            yield Problem(
                 config.at("model_warmup", index, "batch_size"),
                 f'warm-up sample "{one.name}" is {one.batch_size} requests of one row each for execute, not one of '
                 f"{one.batch_size} rows. It warms a batch only if model.py joins requests.",

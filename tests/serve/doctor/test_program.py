@@ -55,6 +55,7 @@ def test_json_holds_every_finding(broken: Path, capsys: pytest.CaptureFixture[st
         "column": 1,
         "message": "",
         "fixable": True,
+        "also_in": [],
     }
 
 
