@@ -1,7 +1,10 @@
 """The doctor's program: what it is asked, what it prints, how it ends."""
 
+import ast
 import json
 import re
+import subprocess
+import sys
 import time
 import tomllib
 from pathlib import Path
@@ -216,6 +219,17 @@ def test_the_hook_and_the_action_run_this_program() -> None:
     assert "${{" not in " ".join(command)
     options = {word for word in command if word.startswith("--")}
     assert options <= {option for one in parser()._actions for option in one.option_strings}
+
+
+def test_installing_the_doctor_pulls_no_plots_and_no_old_numpy() -> None:
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    heavy = {"jinja2", "matplotlib", "pillow", "scipy", "numpy>=1.26,<2"}
+    assert not heavy & set(project["dependencies"])
+    assert heavy <= set(project["optional-dependencies"]["tools"])
+    # What the doctor imports is what a bare installation must have.
+    imported = "import sys, serve.doctor.__main__; print({name.partition('.')[0] for name in sys.modules})"
+    out = subprocess.run([sys.executable, "-c", imported], capture_output=True, text=True, check=True).stdout
+    assert not {"jinja2", "matplotlib", "msgspec", "PIL", "psutil", "scipy", "yaml"} & ast.literal_eval(out)
 
 
 def test_the_readme_names_every_option() -> None:
