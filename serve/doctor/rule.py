@@ -1,4 +1,4 @@
-"""A rule of the doctor: one small function, its code, its explanation and a bad and a good example.
+"""A rule of the doctor: a function with a code, an explanation, a bad and a good example.
 
     @rule(
         "B202",
@@ -70,12 +70,12 @@ DROPPED = {
 
 @dataclass(frozen=True)
 class Example:
-    """A model called "example" for a rule's test and for the documentation.
+    """A model called "example", for the test of a rule and for `--explain`.
 
-    `config` is what stands in its config.pbtxt; what it leaves out of backend, max_batch_size, input, output and
-    instance_group is added, and a model file that suits, unless `whole` says that it is all there is (None: no file).
-    `files` are further ones by path relative to the model's folder: the text of an ONNX file is in ONNX's own text
-    format, "../other/config.pbtxt" belongs to another model, and a path that ends in "/" is an empty folder.
+    `config` is its config.pbtxt (None: no file). Missing ones of backend, max_batch_size, input, output, instance_group
+    and a model file are added, unless `whole` is set. `files` are further files, by path relative to the model's
+    folder: an ONNX file in ONNX's text format, "../other/config.pbtxt" for another model, an empty folder if the path
+    ends in "/".
     """
 
     config: str | None = ""
@@ -86,7 +86,7 @@ class Example:
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """One check; `scope` is the type of what it looks at.
+    """One check; `scope` is the type of its argument.
 
     `refused` is part of tritonserver's message when it refuses to load the bad example, None when it loads it.
     `bad` and `good` are None for rules that look at a running server.
@@ -104,7 +104,7 @@ class Rule:
 
     @property
     def group(self) -> str:
-        """What the rule's group is called."""
+        """The name of the rule's group."""
         return GROUPS[self.code[:2]]
 
 

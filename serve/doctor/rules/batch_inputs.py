@@ -1,4 +1,4 @@
-"""R3: the tensors that tritonserver makes for a ragged batch, `batch_input`."""
+"""R3: `batch_input`, the tensors that tritonserver makes for a ragged batch."""
 
 from collections.abc import Iterator
 
@@ -51,14 +51,14 @@ def batch_inputs_are_int32_or_fp32(config: Configuration) -> Iterator[Problem]:
     "unexpected batch input data type 'TYPE_INVALID'".
 
     Source: core, model_config_utils.cc (ValidateBatchIO).
-    Fix: write TYPE_INT32, and cast inside the graph where it computes with INT64.
+    Fix: write TYPE_INT32, and cast inside the graph if it needs INT64.
     """
     for index, entry in enumerate(config.proto.batch_input):
         if entry.data_type not in TYPES:
             yield Problem(
                 config.at("batch_input", index, "data_type"),
                 f"a batch_input has data type {DataType.Name(entry.data_type)}, and only TYPE_INT32 and TYPE_FP32 can "
-                "be made: the model cannot load. Write TYPE_INT32, and cast inside the graph.",
+                "possible: the model cannot load. Write TYPE_INT32, and cast inside the graph.",
             )
 
 
@@ -70,10 +70,10 @@ def batch_inputs_are_int32_or_fp32(config: Configuration) -> Iterator[Problem]:
     refused="model provides TYPE_INT32",
 )
 def the_graph_takes_the_batch_inputs_type(config: Configuration) -> Iterator[Problem]:
-    """The graph takes a batch input as another data type than the configuration makes it.
+    """A batch input has another data type in the graph than in the configuration.
 
     The C++ onnxruntime backend compares neither names nor types of batch inputs: the model is READY and its first
-    request fails with onnxruntime's "Unexpected input data type". The backend of this project refuses it at load.
+    request fails with onnxruntime's "Unexpected input data type". This project's backend refuses it at load.
 
     Source: onnxruntime_backend, ValidateInputs skips batch inputs; server#3741.
     Fix: write the graph's type, which must be INT32 or FP32; an INT64 input needs a cast inside the graph.
@@ -81,12 +81,12 @@ def the_graph_takes_the_batch_inputs_type(config: Configuration) -> Iterator[Pro
     inputs = config.graph.signature.inputs if config.graph is not None else {}
     for index, entry in enumerate(config.proto.batch_input):
         for target in entry.target_name:
-            found = inputs.get(target)
+            tensor = inputs.get(target)
             wanted = DataType.Name(entry.data_type)
-            if found is not None and entry.data_type in TYPES and found.type != wanted:
+            if tensor is not None and entry.data_type in TYPES and tensor.type != wanted:
                 yield Problem(
                     config.at("batch_input", index, "data_type"),
-                    f'batch input "{target}" is made as {wanted} and the graph takes {found.type}, so requests fail. '
+                    f'batch input "{target}" is {wanted} here and the graph takes {tensor.type}, so requests fail. '
                     "Write the graph's type, or export the graph with an INT32 input.",
                 )
 
@@ -99,10 +99,10 @@ def the_graph_takes_the_batch_inputs_type(config: Configuration) -> Iterator[Pro
     refused="has no target_name",
 )
 def batch_inputs_have_a_target(config: Configuration) -> Iterator[Problem]:
-    """A batch input without `target_name` reaches nobody.
+    """A batch input has no `target_name`.
 
-    tritonserver itself loads the model (measured on a Python model), computes the tensor for each batch and gives it to
-    no one; the graph's input that should take it stays empty. The backend of this project refuses it at load.
+    tritonserver loads the model (measured with a Python model) and computes the tensor for each batch, but no input of
+    the graph gets it. This project's backend refuses the model.
 
     Source: core does not check the field (ValidateBatchIO).
     Fix: write the name of the graph's input that takes the tensor.
@@ -111,7 +111,7 @@ def batch_inputs_have_a_target(config: Configuration) -> Iterator[Problem]:
         if not any(entry.target_name):
             yield Problem(
                 config.at("batch_input", index),
-                f"a batch_input of kind {kind_name(entry)} has no target_name, so the model never gets it. "
+                f"a batch_input of kind {kind_name(entry)} has no target_name, so the graph never gets it. "
                 "Name the input of the graph that takes it.",
             )
 
@@ -124,13 +124,13 @@ def batch_inputs_have_a_target(config: Configuration) -> Iterator[Problem]:
     refused="is not an input of the graph",
 )
 def batch_inputs_are_in_the_graph(config: Configuration) -> Iterator[Problem]:
-    """The graph has no input of the name that a batch input is made for.
+    """A batch input is for an input that the graph does not have.
 
-    The C++ onnxruntime backend only counts its inputs: the model is READY, and its first request fails with "Invalid
-    Feed Input Name". The backend of this project refuses it at load.
+    The C++ onnxruntime backend only counts inputs: the model is READY, and its first request fails with "Invalid Feed
+    Input Name". This project's backend refuses the model.
 
     Source: onnxruntime_backend, ValidateInputs; onnxruntime_backend#192.
-    Fix: write the graph's name for it; exporters rename tensors unless they are told the names.
+    Fix: write the name in the graph; exporters rename tensors unless they get the names.
     """
     graph = config.graph
     if graph is None:
@@ -153,13 +153,13 @@ def batch_inputs_are_in_the_graph(config: Configuration) -> Iterator[Problem]:
     refused="is declared twice",
 )
 def batch_inputs_have_their_own_name(config: Configuration) -> Iterator[Problem]:
-    """A batch input is made for a tensor that a client's input or another batch input fills already.
+    """A batch input has the name of an input or of another batch input.
 
-    tritonserver loads the model (measured on a Python model); which of the two tensors the graph gets is then a matter
-    of order. The backend of this project refuses it at load.
+    tritonserver loads the model (measured with a Python model), and the order decides which of the two tensors the
+    graph gets. This project's backend refuses the model.
 
     Source: core does not check the field (ValidateBatchIO).
-    Fix: give each input of the graph one source.
+    Fix: give each batch input a name of its own.
     """
     taken = {tensor.name for tensor in config.proto.input}
     for index, entry in enumerate(config.proto.batch_input):
@@ -168,7 +168,7 @@ def batch_inputs_have_their_own_name(config: Configuration) -> Iterator[Problem]
                 yield Problem(
                     config.at("batch_input", index, "target_name", number),
                     f'"{target}" is the name of another input or batch input, so the graph gets one of two tensors. '
-                    "Clients must not send batch inputs: rename one, or remove it.",
+                    "Clients do not send batch inputs: rename one, or remove it.",
                 )
             taken.add(target)
 
@@ -189,8 +189,8 @@ def batch_inputs_have_their_own_name(config: Configuration) -> Iterator[Problem]
 def one_target_for_each_batch_input(config: Configuration) -> Iterator[Problem]:
     """A batch input of an onnxruntime model has several targets.
 
-    onnxruntime's backend counts each `batch_input` as one input of the graph, however many `target_name` it has, so the
-    count is wrong and the model is refused: "configuration expects 2 inputs, model provides 3".
+    onnxruntime's backend counts each `batch_input` as one input of the graph, so the count is wrong and it refuses the
+    model: "configuration expects 2 inputs, model provides 3".
 
     Source: onnxruntime_backend, ValidateInputs.
     Fix: write one batch_input for each target.
@@ -221,14 +221,14 @@ def batch_inputs_have_a_known_source(config: Configuration) -> Iterator[Problem]
     Source: core, model_config_utils.cc (ValidateBatchIO).
     Fix: write the name of one of the inputs.
     """
-    known = [tensor.name for tensor in config.proto.input]
+    names = [tensor.name for tensor in config.proto.input]
     for index, entry in enumerate(config.proto.batch_input):
         for number, source in enumerate(entry.source_input):
-            if source not in known and known:
+            if source not in names and names:
                 yield Problem(
                     config.at("batch_input", index, "source_input", number),
-                    f'source_input "{source}" is no input of this model, which has {", ".join(known)}: it cannot load. '
-                    "Write one of those names.",
+                    f'source_input "{source}" is not an input of this model, which has {", ".join(names)}: it cannot '
+                    "load. Write one of those names.",
                 )
 
 

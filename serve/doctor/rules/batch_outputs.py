@@ -1,4 +1,4 @@
-"""R3: outputs that are cut by the shape of an input, `batch_output`."""
+"""R3: `batch_output`, outputs that are split by the shape of an input."""
 
 from collections.abc import Iterator
 
@@ -32,21 +32,21 @@ def _example(targets: str = 'target_name: "y"', sources: str = 'source_input: "x
     refused="unknown target output name",
 )
 def batch_outputs_have_a_known_target(config: Configuration) -> Iterator[Problem]:
-    """A batch output cuts an output that is not declared.
+    """A batch output names an output that is not declared.
 
     tritonserver refuses the model: "unknown target output name 'z'".
 
     Source: core, model_config_utils.cc (ValidateBatchIO).
     Fix: write the name of one of the outputs.
     """
-    known = [tensor.name for tensor in config.proto.output]
+    names = [tensor.name for tensor in config.proto.output]
     for index, entry in enumerate(config.proto.batch_output):
         for number, target in enumerate(entry.target_name):
-            if target not in known and known:
+            if target not in names and names:
                 yield Problem(
                     config.at("batch_output", index, "target_name", number),
-                    f'target_name "{target}" is no output of this model, which has {", ".join(known)}: it cannot load. '
-                    "Write one of those names.",
+                    f'target_name "{target}" is not an output of this model, which has {", ".join(names)}: it cannot '
+                    "load. Write one of those names.",
                 )
 
 
@@ -57,20 +57,20 @@ def batch_outputs_have_a_known_target(config: Configuration) -> Iterator[Problem
     good=_example(),
 )
 def batch_outputs_have_a_target(config: Configuration) -> Iterator[Problem]:
-    """A batch output without `target_name` ends the whole server.
+    """A batch output has no `target_name`, which crashes the server.
 
-    tritonserver 2.51 reads the first of no names when it loads the model, and the process dies with all other models
-    (measured: the load request ends with a closed socket and the log with a stack trace).
+    tritonserver 2.51 reads the first name of an empty list when it loads the model, and the process crashes with all
+    other models (measured: the load request ends with a closed socket, the log with a stack trace).
 
-    Source: the crash itself, on 2.51; core's ValidateBatchIO checks each target that is there, and none may be.
-    Fix: write the name of the output that is cut.
+    Source: the crash itself, on 2.51; core's ValidateBatchIO accepts an empty list of targets.
+    Fix: write the name of the output to split.
     """
     for index, entry in enumerate(config.proto.batch_output):
         if not entry.target_name:
             yield Problem(
                 config.at("batch_output", index),
                 "a batch_output has no target_name, and tritonserver crashes while it loads the model. "
-                "Name the output that is cut.",
+                "Name the output to split.",
             )
 
 
@@ -89,14 +89,14 @@ def batch_outputs_have_a_known_source(config: Configuration) -> Iterator[Problem
     Source: core, model_config_utils.cc (ValidateBatchIO).
     Fix: write the name of one of the inputs.
     """
-    known = [tensor.name for tensor in config.proto.input]
+    names = [tensor.name for tensor in config.proto.input]
     for index, entry in enumerate(config.proto.batch_output):
         for number, source in enumerate(entry.source_input):
-            if source not in known and known:
+            if source not in names and names:
                 yield Problem(
                     config.at("batch_output", index, "source_input", number),
-                    f'source_input "{source}" is no input of this model, which has {", ".join(known)}: it cannot load. '
-                    "Write one of those names.",
+                    f'source_input "{source}" is not an input of this model, which has {", ".join(names)}: it cannot '
+                    "load. Write one of those names.",
                 )
 
 
@@ -134,8 +134,8 @@ def batch_outputs_have_one_source(config: Configuration) -> Iterator[Problem]:
 def each_output_is_cut_once(config: Configuration) -> Iterator[Problem]:
     """An output is the target of two batch outputs.
 
-    Twice in one `batch_output` is refused: "target output name 'y' can only be specified once". In two of them it loads
-    (measured), and the output is cut twice.
+    Twice in one `batch_output` is refused: "target output name 'y' can only be specified once". In two batch outputs it
+    loads (measured), and the output is split twice.
 
     Source: core, model_config_utils.cc (ValidateBatchIO).
     Fix: name each output once.
@@ -159,11 +159,10 @@ def each_output_is_cut_once(config: Configuration) -> Iterator[Problem]:
     refused="which has only 2 dimensions",
 )
 def scattered_dimensions_have_a_counterpart(config: Configuration) -> Iterator[Problem]:
-    """A batch output has a -1 at a place where its source input has no dimension.
+    """An output has a -1 at an index at which the source of its batch output has no dimension.
 
-    Each -1 of the output takes the size of the source's dimension at the same index. Behind the source's last one the
-    C++ backend reads past the end of the shape and hands out whatever is there; the backend of this project refuses the
-    model.
+    Each -1 of the output takes the size of the source's dimension at the same index. Past the source's last dimension
+    the C++ backend reads beyond the end of the shape; this project's backend refuses the model.
 
     Source: backend, backend_output_responder.cc.
     Fix: write the size of that dimension, or name a source that has it.
@@ -180,9 +179,9 @@ def scattered_dimensions_have_a_counterpart(config: Configuration) -> Iterator[P
                 if dim == -1 and axis >= len(source.dims):
                     yield Problem(
                         config.at("output", index, "dims", axis),
-                        f'dims {list(dims)} of "{tensor.name}" have a -1 at place {axis}, which takes the size of that '
-                        f'dimension of "{source.name}", and its dims are {list(source.dims)}: it reads past them. '
-                        "Write the size.",
+                        f'dims {list(dims)} of "{tensor.name}" have a -1 at index {axis}, which takes the size of '
+                        f'that dimension of "{source.name}", but its dims are {list(source.dims)}: the backend reads '
+                        "past them. Write the size.",
                     )
 
 
@@ -216,8 +215,8 @@ def scattered_dimensions_have_a_counterpart(config: Configuration) -> Iterator[P
 def one_target_for_each_batch_output(config: Configuration) -> Iterator[Problem]:
     """A batch output has several targets of different dims.
 
-    The C++ backends give every target of one `batch_output` the dims of the first, so the others come back with a wrong
-    shape. The backend of this project gives each its own.
+    The C++ backends give every target of one `batch_output` the dims of the first, so the others get a wrong shape.
+    This project's backend gives each target its own.
 
     Source: backend, BatchOutput takes the shape of its first target.
     Fix: write one batch_output for each target.
@@ -250,13 +249,13 @@ def one_target_for_each_batch_output(config: Configuration) -> Iterator[Problem]
     good=_example(),
 )
 def scattered_outputs_have_a_fixed_size_type(config: Configuration) -> Iterator[Problem]:
-    """A batch output of type TYPE_STRING, which the C++ backends cannot cut.
+    """A batch output has type TYPE_STRING, which the C++ backends cannot split.
 
-    They cut the buffer by the byte size of an element, and a string has none. The backend of this project can; the
-    model is then not the same on NVIDIA's image.
+    They split the buffer by the byte size of an element, and strings have none. This project's backend can, so the
+    model works differently in NVIDIA's image.
 
     Source: backend, backend_output_responder.cc (ProcessBatchOutput).
-    Fix: give back numbers, or one string per row without batch_output.
+    Fix: return numbers, or one string per row without batch_output.
     """
     outputs = {tensor.name: (index, tensor) for index, tensor in enumerate(config.proto.output)}
     for entry in config.proto.batch_output:
@@ -265,5 +264,5 @@ def scattered_outputs_have_a_fixed_size_type(config: Configuration) -> Iterator[
                 yield Problem(
                     config.at("output", index, "data_type"),
                     f'output "{tensor.name}" is TYPE_STRING, whose elements have no size by which batch_output could '
-                    "cut them. Give back numbers, or one string per row without batch_output.",
+                    "split them. Return numbers, or one string per row without batch_output.",
                 )

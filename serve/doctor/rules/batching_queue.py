@@ -80,18 +80,18 @@ def prefetch_is_on(config: Configuration) -> Iterator[Problem]:
 def overridden_timeouts_apply(config: Configuration) -> Iterator[Problem]:
     """`allow_timeout_override` is true and there is no default timeout to override.
 
-    A request's own timeout is taken only when it is smaller than the default, and 0, which means none, is the smallest:
-    no request ever times out. Measured: three executions of 200 ms, requests with a timeout of 50 ms, none rejected.
+    A request's own timeout counts only if it is smaller than the default. The default 0 means none and is the smallest,
+    so no request ever times out. Measured: three executions of 200 ms, requests with a timeout of 50 ms, none rejected.
 
     Source: core, scheduler_utils.cc, PolicyQueue::Enqueue.
-    Fix: set `default_timeout_microseconds` to the longest timeout that a client may ask for.
+    Fix: set `default_timeout_microseconds` to the longest timeout that clients send.
     """
     for steps, policy in policies(config):
         if policy.allow_timeout_override and policy.default_timeout_microseconds == 0:
             yield Problem(
                 config.at(*steps, "allow_timeout_override"),
                 "allow_timeout_override never applies while default_timeout_microseconds is 0, since a request's "
-                "timeout counts only when it is smaller. Set the default to the longest that a client may ask for.",
+                "timeout counts only if it is smaller. Set the default to the longest timeout that clients send.",
             )
 
 
@@ -105,8 +105,8 @@ def overridden_timeouts_apply(config: Configuration) -> Iterator[Problem]:
 def priorities_are_in_range(config: Configuration) -> Iterator[Problem]:
     """`default_priority_level` or a level with a policy is not between 1 and `priority_levels`.
 
-    tritonserver refuses the model: "default priority level must be in range [1, 2]". 0, which is what is there when
-    nothing is written, is out of range too.
+    tritonserver refuses the model: "default priority level must be in range [1, 2]". The default of the field, 0, is
+    out of range too.
 
     Source: core, model_config_utils.cc, ValidateModelConfig.
     Fix: write `default_priority_level`; 1 is the most urgent.
@@ -142,10 +142,10 @@ def priorities_are_in_range(config: Configuration) -> Iterator[Problem]:
     ),
 )
 def priority_settings_apply(config: Configuration) -> Iterator[Problem]:
-    """Settings of priorities without `priority_levels`, which are ignored.
+    """Settings of priorities have no effect without `priority_levels`.
 
-    tritonserver loads the file and has one queue with the default policy: neither `priority_queue_policy` nor
-    `default_priority_level` nor a request's priority does anything.
+    tritonserver loads the model with one queue and the default policy; `priority_queue_policy`,
+    `default_priority_level` and the priorities of requests are ignored.
 
     Source: core, dynamic_batch_scheduler.cc (measured: a queue limit for level 1 rejects nothing).
     Fix: set `priority_levels` and `default_priority_level`, or use `default_queue_policy`.
@@ -174,7 +174,7 @@ def ordering_is_possible(config: Configuration) -> Iterator[Problem]:
     'preserve_ordering' is true", "Queue policy can not have DELAY as timeout action when 'preserve_ordering' is true".
 
     Source: core, model_config_utils.cc, ValidateModelConfig.
-    Fix: leave one of the two out.
+    Fix: remove one of them.
     """
     queue = config.proto.dynamic_batching
     if not queue.preserve_ordering:
@@ -208,17 +208,17 @@ def ordering_is_possible(config: Configuration) -> Iterator[Problem]:
 def late_requests_do_not_starve(config: Configuration) -> Iterator[Problem]:
     """The timeout action is DELAY and the queue has no limit.
 
-    A request that is late goes behind every request that is not, again and again, so under a steady load it may never
-    run, and nothing bounds how many wait like that.
+    A late request moves behind all requests that are not late. Under a steady load it may never run, and nothing limits
+    how many such requests wait.
 
     Source: core, scheduler_utils.cc, PolicyQueue::ApplyPolicy.
-    Fix: set `max_queue_size`, or use REJECT and let the client try again.
+    Fix: set `max_queue_size`, or use REJECT and let clients retry.
     """
     for steps, policy in policies(config):
         if policy.timeout_action == ModelQueuePolicy.DELAY and policy.max_queue_size == 0:
             yield Problem(
                 config.at(*steps, "timeout_action"),
-                "late requests go behind all others and may never run, and the queue has no limit. Set "
+                "late requests move behind all others and may never run, and the queue has no limit. Set "
                 "max_queue_size, or use REJECT.",
             )
 

@@ -47,7 +47,7 @@ def _word(control: ModelSequenceBatching.Control) -> str:
     refused="must specify either 'int32_false_true', 'fp32_false_true' or 'bool_false_true'",
 )
 def controls_have_values(config: Configuration) -> Iterator[Problem]:
-    """A control tensor for start, end or ready does not say which values stand for false and true.
+    """A control for start, end or ready has no values for false and true.
 
     tritonserver refuses the model: "sequence batching must specify either 'int32_false_true', 'fp32_false_true' or
     'bool_false_true' for CONTROL_SEQUENCE_START".
@@ -56,7 +56,7 @@ def controls_have_values(config: Configuration) -> Iterator[Problem]:
     Fix: write the pair in the type that the model takes, for example fp32_false_true: [ 0, 1 ].
     """
     for index, number, name, control in _controls(config):
-        if control.kind != Control.CONTROL_SEQUENCE_CORRID and not any(getattr(control, one) for one in SWITCHES):
+        if control.kind != Control.CONTROL_SEQUENCE_CORRID and not any(getattr(control, switch) for switch in SWITCHES):
             yield Problem(
                 config.at("sequence_batching", "control_input", index, "control", number),
                 f'control "{name}" ({_word(control)}) has no values for false and true: the model cannot load. '
@@ -72,7 +72,7 @@ def controls_have_values(config: Configuration) -> Iterator[Problem]:
     refused="specifies more than one from",
 )
 def controls_have_one_type(config: Configuration) -> Iterator[Problem]:
-    """A control tensor has values for false and true in more than one type.
+    """A control has values for false and true in several types.
 
     tritonserver refuses the model: "sequence batching specifies more than one from 'int32_false_true',
     'fp32_false_true' and 'bool_false_true'".
@@ -81,7 +81,7 @@ def controls_have_one_type(config: Configuration) -> Iterator[Problem]:
     Fix: keep the pair of the type that the model takes.
     """
     for index, number, name, control in _controls(config):
-        if sum(bool(getattr(control, one)) for one in SWITCHES) > 1:
+        if sum(bool(getattr(control, switch)) for switch in SWITCHES) > 1:
             yield Problem(
                 config.at("sequence_batching", "control_input", index, "control", number),
                 f'control "{name}" ({_word(control)}) has values in several types: the model cannot load. Keep one.',
@@ -96,7 +96,7 @@ def controls_have_one_type(config: Configuration) -> Iterator[Problem]:
     refused="must have exactly 2 entries",
 )
 def controls_have_two_values(config: Configuration) -> Iterator[Problem]:
-    """A control tensor has not exactly two values, one for false and one for true.
+    """A control does not have exactly two values, one for false and one for true.
 
     tritonserver refuses the model: "sequence batching control 'int32_false_true' must have exactly 2 entries".
 
@@ -121,7 +121,7 @@ def controls_have_two_values(config: Configuration) -> Iterator[Problem]:
     refused="specifies multiple CONTROL_SEQUENCE_START tensors",
 )
 def each_control_is_sent_once(config: Configuration) -> Iterator[Problem]:
-    """Two tensors have the same kind of control.
+    """Two control tensors have the same kind.
 
     tritonserver refuses the model: "sequence batching specifies multiple CONTROL_SEQUENCE_START tensors". A control
     without `kind` is a start.
@@ -148,7 +148,7 @@ def each_control_is_sent_once(config: Configuration) -> Iterator[Problem]:
     refused="is specified for multiple control kinds",
 )
 def each_control_has_its_tensor(config: Configuration) -> Iterator[Problem]:
-    """One tensor carries two kinds of control.
+    """One tensor has two kinds of control.
 
     tritonserver refuses the model: "sequence batching control tensor 'START' is specified for multiple control kinds".
     Two controls under one `control_input` load (measured), and then the tensor is sent twice.
@@ -161,7 +161,7 @@ def each_control_has_its_tensor(config: Configuration) -> Iterator[Problem]:
         if name and name in seen:
             yield Problem(
                 config.at("sequence_batching", "control_input", index, "control", number),
-                f'tensor "{name}" carries {seen[name]} and {_word(control)}. Give each control a tensor of its own.',
+                f'tensor "{name}" is {seen[name]} and {_word(control)}. Give each control a tensor of its own.',
             )
         seen.setdefault(name, _word(control))
 
@@ -197,13 +197,13 @@ def controls_have_a_name(config: Configuration) -> Iterator[Problem]:
     refused="Allowed data types are TYPE_UINT64",
 )
 def identifiers_have_an_integer_type(config: Configuration) -> Iterator[Problem]:
-    """The control with the sequence's identifier has a data type that it cannot have, or none.
+    """The control with the sequence's identifier has a wrong data type, or none.
 
     tritonserver refuses the model: "unexpected data type for control CONTROL_SEQUENCE_CORRID. Allowed data types are
     TYPE_UINT64, TYPE_INT64, TYPE_UINT32, TYPE_INT32 and TYPE_STRING".
 
     Source: core, model_config_utils.cc (GetTypedSequenceControlProperties).
-    Fix: write TYPE_UINT64, or TYPE_STRING where clients send text.
+    Fix: write TYPE_UINT64, or TYPE_STRING if clients send text.
     """
     for index, number, name, control in _controls(config):
         if control.kind == Control.CONTROL_SEQUENCE_CORRID and control.data_type not in IDENTIFIERS:
@@ -231,7 +231,7 @@ def identifiers_are_not_switches(config: Configuration) -> Iterator[Problem]:
     Fix: remove the pair.
     """
     for index, number, name, control in _controls(config):
-        switched = any(getattr(control, one) for one in SWITCHES)
+        switched = any(getattr(control, switch) for switch in SWITCHES)
         if control.kind == Control.CONTROL_SEQUENCE_CORRID and switched:
             yield Problem(
                 config.at("sequence_batching", "control_input", index, "control", number),
@@ -249,7 +249,7 @@ def identifiers_are_not_switches(config: Configuration) -> Iterator[Problem]:
 def controls_are_not_inputs(config: Configuration) -> Iterator[Problem]:
     """A control tensor has the name of an input of the model.
 
-    It loads, and clients still have to send the input (measured); the model then gets two tensors of one name.
+    The model loads, clients still have to send the input (measured), and the model gets two tensors of one name.
 
     Source: core does not compare the names.
     Fix: remove it from `input`: clients do not send controls.

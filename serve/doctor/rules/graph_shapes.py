@@ -1,4 +1,4 @@
-"""G1: shapes of inputs and outputs against the ONNX graph."""
+"""G1: shapes of inputs and outputs, compared with the ONNX graph."""
 
 import ast
 import math
@@ -42,11 +42,11 @@ def graph_can_batch(config: Configuration) -> Iterator[Problem]:
     """`max_batch_size` is above 0 and the graph's first axis has a fixed size.
 
     The backend refuses the model: "for the model to support batching the shape should have at least 1 dimension and the
-    first dimension must be -1". torch's exporter writes the sizes of the example input unless it is told which axes are
-    dynamic.
+    first dimension must be -1". torch's exporter writes the sizes of the example input unless `dynamic_axes` names the
+    dynamic axes.
 
     Source: onnxruntime_backend, ValidateInputs; onnxruntime_backend/issues/111.
-    Fix: export with a dynamic first axis (`dynamic_axes`), or set max_batch_size: 0 and give up batching.
+    Fix: export with a dynamic first axis (`dynamic_axes`), or set max_batch_size: 0 to serve it without batching.
     """
     for pair in pairs(config):
         if batch_axis_is_fixed(config, pair):
@@ -66,13 +66,13 @@ def graph_can_batch(config: Configuration) -> Iterator[Problem]:
     refused="the model expects 2 dimensions",
 )
 def dims_leave_the_batch_axis_out(config: Configuration) -> Iterator[Problem]:
-    """`dims` repeat the batch axis, the most common mistake of beginners.
+    """`dims` repeat the batch axis.
 
-    With max_batch_size above 0 tritonserver puts an axis in front of every shape, so dims [-1, 2] mean three axes where
-    the graph has two, and the backend refuses the model.
+    With max_batch_size above 0 tritonserver adds the batch axis to every shape, so dims [-1, 2] mean three axes. If the
+    graph has two, the backend refuses the model.
 
     Source: server/issues/1338, 4903, 5866; docs/user_guide/model_configuration.md, maximum batch size.
-    Fix: leave the first of the dims out (`--fix` does).
+    Fix: remove the first of the dims (`--fix` does).
     """
     for pair in pairs(config):
         if repeats_batch_axis(config, pair):
@@ -89,8 +89,8 @@ def dims_leave_the_batch_axis_out(config: Configuration) -> Iterator[Problem]:
 def input_dims_fit_the_graph(config: Configuration) -> Iterator[Problem]:
     """An input's dims do not fit the graph.
 
-    The backend refuses the model when the number of axes differs, a size differs, or a size is -1 that the graph has
-    fixed. A size may be given where the graph leaves it open.
+    The backend refuses the model if the number of axes or a size differs, or if a size is -1 and the graph has a fixed
+    one. A fixed size for a dynamic axis of the graph is allowed.
 
     Source: onnxruntime_backend, CompareDimsSupported.
     Fix: write the graph's sizes (`--fix` does).
@@ -131,8 +131,8 @@ def output_dims_are_the_graphs(config: Configuration) -> Iterator[Problem]:
 def reshape_keeps_the_size(config: Configuration) -> Iterator[Problem]:
     """`reshape` changes the number of elements.
 
-    tritonserver refuses the model: "has different size for dims and reshape". Between two -1 the products must agree
-    too, since nothing else tells which elements belong where.
+    tritonserver refuses the model: "has different size for dims and reshape". The products between two -1 must be equal
+    too.
 
     Source: core, model_config_utils.cc, ValidateIOShape.
     Fix: write a shape with as many elements as the dims.
@@ -171,20 +171,24 @@ def reshape_keeps_the_size(config: Configuration) -> Iterator[Problem]:
     ),
 )
 def bfloat16_is_not_read_as_numpy(source: Source) -> Iterator[Problem]:
-    """A model.py reads tensors with `as_numpy` and the model has BF16 tensors.
+    """A model.py calls `as_numpy` and the model has BF16 tensors.
 
-    numpy has no bfloat16, so `as_numpy` fails on such a tensor and with it every request of the batch.
+    numpy has no bfloat16, so `as_numpy` fails for such a tensor, and with it every request of the batch.
 
     Source: python_backend, README, data types.
     Fix: use `torch.from_dlpack(tensor.to_dlpack())`, or declare TYPE_FP32.
     """
     proto: ModelConfig = source.configuration.proto
-    names = [one.name for one in [*proto.input, *proto.output] if source.configuration.type_name(one.data_type) == BF16]
+    names = [
+        declared.name
+        for declared in [*proto.input, *proto.output]
+        if source.configuration.type_name(declared.data_type) == BF16
+    ]
     calls = (node for node in ast.walk(source.tree) if isinstance(node, ast.Attribute) and node.attr == "as_numpy")
     if names and (call := next(calls, None)) is not None:
         yield Problem(
             source.at(call),
-            f"as_numpy fails on BF16 tensors, and {', '.join(names)} is one. Use to_dlpack() there.",
+            f"as_numpy fails on BF16 tensors, such as {', '.join(names)}. Use to_dlpack() there.",
         )
 
 
@@ -200,7 +204,7 @@ def _comparable(config: Configuration, kind: str) -> Iterator[Pair]:
 
 def _why(config: Configuration, pair: Pair) -> str:
     if lacks_batch_axis(config, pair):
-        return "leave the first axis out, which only max_batch_size above 0 would add"
+        return "lack the first axis, which only max_batch_size above 0 would add"
     return f"differ from the graph's {list(expected_shape(config, pair))}"
 
 

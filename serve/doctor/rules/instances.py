@@ -1,4 +1,4 @@
-"""I4: instance groups: how many, on which device."""
+"""I4: instance groups: count and device."""
 
 from collections.abc import Iterator
 
@@ -74,13 +74,13 @@ def _counted(config: Configuration, index: int) -> tuple[Edit, ...]:
     refused="no GPUs are available",
 )
 def the_gpu_is_there(config: Configuration) -> Iterator[Problem]:
-    """KIND_GPU on a machine without a GPU, or a GPU that the machine does not have.
+    """An instance group needs a GPU that the machine does not have.
 
     tritonserver refuses the model: "has kind KIND_GPU but no GPUs are available", or "specifies invalid or unsupported
-    gpu id". Reported where the number of GPUs of the target is known.
+    gpu id". Reported with `--gpus`.
 
     Source: core, model_config_utils.cc (ValidateInstanceGroup).
-    Fix: leave `kind` out: KIND_AUTO takes the GPU where there is one and the CPU otherwise.
+    Fix: remove `kind`: KIND_AUTO takes the GPU if there is one, else the CPU.
     """
     if config.target.gpus is None:
         return
@@ -90,7 +90,7 @@ def the_gpu_is_there(config: Configuration) -> Iterator[Problem]:
             yield Problem(
                 config.at("instance_group", index),
                 f"an instance group wants {'GPU ' + str(missing[0]) if missing else 'a GPU'}, and the target has "
-                f"{config.target.gpus}: the model cannot load. Leave kind and gpus out to take what there is.",
+                f"{config.target.gpus}: the model cannot load. Remove kind and gpus to use what there is.",
             )
 
 
@@ -102,10 +102,10 @@ def the_gpu_is_there(config: Configuration) -> Iterator[Problem]:
     refused="but specifies one or more GPUs",
 )
 def gpus_are_for_gpu_groups(config: Configuration) -> Iterator[Problem]:
-    """`gpus` in a group of KIND_CPU or KIND_MODEL.
+    """A group of KIND_CPU or KIND_MODEL has `gpus`.
 
-    tritonserver refuses the model: "has kind KIND_CPU but specifies one or more GPUs". KIND_AUTO with gpus is
-    refused in the same words on a machine that lacks one of them.
+    tritonserver refuses the model: "has kind KIND_CPU but specifies one or more GPUs". KIND_AUTO with gpus is refused
+    with the same message on a machine that lacks one of them.
 
     Source: core, model_config_utils.cc (ValidateInstanceGroup).
     Fix: write KIND_GPU, or remove gpus.
@@ -128,8 +128,8 @@ def gpus_are_for_gpu_groups(config: Configuration) -> Iterator[Problem]:
 def an_instance_is_active(config: Configuration) -> Iterator[Problem]:
     """Every instance group is passive, so no instance takes requests.
 
-    The model is READY, and its first request ends the whole server with a segmentation fault, with all other models in
-    it (measured on 2.51).
+    The model is READY, and its first request crashes the server with all other models (segmentation fault, measured on
+    2.51).
 
     Source: core, passive instances are not registered with the scheduler (model_lifecycle.cc, payload queues).
     Fix: remove passive from one group.
@@ -138,7 +138,7 @@ def an_instance_is_active(config: Configuration) -> Iterator[Problem]:
     if groups and all(group.passive for group in groups):
         yield Problem(
             config.at("instance_group", 0, "passive"),
-            "all instance groups are passive, so nothing takes requests: the first one crashes the server. "
+            "all instance groups are passive, so no instance takes requests, and the first request crashes the server. "
             "Remove passive from one group.",
         )
 
@@ -150,19 +150,19 @@ def an_instance_is_active(config: Configuration) -> Iterator[Problem]:
     good=Example("instance_group [ { count: 1 } ]"),
 )
 def counts_are_positive(config: Configuration) -> Iterator[Problem]:
-    """A count of instances that is negative, or written as 0.
+    """A count of instances is negative or 0.
 
-    tritonserver takes it for no count, without a word: 1, or 2 for onnxruntime on the CPU. Measured: count -3
-    of an onnxruntime model loads as 2.
+    tritonserver uses the default without a warning: 1, or 2 for onnxruntime on the CPU. Measured: count -3 of an
+    onnxruntime model loads as 2.
 
     Source: core, instance_group normalisation tests count < 1.
-    Fix: write how many instances there should be.
+    Fix: write the number of instances.
     """
     for index, group in enumerate(config.proto.instance_group):
         if group.count < 0 or (group.count == 0 and config.document.has("instance_group", index, "count")):
             yield Problem(
                 config.at("instance_group", index, "count"),
-                f"count {group.count} is taken for the default in silence, not for none. Write how many instances "
+                f"count {group.count} counts as the default without a warning, not for none. Write how many instances "
                 "there should be; to serve none, remove the version or the model.",
             )
 
@@ -175,7 +175,7 @@ def counts_are_positive(config: Configuration) -> Iterator[Problem]:
     refused="profile field which is only supported for TensorRT models",
 )
 def profiles_are_for_tensorrt(config: Configuration) -> Iterator[Problem]:
-    """A TensorRT profile for a model of another backend.
+    """A model of another backend has a TensorRT profile.
 
     tritonserver refuses the model: "specifies profile field which is only supported for TensorRT models".
 
@@ -200,11 +200,11 @@ def profiles_are_for_tensorrt(config: Configuration) -> Iterator[Problem]:
     good=Example('backend: "python"\ninstance_group [ { count: 4 } ]'),
 )
 def shared_memory_suffices(model: Model) -> Iterator[Problem]:
-    """More Python instances than a container's /dev/shm has room for.
+    """The Python instances need more /dev/shm than a container has.
 
-    Each instance of the Python backend begins with 1 MB of /dev/shm (`shm-default-byte-size`), grows by 1 MB for larger
-    tensors and never gives any back; docker gives a container 64 MB. Beyond it the model does not load, or dies with a
-    bus error under load.
+    Each instance of the Python backend takes 1 MB of /dev/shm (`shm-default-byte-size`), more for larger tensors, and
+    never frees it; docker gives a container 64 MB. Without enough the model does not load, or crashes with a bus error
+    under load.
 
     Source: python_backend README (shm-default-byte-size); server#5681, server#6156, server#4869, server#7481.
     Fix: fewer instances; or start the container with --shm-size=1g (several MB per instance and batch).
@@ -216,6 +216,6 @@ def shared_memory_suffices(model: Model) -> Iterator[Problem]:
     if instances >= 64:
         yield Problem(
             config.at("instance_group"),
-            f"{instances} Python instances need {instances} MB of /dev/shm at the least, and a docker container has 64 "
+            f"{instances} Python instances need at least {instances} MB of /dev/shm, and a docker container has 64 "
             "MB. Use fewer instances, or --shm-size=1g.",
         )

@@ -1,4 +1,4 @@
-"""L0: which backend serves the model, and variants that leave it."""
+"""L0: the backend that serves the model, and variants with another one."""
 
 import os
 from collections.abc import Iterator
@@ -24,18 +24,18 @@ def platform_fits_the_backend(config: Configuration) -> Iterator[Problem]:
     """`platform` is unknown or contradicts `backend`.
 
     tritonserver refuses the model: "unexpected platform type 'onnx'" or "unexpected 'platform' and 'backend' pair".
-    `platform` is the older of the two and knows a few values only: onnxruntime_onnx, tensorrt_plan, pytorch_libtorch,
+    `platform` is the older field and has few values: onnxruntime_onnx, tensorrt_plan, pytorch_libtorch,
     tensorflow_savedmodel, tensorflow_graphdef and ensemble.
 
     Source: core, model_config_utils.cc, ValidateModelConfig.
-    Fix: write `backend` and leave `platform` out.
+    Fix: write `backend` and remove `platform`.
     """
     platform, backend = config.proto.platform, config.proto.backend
     expected = PLATFORMS.get(platform, "")
     if platform and not backend and platform not in PLATFORMS:
         yield Problem(
             config.at("platform"),
-            f'"{platform}" is no platform of tritonserver, so the model cannot load. Write backend: "..." in its place '
+            f'"{platform}" is not a platform of tritonserver, so the model cannot load. Write backend: "..." instead '
             f"(platforms: {', '.join(PLATFORMS)}).",
         )
     elif platform and backend and backend in PLATFORMS.values() and expected != backend:
@@ -54,20 +54,20 @@ def platform_fits_the_backend(config: Configuration) -> Iterator[Problem]:
     refused="unable to find backend library",
 )
 def runtime_is_left_to_the_server(config: Configuration) -> Iterator[Problem]:
-    """`runtime` pins which implementation of the backend serves the model.
+    """`runtime` fixes which implementation of the backend serves the model.
 
-    tritonserver fills it in by itself, and it shows in `GET /v2/models/x/config`; copied from there into the file,
-    `runtime: "model.py"` fails in NVIDIA's container, where the backend is a C++ library, and
-    `runtime: "libtriton_onnxruntime.so"` fails where the backend is a Python one.
+    tritonserver fills it in and shows it in `GET /v2/models/x/config`. Copied from there into the file,
+    `runtime: "model.py"` fails in NVIDIA's container, where the backend is a C++ library;
+    `runtime: "libtriton_onnxruntime.so"` fails if the backend is written in Python.
 
     Source: core, backend_model.cc.
-    Fix: leave `runtime` out.
+    Fix: remove `runtime`.
     """
     usual = config.backend in ("onnxruntime", "tensorrt", "tensorflow", "openvino")
     if config.proto.runtime and (usual or config.proto.runtime.startswith("libtriton_")):
         yield Problem(
             config.at("runtime"),
-            f'runtime: "{config.proto.runtime}" loads only where the backend is made of exactly that file. Leave it '
+            f'runtime: "{config.proto.runtime}" loads only if the backend is exactly that file. Leave it '
             "out: the server finds it.",
         )
 
@@ -93,14 +93,14 @@ def runtime_is_left_to_the_server(config: Configuration) -> Iterator[Problem]:
     ),
 )
 def variants_answer_the_same_requests(config: Configuration) -> Iterator[Problem]:
-    """A variant under `configs/` takes or gives other tensors than config.pbtxt.
+    """A variant under `configs/` has other inputs or outputs than config.pbtxt.
 
-    `--model-config-name=large` loads `configs/large.pbtxt`, and where that file is missing, for one model of many or
-    after a rename, it silently loads config.pbtxt. Clients written for the variant then fail, or get answers of another
-    shape, although the server started without a word. Variants that change only how requests are scheduled are safe.
+    `--model-config-name=large` loads `configs/large.pbtxt`. If that file is missing, for example after a rename, it
+    silently loads config.pbtxt. Clients of the variant then fail or get answers of another shape. Variants that change
+    only how requests are scheduled are safe.
 
     Source: core, model_repository_manager.cc (measured: no line in the log).
-    Fix: keep inputs, outputs and backend equal; give a model that takes other tensors a folder of its own.
+    Fix: keep inputs, outputs and backend equal, or move the variant to a model of its own.
     """
     usual = config.model.config
     if config.variant is None or usual is None or not usual.document.exists:
@@ -111,14 +111,14 @@ def variants_answer_the_same_requests(config: Configuration) -> Iterator[Problem
         if different and ours and theirs:
             yield Problem(
                 config.at(kind),
-                f"{kind} {', '.join(different)} differs from config.pbtxt, which is served in silence wherever this "
-                "variant is missing. Keep inputs and outputs equal, or make it a model of its own.",
+                f"{kind} {', '.join(different)} differs from config.pbtxt, which is served without a warning if this "
+                "variant is missing. Keep inputs and outputs equal, or make the variant a model of its own.",
             )
     if config.backend != usual.backend and config.proto.backend:
         yield Problem(
             config.at("backend"),
-            f'backend "{config.backend}" differs from config.pbtxt\'s "{usual.backend}", which is served in silence '
-            "wherever this variant is missing. Make it a model of its own.",
+            f'backend "{config.backend}" differs from config.pbtxt\'s "{usual.backend}", which is served without a '
+            "warning wherever this variant is missing. Make it a model of its own.",
         )
 
 
@@ -138,10 +138,10 @@ def _tensors(proto: ModelConfig, kind: str) -> dict[str, tuple[str, tuple[int, .
     refused="Could not determine backend",
 )
 def backend_can_be_found(config: Configuration) -> Iterator[Problem]:
-    """Nothing says which backend serves the model.
+    """The backend of the model is unknown.
 
     tritonserver infers the backend from model.onnx, model.plan, model.pt, model.py, model.xml or a name such as
-    `x.python`; when nothing fits, it refuses the model: "Could not determine backend for model".
+    `x.python`. If nothing fits, it refuses the model: "Could not determine backend for model".
 
     Source: core, model_config_utils.cc, AutoCompleteBackendFields.
     Fix: write `backend`.
@@ -149,8 +149,8 @@ def backend_can_be_found(config: Configuration) -> Iterator[Problem]:
     if not config.backend and config.model.versions and not config.proto.platform:
         yield Problem(
             config.at(),
-            "no backend is named and none of the files in the version folder tells it, so the model cannot load. "
-            'Write backend: "onnxruntime", "python" or whichever serves it.',
+            "no backend is named and no file in the version folder shows it, so the model cannot load. "
+            'Write backend: "onnxruntime", "python" or another one.',
         )
 
 
@@ -161,10 +161,10 @@ def backend_can_be_found(config: Configuration) -> Iterator[Problem]:
     good=Example("max_batch_size: 4", files={"1/model.onnx": ONNX}),
 )
 def configurations_are_where_they_are_read(model: Model) -> Iterator[Problem]:
-    """A configuration lies in a version folder, where nobody reads it.
+    """A configuration lies in a version folder, where it is not read.
 
-    tritonserver reads config.pbtxt of the model's folder and `configs/`. Without the one the model is completed by its
-    backend as if there were no configuration at all, which for most means no batching, or cannot load.
+    tritonserver reads config.pbtxt in the model's folder and `configs/`. Without it the backend completes the model as
+    if there were no configuration, which for most means no batching, or the model cannot load.
 
     Source: core, model_config_utils.cc, GetNormalizedModelConfig (measured: the settings do not apply).
     Fix: move it one folder up.

@@ -25,10 +25,11 @@ def a_version_is_served(config: Configuration) -> Iterator[Problem]:
     """There is no version that could be served.
 
     tritonserver refuses the model: "at least one version must be available under the version policy". Versions are
-    folders whose name is a number without a leading zero (`01` and `abc` are skipped); every model needs one, an
-    ensemble an empty one. git does not keep empty folders, so put a file such as `.gitkeep` in it.
+    folders whose name is a number without a leading zero (`01` and `abc` are skipped); every model needs a version, an
+    ensemble too (an empty folder). git does not keep empty folders: put a file such as `.gitkeep` in it.
 
-    Source: core, model_lifecycle.cc. A suppression of this rule is never unused: it depends on the checkout.
+    Source: core, model_lifecycle.cc. A comment that ignores this rule is never reported as unused: the rule depends on
+    the checkout.
     Fix: make the folder `1`, or correct `version_policy`.
     """
     if _same_as_main(config):
@@ -45,7 +46,7 @@ def a_version_is_served(config: Configuration) -> Iterator[Problem]:
             if number not in config.model.versions:
                 yield Problem(
                     config.at("version_policy", "specific", "versions", index),
-                    f"version {number} is asked for and has no folder. Add it, or leave it out of version_policy.",
+                    f"version {number} is in version_policy and has no folder. Add the folder, or remove the version.",
                 )
 
 
@@ -59,12 +60,12 @@ def a_version_is_served(config: Configuration) -> Iterator[Problem]:
 def model_file_exists(config: Configuration) -> Iterator[Problem]:
     """The model file of a served version is missing or empty.
 
-    The backend refuses the model when it loads; a Python model whose `default_model_filename` is missing does not even
-    fail: on 24.10 the call that loads it never returns (measured: 30 s and more). The name is `default_model_filename`,
-    or model.onnx, model.plan, model.pt or model.py, depending on the backend; other backends look for files of their
-    own and are not checked.
+    The backend refuses the model. Worse, if the `default_model_filename` of a Python model is missing, the call that
+    loads it never returns on 24.10 (measured: 30 s and more). Without `default_model_filename` the name is model.onnx,
+    model.plan, model.pt or model.py; other backends have files of their own and are not checked.
 
-    Source: the backends' own loading. A suppression of this rule is never unused: it depends on the checkout.
+    Source: the backends' own loading. A comment that ignores this rule is never reported as unused: the rule depends on
+    the checkout.
     Fix: put the file there, or correct `default_model_filename`.
     """
     if not config.model_filename or config.proto.cc_model_filenames or config.backend == "ensemble":
@@ -114,12 +115,11 @@ def _instead(path: Path) -> str:
     refused="weights.bin",
 )
 def external_data_exists(config: Configuration) -> Iterator[Problem]:
-    """Weights that the ONNX file keeps in a file of their own are not there.
+    """The file with the weights of the ONNX file is missing.
 
-    torch's exporter splits weights off into `model.onnx.data` unless told otherwise, and a copy of model.onnx alone
-    then fails at load with onnxruntime's message about that file.
+    torch's exporter writes weights into `model.onnx.data` by default. A copy of model.onnx alone then fails to load.
 
-    Source: onnx, external data; the name is relative to the ONNX file's folder.
+    Source: onnx, external data; names are relative to the ONNX file's folder.
     Fix: copy the file too, or export with `external_data=False`.
     """
     graph = config.graph
@@ -140,13 +140,13 @@ def external_data_exists(config: Configuration) -> Iterator[Problem]:
     good=Example("version_policy { latest { num_versions: 1 } }", files={"1/model.onnx": ONNX, "2/model.onnx": ONNX}),
 )
 def every_version_is_served(config: Configuration) -> Iterator[Problem]:
-    """Versions lie in the folder and are not served, because `version_policy` is not written.
+    """Versions are not served, because there is no `version_policy`.
 
-    Without a policy tritonserver serves the version with the highest number only. A client that asks for another one
-    gets "Request for unknown model".
+    Without a policy tritonserver serves only the highest version. A request for another one fails with "Request for
+    unknown model".
 
     Source: docs/user_guide/model_configuration.md, version policy.
-    Fix: write the policy that you mean: `latest`, `all` or `specific`.
+    Fix: write a policy: `latest`, `all` or `specific`.
     """
     if _same_as_main(config):
         return
@@ -154,8 +154,8 @@ def every_version_is_served(config: Configuration) -> Iterator[Problem]:
     if idle and not config.document.has("version_policy"):
         yield Problem(
             config.at("version_policy"),
-            f"version {', '.join(map(str, idle))} is not served: without version_policy only the highest is. Write "
-            "version_policy, for example { latest { num_versions: 1 } } if that is what you want.",
+            f"version {', '.join(map(str, idle))} is not served, because without version_policy only the highest is. "
+            "Write version_policy, for example { latest { num_versions: 1 } }.",
         )
 
 
@@ -166,12 +166,12 @@ def every_version_is_served(config: Configuration) -> Iterator[Problem]:
     good=Example('backend: "onnxruntime"', files={"1/model.onnx": ONNX}),
 )
 def no_model_py_beside_another_backend(config: Configuration) -> Iterator[Problem]:
-    """A model.py lies beside a model that another backend serves.
+    """A model.py lies beside a model of another backend.
 
-    Only the backend `python` reads it. With `backend: "onnxruntime"` the file is never imported, neither by the C++
-    backend nor by a Python-based one: batching or preprocessing written there does not happen.
+    Only the backend `python` reads it. With `backend: "onnxruntime"` neither the C++ backend nor a Python-based one
+    imports the file, so batching or preprocessing in it does not happen.
 
-    Source: python_backend, the look-up of Python-based backends.
+    Source: python_backend, search for Python-based backends.
     Fix: write `backend: "python"` if model.py is the model, or move it out of the version folder.
     """
     if config.backend not in ("onnxruntime", "tensorrt", "tensorflow", "openvino"):
@@ -199,8 +199,8 @@ def no_model_py_beside_another_backend(config: Configuration) -> Iterator[Proble
 def label_files_exist(config: Configuration) -> Iterator[Problem]:
     """The label file of an output is missing or outside the model's folder.
 
-    tritonserver reads it when it loads the model and refuses the model without it: "failed to open text file for read".
-    The name is relative to the model's folder, not to the version's.
+    tritonserver refuses the model without it: "failed to open text file for read".
+    The name is relative to the model's folder.
 
     Source: core, LabelProvider; newer releases refuse paths that leave the folder.
     Fix: put the file into the model's folder, or correct `label_filename`.
@@ -227,8 +227,8 @@ def label_files_exist(config: Configuration) -> Iterator[Problem]:
 def version_folders_are_numbers(model: Model) -> Iterator[Problem]:
     """A folder that looks like a version is skipped.
 
-    A leading zero (`02`) or a `v` in front makes tritonserver skip the folder with a line in its log and serve the
-    highest of the others, which is then an older model than you think.
+    tritonserver skips a folder with a leading zero (`02`) or a `v` and serves the highest of the others, an older
+    model. Only its log says so.
 
     Source: core, model_lifecycle.cc: "ignore version directory '02' which contains leading zeros".
     Fix: rename the folder to the plain number.
@@ -238,6 +238,5 @@ def version_folders_are_numbers(model: Model) -> Iterator[Problem]:
         if path.name != number and number.isdecimal() and is_folder(path):
             yield Problem(
                 Position(path=path),
-                f"tritonserver skips {path.name}/: a version is a number without anything in front. Rename it to "
-                f"{int(number)}.",
+                f"tritonserver skips {path.name}/: a version is a plain number. Rename it to {int(number)}.",
             )

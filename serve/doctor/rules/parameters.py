@@ -1,4 +1,4 @@
-"""P5: `parameters` of config.pbtxt: keys that nobody reads, and values that are refused."""
+"""P5: `parameters` of config.pbtxt: keys that are not read, and values that are refused."""
 
 import difflib
 from collections import Counter
@@ -51,14 +51,14 @@ def parameter_text(key: str, value: str) -> str:
 
 
 def place(config: Configuration, key: str) -> int:
-    """Which of the file's `parameters` has this key; the last one, which is the one that counts."""
+    """The index of the last entry of `parameters` with this key, which is the one that counts; 0 if there is none."""
     document = config.document
-    found = [
+    places = [
         index
         for index in range(len(document.values("parameters")))
         if (value := document.value("parameters", index, "key")) and document.slice(value).strip("\"'") == key
     ]
-    return found[-1] if found else 0
+    return places[-1] if places else 0
 
 
 def replaced_value(config: Configuration, key: str, text: str) -> tuple[Edit, ...]:
@@ -66,11 +66,11 @@ def replaced_value(config: Configuration, key: str, text: str) -> tuple[Edit, ..
     return config.document.replaced(f'"{text}"', "parameters", place(config, key), "value", "string_value")
 
 
-def _meant(key: str, known: tuple[str, ...]) -> str | None:
+def _meant(key: str, keys: tuple[str, ...]) -> str | None:
     """The known key that an unknown one resembles."""
-    if key in RENAMED and RENAMED[key] in known:
+    if key in RENAMED and RENAMED[key] in keys:
         return RENAMED[key]
-    lower = {name.lower(): name for name in known}
+    lower = {name.lower(): name for name in keys}
     close = difflib.get_close_matches(key.lower().replace("-", "_"), lower, n=1, cutoff=CLOSE)
     return lower[close[0]] if close else None
 
@@ -82,18 +82,18 @@ def _meant(key: str, known: tuple[str, ...]) -> str | None:
     good=Example(parameter_text("intra_op_thread_count", "1")),
 )
 def parameters_are_spelt_as_they_are_read(config: Configuration) -> Iterator[Problem]:
-    """A parameter's key is almost one that the backend reads, but not quite.
+    """A parameter's key is misspelt.
 
-    Keys that nobody reads are ignored without a word, so the setting has no effect. Keys are compared letter by letter:
-    `force_cpu_only_input_tensors: "banana"` loads (measured), in capitals it is refused. onnxruntime itself says
+    The backend ignores unknown keys without a warning, so the setting has no effect. Case matters:
+    `force_cpu_only_input_tensors: "banana"` loads (measured), in capitals it is refused. onnxruntime calls it
     intra_op_num_threads, Triton's backend intra_op_thread_count.
 
     Source: onnxruntime_backend README; python_backend, python_be.cc; onnxruntime_backend#34.
     Fix: write the key as the backend reads it.
     """
-    known = KNOWN.get(config.backend, ())
+    keys = KNOWN.get(config.backend, ())
     for key in config.proto.parameters:
-        if key not in known and (meant := _meant(key, known)) and meant not in config.proto.parameters:
+        if key not in keys and (meant := _meant(key, keys)) and meant not in config.proto.parameters:
             yield Problem(
                 config.at_parameter(key),
                 f'parameter "{key}" is not read by the {config.backend} backend, and has no effect. '
@@ -111,11 +111,11 @@ def parameters_are_spelt_as_they_are_read(config: Configuration) -> Iterator[Pro
 def onnxruntime_reads_the_parameter(config: Configuration) -> Iterator[Problem]:
     """A parameter that the onnxruntime backend does not read.
 
-    It loads, and the backend ignores it without a word. That is fine for a note to other programs; a setting has to go
-    where the backend looks for it.
+    The model loads, and the backend ignores the parameter without a warning. That is right for a note to other
+    programs, but not for a setting.
 
     Source: onnxruntime_backend README.
-    Fix: look the setting up among the backend's parameters, `optimization` and its accelerators, or remove it.
+    Fix: look for the setting in the backend's parameters, `optimization` and accelerators, or remove it.
     """
     for key in config.proto.parameters:
         if config.backend == "onnxruntime" and key not in KNOWN["onnxruntime"] and not _meant(key, ONNXRUNTIME):
@@ -135,10 +135,10 @@ def onnxruntime_reads_the_parameter(config: Configuration) -> Iterator[Problem]:
 def a_parameter_is_set_once(config: Configuration) -> Iterator[Problem]:
     """A parameter is written twice.
 
-    The last one counts, without a word (measured: 1 and then 2 load as 2).
+    The last one counts, without a warning (measured: 1 and then 2 load as 2).
 
     Source: protobuf, map fields in text format.
-    Fix: remove the one that does not count.
+    Fix: remove the first entry.
     """
     document = config.document
     keys = [
@@ -161,19 +161,19 @@ def a_parameter_is_set_once(config: Configuration) -> Iterator[Problem]:
     refused="integral number",
 )
 def numbers_are_numbers(config: Configuration) -> Iterator[Problem]:
-    """A parameter of the onnxruntime backend that must be a whole number is none.
+    """A parameter of the onnxruntime backend is not a whole number.
 
     The model is refused: "failed to convert 'all' to int integral number".
 
     Source: onnxruntime_backend, ParseParameter; backend, backend_common.cc (ParseIntValue).
-    Fix: write a whole number; for thread counts 0 is onnxruntime's own choice.
+    Fix: write a whole number; for thread counts 0 lets onnxruntime choose.
     """
     for key in NUMBERS:
         value = config.parameter(key)
         if config.backend == "onnxruntime" and value is not None and not _is_integer(value):
             yield Problem(
                 config.at_parameter(key),
-                f'parameter "{key}" is "{value}", which is no whole number: the model cannot load. Write a number.',
+                f'parameter "{key}" is "{value}", which is not a whole number: the model cannot load. Write a number.',
             )
 
 
@@ -195,8 +195,7 @@ def _is_integer(text: str) -> bool:
 def switches_are_switches(config: Configuration) -> Iterator[Problem]:
     """A switch of the onnxruntime backend is neither on nor off.
 
-    The model is refused: "failed to convert 'yes' to boolean". Understood are true, on, 1, false, off and 0, in any
-    case.
+    The model is refused: "failed to convert 'yes' to boolean". It reads true, on, 1, false, off and 0, in any case.
 
     Source: onnxruntime_backend, ParseBoolParameter.
     Fix: write true or false.
@@ -245,9 +244,9 @@ def execution_mode_is_known(config: Configuration) -> Iterator[Problem]:
     good=Example(parameter_text("inter_op_thread_count", "4") + "\n" + parameter_text("execution_mode", "1")),
 )
 def inter_op_threads_have_work(config: Configuration) -> Iterator[Problem]:
-    """`inter_op_thread_count` is set, and the execution mode is sequential.
+    """`inter_op_thread_count` has no effect in the sequential mode.
 
-    onnxruntime runs one operator after the other in that mode, which is the default, and makes no such threads.
+    In that mode, the default, onnxruntime runs one operator after the other and makes no such threads.
 
     Source: onnxruntime documentation, thread management.
     Fix: add execution_mode 1, or remove inter_op_thread_count.
@@ -285,6 +284,6 @@ def cpu_only_inputs_are_yes_or_no(config: Configuration) -> Iterator[Problem]:
         word = words.get(value.lower())
         yield Problem(
             config.at_parameter(key),
-            f'{key} is "{value}", and only yes and no are taken: the model cannot load. Write "{word or "no"}".',
+            f'{key} is "{value}", and only yes and no are allowed: the model cannot load. Write "{word or "no"}".',
             fix=replaced_value(config, key, word) if word else (),
         )

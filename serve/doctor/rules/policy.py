@@ -48,13 +48,13 @@ class TritonPythonModel:
     refused="with sequence batching scheduler",
 )
 def sequences_are_not_cached(config: Configuration) -> Iterator[Problem]:
-    """The response cache for a model with the sequence batcher.
+    """A model with the sequence batcher uses the response cache.
 
     tritonserver refuses the model: "Response Cache does not currently support model ... with sequence batching
     scheduler".
 
     Source: core, model_config_utils.cc (ValidateModelConfig).
-    Fix: remove response_cache: answers that depend on earlier requests cannot be repeated.
+    Fix: remove response_cache: the answers depend on earlier requests.
     """
     if config.proto.response_cache.enable and config.scheduler == "sequence_batching":
         yield Problem(
@@ -71,7 +71,7 @@ def sequences_are_not_cached(config: Configuration) -> Iterator[Problem]:
     refused="'decoupled' transaction policy",
 )
 def streams_are_not_cached(config: Configuration) -> Iterator[Problem]:
-    """The response cache for a decoupled model.
+    """A decoupled model uses the response cache.
 
     tritonserver refuses the model: "Response Cache does not currently support model ... with 'decoupled' transaction
     policy".
@@ -93,10 +93,10 @@ def streams_are_not_cached(config: Configuration) -> Iterator[Problem]:
     good=Example(CACHE, target=Target(cache=True)),
 )
 def the_cache_is_switched_on(config: Configuration) -> Iterator[Problem]:
-    """The response cache of a model, on a server that has none.
+    """A model uses the response cache, and the server has none.
 
-    Without `--cache-config` the model loads and nothing is cached, without a word (measured: the same request twice, 2
-    executions; with a cache 1). Reported where it is known how the server is started.
+    Without `--cache-config` the model loads and nothing is cached, without a warning (measured: the same request twice,
+    2 executions; with a cache 1). Reported with `--no-cache`.
 
     Source: server documentation, response_cache.md; core, server.cc.
     Fix: start tritonserver with --cache-config=local,size=BYTES.
@@ -116,10 +116,10 @@ def the_cache_is_switched_on(config: Configuration) -> Iterator[Problem]:
     good=Example('backend: "python"', files={"1/model.py": SCALES}),
 )
 def cached_answers_depend_on_inputs_only(source: Source) -> Iterator[Problem]:
-    """A cached model reads the parameters of its requests.
+    """A model with the response cache reads request parameters.
 
-    The key of the cache is made of the model, its version and the input tensors. Two requests that differ in their
-    parameters only get the same answer. Measured: factor 2 and then factor 3 both answer with factor 2, 1 execution.
+    The key of the cache holds the model, its version and the input tensors. Two requests that differ only in their
+    parameters get the same answer. Measured: factor 2 and then factor 3 both answer with factor 2, 1 execution.
 
     Source: core, response_cache.cc (HashInputs); server documentation, response_cache.md.
     Fix: make the parameter an input tensor, or switch the cache off.
@@ -138,8 +138,8 @@ def cached_answers_depend_on_inputs_only(source: Source) -> Iterator[Problem]:
         ):
             yield Problem(
                 source.at(node),
-                "the answer depends on the request's parameters, which are not part of the response cache's key, so "
-                "another request's answer comes back. Make them an input, or switch response_cache off.",
+                "the answer depends on request parameters, which are not part of the response cache's key, so "
+                "clients get the answer to another request. Make them an input, or switch response_cache off.",
             )
 
 
@@ -151,10 +151,10 @@ def cached_answers_depend_on_inputs_only(source: Source) -> Iterator[Problem]:
     refused="model_transaction_policy says decoupled",
 )
 def graphs_are_not_decoupled(config: Configuration) -> Iterator[Problem]:
-    """A decoupled model that is an ONNX graph.
+    """An ONNX model is decoupled.
 
-    A graph gives one answer to each request. The drop-in backend refuses the model. NVIDIA's C++ backend does not look
-    at the setting and answers once, and plain HTTP and unary gRPC requests are refused as of any decoupled model.
+    A graph gives one answer to each request. This project's backend refuses the model. NVIDIA's C++ backend ignores the
+    setting and answers once, but the server refuses plain HTTP and unary gRPC requests to a decoupled model.
 
     Source: serve/backends/onnxruntime/README.md; onnxruntime_backend, onnxruntime.cc (ProcessRequests).
     Fix: remove model_transaction_policy.
@@ -162,7 +162,7 @@ def graphs_are_not_decoupled(config: Configuration) -> Iterator[Problem]:
     if config.backend == "onnxruntime" and config.proto.model_transaction_policy.decoupled:
         yield Problem(
             config.at("model_transaction_policy", "decoupled"),
-            "an ONNX graph gives one answer to each request and cannot be decoupled: the drop-in backend refuses the "
-            "model. Remove it.",
+            "an ONNX graph gives one answer to each request and cannot be decoupled: this project's backend refuses "
+            "the model. Remove it.",
             fix=config.document.removed("model_transaction_policy", "decoupled"),
         )

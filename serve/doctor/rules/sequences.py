@@ -18,20 +18,20 @@ def _batched(strategy: str) -> Example:
     good=_batched("oldest { max_candidate_sequences: 8 }"),
 )
 def oldest_says_how_many(config: Configuration) -> Iterator[Problem]:
-    """The strategy "oldest" without `max_candidate_sequences`.
+    """The strategy "oldest" has no `max_candidate_sequences`.
 
-    The number of sequences that may run at the same time is then max_batch_size for each instance, without a word
-    (0 loads, and so does a negative number, as measured). Further sequences wait until one ends or is idle too long.
+    Then at most max_batch_size sequences per instance run at the same time, without a warning (measured: 0 and negative
+    numbers load too). Further sequences wait until one ends or is idle too long.
 
     Source: core, sequence_batch_scheduler.cc; server documentation, batcher.md.
-    Fix: write how many sequences are in progress at the same time, as a rule many more than max_batch_size.
+    Fix: write the number of sequences in progress at the same time, usually many more than max_batch_size.
     """
     strategy = config.proto.sequence_batching
     if strategy.HasField("oldest") and strategy.oldest.max_candidate_sequences <= 0:
         yield Problem(
             config.at("sequence_batching", "oldest"),
             "max_candidate_sequences is not set, so only max_batch_size sequences per instance run at a time. "
-            "Write how many are in progress.",
+            "Write the number of sequences in progress.",
         )
 
 
@@ -42,9 +42,9 @@ def oldest_says_how_many(config: Configuration) -> Iterator[Problem]:
     good=_batched("direct { max_queue_delay_microseconds: 1000 minimum_slot_utilization: 0.5 }"),
 )
 def direct_delays_have_a_goal(config: Configuration) -> Iterator[Problem]:
-    """The strategy "direct" with a queue delay that is ignored.
+    """The queue delay of the strategy "direct" is ignored.
 
-    The delay is for reaching `minimum_slot_utilization`. Without that there is no goal and nothing waits.
+    The delay lasts until `minimum_slot_utilization` is reached. Without that, nothing waits.
 
     Source: core, sequence_batch_scheduler.cc; model_config.proto (StrategyDirect).
     Fix: set minimum_slot_utilization (more than 0, at most 1), or remove the delay.
@@ -70,7 +70,7 @@ def slot_utilization_is_a_share(config: Configuration) -> Iterator[Problem]:
     tritonserver refuses the model: "sequence batching minimum slot utilization must be in range (0.0, 1.0]".
 
     Source: core, model_config_utils.cc (ValidateModelConfig).
-    Fix: write a share, 0.5 for half of the slots.
+    Fix: write a share of the slots, for example 0.5.
     """
     share = config.proto.sequence_batching.direct.minimum_slot_utilization
     if not 0 <= share <= 1:

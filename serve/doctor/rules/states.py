@@ -13,7 +13,7 @@ INITIAL = 'name: "zeros" data_type: TYPE_FP32 dims: [ 1 ] zero_data: true'
 
 def _example(*initial: str, outputs: str = "NEXT", dims: str = "1", rest: str = "", files: str = "") -> Example:
     state = f'input_name: "STATE" output_name: "{outputs}" data_type: TYPE_FP32 dims: [ {dims} ]'
-    values = "".join(f" initial_state {{ {one} }}" for one in initial)
+    values = "".join(f" initial_state {{ {text} }}" for text in initial)
     return Example(
         f'backend: "python"\nsequence_batching {{ state [ {{ {state}{values} }}{rest} ] }}',
         files={files: "zero"} if files else {},
@@ -31,10 +31,10 @@ def _states(config: Configuration) -> Iterator[tuple[int, ModelSequenceBatching.
     good=Example('backend: "python"\nsequence_batching { }'),
 )
 def python_models_keep_their_own_state(config: Configuration) -> Iterator[Problem]:
-    """Implicit state of a Python model, which is never stored.
+    """A Python model has implicit state, which is never stored.
 
-    The Python backend has no way to hand a state back: the state input arrives with its initial value in every request
-    of a sequence (measured), and without an `initial_state` with whatever is in memory. The model loads.
+    The model loads, but the Python backend cannot return a state: in every request of a sequence the state input has
+    its initial value (measured), and without an `initial_state` undefined values.
 
     Source: python_backend does not use the state functions of tritonbackend.h.
     Fix: keep the state in the model, by request.correlation_id(), and drop it at the end of the sequence.
@@ -42,8 +42,8 @@ def python_models_keep_their_own_state(config: Configuration) -> Iterator[Proble
     if config.backend == "python" and config.proto.sequence_batching.state:
         yield Problem(
             config.at("sequence_batching", "state"),
-            "implicit state of a Python model is never stored, so every request sees the initial one. "
-            "Keep it in the model by correlation id.",
+            "implicit state of a Python model is never stored, so every request gets the initial one. "
+            "Keep it in the model, by correlation id.",
         )
 
 
@@ -129,7 +129,7 @@ def initial_states_have_a_size(config: Configuration) -> Iterator[Problem]:
     refused="does not match the state data type",
 )
 def initial_states_have_the_states_type(config: Configuration) -> Iterator[Problem]:
-    """An initial state has another data type than the state.
+    """An initial state and its state have different data types.
 
     tritonserver refuses the model: "The data type used for 'initial_state' field of state 'STATE' does not match the
     state data type".
@@ -155,12 +155,12 @@ def initial_states_have_the_states_type(config: Configuration) -> Iterator[Probl
     refused="failed to open text file for read",
 )
 def initial_state_files_are_there(config: Configuration) -> Iterator[Problem]:
-    """The file of an initial state is not in the model's folder `initial_state`.
+    """The file of an initial state is missing.
 
     tritonserver refuses the model: "failed to open text file for read".
 
     Source: core, sequence_batch_scheduler.cc (GenerateInitialStateData).
-    Fix: put the raw bytes there.
+    Fix: put the raw bytes into the folder `initial_state` of the model.
     """
     for index, state in _states(config):
         for number, initial in enumerate(state.initial_state):
@@ -182,7 +182,7 @@ def initial_state_files_are_there(config: Configuration) -> Iterator[Problem]:
 def states_have_their_own_tensors(config: Configuration) -> Iterator[Problem]:
     """Two states share an input or an output, or a state has the name of an ordinary input.
 
-    It loads (measured), and one of the two values is lost.
+    The model loads (measured), and one of the two values is lost.
 
     Source: core does not check the names of states.
     Fix: give each state an input and an output of its own.

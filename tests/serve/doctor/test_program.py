@@ -131,7 +131,7 @@ def test_a_folder_of_other_things_is_no_repository(tmp_path: Path, capsys: pytes
     for name in ("docs", "src", "tests", "tools"):
         (tmp_path / name).mkdir()
     said = refused(capsys, tmp_path)
-    assert f"{tmp_path}: this is no model repository: none of its 4 folders has a config.pbtxt" in said
+    assert f"{tmp_path}: this is not a model repository: none of its 4 folders has a config.pbtxt" in said
     assert "Name the folder that holds the models' folders." in said
     write(BROKEN, tmp_path / "model_repository")
     (tmp_path / "data" / "2024").mkdir(parents=True)
