@@ -39,7 +39,7 @@ class Document:
                 path.stat()
                 return cls(path=path, text="", trouble="is not a regular file")
             if (size := path.stat().st_size) > LARGEST_BYTES:
-                return cls(path=path, text="", trouble=f"has {size / 1e6:.0f} MB, which is no text that a person wrote")
+                return cls(path=path, text="", trouble=f"has {size / 1e6:.0f} MB, too many for a configuration")
             data = path.read_bytes()
         except OSError as error:
             return cls(path=path, text="", trouble=f"cannot be read ({os.strerror(error.errno or errno.EIO)})")
@@ -81,8 +81,7 @@ class Document:
         return item
 
     def at_entry(self, name: str, key: str) -> Position:
-        '""The position of the entry `key` of the map `name`, for example of `parameters`; else of the map, else the'
-        'top.""'
+        """The position of the entry `key` of the map `name`, for example of `parameters`; else of the map."""
         for index, value in enumerate(self.values(name)):
             for field in value.fields or ():
                 if field.name == "key" and field.values and self.slice(field.values[0]).strip("\"'") == key:

@@ -95,7 +95,7 @@ def graph_level_is_known(config: Configuration) -> Iterator[Problem]:
     if config.backend == "onnxruntime" and level not in (-1, 0, 1, 2):
         yield Problem(
             config.at("optimization", "graph", "level"),
-            f"graph level {level} is none of -1 (basic), 0 (all), 1 (extended), 2 (off), and counts as 0. "
+            f"graph level {level} is not one of -1 (basic), 0 (all), 1 (extended), 2 (off), and counts as 0. "
             "Write one of those.",
         )
 
@@ -121,7 +121,8 @@ def accelerators_are_known(config: Configuration) -> Iterator[Problem]:
         if accelerator.name not in NAMES[where]:
             yield Problem(
                 config.at("optimization", "execution_accelerators", where, index, "name"),
-                f'{where} "{accelerator.name}" is unknown: the model cannot load. Known are {", ".join(NAMES[where])}.',
+                f'{where} "{accelerator.name}" is unknown, so the model cannot load. Use one of '
+                f"{', '.join(NAMES[where])}.",
             )
 
 
@@ -170,7 +171,7 @@ def precision_is_known(config: Configuration) -> Iterator[Problem]:
         if accelerator.name == "tensorrt" and mode is not None and mode not in PRECISIONS:
             yield Problem(
                 config.at("optimization", "execution_accelerators", where, index, "parameters"),
-                f'precision_mode "{mode}" is none of {", ".join(PRECISIONS)}: on a GPU the model cannot load. '
+                f'precision_mode "{mode}" is not one of {", ".join(PRECISIONS)}: on a GPU the model cannot load. '
                 "Write one of those.",
             )
 
@@ -195,8 +196,8 @@ def accelerators_suit_the_instances(config: Configuration) -> Iterator[Problem]:
     for where, index, accelerator in _accelerators(config, ON_GPU):
         yield Problem(
             config.at("optimization", "execution_accelerators", where, index),
-            f'accelerator "{accelerator.name}" is for the GPU, and every instance is on the CPU: it is ignored. '
-            "Remove it, or leave out the kind of the instances.",
+            f'accelerator "{accelerator.name}" is for the GPU and every instance is on the CPU, so it is ignored. '
+            "Remove it, or remove the kind of the instances.",
         )
 
 

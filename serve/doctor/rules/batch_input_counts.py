@@ -123,8 +123,9 @@ def counts_are_per_request_or_per_row(config: Configuration) -> Iterator[Problem
         if (entry.kind in PER_ROW) != (other.kind in PER_ROW):
             yield Problem(
                 config.at("batch_input", index, "kind"),
-                f'{kind_name(entry)} and {kind_name(other)} of "{source.name}" have one entry per request and per '
-                "row in turn, so a request of two rows makes them differ in length. Use kinds that count the same.",
+                f'{kind_name(entry)} and {kind_name(other)} of "{source.name}" count per request and per row, or the '
+                "other way round, so a request of two rows makes them differ in length. Use kinds that count the "
+                "same.",
             )
 
 

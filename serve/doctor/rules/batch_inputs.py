@@ -57,7 +57,7 @@ def batch_inputs_are_int32_or_fp32(config: Configuration) -> Iterator[Problem]:
         if entry.data_type not in TYPES:
             yield Problem(
                 config.at("batch_input", index, "data_type"),
-                f"a batch_input has data type {DataType.Name(entry.data_type)}, and only TYPE_INT32 and TYPE_FP32 can "
+                f"a batch_input has data type {DataType.Name(entry.data_type)}, and only TYPE_INT32 and TYPE_FP32 are "
                 "possible: the model cannot load. Write TYPE_INT32, and cast inside the graph.",
             )
 

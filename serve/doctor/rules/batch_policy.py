@@ -115,8 +115,8 @@ def a_policy_sees_requests_at_once(config: Configuration) -> Iterator[Problem]:
     if delay and (policy := _policy(config)):
         yield Problem(
             config.at("dynamic_batching", "max_queue_delay_microseconds"),
-            f"batch_policy {policy} does not see a request while the batcher delays it, here for up to {delay} us, and "
-            "forms its batches without that. Remove the delay.",
+            f"batch_policy {policy} does not know of requests that the batcher delays, here for up to {delay} us. "
+            "Remove the delay.",
             fix=config.document.removed("dynamic_batching", "max_queue_delay_microseconds"),
         )
 
@@ -197,7 +197,8 @@ def a_target_can_be_met(config: Configuration) -> Iterator[Problem]:
     if _policy(config) and slo < fixed + row:
         yield Problem(
             config.at_parameter("slo_ms"),
-            f"slo_ms {slo:g} is less than one row takes, fixed_ms + row_ms = {fixed + row:g}. Raise it.",
+            f"slo_ms {slo:g} is less than the service time of one row, fixed_ms + row_ms = {fixed + row:g}. Raise "
+            "slo_ms.",
         )
 
 

@@ -121,7 +121,7 @@ def priorities_are_in_range(config: Configuration) -> Iterator[Problem]:
             if config.document.has("dynamic_batching", "default_priority_level")
             else config.at("dynamic_batching", "priority_levels"),
             f"default_priority_level is {queue.default_priority_level}, not between 1 and priority_levels {levels}, so "
-            "the model cannot load. Write one; 1 is the most urgent.",
+            "the model cannot load. Write a level; 1 is the most urgent.",
         )
     for level in sorted(queue.priority_queue_policy):
         if not 1 <= level <= levels:

@@ -108,8 +108,8 @@ def controls_have_two_values(config: Configuration) -> Iterator[Problem]:
             if (values := list(getattr(control, switch))) and len(values) != 2:
                 yield Problem(
                     config.at("sequence_batching", "control_input", index, "control", number, switch),
-                    f'{switch} of control "{name}" is {values}, and it needs two values, for false and for true: the '
-                    "model cannot load. Write [ 0, 1 ].",
+                    f'{switch} of control "{name}" is {values}, but needs two values, for false and true: the model '
+                    "cannot load. Write [ 0, 1 ].",
                 )
 
 
@@ -135,7 +135,8 @@ def each_control_is_sent_once(config: Configuration) -> Iterator[Problem]:
         if kinds[control.kind] > 1 and control.kind in seen:
             yield Problem(
                 config.at("sequence_batching", "control_input", index, "control", number),
-                f'control "{name}" is {_word(control)} as another one is: the model cannot load. Keep one of them.',
+                f'control "{name}" is {_word(control)} as another control is: the model cannot load. Remove one of '
+                "them.",
             )
         seen.add(control.kind)
 
@@ -259,6 +260,6 @@ def controls_are_not_inputs(config: Configuration) -> Iterator[Problem]:
         if tensor.name and tensor.name in inputs:
             yield Problem(
                 config.at("sequence_batching", "control_input", index, "name"),
-                f'control "{tensor.name}" is declared as an input as well, so the model gets two tensors of that name. '
+                f'control "{tensor.name}" is also declared as an input, so the model gets two tensors of that name. '
                 "Remove it from input: clients do not send controls.",
             )

@@ -48,7 +48,7 @@ def every_input_is_declared(config: Configuration) -> Iterator[Problem]:
     for name in sorted(graph.signature.inputs.keys() - declared):
         yield Problem(
             config.at("input"),
-            f'the graph\'s input "{name}" is not declared, so the model cannot load. Add it with data_type '
+            f'the graph\'s input "{name}" is not declared, so the model cannot load. Declare it with data_type '
             f"{graph.signature.inputs[name].type}.",
         )
 
@@ -168,8 +168,8 @@ def names_are_used_once(config: Configuration) -> Iterator[Problem]:
 def optional_inputs_do_not_batch(config: Configuration) -> Iterator[Problem]:
     """An input is optional and the model batches.
 
-    The onnxruntime backend refuses it: "optional input 'bias' is not supported for models that support batching".
-    The Python backend takes it, but only requests with the same inputs share a batch.
+    The onnxruntime backend refuses it: "optional input 'bias' is not supported for models that support batching". The
+    Python backend takes it, but only requests with the same inputs share a batch.
 
     Source: onnxruntime_backend, ValidateInputs.
     Fix: make it required, set max_batch_size: 0, or split the model.

@@ -52,8 +52,8 @@ def graph_can_batch(config: Configuration) -> Iterator[Problem]:
         if batch_axis_is_fixed(config, pair):
             yield Problem(
                 config.at("max_batch_size"),
-                f'{pair.kind} "{pair.name}" has shape {list(pair.graph.shape)} in the graph, so it cannot hold a batch '
-                f"although max_batch_size is {config.proto.max_batch_size}, and the model cannot load. Export with a "
+                f'{pair.kind} "{pair.name}" has shape {list(pair.graph.shape)} in the graph, without a dynamic batch '
+                f"axis, and max_batch_size is {config.proto.max_batch_size}, so the model cannot load. Export with a "
                 "dynamic first axis.",
             )
 

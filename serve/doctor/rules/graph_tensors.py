@@ -24,7 +24,7 @@ def sizes_are_possible(config: Configuration) -> Iterator[Problem]:
     -1 a request of size 0 is executed.
 
     Source: core, model_config_utils.cc, ValidateIOShape.
-    Fix: write the size, or -1 where it varies.
+    Fix: write the size, or -1 for a variable size.
     """
     for kind in ("input", "output"):
         for index, tensor in enumerate(getattr(config.proto, kind)):
@@ -33,7 +33,7 @@ def sizes_are_possible(config: Configuration) -> Iterator[Problem]:
                     yield Problem(
                         config.at(kind, index, "dims", axis),
                         f'{kind} "{tensor.name}" has a dim of {size}, so the model cannot load. Write a size of 1 or '
-                        "more, or -1 where it varies.",
+                        "more, or -1 for a variable size.",
                     )
 
 
@@ -100,7 +100,7 @@ def empty_shapes_have_a_batch_axis(config: Configuration) -> Iterator[Problem]:
                 yield Problem(
                     config.at(kind, index, "reshape"),
                     f'{kind} "{tensor.name}" has an empty reshape and max_batch_size is 0, so the model cannot '
-                    "load. Leave reshape out.",
+                    "load. Remove reshape.",
                 )
 
 
@@ -123,6 +123,6 @@ def batch_size_is_not_negative(config: Configuration) -> Iterator[Problem]:
     if config.proto.max_batch_size < 0:
         yield Problem(
             config.at("max_batch_size"),
-            f"max_batch_size is {config.proto.max_batch_size}, so the model cannot load. Write 0, or the most rows of "
-            "an execution.",
+            f"max_batch_size is {config.proto.max_batch_size}, so the model cannot load. Write 0, or the largest "
+            "batch size.",
         )

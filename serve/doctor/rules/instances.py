@@ -89,7 +89,7 @@ def the_gpu_is_there(config: Configuration) -> Iterator[Problem]:
         if group.kind == GPU and (config.target.gpus == 0 or missing):
             yield Problem(
                 config.at("instance_group", index),
-                f"an instance group wants {'GPU ' + str(missing[0]) if missing else 'a GPU'}, and the target has "
+                f"an instance group needs {'GPU ' + str(missing[0]) if missing else 'a GPU'}, and the target has "
                 f"{config.target.gpus}: the model cannot load. Remove kind and gpus to use what there is.",
             )
 
@@ -162,8 +162,8 @@ def counts_are_positive(config: Configuration) -> Iterator[Problem]:
         if group.count < 0 or (group.count == 0 and config.document.has("instance_group", index, "count")):
             yield Problem(
                 config.at("instance_group", index, "count"),
-                f"count {group.count} counts as the default without a warning, not for none. Write how many instances "
-                "there should be; to serve none, remove the version or the model.",
+                f"count {group.count} means the default count, not none. Write the number of instances; to serve "
+                "none, remove the version or the model.",
             )
 
 

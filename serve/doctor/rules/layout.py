@@ -47,7 +47,7 @@ def text_can_be_parsed(document: Document) -> Iterator[Problem]:
                 f"{message.rstrip('.')}. The server refuses the whole file. Correct it here.",
             )
         except (ValueError, RecursionError) as error:
-            yield Problem(document.at(), f"{type(error).__name__}: this is no text that the server could parse.")
+            yield Problem(document.at(), f"{type(error).__name__}: the server cannot parse this text. Correct it.")
 
 
 @rule(
@@ -120,7 +120,7 @@ def folders_are_models(repository: Repository) -> Iterator[Problem]:
         for path in repository.strangers:
             yield Problem(
                 Position(path=path),
-                f"to tritonserver {path.name}/ is a model that cannot load, so it does not start. Move it out of the "
+                f"tritonserver takes {path.name}/ for a model, cannot load it and does not start. Move it out of the "
                 "repository.",
             )
 

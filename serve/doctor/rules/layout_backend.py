@@ -56,9 +56,9 @@ def platform_fits_the_backend(config: Configuration) -> Iterator[Problem]:
 def runtime_is_left_to_the_server(config: Configuration) -> Iterator[Problem]:
     """`runtime` fixes which implementation of the backend serves the model.
 
-    tritonserver fills it in and shows it in `GET /v2/models/x/config`. Copied from there into the file,
-    `runtime: "model.py"` fails in NVIDIA's container, where the backend is a C++ library;
-    `runtime: "libtriton_onnxruntime.so"` fails if the backend is written in Python.
+    tritonserver fills it in and shows it in `GET /v2/models/x/config`. Copied from there into the file, `runtime:
+    "model.py"` fails in NVIDIA's container, where the backend is a C++ library; `runtime: "libtriton_onnxruntime.so"`
+    fails if the backend is written in Python.
 
     Source: core, backend_model.cc.
     Fix: remove `runtime`.
@@ -67,8 +67,8 @@ def runtime_is_left_to_the_server(config: Configuration) -> Iterator[Problem]:
     if config.proto.runtime and (usual or config.proto.runtime.startswith("libtriton_")):
         yield Problem(
             config.at("runtime"),
-            f'runtime: "{config.proto.runtime}" loads only if the backend is exactly that file. Leave it '
-            "out: the server finds it.",
+            f'runtime: "{config.proto.runtime}" loads only if the backend is exactly that file. Remove it: the server '
+            "finds the right one.",
         )
 
 
@@ -118,7 +118,7 @@ def variants_answer_the_same_requests(config: Configuration) -> Iterator[Problem
         yield Problem(
             config.at("backend"),
             f'backend "{config.backend}" differs from config.pbtxt\'s "{usual.backend}", which is served without a '
-            "warning wherever this variant is missing. Make it a model of its own.",
+            "warning if this variant is missing. Make it a model of its own.",
         )
 
 
@@ -174,5 +174,5 @@ def configurations_are_where_they_are_read(model: Model) -> Iterator[Problem]:
         if os.path.lexists(path):
             yield Problem(
                 Position(path=path),
-                f"is not read in a version folder. Move it to {model.name}/config.pbtxt.",
+                f"this file is not read, because it is in a version folder. Move it to {model.name}/config.pbtxt.",
             )

@@ -128,8 +128,8 @@ def external_data_exists(config: Configuration) -> Iterator[Problem]:
         if not (graph.path.parent / name).is_file():
             yield Problem(
                 Position(path=graph.path),
-                f"its weights are in {name[:200]}, which is not beside it, so the model cannot load. Copy it there, or "
-                "export with external_data=False.",
+                f"its weights are in {name[:200]}, which is missing, so the model cannot load. Copy that file beside "
+                "it, or export with external_data=False.",
             )
 
 
@@ -199,8 +199,8 @@ def no_model_py_beside_another_backend(config: Configuration) -> Iterator[Proble
 def label_files_exist(config: Configuration) -> Iterator[Problem]:
     """The label file of an output is missing or outside the model's folder.
 
-    tritonserver refuses the model without it: "failed to open text file for read".
-    The name is relative to the model's folder.
+    tritonserver refuses the model without it: "failed to open text file for read". The name is relative to the model's
+    folder.
 
     Source: core, LabelProvider; newer releases refuse paths that leave the folder.
     Fix: put the file into the model's folder, or correct `label_filename`.

@@ -77,8 +77,8 @@ def loaded_configurations_are_the_files(server: LiveServer) -> Iterator[Problem]
         if variant is not None and variant not in by_variant and config is not None and config.variant is None:
             yield Problem(
                 server.at(name),
-                f"'{name}' is loaded as config.pbtxt, although the server was asked for the variant '{variant}': it "
-                f"has none of that name. Add configs/{variant}.pbtxt, or ask for another.",
+                f"'{name}' is loaded as config.pbtxt, although the server was started with the variant '{variant}', "
+                f"which this model does not have. Add configs/{variant}.pbtxt, or start with another one.",
             )
         elif expected is not None and config is None:
             different = "; ".join(list(differences(expected.proto, server.configs[name]))[:3])
@@ -171,7 +171,7 @@ def shared_memory_is_cleaned_up(server: LiveServer) -> Iterator[Problem]:
         if REGION.fullmatch(path.name) and path.name not in in_use:
             yield Problem(
                 Position(path=path),
-                "is mapped by no process of this machine: a server that was killed left it. Remove it if no other "
+                "no process of this machine uses this shared memory; a killed server left it. Remove it if no other "
                 "container shares /dev/shm.",
             )
 

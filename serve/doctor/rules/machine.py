@@ -57,7 +57,7 @@ def instances_share_the_cores(config: Configuration) -> Iterator[Problem]:
         if group.kind == ModelInstanceGroup.KIND_CPU and group.count > 1:
             yield Problem(
                 config.at("instance_group", index, "count"),
-                f"{group.count} instances on the CPU without intra_op_thread_count: each makes a thread for every "
+                f"{group.count} instances on the CPU have no intra_op_thread_count, so each makes a thread for every "
                 "core. Set intra_op_thread_count to cores / instances, or use count: 1.",
             )
 

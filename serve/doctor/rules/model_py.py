@@ -97,8 +97,8 @@ def _own_class(source: Source) -> ast.ClassDef | None:
 def the_class_can_execute(source: Source) -> Iterator[Problem]:
     """`TritonPythonModel` has no method `execute`.
 
-    The model is READY, and every request fails (measured: it loads; "Python model ... does not implement
-    `execute` method").
+    The model is READY, and every request fails (measured: it loads; "Python model ... does not implement `execute`
+    method").
 
     Source: python_backend README (execute); pb_stub.cc looks for it at each batch.
     Fix: add execute(self, requests).
@@ -188,13 +188,13 @@ def inputs_are_found_by_name(source: Source) -> Iterator[Problem]:
         if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and _is_inputs(node.value):
             yield Problem(
                 source.at(node),
-                f"inputs()[{node.slice.value!r}] is the input that the client sent there, and the model has several. "
-                "Use pb_utils.get_input_tensor_by_name.",
+                f"inputs()[{node.slice.value!r}] depends on the order in which the client sends the inputs, and the "
+                "model has several. Use pb_utils.get_input_tensor_by_name.",
             )
         elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple) and _is_inputs(node.value):
             yield Problem(
                 source.at(node),
-                "the inputs are unpacked in the order in which the client sent them. "
+                "the inputs are unpacked in the order in which the client sends them. "
                 "Use pb_utils.get_input_tensor_by_name.",
             )
 

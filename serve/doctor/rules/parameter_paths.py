@@ -50,8 +50,8 @@ def the_environment_is_there(config: Configuration) -> Iterator[Problem]:
     if path is not None and not os.path.lexists(path):
         yield Problem(
             config.at_parameter(ENVIRONMENT),
-            f"{ENVIRONMENT} names {path.relative_to(config.model.folder)} in the model's folder, and it is not there: "
-            "the model cannot load. Put the environment there, or correct the path.",
+            f"{ENVIRONMENT} names {path.relative_to(config.model.folder)} in the model's folder, which does not "
+            "exist: the model cannot load. Put the environment there, or correct the path.",
         )
 
 

@@ -139,7 +139,7 @@ def cached_answers_depend_on_inputs_only(source: Source) -> Iterator[Problem]:
             yield Problem(
                 source.at(node),
                 "the answer depends on request parameters, which are not part of the response cache's key, so "
-                "clients get the answer to another request. Make them an input, or switch response_cache off.",
+                "clients get the answer to another request. Make the parameters an input, or remove response_cache.",
             )
 
 
@@ -163,6 +163,6 @@ def graphs_are_not_decoupled(config: Configuration) -> Iterator[Problem]:
         yield Problem(
             config.at("model_transaction_policy", "decoupled"),
             "an ONNX graph gives one answer to each request and cannot be decoupled: this project's backend refuses "
-            "the model. Remove it.",
+            "the model. Remove decoupled.",
             fix=config.document.removed("model_transaction_policy", "decoupled"),
         )

@@ -146,7 +146,7 @@ def every_request_is_answered_once(source: Source) -> Iterator[Problem]:
             yield Problem(
                 source.at(loops[0]),
                 f'a path through this loop appends {what} to "{name}", so the whole batch fails. '
-                "Append exactly one for each request, with error=pb_utils.TritonError(...) if there is no answer.",
+                "Append exactly one for each request; use error=pb_utils.TritonError(...) if there is no result.",
             )
     yield from _filtered(execution)
 

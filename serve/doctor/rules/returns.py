@@ -77,7 +77,7 @@ def execute_returns_something(source: Source) -> Iterator[Problem]:
     if not answers and not raises and not yields and not execution.uses("get_response_sender"):
         yield Problem(
             source.at(execution.function),
-            "execute returns nothing and uses no response sender, so requests are never answered and clients hang. "
+            "execute returns no responses and uses no response sender, so clients wait forever. "
             "Return a list with one response for each request.",
         )
 

@@ -53,7 +53,7 @@ def direct_delays_have_a_goal(config: Configuration) -> Iterator[Problem]:
     if direct.max_queue_delay_microseconds > 0 and direct.minimum_slot_utilization == 0:
         yield Problem(
             config.at("sequence_batching", "direct", "max_queue_delay_microseconds"),
-            "the delay is ignored without minimum_slot_utilization. Set that as well, or remove the delay.",
+            "the delay is ignored without minimum_slot_utilization. Set it, or remove the delay.",
         )
 
 
@@ -76,7 +76,8 @@ def slot_utilization_is_a_share(config: Configuration) -> Iterator[Problem]:
     if not 0 <= share <= 1:
         yield Problem(
             config.at("sequence_batching", "direct", "minimum_slot_utilization"),
-            f"minimum_slot_utilization {share:g} is not between 0 and 1: the model cannot load. Write a share.",
+            f"minimum_slot_utilization {share:g} is not between 0 and 1: the model cannot load. Write a share of the "
+            "slots, for example 0.5.",
         )
 
 

@@ -42,8 +42,8 @@ def python_models_keep_their_own_state(config: Configuration) -> Iterator[Proble
     if config.backend == "python" and config.proto.sequence_batching.state:
         yield Problem(
             config.at("sequence_batching", "state"),
-            "implicit state of a Python model is never stored, so every request gets the initial one. "
-            "Keep it in the model, by correlation id.",
+            "the Python backend never stores implicit state, so every request gets the initial one. Keep the state "
+            "in the model, by correlation id.",
         )
 
 
@@ -92,7 +92,7 @@ def initial_states_have_a_name(config: Configuration) -> Iterator[Problem]:
             if not initial.name:
                 yield Problem(
                     config.at("sequence_batching", "state", index, "initial_state", number),
-                    f'the initial state of "{state.input_name}" has no name: the model cannot load. Add one.',
+                    f'the initial state of "{state.input_name}" has no name: the model cannot load. Add a name.',
                 )
 
 
@@ -142,8 +142,8 @@ def initial_states_have_the_states_type(config: Configuration) -> Iterator[Probl
             if initial.data_type != state.data_type:
                 yield Problem(
                     config.at("sequence_batching", "state", index, "initial_state", number),
-                    f'the initial state of "{state.input_name}" has another data type than the state: the model cannot '
-                    "load. Write the state's.",
+                    f'the initial state of "{state.input_name}" and the state have different data types: the model '
+                    "cannot load. Write that of the state.",
                 )
 
 
@@ -168,8 +168,8 @@ def initial_state_files_are_there(config: Configuration) -> Iterator[Problem]:
             if initial.data_file and not path.is_file():
                 yield Problem(
                     config.at("sequence_batching", "state", index, "initial_state", number, "data_file"),
-                    f'the initial state of "{state.input_name}" reads initial_state/{initial.data_file}, which is not '
-                    "there: the model cannot load. Put the raw bytes there.",
+                    f'the initial state of "{state.input_name}" reads initial_state/{initial.data_file}, which does '
+                    "not exist: the model cannot load. Put the raw bytes there.",
                 )
 
 
@@ -197,6 +197,7 @@ def states_have_their_own_tensors(config: Configuration) -> Iterator[Problem]:
             if name in taken:
                 yield Problem(
                     config.at("sequence_batching", "state", index, field),
-                    f'{field} "{name}" is used twice, so one of the values is lost. Give each state its own tensors.',
+                    f'{field} "{name}" is used twice, so one of the values is lost. Give each state tensors of its '
+                    "own.",
                 )
             taken.add(name)

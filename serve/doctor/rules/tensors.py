@@ -104,8 +104,8 @@ def outputs_are_declared(source: Source) -> Iterator[Problem]:
                 if isinstance(name, ast.Constant) and isinstance(name.value, str) and name.value not in names:
                     yield Problem(
                         source.at(name),
-                        f'"{name.value}" is not an output of this model, which has {", ".join(sorted(names))}: it is '
-                        "left out of every answer. Write the name of the configuration.",
+                        f'"{name.value}" is not an output of this model, which has {", ".join(sorted(names))}: the '
+                        "server drops it from every answer. Write the name in the configuration.",
                     )
 
 
@@ -160,7 +160,7 @@ def ragged_arrays_are_not_stacked(source: Source) -> Iterator[Problem]:
         if isinstance(node, ast.Call) and joins and _along_rows(node) and not _handles_lengths(source):
             yield Problem(
                 source.at(node),
-                f'arrays of different length are joined here, as "{ragged[0]}" is ragged: the batch fails. '
+                f'arrays of different length are joined here, because "{ragged[0]}" is ragged: the batch fails. '
                 "Pad them to the longest and pass the lengths on, or flatten, join and split.",
             )
 

@@ -34,8 +34,8 @@ def tensors(config: Configuration) -> Iterator[tuple[int, str, ModelWarmup.Input
 def samples_have_a_batch_size(config: Configuration) -> Iterator[Problem]:
     """A warm-up sample has no `batch_size`, so it is skipped.
 
-    The default is 0, and tritonserver skips such a sample; only the verbose log says so. Measured: 0 executions
-    after load, where batch_size 1 makes 1. A model with `max_batch_size: 0` needs batch_size 1 as well.
+    The default is 0, and tritonserver skips such a sample; only the verbose log says so. Measured: 0 executions after
+    load, where batch_size 1 makes 1. A model with `max_batch_size: 0` needs batch_size 1 as well.
 
     Source: core, backend_model_instance.cc (GenerateWarmupData).
     Fix: write batch_size: 1, or the batch size to warm.
@@ -47,8 +47,7 @@ def samples_have_a_batch_size(config: Configuration) -> Iterator[Problem]:
             edit = (Edit(start=value.start + 1, end=value.start + 1, text=" batch_size: 1"),) if value else ()
             yield Problem(
                 config.at("model_warmup", index),
-                f'warm-up sample "{warmup.name}" has no batch_size, so it is skipped without a warning. Write '
-                "batch_size: 1.",
+                f'warm-up sample "{warmup.name}" has no batch_size, so tritonserver skips it. Write batch_size: 1.',
                 fix=edit if missing else (),
             )
 
@@ -104,8 +103,8 @@ def samples_have_known_inputs(config: Configuration) -> Iterator[Problem]:
         if index in complete and declared is None and name not in controls | states:
             yield Problem(
                 config.at("model_warmup", index, "inputs"),
-                f'the warm-up sample fills "{name}", which is not an input of this model: backends fail on it. '
-                "Correct the name, or remove it.",
+                f'the warm-up sample fills "{name}", which is not an input of this model, so backends fail. Correct '
+                "the name, or remove it.",
             )
 
 
@@ -135,7 +134,7 @@ def samples_fit_the_inputs(config: Configuration) -> Iterator[Problem]:
             yield Problem(
                 config.at("model_warmup", index, "inputs"),
                 f'the warm-up sample for "{name}" has dims {list(tensor.dims)}, and the input takes '
-                f"{list(declared.dims)}: the model cannot load. Write dims that fit.",
+                f"{list(declared.dims)}: the model cannot load. Write those dims, with a size for each -1.",
             )
 
 
@@ -246,8 +245,8 @@ def variable_shapes_are_warmed(config: Configuration) -> Iterator[Problem]:
         yield Problem(
             config.at("model_warmup"),
             f"a GPU model with variable shapes is warmed with batches of up to {largest} of "
-            f"{max(config.proto.max_batch_size, 1)}, so the first large batch is slow, under load. "
-            "Add a sample with the largest batch and shape.",
+            f"{max(config.proto.max_batch_size, 1)}, so the first large batch under load is slow. Add a sample with "
+            "the largest batch and shape.",
         )
 
 

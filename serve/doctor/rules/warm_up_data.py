@@ -47,8 +47,8 @@ def samples_have_a_shape(config: Configuration) -> Iterator[Problem]:
         if any(dim < 0 for dim in tensor.dims):
             yield Problem(
                 config.at("model_warmup", index, "inputs"),
-                f'the warm-up sample for "{name}" has dims {list(tensor.dims)}, and a sample needs a size: the model '
-                "cannot load. Write one that clients send.",
+                f'the warm-up sample for "{name}" has dims {list(tensor.dims)}, but a sample needs fixed sizes: the '
+                "model cannot load. Write sizes that clients send.",
             )
 
 
@@ -101,8 +101,8 @@ def sample_files_are_there(config: Configuration) -> Iterator[Problem]:
         if path is not None and not path.is_file():
             yield Problem(
                 config.at("model_warmup", index, "inputs"),
-                f'the warm-up sample for "{name}" reads warmup/{tensor.input_data_file}, which is not there: the model '
-                "cannot load. Put the raw bytes there.",
+                f'the warm-up sample for "{name}" reads warmup/{tensor.input_data_file}, which does not exist: the '
+                "model cannot load. Put the raw bytes there.",
             )
 
 
