@@ -1,4 +1,4 @@
-"""What the doctor's rules say of loading and batching, shown by a real tritonserver that loads their examples."""
+"""A real tritonserver shows what the rules say about loading and batching."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from doctor_server import HELD, Examiner, bad, examiner, good
+from doctor_server import AS_WRITTEN, HELD, Examiner, bad, good, serving
 from numpy.typing import NDArray
 
 from serve.doctor.example import PYTHON_MODEL
@@ -16,13 +16,13 @@ from serve.doctor.rules import all_rules
 
 pytestmark = pytest.mark.server
 assert all_rules()
-# One execution takes so long, so that what waits behind it waits for sure.
+# The service time is long enough that requests queue behind it.
 SLOW_S = 0.1
 Request = Mapping[str, NDArray[Any]]
 
 
 def slow(seconds: float) -> str:
-    """A model.py whose executions take so long."""
+    """A model.py with this service time."""
     return PYTHON_MODEL.replace(
         "        return [self.answer", f"        __import__('time').sleep({seconds})\n        return [self.answer"
     )
@@ -32,7 +32,7 @@ SLOW_MODEL = slow(SLOW_S)
 
 
 def python(example: Example, model: str = PYTHON_MODEL, extra: str = "") -> Example:
-    """The example served by a Python model, which starts faster and can be slow on purpose."""
+    """The example with the Python backend, which starts faster and can be slow on purpose."""
     return replace(example, config=f'backend: "python"\n{extra}\n{example.config}', files={"1/model.py": model})
 
 
@@ -79,13 +79,13 @@ MODELS = {
 
 @pytest.fixture(scope="module")
 def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Examiner]:
-    with examiner(tmp_path_factory.mktemp("examiner"), "--disable-auto-complete-config") as running:
-        assert running.load_together(MODELS) == dict.fromkeys(MODELS, "")
+    with serving(tmp_path_factory.mktemp, MODELS, AS_WRITTEN) as (running, messages):
+        assert messages == dict.fromkeys(MODELS, "")
         yield running
 
 
 def rows(lengths: list[int] | None = None, *, name: str = "x") -> list[Request]:
-    """As many requests of one row as the batcher waits for."""
+    """As many requests of one row as the batcher holds back."""
     return [{name: np.zeros((1, length), np.float32)} for length in lengths or [2] * HELD]
 
 
@@ -137,16 +137,16 @@ def test_a_queue_policy_makes_a_burst_stand_still(triton: Examiner) -> None:
         triton.batches(rows([2] * 100), model=model, gap_s=0.0)
         return time.monotonic() - started
 
-    # A burst sometimes gets through without a pause; two in a row hardly ever do.
+    # A burst sometimes passes without a pause, two in a row rarely.
     bursts = [(seconds("B208_good"), seconds("B208_bad")) for _ in range(2)]
     assert sum(bad for _, bad in bursts) - sum(good for good, _ in bursts) > 0.5
 
 
 def test_a_timeout_overrides_only_a_longer_one(triton: Examiner) -> None:
     assert triton.refusals(rows(), model="B209_bad", timeout=50_000) == []
-    said = triton.refusals(rows(), model="B209_good", timeout=50_000)
-    assert said
-    assert all("Request timeout expired" in one for one in said)
+    refusals = triton.refusals(rows(), model="B209_good", timeout=50_000)
+    assert refusals
+    assert all("Request timeout expired" in refusal for refusal in refusals)
 
 
 def test_a_late_request_is_refused_later(triton: Examiner) -> None:
@@ -165,15 +165,15 @@ def test_a_policy_for_a_priority_is_ignored_without_levels(triton: Examiner) -> 
 
 
 def test_a_limited_queue_refuses_the_excess(triton: Examiner) -> None:
-    said = triton.refusals(rows([2] * 20), model="B215_good", gap_s=0.001)
-    assert said
-    assert all("Exceeds maximum queue size" in one for one in said)
+    refusals = triton.refusals(rows([2] * 20), model="B215_good", gap_s=0.001)
+    assert refusals
+    assert all("Exceeds maximum queue size" in refusal for refusal in refusals)
 
 
 def test_a_name_used_twice_fails_every_request(triton: Examiner) -> None:
-    said = triton.refusals(rows([2]), model="G108_bad")
-    assert len(said) == 1
-    assert "expected 2 inputs but got 1" in said[0]
+    refusals = triton.refusals(rows([2]), model="G108_bad")
+    assert len(refusals) == 1
+    assert "expected 2 inputs but got 1" in refusals[0]
 
 
 def test_versions_that_are_served(triton: Examiner) -> None:

@@ -1,4 +1,4 @@
-"""The doctor's reading of ONNX files: what onnx itself reads, without the weights and without reading them."""
+"""The doctor reads ONNX files as onnx does, without loading the weights."""
 
 import time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The doctor's program: what it is asked, what it prints, how it ends."""
+"""The doctor's program: arguments, output and exit codes."""
 
 import ast
 import json
@@ -38,7 +38,7 @@ def test_text_names_the_place(broken: Path, capsys: pytest.CaptureFixture[str]) 
     code, out = run(capsys, broken)
     lines = out.splitlines()
     text = (broken / "example" / "config.pbtxt").read_text().splitlines()
-    line = next(number for number, one in enumerate(text, 1) if "other" in one)
+    line = next(number for number, content in enumerate(text, 1) if "other" in content)
     assert code == 1
     assert lines[0].startswith(f"{broken}/example/config.pbtxt:{line}:1: error L003: ")
     assert lines[-1] == "1 error, 1 warning, 1 info"
@@ -66,9 +66,9 @@ def test_sarif_has_what_code_scanning_needs(broken: Path, capsys: pytest.Capture
     _, out = run(capsys, broken, "--format", "sarif")
     log = json.loads(out)
     assert log["version"] == "2.1.0"
-    (one,) = log["runs"]
-    rules = one["tool"]["driver"]["rules"]
-    for result in one["results"]:
+    (sarif_run,) = log["runs"]
+    rules = sarif_run["tool"]["driver"]["rules"]
+    for result in sarif_run["results"]:
         assert rules[result["ruleIndex"]]["id"] == result["ruleId"]
         assert result["level"] in SARIF_LEVELS
         region = result["locations"][0]["physicalLocation"]["region"]
@@ -130,18 +130,18 @@ def test_a_path_that_is_not_there_is_a_mistake(tmp_path: Path, capsys: pytest.Ca
 def test_a_folder_of_other_things_is_no_repository(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("docs", "src", "tests", "tools"):
         (tmp_path / name).mkdir()
-    said = refused(capsys, tmp_path)
-    assert f"{tmp_path}: this is not a model repository: none of its 4 folders has a config.pbtxt" in said
-    assert "Name the folder that holds the models' folders." in said
+    message = refused(capsys, tmp_path)
+    assert f"{tmp_path}: this is not a model repository: none of its 4 folders has a config.pbtxt" in message
+    assert "Name the folder that holds the models' folders." in message
     write(BROKEN, tmp_path / "model_repository")
     (tmp_path / "data" / "2024").mkdir(parents=True)
-    said = refused(capsys, tmp_path)
-    assert "only 1 of its 6 folders" in said
-    assert f"Name {tmp_path / 'model_repository'}." in said
+    message = refused(capsys, tmp_path)
+    assert "only 1 of its 6 folders" in message
+    assert f"Name {tmp_path / 'model_repository'}." in message
 
 
 def test_a_folder_among_models_is_one_too(broken: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Triton takes every folder of a repository as a model, so a stray one is a finding."""
+    """To Triton every folder of a repository is a model, so a stray folder is a finding."""
     (broken / "notes").mkdir()
     code, out = run(capsys, broken)
     assert code == 1
@@ -149,10 +149,10 @@ def test_a_folder_among_models_is_one_too(broken: Path, capsys: pytest.CaptureFi
 
 
 def test_an_unknown_code_is_answered_with_the_families(capsys: pytest.CaptureFixture[str]) -> None:
-    said = refused(capsys, "--explain", "ZZZ")
-    assert "B2.. (batching)" in said
-    assert "serve.doctor.rules_page" in said
-    assert not re.search(r"[A-Z]\d{3}", said)
+    message = refused(capsys, "--explain", "ZZZ")
+    assert "B2.. (batching)" in message
+    assert "serve.doctor.rules_page" in message
+    assert not re.search(r"[A-Z]\d{3}", message)
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
@@ -218,7 +218,7 @@ def test_the_hook_and_the_action_run_this_program() -> None:
     assert command[0] == "triton-doctor"
     assert "${{" not in " ".join(command)
     options = {word for word in command if word.startswith("--")}
-    assert options <= {option for one in parser()._actions for option in one.option_strings}
+    assert options <= {option for argument in parser()._actions for option in argument.option_strings}
 
 
 def test_installing_the_doctor_pulls_no_plots_and_no_old_numpy() -> None:
@@ -234,5 +234,5 @@ def test_installing_the_doctor_pulls_no_plots_and_no_old_numpy() -> None:
 
 def test_the_readme_names_every_option() -> None:
     text = (Path(__file__).parents[3] / "serve" / "doctor" / "README.md").read_text()
-    known = {option for one in parser()._actions for option in one.option_strings if option.startswith("--")}
-    assert {option for option in known if f"`{option}" not in text and not option.startswith("--no-")} <= {"--help"}
+    options = {option for action in parser()._actions for option in action.option_strings if option.startswith("--")}
+    assert {option for option in options if f"`{option}" not in text and not option.startswith("--no-")} <= {"--help"}

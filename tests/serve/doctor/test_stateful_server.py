@@ -1,4 +1,4 @@
-"""What the doctor's rules say of ragged batches, instances, sequences and model.py, shown by a real tritonserver."""
+"""A real tritonserver shows what the rules say about ragged batches, instances, parameters, warm-ups and model.py."""
 
 import time
 from collections.abc import Iterator
@@ -8,7 +8,21 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tritonclient.grpc as grpc
-from doctor_server import HEAD, HELD, ONE, Examiner, Tensors, ask, bad, examiner, good, settled, telling, value
+from doctor_server import (
+    AS_WRITTEN,
+    HEAD,
+    HELD,
+    ONE,
+    Examiner,
+    Tensors,
+    ask,
+    bad,
+    good,
+    serving,
+    settled,
+    telling,
+    value,
+)
 from tritonclient.utils import InferenceServerException
 
 from serve.doctor.rule import Example
@@ -106,9 +120,8 @@ MODELS = {
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Examiner]:
     """A server with all models of this file."""
-    with examiner(tmp_path_factory.mktemp("behaviour"), "--disable-auto-complete-config") as triton:
-        refused = triton.load_together(MODELS)
-        assert {name: said for name, said in refused.items() if said} == {}
+    with serving(tmp_path_factory.mktemp, MODELS, AS_WRITTEN) as (triton, messages):
+        assert {name: message for name, message in messages.items() if message} == {}
         yield triton
 
 
@@ -152,7 +165,7 @@ def test_flat_outputs_need_a_batch_output(loaded: Examiner) -> None:
 
 def test_python_models_get_no_batch_inputs(loaded: Examiner) -> None:
     assert executions(loaded, "R307", [*LENGTHS]) == 1
-    assert value(loaded, "R307") == 1, "one request has one tensor, its own"
+    assert value(loaded, "R307") == 1, "the request has only its own tensor"
 
 
 @pytest.mark.parametrize(("model", "count"), [("I401", 2), ("no_group", 2), ("one_instance", 1), ("I406", 2)])
@@ -169,10 +182,10 @@ def test_the_last_parameter_counts(loaded: Examiner) -> None:
 
 
 @pytest.mark.parametrize("model", ["I414", "P501", "P521", "P525", "S709", "S711", "S712", "S727"])
-def test_it_loads_in_silence(loaded: Examiner, model: str) -> None:
-    said = [line for line in loaded.server.log.read_text().splitlines() if f"'{model}'" in line]
-    assert said, "the log speaks of it"
-    assert not [line for line in said if line.startswith(("W", "E"))]
+def test_it_loads_without_a_warning(loaded: Examiner, model: str) -> None:
+    lines = [line for line in loaded.server.log.read_text().splitlines() if f"'{model}'" in line]
+    assert lines, "the log names the model"
+    assert not [line for line in lines if line.startswith(("W", "E"))]
 
 
 def test_samples_without_a_batch_size_are_skipped(loaded: Examiner) -> None:
@@ -211,31 +224,31 @@ def test_inputs_are_in_the_clients_order(loaded: Examiner) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "said"),
+    ("model", "message"),
     [
         ("M803", "does not implement `execute` method"),
         ("M821", "Expected a list in the execute return"),
         ("M831", "'NoneType' object has no attribute 'as_numpy'"),
     ],
 )
-def test_every_request_fails(loaded: Examiner, model: str, said: str) -> None:
-    with pytest.raises(InferenceServerException, match=said):
+def test_every_request_fails(loaded: Examiner, model: str, message: str) -> None:
+    with pytest.raises(InferenceServerException, match=message):
         ask(loaded, model, {"x": ONE})
 
 
 @pytest.mark.parametrize(
-    ("model", "said"),
+    ("model", "message"),
     [
         ("M811", "InferenceResponse objects do not match"),
         ("M812", "InferenceResponse objects do not match"),
         ("M832", "must match exactly"),
     ],
 )
-def test_the_whole_batch_fails(loaded: Examiner, model: str, said: str) -> None:
+def test_the_whole_batch_fails(loaded: Examiner, model: str, message: str) -> None:
     requests: list[Tensors] = [*LENGTHS] if model == "M832" else [{"x": -ONE}, *ALIKE[1:]]
     refusals = loaded.refusals(requests, model=model)
     assert len(refusals) == HELD
-    assert all(said in one for one in refusals)
+    assert all(message in refusal for refusal in refusals)
 
 
 def test_a_decoupled_model_must_return_none(loaded: Examiner) -> None:
@@ -258,7 +271,7 @@ def test_asynchronous_executions_do_not_overlap(loaded: Examiner) -> None:
         assert [*pool.map(lambda _: value(loaded, "M825"), range(3))] == [1, 1, 1]
 
 
-def test_arrays_that_are_kept_stay_as_they_are(loaded: Examiner) -> None:
-    """No rule forbids it: what a model keeps of a request is not overwritten by later ones."""
+def test_arrays_of_earlier_requests_do_not_change(loaded: Examiner) -> None:
+    """No rule forbids a model to keep arrays of requests."""
     seen = [value(loaded, "kept", {"x": np.full((1, 2), number, dtype=np.float32)}) for number in range(20)]
     assert seen == [0] * 20
