@@ -168,7 +168,7 @@ def priority_settings_apply(config: Configuration) -> Iterator[Problem]:
     refused="Only one priority level is allowed when 'preserve_ordering' is true",
 )
 def ordering_is_possible(config: Configuration) -> Iterator[Problem]:
-    """`preserve_ordering` together with several priorities or with the timeout action DELAY.
+    """`preserve_ordering` is set with several priorities or with the timeout action DELAY.
 
     Both change the order, so tritonserver refuses the model: "Only one priority level is allowed when
     'preserve_ordering' is true", "Queue policy can not have DELAY as timeout action when 'preserve_ordering' is true".
@@ -232,8 +232,7 @@ def late_requests_do_not_starve(config: Configuration) -> Iterator[Problem]:
 def queue_has_a_limit(config: Configuration) -> Iterator[Problem]:
     """The queue has no limit.
 
-    Under overload the queue, the server's memory and every latency grow until clients give up, and their requests are
-    then executed for nobody. The parameter `queue_limit_ms` of this project's onnxruntime backend, and of Python models
+    Under overload the queue, the server's memory and every latency grow until clients give up, and their requests are then executed for nothing. The parameter `queue_limit_ms` of this project's onnxruntime backend, and of Python models
     that carry queue_limit.py, refuses requests that cannot be answered in that time and does not slow down a normal
     load. `batch_policy` deadline does so too; aimd refuses nothing and does not read the limit. Triton's own limits
     count as well, see B208 for their cost. Models that cannot read the parameter are not reported.

@@ -44,7 +44,7 @@ def _read(config: Configuration) -> dict[str, list[tuple[int, str]]]:
     refused="is not used",
 )
 def inputs_and_outputs_are_used(config: Configuration) -> Iterator[Problem]:
-    """An input of an ensemble that no step reads, or an output that no step writes.
+    """No step reads an input of the ensemble, or no step writes an output.
 
     tritonserver refuses the model: "ensemble output 'y' for ensemble example' is not used".
 

@@ -84,7 +84,7 @@ def _is_not_completed(config: Configuration) -> bool:
     refused="cannot have empty reshape for non-batching model",
 )
 def empty_shapes_have_a_batch_axis(config: Configuration) -> Iterator[Problem]:
-    """`reshape` to an empty shape in a model that does not batch.
+    """`reshape` is empty in a model that does not batch.
 
     With max_batch_size above 0 the batch axis remains. Without it the shape is empty, and tritonserver refuses the
     model: "cannot have empty reshape for non-batching model".

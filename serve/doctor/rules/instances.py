@@ -31,7 +31,7 @@ def _kind(group: ModelInstanceGroup) -> str:
     merged=("I402",),
 )
 def instances_are_counted(config: Configuration) -> Iterator[Problem]:
-    """No count of instances, which is two instances of an onnxruntime model on the CPU.
+    """The count of instances is missing, which means two for an onnxruntime model on the CPU.
 
     Everywhere else the default is one, and one per GPU without an instance group. Two instances hold the weights twice
     (two processes on the pip server), want every core each, and share the requests, so that batches are about half as

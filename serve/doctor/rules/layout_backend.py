@@ -54,7 +54,7 @@ def platform_fits_the_backend(config: Configuration) -> Iterator[Problem]:
     refused="unable to find backend library",
 )
 def runtime_is_left_to_the_server(config: Configuration) -> Iterator[Problem]:
-    """`runtime` fixes which implementation of the backend serves the model.
+    """`runtime` names one implementation of the backend.
 
     tritonserver fills it in and shows it in `GET /v2/models/x/config`. Copied from there into the file, `runtime:
     "model.py"` fails in NVIDIA's container, where the backend is a C++ library; `runtime: "libtriton_onnxruntime.so"`

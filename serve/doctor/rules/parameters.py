@@ -109,7 +109,7 @@ def parameters_are_spelt_as_they_are_read(config: Configuration) -> Iterator[Pro
     good=Example("optimization { graph { level: 2 } }"),
 )
 def onnxruntime_reads_the_parameter(config: Configuration) -> Iterator[Problem]:
-    """A parameter that the onnxruntime backend does not read.
+    """The onnxruntime backend does not read a parameter.
 
     The model loads, and the backend ignores the parameter without a warning. That is right for a note to other
     programs, but not for a setting.

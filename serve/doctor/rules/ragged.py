@@ -160,7 +160,7 @@ def _first(value: object) -> list[str]:
     good=Example(f"{PYTHON}\n{RAGGED}\n{ROW_OUT}\ndynamic_batching {{ }}"),
 )
 def the_python_backend_gets_no_batch_inputs(config: Configuration) -> Iterator[Problem]:
-    """`batch_input` or `batch_output` of a Python model, which have no effect.
+    """A Python model has `batch_input` or `batch_output`, which have no effect.
 
     Only the C++ backends make batch inputs and split batch outputs. Python's `execute` gets the requests separately,
     each with its own shape, and never the target tensors. Measured: 4 requests of a model with one batch input have 4

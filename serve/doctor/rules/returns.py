@@ -184,7 +184,7 @@ def streams_end(source: Source) -> Iterator[Problem]:
     good=LOOP,
 )
 def asynchronous_models_are_decoupled(source: Source) -> Iterator[Problem]:
-    """`async def execute` in a model that is not decoupled.
+    """`execute` is async and the model is not decoupled.
 
     The instance waits for each execution before it takes the next one (measured: 3 requests of 0.5 s each take 1.5 s,
     with a decoupled model 0.5 s).
