@@ -232,10 +232,11 @@ def late_requests_do_not_starve(config: Configuration) -> Iterator[Problem]:
 def queue_has_a_limit(config: Configuration) -> Iterator[Problem]:
     """The queue has no limit.
 
-    Under overload the queue, the server's memory and every latency grow until clients give up, and their requests are then executed for nothing. The parameter `queue_limit_ms` of this project's onnxruntime backend, and of Python models
-    that carry queue_limit.py, refuses requests that cannot be answered in that time and does not slow down a normal
-    load. `batch_policy` deadline does so too; aimd refuses nothing and does not read the limit. Triton's own limits
-    count as well, see B208 for their cost. Models that cannot read the parameter are not reported.
+    Under overload the queue, the server's memory and every latency grow until clients give up, and their requests are
+    then executed for nothing. The parameter `queue_limit_ms` of this project's onnxruntime backend, and of Python
+    models that carry queue_limit.py, refuses requests that cannot be answered in that time and does not slow down a
+    normal load. `batch_policy` deadline does so too; aimd refuses nothing and does not read the limit. Triton's own
+    limits count as well, see B208 for their cost. Models that cannot read the parameter are not reported.
 
     Source: core, scheduler_utils.cc; server/issues/6368; serve/README.md.
     Fix: set queue_limit_ms if this project's backend serves the model. NVIDIA's C++ backend does not read it: limit the
