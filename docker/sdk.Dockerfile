@@ -18,7 +18,7 @@ COPY --chown=1000:1000 serve/ serve/
 COPY --chown=1000:1000 clients/ clients/
 COPY --chown=1000:1000 perf/ perf/
 # Editable, because programs find their files beside their modules. Neither torch nor onnxruntime: the server has them.
-RUN python -m pip install --no-cache-dir --constraint requirements.lock --editable .
+RUN python -m pip install --no-cache-dir --constraint requirements.lock --editable ".[tools]"
 
 # The server's user: shared memory that a client makes can be opened by its owner only.
 USER 1000:1000

@@ -1,1 +1,1 @@
-"""The doctor: every batching mistake of a model repository, found before the server starts."""
+"""The doctor: finds batching mistakes in a model repository before the server does."""

@@ -1,4 +1,4 @@
-"""One text file of a repository: its text, the trouble of reading it, and the place of every field."""
+"""One text file of a repository: its text, why it could not be read, and the place of every field."""
 
 import errno
 import os
@@ -11,13 +11,13 @@ from typing import Self
 from serve.doctor.finding import Edit, Position
 from serve.doctor.pbtxt import Field, Value, fields_of
 
-# The largest real ones hold a few hundred kB of ensemble; a file of 100 MB is something else.
+# The largest configurations, of ensembles, have a few hundred kB.
 LARGEST_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, kw_only=True)
 class Document:
-    """A file's `text`; `trouble` says at `trouble_at` (an offset) why it could not be read, else it is None.
+    """A file's `text`. If it cannot be read, `trouble` says why and `trouble_at` is the offset.
 
     A file that does not exist has the text "" and no trouble.
     """
@@ -30,7 +30,7 @@ class Document:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read a UTF-8 file; nothing that can be wrong with it raises."""
+        """Read a UTF-8 file; never raises."""
         try:
             if not path.is_file() and not os.path.lexists(path):
                 return cls(path=path, text="", exists=False)
@@ -39,7 +39,7 @@ class Document:
                 path.stat()
                 return cls(path=path, text="", trouble="is not a regular file")
             if (size := path.stat().st_size) > LARGEST_BYTES:
-                return cls(path=path, text="", trouble=f"has {size / 1e6:.0f} MB, which is no text that a person wrote")
+                return cls(path=path, text="", trouble=f"has {size / 1e6:.0f} MB, too many for a configuration")
             data = path.read_bytes()
         except OSError as error:
             return cls(path=path, text="", trouble=f"cannot be read ({os.strerror(error.errno or errno.EIO)})")
@@ -52,36 +52,36 @@ class Document:
 
     @cached_property
     def fields(self) -> tuple[Field, ...]:
-        """The fields at the top of the file."""
+        """The fields at the top level of the file."""
         return fields_of(self.text)
 
     def at(self, *steps: str | int) -> Position:
-        """Where a field or a value stands: `at("input", 1, "dims")` is the name of the second input's dims.
+        """The position of a field or value: `at("input", 1, "dims")` is the name of the second input's dims.
 
-        A step that the file does not have gives the place of the last one that it has, and the top of the file when it
-        has none. A name without a number goes on in its first value.
+        If the file lacks a step, the position is that of the step before, at last the top of the file. A name that no
+        index follows stands for its first value.
         """
-        found = self._walk(steps)
-        return self.position(found[-1].start if found else 0)
+        path = self._walk(steps)
+        return self.position(path[-1].start if path else 0)
 
     def has(self, *steps: str | int) -> bool:
-        """Whether the file itself writes this field or value (a default that is not written is not there)."""
+        """Whether the file has this field or value; a default does not count."""
         return self._find(steps) is not None
 
     def field(self, *steps: str | int) -> Field | None:
-        """The occurrence of a field; None when the file does not write it or the last step is a number."""
-        found = self._find(steps)
-        return found if isinstance(found, Field) else None
+        """The first occurrence of a field; None if the file lacks it or the last step is an index."""
+        item = self._find(steps)
+        return item if isinstance(item, Field) else None
 
     def value(self, *steps: str | int) -> Value | None:
-        """The value of a field (its first one, unless the last step is a number); None when there is none."""
-        found = self._find(steps)
-        if isinstance(found, Field):
-            return found.values[0] if found.values else None
-        return found
+        """The value of a field, the first one unless the last step is an index; None if there is none."""
+        item = self._find(steps)
+        if isinstance(item, Field):
+            return item.values[0] if item.values else None
+        return item
 
     def at_entry(self, name: str, key: str) -> Position:
-        """Where the entry `key` of the map `name` stands, for example of `parameters`; else the map, else the top."""
+        """The position of the entry `key` of the map `name`, for example of `parameters`; else of the map."""
         for index, value in enumerate(self.values(name)):
             for field in value.fields or ():
                 if field.name == "key" and field.values and self.slice(field.values[0]).strip("\"'") == key:
@@ -89,11 +89,11 @@ class Document:
         return self.at(name)
 
     def values(self, name: str) -> list[Value]:
-        """Every value of a field at the top, over all its occurrences."""
+        """Every value of a field at the top level, over all its occurrences."""
         return [value for field in self.fields if field.name == name for value in field.values]
 
     def slice(self, span: Field | Value) -> str:
-        """The text of a field or a value as it is written."""
+        """The text of a field or a value."""
         return self.text[span.start : span.end]
 
     def position(self, offset: int) -> Position:
@@ -108,17 +108,17 @@ class Document:
         return min(self._line_starts[max(line, 1) - 1] + max(column, 1) - 1, len(self.text))
 
     def replaced(self, text: str, *steps: str | int) -> tuple[Edit, ...]:
-        """The edit that puts `text` in the place of a value; none when the file does not write that value."""
+        """The edit that replaces a value by `text`; empty if the file lacks the value."""
         value = self.value(*steps)
         return (Edit(start=value.start, end=value.end, text=text),) if value is not None else ()
 
     def rewritten(self, text: str, *steps: str | int) -> tuple[Edit, ...]:
-        """The edit that puts `text` in the place of a field, its name included, where the file writes it once."""
+        """The edit that replaces a field with its name by `text`; empty if the file lacks it."""
         field = self.field(*steps)
         return (Edit(start=field.start, end=field.end, text=text),) if field is not None else ()
 
     def removed(self, *steps: str | int) -> tuple[Edit, ...]:
-        """The edit that takes a field out, with its line where nothing else is on it."""
+        """The edit that removes a field, with its line if nothing else is on it; empty if the file lacks it."""
         field = self.field(*steps)
         if field is None:
             return ()
@@ -143,11 +143,11 @@ class Document:
         return [0, *(index + 1 for index, character in enumerate(self.text) if character == "\n")]
 
     def _find(self, steps: tuple[str | int, ...]) -> Field | Value | None:
-        found = self._walk(steps)
-        return found[-1] if len(found) == len(steps) and found else None
+        path = self._walk(steps)
+        return path[-1] if len(path) == len(steps) and path else None
 
     def _walk(self, steps: tuple[str | int, ...]) -> list[Field | Value]:
-        """What each step leads to, as far as the file has it."""
+        """The field or value of each step, up to the last one that the file has."""
         walked: list[Field | Value] = []
         fields: tuple[Field, ...] = self.fields
         values: list[Value] = []

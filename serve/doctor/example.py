@@ -1,4 +1,4 @@
-"""Writes a rule's example to disk as a model repository that tritonserver could load."""
+"""Writes a rule's example to disk as a model repository."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,7 +13,7 @@ from export.graph.signature import TYPES
 from serve.doctor.rule import Example
 
 NAME = "example"
-# What an example leaves out, by the field's name.
+# Fields that are added to an example, by name.
 DEFAULTS = {
     "backend": 'backend: "onnxruntime"',
     "max_batch_size": "max_batch_size: 8",
@@ -21,7 +21,7 @@ DEFAULTS = {
     "output": 'output [ { name: "y" data_type: TYPE_FP32 dims: [ 2 ] } ]',
     "instance_group": "instance_group [ { count: 1 } ]",
 }
-# Answers every output with the input of the same place.
+# Each output is the input with the same index.
 PYTHON_MODEL = """\
 import json
 
@@ -43,9 +43,9 @@ class TritonPythonModel:
 
 
 def write(example: Example, repository: Path, *, name: str = NAME) -> Path:
-    """Write the example as the model `name` below `repository`, which is made; the folder of its model.
+    """Write the example as the model `name` into the new folder `repository`; returns the folder of the model.
 
-    With another name than `NAME` its other models are called after it as well, so that examples can lie side by side.
+    With another name than `NAME` its other models are renamed too, so that several examples can share a repository.
     """
     folder = repository / name
     folder.mkdir(parents=True)
@@ -62,7 +62,7 @@ def write(example: Example, repository: Path, *, name: str = NAME) -> Path:
 
 
 def _renamed(files: Mapping[str, str], name: str) -> dict[str, str]:
-    """The files with `name` in the place of the example's, and with it in the names of the other models."""
+    """The files with `name` for the example, and in the names of its other models."""
     others = {path.split("/")[1] for path in files if path.startswith("../")}
     names = {NAME: name} | {other: f"{other}_{name}" for other in others}
     renamed = {}
@@ -76,19 +76,19 @@ def _renamed(files: Mapping[str, str], name: str) -> dict[str, str]:
 
 
 def completed(config: str) -> str:
-    """The example's text behind the fields that it leaves out."""
-    written = {descriptor.name for descriptor, _ in _parsed(config).ListFields()}
-    written |= {name for name in DEFAULTS if f"{name}:" in config}
-    if "platform" in written:
-        written.add("backend")
-    if "ensemble_scheduling" in written or 'platform: "ensemble"' in config:
-        written |= {"backend", "instance_group"}
-    added = [line for name, line in DEFAULTS.items() if name not in written]
+    """The example's text, after the fields that it lacks."""
+    fields = {descriptor.name for descriptor, _ in _parsed(config).ListFields()}
+    fields |= {name for name in DEFAULTS if f"{name}:" in config}
+    if "platform" in fields:
+        fields.add("backend")
+    if "ensemble_scheduling" in fields or 'platform: "ensemble"' in config:
+        fields |= {"backend", "instance_group"}
+    added = [line for name, line in DEFAULTS.items() if name not in fields]
     return "\n".join([*added, config.strip(), ""])
 
 
 def write_file(path: Path, text: str, *, is_folder: bool = False) -> None:
-    """Write one file, or make a folder; the text of a file ending in .onnx is in ONNX's own text format."""
+    """Write one file, or make a folder; the text of an .onnx file is in ONNX's text format."""
     if is_folder:
         path.mkdir(parents=True, exist_ok=True)
         return
@@ -116,7 +116,7 @@ def _model_file(text: str) -> dict[str, str]:
 
 
 def _identity(config: ModelConfig) -> str:
-    """In ONNX's text format: every output is a copy of the input of the same place, as config.pbtxt declares them."""
+    """A graph in ONNX's text format whose outputs are copies of the inputs in config.pbtxt."""
     nodes = [
         helper.make_node("Identity", [x.name], [y.name]) for x, y in zip(config.input, config.output, strict=False)
     ]

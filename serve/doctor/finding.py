@@ -1,4 +1,4 @@
-"""What the doctor says: a place in a file, what is wrong there, how bad it is and the edits that would mend it."""
+"""What the doctor reports: a place in a file, the problem there, its severity and the edits that would fix it."""
 
 import enum
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 class Severity(enum.IntEnum):
-    """How bad: an error is refused by the server or fails requests, a warning costs, an info is worth knowing."""
+    """Errors are refused by the server or fail requests, warnings cost speed or memory, infos are worth knowing."""
 
     INFO = 1
     WARNING = 2
@@ -14,7 +14,7 @@ class Severity(enum.IntEnum):
 
     @property
     def word(self) -> str:
-        """The name in small letters, as `--fail-on` takes it."""
+        """The name in lower case, as `--fail-on` takes it."""
         return self.name.lower()
 
 
@@ -29,7 +29,7 @@ class Position:
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class Edit:
-    """Put `text` in the place of the file's text from offset `start` to before `end` (in characters)."""
+    """Replaces the file's text from offset `start` to before `end` (in characters) by `text`."""
 
     start: int
     end: int
@@ -37,10 +37,10 @@ class Edit:
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a rule yields: where, what was found and what to do, and edits of that file that are safe to apply.
+class Problem:
+    """What a rule yields: the place, a message, and edits of that file that are safe to apply.
 
-    `message` is one line in the house's form: what was found, what it means, what to do. The file is not named in it.
+    `message` is one line: what was found, what it means, what to do. It does not name the file.
     """
 
     at: Position
@@ -50,7 +50,11 @@ class Found:
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """A rule's `Found` with the code and the severity of the rule; `model` is None for the repository itself."""
+    """A rule's `Problem` with the rule's code and severity.
+
+    `model` is None for the repository itself. `also_in` are other configurations of the model with this finding, see
+    `once_per_model`.
+    """
 
     code: str
     severity: Severity
@@ -58,3 +62,4 @@ class Finding:
     message: str
     model: str | None = None
     fix: tuple[Edit, ...] = ()
+    also_in: tuple[Path, ...] = ()

@@ -1,6 +1,6 @@
-"""Applies the safe edits of findings to the texts, again and again until no rule wants another one.
+"""Applies the safe edits of findings to the texts until no rule has another one.
 
-A file is never written anew from its values: comments, order and formatting stay as they are.
+Comments, order and formatting stay as they are.
 """
 
 import difflib
@@ -23,7 +23,7 @@ MOST_ROUNDS = 10
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """One file before and after; `codes` are the rules whose findings were mended."""
+    """One file before and after; `codes` are the rules whose findings were fixed."""
 
     path: Path
     before: str
@@ -41,7 +41,7 @@ class Change:
         return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
     def write(self) -> None:
-        """Put the new text into the file; raises `Mistake`."""
+        """Write the new text into the file; raises `Mistake`."""
         try:
             self.path.write_bytes(self.after.encode())
         except OSError as error:
@@ -49,16 +49,16 @@ class Change:
 
 
 def changes(repository: Repository, rules: Iterable[Rule]) -> list[Change]:
-    """What mending would change; nothing is written."""
-    known, texts, codes = list(rules), dict[Path, str](), dict[Path, set[str]]()
+    """The changes of all safe edits; nothing is written."""
+    rules, texts, codes = list(rules), dict[Path, str](), dict[Path, set[str]]()
     for _ in range(MOST_ROUNDS):
         edited = False
-        for path, findings in _fixable(examine(replace(repository, texts=dict(texts)), known)).items():
+        for path, findings in _fixable(examine(replace(repository, texts=dict(texts)), rules)).items():
             before = texts[path] if path in texts else Document.read(path).text
-            after, mended = _edited(before, findings)
+            after, fixed = _edited(before, findings)
             if after != before and _no_worse(before, after):
                 texts[path], edited = after, True
-                codes.setdefault(path, set()).update(mended)
+                codes.setdefault(path, set()).update(fixed)
         if not edited:
             break
     return [
@@ -68,15 +68,15 @@ def changes(repository: Repository, rules: Iterable[Rule]) -> list[Change]:
 
 
 def _fixable(findings: Iterable[Finding]) -> dict[Path, list[Finding]]:
-    found: dict[Path, list[Finding]] = {}
+    by_file: dict[Path, list[Finding]] = {}
     for finding in findings:
         if finding.fix:
-            found.setdefault(finding.at.path, []).append(finding)
-    return found
+            by_file.setdefault(finding.at.path, []).append(finding)
+    return by_file
 
 
 def _edited(text: str, findings: Iterable[Finding]) -> tuple[str, list[str]]:
-    """The text with the edits of as many findings as do not touch each other, and the codes of those."""
+    """The text with the edits of those findings that do not overlap, and their codes."""
     taken: list[Edit] = []
     codes = []
     for finding in findings:
@@ -88,12 +88,12 @@ def _edited(text: str, findings: Iterable[Finding]) -> tuple[str, list[str]]:
     return text, codes
 
 
-def _touch(one: Edit, other: Edit) -> bool:
-    return one.start <= other.end and other.start <= one.end
+def _touch(edit: Edit, other: Edit) -> bool:
+    return edit.start <= other.end and other.start <= edit.end
 
 
 def _no_worse(before: str, after: str) -> bool:
-    """Whether the new text can be parsed wherever the old one could."""
+    """Whether the new text can be parsed, if the old one could."""
     return _valid(after) or not _valid(before)
 
 

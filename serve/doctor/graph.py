@@ -1,4 +1,4 @@
-"""An ONNX file as the doctor reads it: its graph without the weights, wherever they are stored."""
+"""The graph of an ONNX file, without the weights."""
 
 import mmap
 from dataclasses import dataclass
@@ -18,25 +18,25 @@ LARGEST_BYTES = 2**31  # protobuf's own limit: a larger one cannot be an ONNX fi
 def _read(path: Path) -> bytes:
     with path.open("rb") as file:
         if path.stat().st_size == 0:
-            return b""  # which cannot be mapped
+            return b""  # an empty file cannot be mapped
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as data:
             try:
                 return without_weights(data)
             except ValueError as error:
-                fault = str(error)  # the error itself holds views of the file, which could then not be closed
+                fault = str(error)  # the error holds views of the file, which could not be closed
         raise ValueError(fault)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Graph:
-    """What one ONNX file holds; `inputs` and `outputs` by name, shapes with the batch axis, -1 for a dynamic one."""
+    """One ONNX file without its weights."""
 
     path: Path
     proto: onnx.ModelProto
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read the file; raises `SignatureError` when it is not an ONNX model."""
+        """Read the file; raises `SignatureError` if it is not an ONNX model."""
         try:
             if not path.is_file() or path.stat().st_size > LARGEST_BYTES:
                 raise SignatureError(f"{path}: not a readable ONNX file.")
@@ -49,7 +49,7 @@ class Graph:
 
     @cached_property
     def signature(self) -> Signature:
-        """Names, types and shapes of what goes in and out."""
+        """Names, types and shapes of inputs and outputs; with the batch axis, -1 for a dynamic size."""
         graph = self.proto.graph
         weights = {tensor.name for tensor in graph.initializer}
         return Signature(
@@ -59,7 +59,7 @@ class Graph:
 
     @cached_property
     def unshaped(self) -> frozenset[str]:
-        """Inputs and outputs whose rank the graph does not tell, or that are no tensors."""
+        """Inputs and outputs of unknown rank, or that are not tensors."""
         values = [*self.proto.graph.input, *self.proto.graph.output]
         return frozenset(
             value.name
@@ -69,12 +69,12 @@ class Graph:
 
     @property
     def opset(self) -> int:
-        """The version of ONNX's own operators; 0 when the file does not say."""
+        """The opset of ONNX's own operators; 0 if the file does not say."""
         return max((entry.version for entry in self.proto.opset_import if entry.domain in ("", "ai.onnx")), default=0)
 
     @cached_property
     def external_files(self) -> tuple[str, ...]:
-        """Names of the files beside it that hold weights, relative to its folder."""
+        """Names of external files with weights, relative to the folder of the ONNX file."""
         names = {
             entry.value
             for tensor in self.proto.graph.initializer

@@ -1,4 +1,4 @@
-"""The tensors of a configuration beside those of the graph that it serves."""
+"""The tensors of a configuration, paired with those of its graph."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ from serve.doctor.repository import Configuration
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """One input or output that both sides have.
+    """One input or output that configuration and graph have.
 
-    `steps` lead to it in the file; `shape` are its dims as the backend sees them (after `reshape`), `shape_steps` lead
-    to those. `graph` is the graph's tensor with its batch axis.
+    `steps` is its path in the file. `shape` are its dims for the backend (after `reshape`), `shape_steps` their path.
+    `graph` is the graph's tensor with its batch axis.
     """
 
     kind: str
@@ -27,7 +27,7 @@ class Pair:
 
 
 def pairs(config: Configuration) -> Iterator[Pair]:
-    """Every declared tensor that the graph has and whose rank the graph tells, ragged and scattered ones left out."""
+    """Every declared tensor whose rank the graph has, without ragged inputs and outputs of `batch_output`."""
     graph = config.graph
     if graph is None:
         return
@@ -40,11 +40,11 @@ def pairs(config: Configuration) -> Iterator[Pair]:
             yield from _pair(config, "output", index, graph.signature.outputs)
 
 
-def _pair(config: Configuration, kind: str, index: int, known: object) -> Iterator[Pair]:
-    assert isinstance(known, dict)
+def _pair(config: Configuration, kind: str, index: int, tensors: object) -> Iterator[Pair]:
+    assert isinstance(tensors, dict)
     assert config.graph is not None
     tensor = getattr(config.proto, kind)[index]
-    provided = known.get(tensor.name)
+    provided = tensors.get(tensor.name)
     if provided is None or tensor.name in config.graph.unshaped:
         return
     reshaped = tensor.HasField("reshape")
@@ -60,7 +60,7 @@ def _pair(config: Configuration, kind: str, index: int, known: object) -> Iterat
 
 
 def repeats_batch_axis(config: Configuration, pair: Pair) -> bool:
-    """Whether the dims hold the batch axis that max_batch_size adds by itself."""
+    """Whether the dims contain the batch axis, which max_batch_size adds."""
     return (
         config.proto.max_batch_size > 0
         and len(pair.shape) == len(pair.graph.shape) > 0
@@ -71,7 +71,7 @@ def repeats_batch_axis(config: Configuration, pair: Pair) -> bool:
 
 
 def lacks_batch_axis(config: Configuration, pair: Pair) -> bool:
-    """Whether the dims leave the graph's first axis out although max_batch_size is 0."""
+    """Whether the dims lack the graph's first axis although max_batch_size is 0."""
     return config.proto.max_batch_size == 0 and len(pair.shape) == len(pair.graph.shape) - 1
 
 
@@ -81,7 +81,7 @@ def batch_axis_is_fixed(config: Configuration, pair: Pair) -> bool:
 
 
 def expected_shape(config: Configuration, pair: Pair) -> tuple[int, ...]:
-    """What the dims should be: the graph's shape without the batch axis; a scalar is written as [1]."""
+    """The right dims: the graph's shape without the batch axis; [1] for a scalar."""
     return pair.graph.shape[1:] if config.proto.max_batch_size > 0 else pair.graph.shape or (1,)
 
 

@@ -1,7 +1,7 @@
-"""Where every field of a text protobuf stands in its file: names, values and braces with their offsets.
+"""The offsets of every field of a text protobuf: names, values and braces.
 
-It knows the grammar and no schema, and stops in silence where the text stops being a protobuf: whether a file is valid
-is what `google.protobuf.text_format` decides.
+It knows the grammar and no schema, and stops without a warning where the text stops being a protobuf: whether a file is
+valid is what `google.protobuf.text_format` decides.
 """
 
 import re
@@ -49,21 +49,21 @@ class Token:
     end: int
 
 
-class _Broken(Exception):  # noqa: N818 - it never leaves this file
-    """The text stops being a protobuf here."""
+class _Broken(Exception):  # noqa: N818 - it stays in this file
+    """The text is no longer a protobuf here."""
 
 
 def fields_of(text: str) -> tuple[Field, ...]:
-    """The fields at the top of `text`, as far as it can be read."""
+    """The fields at the top level of `text`, up to the place where it stops being a protobuf."""
     reader = _Reader(list(tokens(text)))
-    found: list[Field] = []
-    with suppress(_Broken, IndexError):  # what was read so far still has its place
-        reader.read_message(found, None, depth=0)
-    return tuple(found)
+    fields: list[Field] = []
+    with suppress(_Broken, IndexError):  # the fields before that place are right
+        reader.read_message(fields, None, depth=0)
+    return tuple(fields)
 
 
 def tokens(text: str) -> Iterator[Token]:
-    """Words, strings and marks without blanks and comments, up to the first character that is none of them."""
+    """Words, strings and marks, without blanks and comments, up to the first other character."""
     at = 0
     while at < len(text):
         match = TOKEN.match(text, at)
@@ -79,7 +79,7 @@ def comments(text: str) -> Iterator[tuple[int, str]]:
     at = 0
     while at < len(text):
         match = TOKEN.match(text, at)
-        if match is None:  # binary junk: go on behind it, so that no comment is lost
+        if match is None:  # binary junk: skip it, so that no comment is lost
             at += 1
             continue
         if match.lastgroup == "blank" and match.group().startswith("#"):
@@ -88,8 +88,8 @@ def comments(text: str) -> Iterator[tuple[int, str]]:
 
 
 class _Reader:
-    def __init__(self, found: list[Token]) -> None:
-        self.tokens = found
+    def __init__(self, tokens: list[Token]) -> None:
+        self.tokens = tokens
         self.at = 0
 
     def read_message(self, into: list[Field], closing: str | None, *, depth: int) -> None:

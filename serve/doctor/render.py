@@ -1,4 +1,4 @@
-"""Findings as text for people, as JSON, as SARIF 2.1.0 and as the commands that GitHub's runner understands."""
+"""Findings as text, as JSON, as SARIF 2.1.0 and as GitHub workflow commands."""
 
 import json
 from collections import Counter
@@ -17,52 +17,54 @@ GITHUB_LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.
 
 
 def as_text(findings: Sequence[Finding]) -> str:
-    """One line for each finding, as compilers write it, and the totals."""
+    """One line for each finding, in the form of a compiler's messages, and the totals."""
     lines = [
-        f"{_path(one)}:{one.at.line}:{one.at.column}: {one.severity.word} {one.code}: {one.message}"
-        + (" (--fix mends it)" if one.fix else "")
-        for one in findings
+        f"{_path(finding)}:{at.line}:{at.column}: {finding.severity.word} {finding.code}: {finding.message}"
+        + (" (--fix fixes it)" if finding.fix else "")
+        for finding in findings
+        for at in (finding.at,)
     ]
     return "\n".join([*lines, _totals(findings)])
 
 
 def as_json(findings: Sequence[Finding]) -> str:
-    """`{"findings": [...]}`, lines and columns from 1."""
-    found = [
+    """`{"findings": [...]}`, with lines and columns that count from 1."""
+    entries = [
         {
-            "code": one.code,
-            "severity": one.severity.word,
-            "model": one.model,
-            "path": _path(one),
-            "line": one.at.line,
-            "column": one.at.column,
-            "message": one.message,
-            "fixable": bool(one.fix),
+            "code": finding.code,
+            "severity": finding.severity.word,
+            "model": finding.model,
+            "path": _path(finding),
+            "line": finding.at.line,
+            "column": finding.at.column,
+            "message": finding.message,
+            "fixable": bool(finding.fix),
+            "also_in": [_shown(path) for path in finding.also_in],
         }
-        for one in findings
+        for finding in findings
     ]
-    return json.dumps({"findings": found}, indent=2)
+    return json.dumps({"findings": entries}, indent=2)
 
 
 def as_sarif(findings: Sequence[Finding]) -> str:
     """A SARIF 2.1.0 log, for code scanning."""
-    codes = sorted({one.code for one in findings})
+    codes = sorted({finding.code for finding in findings})
     driver = {"name": "triton-batching doctor", "rules": [_sarif_rule(code) for code in codes]}
     run = {
         "tool": {"driver": driver},
         "columnKind": "unicodeCodePoints",
-        "results": [_sarif_result(one, codes.index(one.code)) for one in findings],
+        "results": [_sarif_result(finding, codes.index(finding.code)) for finding in findings],
     }
     return json.dumps({"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2)
 
 
 def as_github(findings: Sequence[Finding]) -> str:
-    """Workflow commands that put each finding on its line of a pull request, and the totals."""
+    """Workflow commands that show each finding on its line of a pull request, and the totals."""
     lines = []
-    for one in findings:
-        place = {"file": _path(one), "line": one.at.line, "col": one.at.column, "title": one.code}
+    for finding in findings:
+        place = {"file": _path(finding), "line": finding.at.line, "col": finding.at.column, "title": finding.code}
         properties = ",".join(f"{key}={_escaped(str(value), in_property=True)}" for key, value in place.items())
-        lines.append(f"::{GITHUB_LEVELS[one.severity]} {properties}::{_escaped(one.message)}")
+        lines.append(f"::{GITHUB_LEVELS[finding.severity]} {properties}::{_escaped(finding.message)}")
     return "\n".join([*lines, _totals(findings)])
 
 
@@ -75,15 +77,18 @@ FORMATS: dict[str, Callable[[Sequence[Finding]], str]] = {
 
 
 def _totals(findings: Sequence[Finding]) -> str:
-    counts = Counter(one.severity for one in findings)
+    counts = Counter(finding.severity for finding in findings)
     named = [f"{counts[severity]} {severity.word}" + "s" * (counts[severity] != 1) for severity in reversed(Severity)]
     return ", ".join(named) if findings else "no findings"
 
 
 def _path(finding: Finding) -> str:
-    """The path below the working directory where it is there, which is what code hosts want."""
-    path = finding.at.path
-    with suppress(OSError, ValueError, RuntimeError):  # elsewhere, or a loop of links: as it was given
+    return _shown(finding.at.path)
+
+
+def _shown(path: Path) -> str:
+    """The path relative to the working directory, as code hosts want it, if it lies below."""
+    with suppress(OSError, ValueError, RuntimeError):  # it lies elsewhere, or is a loop of links
         path = path.resolve().relative_to(Path.cwd())
     return printable(path.as_posix())
 

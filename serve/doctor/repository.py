@@ -1,4 +1,4 @@
-"""A model repository as the doctor reads it: models, their versions, configurations, graphs and sources."""
+"""A model repository: models, versions, configurations, graphs and sources."""
 
 import os
 import re
@@ -18,7 +18,7 @@ from serve.doctor.graph import Graph
 from serve.doctor.source import Source
 from serve.doctor.target import Target
 
-# What tritonserver infers the backend from, in its order (core, AutoCompleteBackendFields).
+# The files from which tritonserver infers the backend, in its order (core, AutoCompleteBackendFields).
 BACKEND_FILES = {
     "model.savedmodel": "tensorflow",
     "model.graphdef": "tensorflow",
@@ -40,16 +40,16 @@ DEFAULT_FILES = {"onnxruntime": "model.onnx", "tensorrt": "model.plan", "pytorch
 
 
 VERSION = re.compile("0|[1-9][0-9]{0,17}")
-# Folders that tritonserver takes as models and nobody means as one, besides those with a dot in front.
+# Folders that are models to tritonserver only, besides hidden ones.
 STRANGERS = ("__pycache__", "lost+found")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Configuration:
-    """One config.pbtxt or variant that can be parsed, with everything that it speaks of.
+    """One config.pbtxt or variant that can be parsed, with the files that it names.
 
-    `proto` holds Triton's defaults where the file is silent; `document` knows what is written and where.
-    `variant` is the name for --model-config-name, None for config.pbtxt.
+    `proto` has Triton's defaults for missing fields; `document` knows which fields the file has, and where. `variant`
+    is the name for --model-config-name, None for config.pbtxt.
     """
 
     model: "Model"
@@ -63,30 +63,30 @@ class Configuration:
         return self.model.repository.target
 
     def at(self, *steps: str | int) -> Position:
-        """Where a field stands in the file, see `Document.at`."""
+        """The position of a field, see `Document.at`."""
         return self.document.at(*steps)
 
     def at_parameter(self, key: str) -> Position:
-        """Where the entry `key` of `parameters` stands."""
+        """The position of the entry `key` of `parameters`."""
         return self.document.at_entry("parameters", key)
 
     def type_name(self, data_type: int) -> str:
-        """`TYPE_FP32` for its number."""
+        """The name of a data type, for example `TYPE_FP32`."""
         return str(DataType.Name(data_type)) if data_type in DataType.values() else f"type {data_type}"
 
     def parameter(self, key: str) -> str | None:
-        """The string value of a parameter, None when it is not set."""
+        """The string value of a parameter; None if it is not set."""
         return self.proto.parameters[key].string_value if key in self.proto.parameters else None
 
     @property
     def scheduler(self) -> str | None:
-        """`dynamic_batching`, `sequence_batching`, `ensemble_scheduling`, or None: one execution for each request."""
+        """`dynamic_batching`, `sequence_batching`, `ensemble_scheduling`, or None: each request is an execution."""
         chosen: str | None = self.proto.WhichOneof("scheduling_choice")
         return chosen
 
     @cached_property
     def backend(self) -> str:
-        """The backend's name as tritonserver finds it out, "" when it cannot; "ensemble" for an ensemble."""
+        """The backend's name as tritonserver determines it; "" if it cannot, "ensemble" for an ensemble."""
         proto = self.proto
         if proto.platform == "ensemble" or proto.HasField("ensemble_scheduling"):
             return "ensemble"
@@ -110,19 +110,19 @@ class Configuration:
 
     @property
     def model_filename(self) -> str:
-        """The file that the backend looks for in a version folder; "" when only the backend knows."""
+        """The file that the backend looks for in a version folder; "" if only the backend knows."""
         return self.proto.default_model_filename or DEFAULT_FILES.get(self.backend, "")
 
     @property
     def model_file(self) -> Path | None:
-        """That file in the newest served version; it need not exist. None when there is no version or no name."""
+        """That file in the newest served version; it need not exist. None without a version or a name."""
         if not self.served_versions or not self.model_filename:
             return None
         return self.model.version_folder(self.served_versions[-1]) / self.model_filename
 
     @property
     def graph(self) -> Graph | None:
-        """The ONNX graph that the model serves, where the backend is onnxruntime and the file can be read."""
+        """The ONNX graph of the model; None for another backend or if the file cannot be read."""
         path = self.model_file
         if path is None or self.backend != "onnxruntime":
             return None
@@ -130,7 +130,7 @@ class Configuration:
 
     @property
     def source(self) -> Source | None:
-        """The model.py that the model serves, where the backend is python and the file exists."""
+        """The model.py of the model; None for another backend or if the file does not exist."""
         path = self.model_file
         if path is None or self.backend != "python" or not os.path.lexists(path):
             return None
@@ -139,7 +139,7 @@ class Configuration:
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """One folder of the repository; Triton takes every folder in it as a model."""
+    """One folder of the repository."""
 
     repository: "Repository"
     folder: Path
@@ -147,17 +147,17 @@ class Model:
 
     @property
     def name(self) -> str:
-        """The folder's name, which is the model's."""
+        """The name of the folder."""
         return self.folder.name
 
     @cached_property
     def version_folders(self) -> dict[int, Path]:
-        """Folders that Triton takes as versions, by number, in rising order; it skips names with a leading zero."""
-        found = {}
+        """Version folders by number, in rising order; Triton skips names with a leading zero."""
+        folders = {}
         for path in entries(self.folder):
             if VERSION.fullmatch(path.name) and is_folder(path):
-                found[int(path.name)] = path
-        return dict(sorted(found.items()))
+                folders[int(path.name)] = path
+        return dict(sorted(folders.items()))
 
     @property
     def versions(self) -> tuple[int, ...]:
@@ -165,7 +165,7 @@ class Model:
         return tuple(self.version_folders)
 
     def version_folder(self, number: int) -> Path:
-        """Where the version `number` lies, whether or not it exists."""
+        """The folder of the version `number`, whether or not it exists."""
         return self.version_folders.get(number, self.folder / str(number))
 
     @cached_property
@@ -180,14 +180,14 @@ class Model:
 
     @cached_property
     def configurations(self) -> tuple[Configuration, ...]:
-        """Those documents that can be parsed, config.pbtxt first."""
+        """The documents that can be parsed, config.pbtxt first."""
         return tuple(self._configurations())
 
     def _configurations(self) -> Iterator[Configuration]:
         for index, document in enumerate(self.documents):
             if document.trouble is not None:
                 continue
-            # A file that cannot be parsed is the finding of a rule of its own.
+            # L001 reports a file that cannot be parsed.
             with suppress(text_format.ParseError, ValueError, RecursionError):
                 proto = text_format.Parse(document.text, ModelConfig())
                 variant = document.path.stem if index else None
@@ -195,17 +195,19 @@ class Model:
 
     @property
     def config(self) -> Configuration | None:
-        """What config.pbtxt says, None when it cannot be parsed."""
-        return next((one for one in self.configurations if one.variant is None), None)
+        """The configuration in config.pbtxt; None if it cannot be parsed."""
+        return next((config for config in self.configurations if config.variant is None), None)
 
     @cached_property
     def sources(self) -> tuple[Source, ...]:
-        """Every model.py that one of the configurations serves, each once."""
-        found = {source.path: source for one in reversed(self.configurations) if (source := one.source) is not None}
-        return tuple(found.values())
+        """Every model.py of the configurations, each once."""
+        sources = {
+            source.path: source for config in reversed(self.configurations) if (source := config.source) is not None
+        }
+        return tuple(sources.values())
 
     def graph(self, path: Path) -> Graph | None:
-        """An ONNX file of this model, read once; None when it cannot be read."""
+        """An ONNX file of this model, read once; None if it cannot be read."""
         if path not in self._graphs:
             try:
                 self._graphs[path] = Graph.read(path)
@@ -216,9 +218,9 @@ class Model:
 
 @dataclass(frozen=True, kw_only=True)
 class Repository:
-    """A folder of models, and what they are meant to run on.
+    """A folder of models, and the machine and server that will load them.
 
-    `only` limits it to the models of these names; `texts` are to be read in the place of those files.
+    `only` limits it to the models of these names; `texts` replace the contents of files.
     """
 
     path: Path
@@ -228,7 +230,7 @@ class Repository:
 
     @cached_property
     def models(self) -> tuple[Model, ...]:
-        """Every model, by name, without the `strangers`."""
+        """Every model, sorted by name, without `strangers`."""
         folders = (path for path in entries(self.path) if is_folder(path) and not _is_stranger(path))
         return tuple(
             Model(repository=self, folder=path) for path in folders if self.only is None or path.name in self.only
@@ -236,19 +238,19 @@ class Repository:
 
     @property
     def strangers(self) -> list[Path]:
-        """Folders that tritonserver takes as models although nobody means them as such."""
+        """Folders that are models to tritonserver only."""
         return [path for path in entries(self.path) if is_folder(path) and _is_stranger(path)]
 
     def model(self, name: str) -> Model | None:
-        """The model of this name, also where `only` leaves it out; None when the repository has none."""
-        if found := next((model for model in self.models if model.name == name), None):
-            return found
+        """The model of this name, even if `only` leaves it out; None if the repository has none."""
+        if model := next((model for model in self.models if model.name == name), None):
+            return model
         folder = self.path / name
         return Model(repository=self, folder=folder) if name and is_folder(folder) else None
 
 
 def entries(folder: Path) -> list[Path]:
-    """What a folder holds, by name; nothing where it cannot be listed."""
+    """The paths in a folder, sorted; empty if it cannot be listed."""
     try:
         return sorted(folder.iterdir())
     except OSError:
@@ -260,7 +262,7 @@ def _is_stranger(path: Path) -> bool:
 
 
 def is_folder(path: Path) -> bool:
-    """Whether it is one, also behind links; False for a loop of links and for what may not be looked at."""
+    """Whether the path is a folder, also behind links; False for a loop of links or without permission."""
     try:
         return path.is_dir()
     except OSError:

@@ -1,4 +1,4 @@
-"""A rule of the doctor: one small function, its code, its explanation and a bad and a good example.
+"""A rule of the doctor: a function with a code, an explanation, a bad and a good example.
 
     @rule(
         "B202",
@@ -7,17 +7,20 @@
         good=Example("dynamic_batching { preferred_batch_size: [ 8 ] }"),
         refused="must be <= max batch size",
     )
-    def preferred_size_is_possible(config: Configuration) -> Iterator[Found]:
+    def preferred_size_is_possible(config: Configuration) -> Iterator[Problem]:
         '''A preferred batch size is larger than max_batch_size.
 
-        What happens, what it costs (measured), where it comes from, how to mend it.
+        What happens, what it costs (measured).
+
+        Source: where the server does it.
+        Fix: what to change.
         '''
         for index, size in enumerate(config.proto.dynamic_batching.preferred_batch_size):
             if size > config.proto.max_batch_size:
-                yield Found(config.at("dynamic_batching", "preferred_batch_size", index), "...")
+                yield Problem(config.at("dynamic_batching", "preferred_batch_size", index), "...")
 
 The first line of the docstring is the title, the rest is what `--explain` shows. The type of the function's argument
-says how often it is called:
+decides how often it is called:
 
 Document        for each config.pbtxt and configs/*.pbtxt, readable or not
 Configuration   for each of them that can be parsed
@@ -37,7 +40,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from serve.doctor.finding import Found, Severity
+from serve.doctor.finding import Problem, Severity
 from serve.doctor.target import Target
 
 GROUPS = {
@@ -53,16 +56,26 @@ GROUPS = {
     "V9": "a running server",
 }
 RULES: dict[str, "Rule"] = {}
+MERGED: dict[str, str] = {}
+"""The code of a former rule and the code of the rule that it became part of; comments and options still take it."""
+DROPPED = {
+    "G112": "a fixed size where the graph has an open one is meant, and the server refuses other sizes loudly",
+    "L005": "a version 0 is served as any other",
+    "L007": "a model with platform in place of backend loads and behaves the same",
+    "M805": "a heavy import at the top of model.py costs load time only",
+    "W625": "it repeated the documentation of decoupled models and asked for no change",
+}
+"""The code of a former rule and why it is gone."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """A model called "example" for a rule's test and for the documentation.
+    """A model called "example", for the test of a rule and for `--explain`.
 
-    `config` is what stands in its config.pbtxt; what it leaves out of backend, max_batch_size, input, output and
-    instance_group is added, and a model file that suits, unless `whole` says that it is all there is (None: no file).
-    `files` are further ones by path relative to the model's folder: the text of an ONNX file is in ONNX's own text
-    format, "../other/config.pbtxt" belongs to another model, and a path that ends in "/" is an empty folder.
+    `config` is its config.pbtxt (None: no file). Missing ones of backend, max_batch_size, input, output, instance_group
+    and a model file are added, unless `whole` is set. `files` are further files, by path relative to the model's
+    folder: an ONNX file in ONNX's text format, "../other/config.pbtxt" for another model, an empty folder if the path
+    ends in "/".
     """
 
     config: str | None = ""
@@ -73,16 +86,16 @@ class Example:
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """One check; `scope` is the type of what it looks at.
+    """One check; `scope` is the type of its argument.
 
-    `refused` is part of what tritonserver says when it refuses the bad example at load, None when it loads that.
+    `refused` is part of tritonserver's message when it refuses to load the bad example, None when it loads it.
     `bad` and `good` are None for rules that look at a running server.
     """
 
     code: str
     severity: Severity
     scope: type
-    check: Callable[[Any], Iterator[Found]]
+    check: Callable[[Any], Iterator[Problem]]
     title: str
     explanation: str
     bad: Example | None
@@ -91,7 +104,7 @@ class Rule:
 
     @property
     def group(self) -> str:
-        """What the rule's group is called."""
+        """The name of the rule's group."""
         return GROUPS[self.code[:2]]
 
 
@@ -102,12 +115,17 @@ def rule(
     bad: Example | None,
     good: Example | None,
     refused: str | None = None,
-) -> Callable[[Callable[[Any], Iterator[Found]]], Callable[[Any], Iterator[Found]]]:
-    """Register a function as the rule `code`; the tests hold every rule to its examples and to `refused`."""
+    merged: tuple[str, ...] = (),
+) -> Callable[[Callable[[Any], Iterator[Problem]]], Callable[[Any], Iterator[Problem]]]:
+    """Register a function as the rule `code`; the tests check every rule against its examples and `refused`.
 
-    def register(check: Callable[[Any], Iterator[Found]]) -> Callable[[Any], Iterator[Found]]:
+    `merged` are the codes of former rules whose work it does. Raises `ValueError` if the code is not free.
+    """
+
+    def register(check: Callable[[Any], Iterator[Problem]]) -> Callable[[Any], Iterator[Problem]]:
         if not re.fullmatch(r"[A-Z]\d{3}", code) or code[:2] not in GROUPS or code in RULES:
-            raise ValueError(f"{code}: not the free code of a known group")
+            raise ValueError(f"{code}: not a free code of a group in GROUPS")
+        MERGED.update(dict.fromkeys(merged, code))
         title, _, explanation = inspect.cleandoc(check.__doc__ or "").partition("\n")
         RULES[code] = Rule(
             code=code,
@@ -125,7 +143,7 @@ def rule(
     return register
 
 
-def _scope(check: Callable[[Any], Iterator[Found]]) -> type:
+def _scope(check: Callable[[Any], Iterator[Problem]]) -> type:
     hints = typing.get_type_hints(check)
     first = next(iter(inspect.signature(check).parameters))
     scope = hints[first]

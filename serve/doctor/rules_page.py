@@ -1,6 +1,6 @@
-"""The page of all rules, written from the rules themselves.
+"""One page with every rule of the doctor, written from the rules.
 
-`python -m serve.doctor.rules_page` writes serve/doctor/RULES.md; a test holds the file to the rules.
+PATH is the Markdown file to write; its folder is made.
 """
 
 import itertools
@@ -10,9 +10,10 @@ from pathlib import Path
 
 from serve.doctor.rule import GROUPS, Example, Rule
 from serve.doctor.rules import all_rules
+from triton_batching import whole_file
 from triton_batching.terminal import guarded, program_parser, terminal
 
-PAGE = Path(__file__).with_name("RULES.md")
+PAGE = Path("build/doctor_rules.md")
 LANGUAGES = {".pbtxt": "protobuf", ".py": "python", ".onnx": "text"}
 
 
@@ -28,8 +29,8 @@ def page() -> str:
     rules = all_rules()
     head = [
         "# The doctor's rules",
-        f"{len(rules)} rules, written from `serve/doctor/rules/` by `python -m serve.doctor.rules_page`. "
-        "How to use them: [README.md](README.md).",
+        f"{len(rules)} rules, written by `python -m serve.doctor.rules_page`. "
+        "`triton-doctor --explain CODE` shows one of them.",
         "\n".join(["| code | severity | what it finds |", "|---|---|---|", *map(_row, rules)]),
     ]
     return "\n\n".join([*head, *_sections(rules)]) + "\n"
@@ -70,15 +71,16 @@ def _fenced(path: str, text: str) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Write the page."""
-    parser = program_parser("python -m serve.doctor.rules_page", __doc__, example="")
-    parser.parse_args(argv)
-    return guarded(_write)
+    """Write the page; exit code 2 if the file cannot be written."""
+    parser = program_parser("python -m serve.doctor.rules_page", __doc__, example="build/doctor_rules.md")
+    parser.add_argument("path", nargs="?", type=Path, default=PAGE, metavar="PATH", help=f"(default: {PAGE})")
+    arguments = parser.parse_args(argv)
+    return guarded(lambda: _write(arguments.path))
 
 
-def _write() -> None:
-    PAGE.write_text(page())
-    terminal().print(f"{PAGE}: {len(all_rules())} rules", markup=False)
+def _write(path: Path) -> None:
+    whole_file.write(path, page())
+    terminal().print(f"{path}: {len(all_rules())} rules", markup=False)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What Triton's ModelConfig allows at each place: a text's unknown fields and enum values, and the nearest known."""
+"""Fields and enum values of a text that Triton's ModelConfig does not have, with the nearest that it has."""
 
 import difflib
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from serve.doctor.pbtxt import Field, Value
 
 @dataclass(frozen=True, kw_only=True)
 class Unknown:
-    """A word at offset `at` that the schema does not have; `fix` where only one other can be meant."""
+    """A word at offset `at` that ModelConfig does not have; `fix` replaces it if only one other word fits."""
 
     at: int
     message: str
@@ -28,14 +28,14 @@ def unknowns(document: Document) -> Iterator[Unknown]:
 
 def _message(document: Document, fields: tuple[Field, ...], descriptor: Descriptor) -> Iterator[Unknown]:
     for field in fields:
-        known = descriptor.fields_by_name.get(field.name)
-        if known is None:
+        definition = descriptor.fields_by_name.get(field.name)
+        if definition is None:
             yield _unknown_field(field, descriptor)
-        elif known.message_type is not None:
+        elif definition.message_type is not None:
             for value in field.values:
-                yield from _message(document, value.fields or (), known.message_type)
-        elif known.enum_type is not None:
-            yield from _enum(document, field.values, known)
+                yield from _message(document, value.fields or (), definition.message_type)
+        elif definition.enum_type is not None:
+            yield from _enum(document, field.values, definition)
 
 
 def _unknown_field(field: Field, descriptor: Descriptor) -> Unknown:
@@ -43,7 +43,7 @@ def _unknown_field(field: Field, descriptor: Descriptor) -> Unknown:
     place = "a model configuration" if descriptor is ModelConfig.DESCRIPTOR else descriptor.name
     return Unknown(
         at=field.start,
-        message=f'"{field.name[:80]}" is no field of {place}, so the server refuses the whole file with nothing but '
+        message=f'"{field.name[:80]}" is not a field of {place}, so the server refuses the whole file with only '
         f'"failed to read text proto". {_advice(field.name, names)}',
     )
 
@@ -60,7 +60,7 @@ def _enum(document: Document, values: tuple[Value, ...], field: FieldDescriptor)
         advice = f"Write {meant[0]}." if fix else _advice(word, names)
         yield Unknown(
             at=value.start,
-            message=f"{word[:80]} is no value of {field.name}, so the server refuses the whole file with nothing but "
+            message=f"{word[:80]} is not a value of {field.name}, so the server refuses the whole file with only "
             f'"failed to read text proto". {advice}',
             fix=fix,
         )
@@ -70,4 +70,4 @@ def _advice(word: str, names: list[str]) -> str:
     near = difflib.get_close_matches(word.lower()[:80], names, n=1) or difflib.get_close_matches(
         word.upper()[:80], names, n=1
     )
-    return f"Did you mean {near[0]}?" if near else f"There are: {', '.join(names)}."
+    return f"Did you mean {near[0]}?" if near else f"It has: {', '.join(names)}."

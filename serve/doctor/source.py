@@ -1,4 +1,4 @@
-"""A model.py as the doctor reads it: its syntax tree, never imported and never run."""
+"""A model.py as a syntax tree; it is never imported or run."""
 
 import ast
 import warnings
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """One model.py; `tree` is an empty module where it cannot be parsed, and `error` says why.
+    """One model.py; if it cannot be parsed, `tree` is an empty module and `error` says why.
 
     `configuration` is the model's config.pbtxt (or the first variant that can be read).
     """
@@ -28,11 +28,11 @@ class Source:
 
     @classmethod
     def read(cls, path: Path, configuration: "Configuration") -> Self:
-        """Parse the file; nothing that can be wrong with it raises."""
+        """Parse the file; never raises."""
         document = Document.read(path)
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # an invalid escape in somebody's string is not our news
+                warnings.simplefilter("ignore")  # an invalid escape in a string
                 tree = ast.parse(document.text)
         except SyntaxError as error:
             at = Position(path=path, line=max(error.lineno or 1, 1), column=max(error.offset or 1, 1))
@@ -44,22 +44,22 @@ class Source:
 
     @property
     def path(self) -> Path:
-        """Where the file is."""
+        """The path of the file."""
         return self.document.path
 
     def at(self, node: ast.AST | None = None) -> Position:
-        """Where a node of the tree stands; the top of the file without one."""
+        """The position of a node; the top of the file without one."""
         if node is None:
             return Position(path=self.path)
         return Position(path=self.path, line=getattr(node, "lineno", 1), column=getattr(node, "col_offset", 0) + 1)
 
     def model_class(self) -> ast.ClassDef | None:
-        """The class `TritonPythonModel`, wherever in the file it is defined."""
+        """The class `TritonPythonModel`, anywhere in the file; None if there is none."""
         classes = (node for node in ast.walk(self.tree) if isinstance(node, ast.ClassDef))
         return next((node for node in classes if node.name == "TritonPythonModel"), None)
 
     def method(self, name: str) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
-        """A method of the class `TritonPythonModel`."""
+        """A method of `TritonPythonModel`; None if it has none of this name."""
         functions = (ast.FunctionDef, ast.AsyncFunctionDef)
         model = self.model_class()
         body = model.body if model is not None else []

@@ -1,8 +1,8 @@
 """Comments that silence the doctor: `# doctor: ignore=B204 reason`.
 
-At the end of a line the comment silences findings of that line; on a line of its own, those of the whole file, and in
-config.pbtxt those of the whole model: its variants, folders and graphs too, but not its model.py. There
-`# doctor: ignore=B201 in=baseline reason` is for configs/baseline.pbtxt alone, whose file then need not change.
+At the end of a line the comment silences findings of that line. On a line of its own it silences those of the whole
+file, and in config.pbtxt those of the whole model: variants, folders and graphs, but not model.py. In config.pbtxt
+`# doctor: ignore=B201 in=baseline reason` is for configs/baseline.pbtxt alone.
 """
 
 import re
@@ -13,6 +13,7 @@ from pathlib import Path
 from serve.doctor.document import Document
 from serve.doctor.finding import Finding, Position
 from serve.doctor.pbtxt import comments
+from serve.doctor.rule import MERGED
 
 COMMENT = re.compile(
     r"#\s*doctor:\s*ignore=(?P<codes>[A-Za-z0-9]+(?:\s*,\s*[A-Za-z0-9]+)*)"
@@ -22,9 +23,9 @@ COMMENT = re.compile(
 
 @dataclass(kw_only=True)
 class Suppression:
-    """One comment; `line` is None when it is for the whole file, `variant` is the only variant that it is for.
+    """One comment; `line` is None if it is for the whole file, `variant` is the only variant that it is for.
 
-    `used` are the codes that silenced something.
+    `codes` are as the user wrote them; `used` are the codes of the rules that it silenced.
     """
 
     codes: tuple[str, ...]
@@ -35,8 +36,8 @@ class Suppression:
     used: set[str] = field(default_factory=set)
 
     def silences(self, finding: Finding) -> bool:
-        """Whether the comment is meant for this finding."""
-        if finding.code not in self.codes:
+        """Whether the comment is meant for this finding; the code of a merged rule stands for the rule it became."""
+        if finding.code not in [MERGED.get(code, code) for code in self.codes]:
             return False
         if self.variant is not None:
             return finding.at.path == self.at.path.parent / "configs" / f"{self.variant}.pbtxt"
@@ -74,13 +75,13 @@ def _suppressions(document: Document) -> Iterable[Suppression]:
             )
 
 
-def silence(findings: Iterable[Finding], comments: Iterable[Suppression]) -> list[Finding]:
+def silence(findings: Iterable[Finding], suppressions: Iterable[Suppression]) -> list[Finding]:
     """The findings that no comment silences; marks the comments that were used."""
-    kept, known = [], list(comments)
+    remaining, suppressions = [], list(suppressions)
     for finding in findings:
-        matching = [comment for comment in known if comment.silences(finding)]
+        matching = [comment for comment in suppressions if comment.silences(finding)]
         for comment in matching:
             comment.used.add(finding.code)
         if not matching:
-            kept.append(finding)
-    return kept
+            remaining.append(finding)
+    return remaining

@@ -1,4 +1,4 @@
-"""What the repository is meant to run on, as far as it is known: a rule that needs an unknown one stays silent."""
+"""The machine and server that will load the repository; a rule that needs an unknown fact reports nothing."""
 
 import re
 from dataclasses import dataclass
@@ -8,11 +8,10 @@ from triton_batching.terminal import Mistake
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """`release` is that of NVIDIA's container as (year, month); None is unknown, as it is for the other fields.
+    """`release` is NVIDIA's container release as (year, month). The other fields are None if unknown.
 
-    `cores`: CPU cores of the machine. `gpus`: number of GPUs. `memory_bytes`: RAM. `latency_us`: the
-    latency that is promised. `cache`: whether the server is
-    started with --cache-config. `rate_limit`: whether it is started with --rate-limit=execution_count.
+    `cores`: CPU cores. `gpus`: number of GPUs. `memory_bytes`: RAM. `latency_us`: the latency target. `cache`: whether
+    the server is started with --cache-config. `rate_limit`: whether it is started with --rate-limit=execution_count.
     """
 
     release: tuple[int, int] = (24, 10)
@@ -25,13 +24,13 @@ class Target:
 
     @property
     def release_name(self) -> str:
-        """As NVIDIA writes it: 24.10."""
+        """The release as NVIDIA writes it: 24.10."""
         return f"{self.release[0]}.{self.release[1]:02d}"
 
 
 def release(text: str) -> tuple[int, int]:
-    """(24, 10) from "24.10"; anything else raises `Mistake`."""
+    """(24, 10) from "24.10"; raises `Mistake` for anything else."""
     match = re.fullmatch(r"(\d\d)\.(\d\d)", text.strip())
     if match is None or not 1 <= int(match[2]) <= 12:
-        raise Mistake(f'--target: "{text}" is no release of tritonserver. Write year and month, for example 24.10.')
+        raise Mistake(f'--target: "{text}" is not a release of tritonserver. Write year and month, for example 24.10.')
     return int(match[1]), int(match[2])

@@ -1,6 +1,6 @@
-"""An ONNX file without its weights: protobuf's wire format, read so that their pages never leave the disk.
+"""Reads protobuf's wire format of an ONNX file, and never loads the pages that hold weights.
 
-A repository of large models is then examined as fast as one of small ones. The field numbers are those of onnx.proto.
+So large models take no longer than small ones. The field numbers are those of onnx.proto.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ class Part(NamedTuple):
 
 
 def without_weights(data: memoryview) -> bytes:
-    """The ModelProto in `data` without the contents of its initialisers; raises `ValueError` when it is none."""
+    """The ModelProto in `data` without the values of its initialisers; raises `ValueError` if it is not a protobuf."""
     return b"".join(
         _framed(GRAPH, _graph(data[part.content : part.end])) if part.number == GRAPH else data[part.start : part.end]
         for part in _parts(data)
@@ -64,7 +64,7 @@ def _parts(data: memoryview) -> Iterator[Part]:
 
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:
-    """The number at `at`, and where the next byte is."""
+    """The number at `at`, and the offset behind it."""
     value = 0
     for index in range(LONGEST_VARINT):
         if at + index >= len(data):

@@ -1,7 +1,7 @@
-"""Correct model repositories of every kind of backend, as people have them: nothing in them is an error.
+"""Correct model repositories for many backends, in which nothing is an error.
 
-Each is files by path; a path that ends in "/" is an empty folder. Binary model files hold a word only, since the doctor
-reads none but ONNX.
+Each has files by path; a path that ends in "/" is an empty folder. Binary model files hold one word, because the doctor
+reads only ONNX.
 """
 
 from collections.abc import Mapping

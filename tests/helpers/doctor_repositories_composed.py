@@ -1,4 +1,4 @@
-"""Correct repositories that the doctor must not call wrong: pipelines, nested ensembles, BLS, many backends."""
+"""Correct repositories, in which nothing is an error: pipelines, nested ensembles, BLS, many backends."""
 
 from doctor_repositories_stateful import ONNX, WEIGHTS, tensor
 

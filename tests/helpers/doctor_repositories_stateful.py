@@ -1,6 +1,6 @@
-"""Correct repositories that the doctor must not call wrong: sequences, implicit state, ragged, streams, caches.
+"""Correct repositories, in which nothing is an error: sequences, implicit state, ragged batches, streams, caches.
 
-Each is a set of files by path. An ONNX file is given in ONNX's text format; the files of other backends hold anything.
+Each has files by path. An ONNX file is in ONNX's text format; files of other backends hold anything.
 """
 
 ONNX = '<ir_version: 8, opset_import: ["" : 17]>\n'

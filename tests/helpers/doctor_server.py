@@ -1,4 +1,4 @@
-"""One real tritonserver that loads any example of the doctor's rules and says what it thinks of it."""
+"""A real tritonserver that loads examples of the doctor's rules and returns its messages."""
 
 import asyncio
 import json
@@ -6,7 +6,7 @@ import shutil
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -26,8 +26,10 @@ from serve.management import admin
 from serve.management.statistics import Counters
 
 HELD = 8
-"""The batcher of every model holds its first requests until so many are queued, so that no timing decides."""
+"""The batcher of every model waits until so many requests are queued, so that no timing matters."""
 ANSWER_S = 30.0
+AS_WRITTEN = "--disable-auto-complete-config"
+"""Loads configurations that are complete in half of the time, because no second process looks into each model."""
 ONE = np.ones((1, 2), dtype=np.float32)
 HEAD = "import numpy as np\nimport triton_python_backend_utils as pb_utils\n\n\nclass TritonPythonModel:\n"
 
@@ -36,13 +38,13 @@ Tensors = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Examiner:
-    """The server, and the repository in which each example replaces the one before."""
+    """The server and its repository, in which each example replaces the one before."""
 
     server: Server
     repository: Path
 
     def load(self, example: Example) -> str:
-        """Load an example: "" when the server takes it, else what it says about it, its log included."""
+        """Load an example: "" if the server takes it, else its message and its log."""
         self._clear()
         scratch = self.repository.parent / "scratch"
         write(example, scratch)
@@ -56,15 +58,15 @@ class Examiner:
         return refusal + self._log(logged)
 
     def load_beside(self, model: str) -> str:
-        """Load another model of the example; what `load` says."""
+        """Load another model of the example; returns the same as `load`."""
         logged = self.server.log.stat().st_size
         refusal = self._call(f"repository/models/{model}/load")
         return refusal + self._log(logged) if refusal else ""
 
     def load_together(self, examples: Mapping[str, Example], *, at_a_time: int = 4) -> dict[str, str]:
-        """Load many examples at a time, each under its own name; what `load` says of each.
+        """Load many examples at a time, each under its own name; returns the same as `load` for each.
 
-        Of the log it holds the lines that speak of the model.
+        Of the log it has the lines that name the model.
         """
         self._clear()
         logged = self.server.log.stat().st_size
@@ -73,8 +75,10 @@ class Examiner:
         with ThreadPoolExecutor(at_a_time) as pool:
             calls = {name: pool.submit(self._call, f"repository/models/{name}/load") for name in examples}
             answers = {name: call.result() for name, call in calls.items()}
-        # Beside others a failed load is now and then answered as if it had gone well; the index knows better.
-        failed = {one["name"]: one.get("reason", "") for one in self.index() if one.get("state") == "UNAVAILABLE"}
+        # A failed load beside others is sometimes answered as a success; the index is right.
+        failed = {
+            entry["name"]: entry.get("reason", "") for entry in self.index() if entry.get("state") == "UNAVAILABLE"
+        }
         answers = {name: answer or failed.get(name, "") for name, answer in answers.items()}
         lines = self._log(logged).splitlines()
         return {
@@ -106,7 +110,7 @@ class Examiner:
         rows = self.counters(model).rows + sum(len(next(iter(inputs.values()))) for inputs in requests)
         for refusal in self.refusals(requests, model=model, gap_s=gap_s, **options):
             raise AssertionError(refusal)
-        # The server counts an execution a moment after its answers have left.
+        # The server counts an execution shortly after it has answered.
         for _ in range(200):
             counted = self.counters(model)
             if counted.rows >= rows and sum(size * count for size, count in counted.batches.items()) >= rows:
@@ -122,8 +126,8 @@ class Examiner:
         gap_s: float = 0.005,
         **options: Any,
     ) -> list[str]:
-        """Send requests as `batches` does; what the server says of those that it does not answer."""
-        return [said for said in asyncio.run(self._send(requests, model, gap_s, options)) if said]
+        """Send requests as `batches` does; returns the messages of those that failed."""
+        return [message for message in asyncio.run(self._send(requests, model, gap_s, options)) if message]
 
     def counters(self, model: str = NAME) -> Counters:
         """The server's counters of a model."""
@@ -135,15 +139,15 @@ class Examiner:
 
     def index(self) -> list[dict[str, str]]:
         """The server's repository index."""
-        found: list[dict[str, str]] = json.loads(self._call("repository/index"))
-        return found
+        index: list[dict[str, str]] = json.loads(self._call("repository/index"))
+        return index
 
     async def _send(
         self, requests: Sequence[Mapping[str, NDArray[Any]]], model: str, gap_s: float, options: Mapping[str, Any]
     ) -> list[str]:
         async with triton.InferenceServerClient(self.server.grpc_url) as client:
 
-            async def one(index: int, inputs: Mapping[str, NDArray[Any]]) -> str:
+            async def send(index: int, inputs: Mapping[str, NDArray[Any]]) -> str:
                 await asyncio.sleep(index * gap_s)
                 try:
                     await client.infer(model, [_tensor(name, array) for name, array in inputs.items()], **options)
@@ -151,16 +155,17 @@ class Examiner:
                     return str(error)
                 return ""
 
-            return await asyncio.gather(*(one(index, inputs) for index, inputs in enumerate(requests)))
+            return await asyncio.gather(*(send(index, inputs) for index, inputs in enumerate(requests)))
 
     def _clear(self) -> None:
-        """Unload everything and wait until it is gone: a load that overtakes an unload confuses the server."""
+        """Unload everything and wait until it is gone: the server fails if a load overtakes an unload."""
         for folder in self.repository.iterdir():
             self._call(f"repository/models/{folder.name}/unload")
         for _ in range(500):
             index = json.loads(self._call("repository/index"))
             if all(
-                one.get("state", "UNAVAILABLE") == "UNAVAILABLE" and one.get("reason") != "unloading" for one in index
+                entry.get("state", "UNAVAILABLE") == "UNAVAILABLE" and entry.get("reason") != "unloading"
+                for entry in index
             ):
                 break
             time.sleep(0.02)
@@ -170,7 +175,7 @@ class Examiner:
             shutil.rmtree(folder)
 
     def _call(self, path: str) -> str:
-        """POST; the body of the answer, which is empty unless the server refuses or has something to tell."""
+        """POST; the body of the answer."""
         request = urllib.request.Request(
             f"http://{self.server.http_url}/v2/{path}", data=b"{}", headers=admin.headers(self.server.http_url)
         )
@@ -194,9 +199,9 @@ def _tensor(name: str, array: NDArray[Any]) -> InferInput:
 
 @contextmanager
 def examiner(folder: Path, *arguments: str, config_name: str | None = None) -> Iterator[Examiner]:
-    """Start a server below `folder` with nothing loaded; further `arguments` go to tritonserver.
+    """Start a server below `folder` without models; further `arguments` go to tritonserver.
 
-    With a `config_name` every model is loaded as that variant, where it has one.
+    With a `config_name` every model is loaded as that variant, if it has it.
     """
     repository = folder / "repository"
     repository.mkdir()
@@ -210,6 +215,27 @@ def examiner(folder: Path, *arguments: str, config_name: str | None = None) -> I
     )
     with launch(settings) as server:
         yield Examiner(server=server, repository=repository)
+
+
+@contextmanager
+def serving(
+    make_folder: Callable[[str], Path], models: Mapping[str, Example], *arguments: str, config_name: str | None = None
+) -> Iterator[tuple[Examiner, dict[str, str]]]:
+    """Start a server that has tried to load `models`; yields it with the messages of `load_together`.
+
+    Now and then 2.51 crashes while it loads or warms up several models at a time (boost's lock_exception,
+    pthread_mutex_lock). Then another server loads them one at a time.
+    """
+    for at_a_time in (4, 1):
+        with examiner(make_folder("examiner"), *arguments, config_name=config_name) as triton:
+            try:
+                messages = triton.load_together(models, at_a_time=at_a_time)
+            except OSError:
+                if at_a_time == 1 or triton.server.running():
+                    raise
+                continue
+            yield triton, messages
+            return
 
 
 def bad(code: str, **changes: Any) -> Example:
@@ -227,7 +253,7 @@ def good(code: str, **changes: Any) -> Example:
 
 
 def telling(example: Example, value: str, *, prepare: str = "pass", note: str = "pass") -> Example:
-    """The example with a model.py whose every answer holds one value, of `request` and `requests`."""
+    """The example with a model.py whose answers hold this value, an expression of `request` and `requests`."""
     body = (
         f"{HEAD}    def initialize(self, args):\n        self.notes = []\n        {prepare}\n\n"
         f"    def execute(self, requests):\n        {note}\n"
@@ -243,7 +269,7 @@ def telling(example: Example, value: str, *, prepare: str = "pass", note: str = 
 def ask(
     triton: Examiner, model: str, inputs: Tensors, *, timeout_s: float = ANSWER_S, **options: Any
 ) -> dict[str, NDArray[Any]]:
-    """The answer to one request by itself; its inputs are sent in the order in which they are given."""
+    """The answer to a single request; the inputs are sent in this order."""
     tensors = [_tensor(name, array) for name, array in inputs.items()]
     with InferenceServerClient(triton.server.grpc_url) as client:
         result = client.infer(model, tensors, client_timeout=timeout_s, **options)
@@ -255,8 +281,8 @@ def value(triton: Examiner, model: str, inputs: Tensors | None = None, **options
 
 
 def settled(triton: Examiner, model: str, wanted: int) -> int:
-    """The model's executions, once they are as many as wanted or a moment has passed."""
+    """The model's executions, as soon as they are as many as wanted, at most after a second."""
     end = time.monotonic() + 1
-    while (found := Counters.read(triton.server.grpc_url, model).executions) < wanted and time.monotonic() < end:
+    while (executions := Counters.read(triton.server.grpc_url, model).executions) < wanted and time.monotonic() < end:
         time.sleep(0.01)
-    return found
+    return executions

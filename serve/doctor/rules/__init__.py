@@ -1,4 +1,4 @@
-"""Every rule of the doctor, one file for each group or part of a group; importing this package registers them all."""
+"""Every rule of the doctor, one file for each group or part of a group; importing the package registers them."""
 
 import importlib
 import pkgutil
@@ -10,5 +10,5 @@ for _module in pkgutil.iter_modules(__path__):
 
 
 def all_rules() -> list[Rule]:
-    """Every rule, in the order of the groups and their codes."""
+    """Every rule, in the order of the groups and codes."""
     return sorted(RULES.values(), key=lambda rule: (rule.code[1:], rule.code))

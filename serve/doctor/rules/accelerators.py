@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup, ModelOptimizationPolicy
 
-from serve.doctor.finding import Found, Severity
+from serve.doctor.finding import Problem, Severity
 from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
 
@@ -58,18 +58,18 @@ CONV = {
 
 
 def _accelerated(where: str, name: str, **parameters: str) -> str:
-    written = " ".join(f'parameters {{ key: "{key}" value: "{value}" }}' for key, value in parameters.items())
-    return f'optimization {{ execution_accelerators {{ {where} [ {{ name: "{name}" {written} }} ] }} }}'
+    entries = " ".join(f'parameters {{ key: "{key}" value: "{value}" }}' for key, value in parameters.items())
+    return f'optimization {{ execution_accelerators {{ {where} [ {{ name: "{name}" {entries} }} ] }} }}'
 
 
 def _accelerators(
     config: Configuration, *places: str
 ) -> Iterator[tuple[str, int, ModelOptimizationPolicy.ExecutionAccelerators.Accelerator]]:
-    """Where each accelerator of an onnxruntime model stands."""
+    """Field, index and accelerator of every accelerator of an onnxruntime model."""
     if config.backend == "onnxruntime":
         for where in places or NAMES:
-            for index, one in enumerate(getattr(config.proto.optimization.execution_accelerators, where)):
-                yield where, index, one
+            for index, accelerator in enumerate(getattr(config.proto.optimization.execution_accelerators, where)):
+                yield where, index, accelerator
 
 
 def _variable(config: Configuration) -> bool:
@@ -82,20 +82,20 @@ def _variable(config: Configuration) -> bool:
     bad=Example("optimization { graph { level: 3 } }"),
     good=Example("optimization { graph { level: 1 } }"),
 )
-def graph_level_is_known(config: Configuration) -> Iterator[Found]:
-    """`optimization.graph.level` is a number that onnxruntime's backend does not know.
+def graph_level_is_known(config: Configuration) -> Iterator[Problem]:
+    """`optimization.graph.level` has an unknown value.
 
-    -1 is basic, 0 all (the default), 1 extended, 2 none. Any other number means all, without a word (measured: level 3
+    -1 is basic, 0 all (the default), 1 extended, 2 none. Any other number means all, without a warning (measured: 3
     loads).
 
     Source: onnxruntime_backend README; onnxruntime.cc.
-    Fix: write one of the four; level 2 switches optimisation off, it is not the highest.
+    Fix: write one of the four; level 2 is not the highest, it switches optimisation off.
     """
     level = config.proto.optimization.graph.level
     if config.backend == "onnxruntime" and level not in (-1, 0, 1, 2):
-        yield Found(
+        yield Problem(
             config.at("optimization", "graph", "level"),
-            f"graph level {level} is none of -1 (basic), 0 (all), 1 (extended), 2 (off), and is taken for 0. "
+            f"graph level {level} is not one of -1 (basic), 0 (all), 1 (extended), 2 (off), and counts as 0. "
             "Write one of those.",
         )
 
@@ -107,21 +107,22 @@ def graph_level_is_known(config: Configuration) -> Iterator[Found]:
     good=Example("instance_group [ { count: 1 } ]"),
     refused="unknown Execution Accelerator",
 )
-def accelerators_are_known(config: Configuration) -> Iterator[Found]:
-    """An accelerator that onnxruntime's backend does not know at this place.
+def accelerators_are_known(config: Configuration) -> Iterator[Problem]:
+    """The onnxruntime backend does not know an accelerator.
 
-    The model is refused: "unknown Execution Accelerator 'tensorrt' is requested". For the CPU there is openvino, for
-    the GPU there are tensorrt and cuda; names are in small letters. What stands under the GPU is not looked at while
-    the instances run on the CPU.
+    The model is refused: "unknown Execution Accelerator 'tensorrt' is requested". It knows openvino for the CPU,
+    tensorrt and cuda for the GPU, in lower case. It does not check accelerators for the GPU while the instances run on
+    the CPU.
 
     Source: onnxruntime_backend, onnxruntime.cc (LoadModel).
     Fix: move it to the other place, or correct the name.
     """
-    for where, index, one in _accelerators(config):
-        if one.name not in NAMES[where]:
-            yield Found(
+    for where, index, accelerator in _accelerators(config):
+        if accelerator.name not in NAMES[where]:
+            yield Problem(
                 config.at("optimization", "execution_accelerators", where, index, "name"),
-                f'{where} "{one.name}" is unknown: the model cannot load. Known are {", ".join(NAMES[where])}.',
+                f'{where} "{accelerator.name}" is unknown, so the model cannot load. Use one of '
+                f"{', '.join(NAMES[where])}.",
             )
 
 
@@ -131,22 +132,22 @@ def accelerators_are_known(config: Configuration) -> Iterator[Found]:
     bad=Example(_accelerated(ON_GPU, "tensorrt", trt_max_workspace_size="1073741824")),
     good=Example(_accelerated(ON_GPU, "tensorrt", max_workspace_size_bytes="1073741824")),
 )
-def tensorrt_options_are_known(config: Configuration) -> Iterator[Found]:
-    """A parameter of the TensorRT accelerator that the backend refuses.
+def tensorrt_options_are_known(config: Configuration) -> Iterator[Problem]:
+    """The TensorRT accelerator has an unknown parameter.
 
     On a GPU the model is refused: "unknown parameter '...' is provided for TensorRT Execution Accelerator". Most keys
-    are onnxruntime's own; workspace size and calibration have names of Triton's.
+    are onnxruntime's; workspace size and calibration have Triton's names.
 
     Source: onnxruntime_backend, onnxruntime.cc and README (TensorRT options).
-    Fix: write the key as the README has it.
+    Fix: write the key as in that README.
     """
-    for where, index, one in _accelerators(config, ON_GPU):
-        for key in one.parameters if one.name == "tensorrt" else ():
+    for where, index, accelerator in _accelerators(config, ON_GPU):
+        for key in accelerator.parameters if accelerator.name == "tensorrt" else ():
             if key not in TENSORRT:
                 close = difflib.get_close_matches(key, TENSORRT, n=1)
-                yield Found(
+                yield Problem(
                     config.at("optimization", "execution_accelerators", where, index, "parameters"),
-                    f'"{key}" is no parameter of the TensorRT accelerator: on a GPU the model cannot load. '
+                    f'"{key}" is not a parameter of the TensorRT accelerator: on a GPU the model cannot load. '
                     + (f'Write "{close[0]}"?' if close else "Remove it."),
                 )
 
@@ -157,20 +158,20 @@ def tensorrt_options_are_known(config: Configuration) -> Iterator[Found]:
     bad=Example(_accelerated(ON_GPU, "tensorrt", precision_mode="fp16")),
     good=Example(_accelerated(ON_GPU, "tensorrt", precision_mode="FP16")),
 )
-def precision_is_known(config: Configuration) -> Iterator[Found]:
+def precision_is_known(config: Configuration) -> Iterator[Problem]:
     """`precision_mode` of the TensorRT accelerator is none of FP32, FP16, BF16 and INT8.
 
     On a GPU the model is refused: "unsupported precision mode 'fp16' is requested".
 
     Source: onnxruntime_backend, onnxruntime.cc.
-    Fix: write it in capitals.
+    Fix: write it in upper case.
     """
-    for where, index, one in _accelerators(config, ON_GPU):
-        mode = one.parameters.get("precision_mode")
-        if one.name == "tensorrt" and mode is not None and mode not in PRECISIONS:
-            yield Found(
+    for where, index, accelerator in _accelerators(config, ON_GPU):
+        mode = accelerator.parameters.get("precision_mode")
+        if accelerator.name == "tensorrt" and mode is not None and mode not in PRECISIONS:
+            yield Problem(
                 config.at("optimization", "execution_accelerators", where, index, "parameters"),
-                f'precision_mode "{mode}" is none of {", ".join(PRECISIONS)}: on a GPU the model cannot load. '
+                f'precision_mode "{mode}" is not one of {", ".join(PRECISIONS)}: on a GPU the model cannot load. '
                 "Write one of those.",
             )
 
@@ -181,10 +182,10 @@ def precision_is_known(config: Configuration) -> Iterator[Found]:
     bad=Example("instance_group [ { kind: KIND_CPU count: 1 } ]\n" + _accelerated(ON_GPU, "tensorrt")),
     good=Example("instance_group [ { count: 1 } ]\n" + _accelerated(ON_GPU, "tensorrt")),
 )
-def accelerators_suit_the_instances(config: Configuration) -> Iterator[Found]:
-    """An accelerator for the GPU, and all instances are on the CPU.
+def accelerators_suit_the_instances(config: Configuration) -> Iterator[Problem]:
+    """An accelerator is for the GPU and all instances are on the CPU.
 
-    It is ignored without a word (measured: the model loads where there is no GPU and no TensorRT).
+    It is ignored without a warning (measured: the model loads without a GPU and TensorRT).
 
     Source: onnxruntime_backend, onnxruntime.cc looks at the instance's kind first.
     Fix: remove the accelerator, or use KIND_GPU or no kind.
@@ -192,11 +193,11 @@ def accelerators_suit_the_instances(config: Configuration) -> Iterator[Found]:
     groups = config.proto.instance_group
     if not groups or any(group.kind != ModelInstanceGroup.KIND_CPU for group in groups):
         return
-    for where, index, one in _accelerators(config, ON_GPU):
-        yield Found(
+    for where, index, accelerator in _accelerators(config, ON_GPU):
+        yield Problem(
             config.at("optimization", "execution_accelerators", where, index),
-            f'accelerator "{one.name}" is for the GPU, and every instance is on the CPU: it is ignored. '
-            "Remove it, or leave out the kind of the instances.",
+            f'accelerator "{accelerator.name}" is for the GPU and every instance is on the CPU, so it is ignored. '
+            "Remove it, or remove the kind of the instances.",
         )
 
 
@@ -215,18 +216,22 @@ def accelerators_suit_the_instances(config: Configuration) -> Iterator[Found]:
         )
     ),
 )
-def tensorrt_knows_the_shapes(config: Configuration) -> Iterator[Found]:
-    """TensorRT as an accelerator for inputs of variable shape, without a shape profile.
+def tensorrt_knows_the_shapes(config: Configuration) -> Iterator[Problem]:
+    """The TensorRT accelerator has no shape profile, and an input has a variable shape.
 
-    The provider builds a new engine whenever a shape lies outside of those it has seen, in the middle of a request;
-    that takes seconds to minutes, during which the instance answers nobody.
+    TensorRT builds a new engine during the request whenever a shape lies outside the earlier ones. That takes seconds
+    to minutes, in which the instance answers no request.
 
     Source: onnxruntime documentation, TensorRT execution provider (explicit shapes); onnxruntime#6978, server#3701.
     Fix: set trt_profile_min_shapes, trt_profile_opt_shapes and trt_profile_max_shapes, and warm the model up.
     """
-    for where, index, one in _accelerators(config, ON_GPU):
-        if one.name == "tensorrt" and _variable(config) and not all(key in one.parameters for key in PROFILES):
-            yield Found(
+    for where, index, accelerator in _accelerators(config, ON_GPU):
+        if (
+            accelerator.name == "tensorrt"
+            and _variable(config)
+            and not all(key in accelerator.parameters for key in PROFILES)
+        ):
+            yield Problem(
                 config.at("optimization", "execution_accelerators", where, index),
                 "TensorRT builds an engine for each new shape while requests wait, and an input has a -1. "
                 f"Set {', '.join(PROFILES)}.",
@@ -244,25 +249,26 @@ def tensorrt_knows_the_shapes(config: Configuration) -> Iterator[Found]:
         files=CONV,
     ),
 )
-def convolutions_are_not_searched_for_each_shape(config: Configuration) -> Iterator[Found]:
-    """A graph with convolutions and inputs of variable shape on a GPU, with the exhaustive search for algorithms.
+def convolutions_are_not_searched_for_each_shape(config: Configuration) -> Iterator[Problem]:
+    """A graph with convolutions has inputs of variable shape, and cuDNN searches algorithms exhaustively.
 
-    For every new shape cuDNN then tries all algorithms in the middle of a request, a stall of 0.3 to 1.3 s each time
-    (as reported there). The default is the exhaustive search.
+    For every new shape cuDNN then tries all algorithms during the request, a pause of 0.3 to 1.3 s each time (reported
+    in the source). The exhaustive search is the default.
 
     Source: onnxruntime CUDA provider (cudnn_conv_algo_search); onnxruntime#6978, onnxruntime#12120, PaddleX#5057.
     Fix: set the parameter cudnn_conv_algo_search to 1 (HEURISTIC), or pad to a few fixed shapes and warm them up.
     """
     on_gpu = any(group.kind == ModelInstanceGroup.KIND_GPU for group in config.proto.instance_group)
     key = "cudnn_conv_algo_search"
-    said = config.parameter(key) in ("1", "2") or any(
-        one.parameters.get(key, "EXHAUSTIVE") != "EXHAUSTIVE" for _, _, one in _accelerators(config, ON_GPU)
+    is_set = config.parameter(key) in ("1", "2") or any(
+        accelerator.parameters.get(key, "EXHAUSTIVE") != "EXHAUSTIVE"
+        for _, _, accelerator in _accelerators(config, ON_GPU)
     )
-    accelerated = any(one.name == "tensorrt" for _, _, one in _accelerators(config, ON_GPU))
-    if not on_gpu or said or accelerated or not _variable(config) or config.graph is None:
+    accelerated = any(accelerator.name == "tensorrt" for _, _, accelerator in _accelerators(config, ON_GPU))
+    if not on_gpu or is_set or accelerated or not _variable(config) or config.graph is None:
         return
     if any(node.op_type in ("Conv", "ConvTranspose") for node in config.graph.proto.graph.node):
-        yield Found(
+        yield Problem(
             config.at_parameter(key),
             "the graph has convolutions and an input of variable shape, and cuDNN searches all algorithms for each new "
             f'shape while requests wait. Set the parameter {key} to "1".',

@@ -1,11 +1,11 @@
-"""R3: what the batch inputs count, and whether the graph can rely on it."""
+"""R3: what batch inputs count."""
 
 import math
 from collections.abc import Iterator
 
 from tritonclient.grpc.model_config_pb2 import BatchInput, DataType, ModelInput
 
-from serve.doctor.finding import Found, Severity
+from serve.doctor.finding import Problem, Severity
 from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
 from serve.doctor.rules.batch_inputs import GRAPH, TENSORS, entry_text, example, kind_name
@@ -20,7 +20,7 @@ COUNTS = (*PER_REQUEST, BatchInput.BATCH_MAX_ELEMENT_COUNT_AS_SHAPE)
 EXACT_FP32 = 2**24
 """The first whole number after which FP32 has gaps."""
 ASSUMED_LENGTH = 4096
-"""Along each -1, where the configuration does not say how long requests are."""
+"""The size assumed for each -1."""
 
 
 def _sources(config: Configuration) -> Iterator[tuple[int, BatchInput, ModelInput]]:
@@ -37,18 +37,18 @@ def _sources(config: Configuration) -> Iterator[tuple[int, BatchInput, ModelInpu
     bad=Example(f"{TENSORS.replace(' allow_ragged_batch: true', '')}{entry_text()}", files=GRAPH),
     good=example(),
 )
-def the_source_is_ragged(config: Configuration) -> Iterator[Found]:
+def the_source_is_ragged(config: Configuration) -> Iterator[Problem]:
     """A batch input counts the elements of an input that is not ragged.
 
-    It loads; but only requests of one shape share a batch then, so every count in it is the same and the tensor says
-    nothing that the shape of the input does not say.
+    The model loads. But only requests of one shape share a batch then, so all counts are equal and repeat the shape of
+    the input.
 
     Source: core, ValidateBatchIO accepts any input; backend, backend_input_collector.cc.
     Fix: set allow_ragged_batch on the source, or remove the batch_input.
     """
     for index, entry, source in _sources(config):
         if not source.allow_ragged_batch:
-            yield Found(
+            yield Problem(
                 config.at("batch_input", index, "source_input"),
                 f'source_input "{source.name}" is not ragged, so all requests of a batch have its shape and '
                 f'{kind_name(entry)} only repeats it. Set allow_ragged_batch on "{source.name}".',
@@ -71,15 +71,15 @@ def the_source_is_ragged(config: Configuration) -> Iterator[Found]:
         files=GRAPH,
     ),
 )
-def counts_are_exact(config: Configuration) -> Iterator[Found]:
-    """Element counts are made as FP32, which has no exact whole numbers above 16,777,216.
+def counts_are_exact(config: Configuration) -> Iterator[Problem]:
+    """Element counts are FP32, which is not exact above 16,777,216.
 
-    Offsets beyond that are rounded, so requests are cut one element off, in silence (the backend of this project
-    refuses such a batch). With dims [-1, 256] and 32 requests in a batch that is reached at 2,048 steps each. The rule
-    assumes that a -1 can be 4,096.
+    Larger offsets are rounded, so the backend splits requests at the wrong element without a warning (this project's
+    backend refuses such a batch). With dims [-1, 256] and 32 requests per batch 2,048 steps each are enough. The rule
+    assumes 4,096 for each -1.
 
     Source: backend, backend_input_collector.cc converts the counts to float; server#3741.
-    Fix: write TYPE_INT32 and let the graph take INT32.
+    Fix: write TYPE_INT32 and export the graph with an INT32 input.
     """
     for index, entry, source in _sources(config):
         if entry.data_type != DataType.TYPE_FP32 or entry.kind not in PER_REQUEST:
@@ -87,10 +87,10 @@ def counts_are_exact(config: Configuration) -> Iterator[Found]:
         rows = 1 if entry.kind == BatchInput.BATCH_ELEMENT_COUNT else max(config.proto.max_batch_size, 1)
         largest = rows * math.prod(ASSUMED_LENGTH if dim < 0 else dim for dim in source.dims)
         if largest > EXACT_FP32:
-            yield Found(
+            yield Problem(
                 config.at("batch_input", index, "data_type"),
-                f'{kind_name(entry)} of "{source.name}" can reach {largest:,} and is made as TYPE_FP32, which is exact '
-                f"up to {EXACT_FP32:,} only: beyond it requests are cut at wrong places. Write TYPE_INT32.",
+                f'{kind_name(entry)} of "{source.name}" can reach {largest:,} and is TYPE_FP32, which is exact '
+                f"up to {EXACT_FP32:,} only: above it requests are split at wrong places. Write TYPE_INT32.",
             )
 
 
@@ -103,15 +103,15 @@ def counts_are_exact(config: Configuration) -> Iterator[Found]:
     ),
     good=example(),
 )
-def counts_are_per_request_or_per_row(config: Configuration) -> Iterator[Found]:
+def counts_are_per_request_or_per_row(config: Configuration) -> Iterator[Problem]:
     """One input has batch inputs that count per request and others that count per row.
 
     BATCH_ELEMENT_COUNT and the two accumulated kinds have one entry per request, BATCH_ITEM_SHAPE and
-    BATCH_ITEM_SHAPE_FLATTEN one per batch row. As soon as a client sends two rows in one request the tensors have
-    different lengths. Measured: requests [1, 3], [2, 2], [1, 5] give counts [3, 4, 5] and shapes [3], [2], [2], [5].
+    BATCH_ITEM_SHAPE_FLATTEN one per batch row. If a client sends two rows in one request, the tensors differ in length.
+    Measured: requests [1, 3], [2, 2], [1, 5] give counts [3, 4, 5] and shapes [3], [2], [2], [5].
 
     Source: backend, backend_input_collector.cc; server#3741.
-    Fix: use kinds of one sort; BATCH_ITEM_SHAPE holds for requests with any number of rows.
+    Fix: use kinds that count the same; BATCH_ITEM_SHAPE is right for any number of rows.
     """
     if config.proto.max_batch_size < 2:
         return
@@ -121,10 +121,11 @@ def counts_are_per_request_or_per_row(config: Configuration) -> Iterator[Found]:
             continue
         other = first.setdefault(source.name, entry)
         if (entry.kind in PER_ROW) != (other.kind in PER_ROW):
-            yield Found(
+            yield Problem(
                 config.at("batch_input", index, "kind"),
-                f'{kind_name(entry)} and {kind_name(other)} of "{source.name}" have one entry per request and per '
-                "row in turn, so a request of two rows makes them differ in length. Use kinds of one sort.",
+                f'{kind_name(entry)} and {kind_name(other)} of "{source.name}" count per request and per row, or the '
+                "other way round, so a request of two rows makes them differ in length. Use kinds that count the "
+                "same.",
             )
 
 
@@ -138,18 +139,18 @@ def counts_are_per_request_or_per_row(config: Configuration) -> Iterator[Found]:
     ),
     good=example(),
 )
-def counts_are_of_elements(config: Configuration) -> Iterator[Found]:
-    """Counts of an input with further dimensions are elements, not steps.
+def counts_are_of_elements(config: Configuration) -> Iterator[Problem]:
+    """An input has several dimensions, and its batch input counts elements, not steps.
 
-    For dims [-1, 64] a request of 3 steps counts 192. The graph must divide by 64, or cut in the flat tensor.
+    With dims [-1, 64] a request of 3 steps counts as 192. The graph must divide by 64, or split the flat tensor.
 
     Source: backend, backend_input_collector.cc (GetElementCount); server#3839.
-    Fix: divide inside the graph, or use BATCH_ITEM_SHAPE, which gives the dimensions themselves.
+    Fix: divide inside the graph, or use BATCH_ITEM_SHAPE, which gives the dimensions.
     """
     for index, entry, source in _sources(config):
         factor = math.prod(dim for dim in source.dims if dim > 0)
         if entry.kind in COUNTS and factor > 1 and -1 in source.dims:
-            yield Found(
+            yield Problem(
                 config.at("batch_input", index, "kind"),
                 f'{kind_name(entry)} of "{source.name}" with dims {list(source.dims)} counts elements, {factor} for '
                 "each step of the variable dimension. Divide inside the graph, or use BATCH_ITEM_SHAPE.",

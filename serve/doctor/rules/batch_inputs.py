@@ -1,10 +1,10 @@
-"""R3: the tensors that tritonserver makes for a ragged batch, `batch_input`."""
+"""R3: `batch_input`, the tensors that tritonserver makes for a ragged batch."""
 
 from collections.abc import Iterator
 
 from tritonclient.grpc.model_config_pb2 import BatchInput, DataType
 
-from serve.doctor.finding import Found, Severity
+from serve.doctor.finding import Problem, Severity
 from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
 
@@ -44,21 +44,21 @@ def kind_name(entry: BatchInput) -> str:
     good=example(),
     refused="batch input data type must be TYPE_INT32 or TYPE_FP32",
 )
-def batch_inputs_are_int32_or_fp32(config: Configuration) -> Iterator[Found]:
+def batch_inputs_are_int32_or_fp32(config: Configuration) -> Iterator[Problem]:
     """A batch input has a data type other than TYPE_INT32 and TYPE_FP32, or none.
 
     tritonserver refuses the model: "batch input data type must be TYPE_INT32 or TYPE_FP32", and without a type
     "unexpected batch input data type 'TYPE_INVALID'".
 
     Source: core, model_config_utils.cc (ValidateBatchIO).
-    Fix: write TYPE_INT32, and cast inside the graph where it computes with INT64.
+    Fix: write TYPE_INT32, and cast inside the graph if it needs INT64.
     """
     for index, entry in enumerate(config.proto.batch_input):
         if entry.data_type not in TYPES:
-            yield Found(
+            yield Problem(
                 config.at("batch_input", index, "data_type"),
-                f"a batch_input has data type {DataType.Name(entry.data_type)}, and only TYPE_INT32 and TYPE_FP32 can "
-                "be made: the model cannot load. Write TYPE_INT32, and cast inside the graph.",
+                f"a batch_input has data type {DataType.Name(entry.data_type)}, and only TYPE_INT32 and TYPE_FP32 are "
+                "possible: the model cannot load. Write TYPE_INT32, and cast inside the graph.",
             )
 
 
@@ -69,11 +69,11 @@ def batch_inputs_are_int32_or_fp32(config: Configuration) -> Iterator[Found]:
     good=example(),
     refused="model provides TYPE_INT32",
 )
-def the_graph_takes_the_batch_inputs_type(config: Configuration) -> Iterator[Found]:
-    """The graph takes a batch input as another data type than the configuration makes it.
+def the_graph_takes_the_batch_inputs_type(config: Configuration) -> Iterator[Problem]:
+    """A batch input has another data type in the graph than in the configuration.
 
     The C++ onnxruntime backend compares neither names nor types of batch inputs: the model is READY and its first
-    request fails with onnxruntime's "Unexpected input data type". The backend of this project refuses it at load.
+    request fails with onnxruntime's "Unexpected input data type". This project's backend refuses it at load.
 
     Source: onnxruntime_backend, ValidateInputs skips batch inputs; server#3741.
     Fix: write the graph's type, which must be INT32 or FP32; an INT64 input needs a cast inside the graph.
@@ -81,12 +81,12 @@ def the_graph_takes_the_batch_inputs_type(config: Configuration) -> Iterator[Fou
     inputs = config.graph.signature.inputs if config.graph is not None else {}
     for index, entry in enumerate(config.proto.batch_input):
         for target in entry.target_name:
-            found = inputs.get(target)
+            tensor = inputs.get(target)
             wanted = DataType.Name(entry.data_type)
-            if found is not None and entry.data_type in TYPES and found.type != wanted:
-                yield Found(
+            if tensor is not None and entry.data_type in TYPES and tensor.type != wanted:
+                yield Problem(
                     config.at("batch_input", index, "data_type"),
-                    f'batch input "{target}" is made as {wanted} and the graph takes {found.type}, so requests fail. '
+                    f'batch input "{target}" is {wanted} here and the graph takes {tensor.type}, so requests fail. '
                     "Write the graph's type, or export the graph with an INT32 input.",
                 )
 
@@ -98,20 +98,20 @@ def the_graph_takes_the_batch_inputs_type(config: Configuration) -> Iterator[Fou
     good=example(),
     refused="has no target_name",
 )
-def batch_inputs_have_a_target(config: Configuration) -> Iterator[Found]:
-    """A batch input without `target_name` reaches nobody.
+def batch_inputs_have_a_target(config: Configuration) -> Iterator[Problem]:
+    """A batch input has no `target_name`.
 
-    tritonserver itself loads the model (measured on a Python model), computes the tensor for each batch and gives it to
-    no one; the graph's input that should take it stays empty. The backend of this project refuses it at load.
+    tritonserver loads the model (measured with a Python model) and computes the tensor for each batch, but no input of
+    the graph gets it. This project's backend refuses the model.
 
     Source: core does not check the field (ValidateBatchIO).
     Fix: write the name of the graph's input that takes the tensor.
     """
     for index, entry in enumerate(config.proto.batch_input):
         if not any(entry.target_name):
-            yield Found(
+            yield Problem(
                 config.at("batch_input", index),
-                f"a batch_input of kind {kind_name(entry)} has no target_name, so the model never gets it. "
+                f"a batch_input of kind {kind_name(entry)} has no target_name, so the graph never gets it. "
                 "Name the input of the graph that takes it.",
             )
 
@@ -123,14 +123,14 @@ def batch_inputs_have_a_target(config: Configuration) -> Iterator[Found]:
     good=example(),
     refused="is not an input of the graph",
 )
-def batch_inputs_are_in_the_graph(config: Configuration) -> Iterator[Found]:
-    """The graph has no input of the name that a batch input is made for.
+def batch_inputs_are_in_the_graph(config: Configuration) -> Iterator[Problem]:
+    """A batch input is for an input that the graph does not have.
 
-    The C++ onnxruntime backend only counts its inputs: the model is READY, and its first request fails with "Invalid
-    Feed Input Name". The backend of this project refuses it at load.
+    The C++ onnxruntime backend only counts inputs: the model is READY, and its first request fails with "Invalid Feed
+    Input Name". This project's backend refuses the model.
 
     Source: onnxruntime_backend, ValidateInputs; onnxruntime_backend#192.
-    Fix: write the graph's name for it; exporters rename tensors unless they are told the names.
+    Fix: write the name in the graph; exporters rename tensors unless they get the names.
     """
     graph = config.graph
     if graph is None:
@@ -138,7 +138,7 @@ def batch_inputs_are_in_the_graph(config: Configuration) -> Iterator[Found]:
     for index, entry in enumerate(config.proto.batch_input):
         for number, target in enumerate(entry.target_name):
             if target and target not in graph.signature.inputs:
-                yield Found(
+                yield Problem(
                     config.at("batch_input", index, "target_name", number),
                     f'batch input "{target}" is not an input of the graph, which has '
                     f"{', '.join(graph.signature.inputs)}: requests fail. Write one of those names.",
@@ -152,23 +152,23 @@ def batch_inputs_are_in_the_graph(config: Configuration) -> Iterator[Found]:
     good=example(),
     refused="is declared twice",
 )
-def batch_inputs_have_their_own_name(config: Configuration) -> Iterator[Found]:
-    """A batch input is made for a tensor that a client's input or another batch input fills already.
+def batch_inputs_have_their_own_name(config: Configuration) -> Iterator[Problem]:
+    """A batch input has the name of an input or of another batch input.
 
-    tritonserver loads the model (measured on a Python model); which of the two tensors the graph gets is then a matter
-    of order. The backend of this project refuses it at load.
+    tritonserver loads the model (measured with a Python model), and the order decides which of the two tensors the
+    graph gets. This project's backend refuses the model.
 
     Source: core does not check the field (ValidateBatchIO).
-    Fix: give each input of the graph one source.
+    Fix: give each batch input a name of its own.
     """
     taken = {tensor.name for tensor in config.proto.input}
     for index, entry in enumerate(config.proto.batch_input):
         for number, target in enumerate(entry.target_name):
             if target in taken:
-                yield Found(
+                yield Problem(
                     config.at("batch_input", index, "target_name", number),
                     f'"{target}" is the name of another input or batch input, so the graph gets one of two tensors. '
-                    "Clients must not send batch inputs: rename one, or remove it.",
+                    "Clients do not send batch inputs: rename one, or remove it.",
                 )
             taken.add(target)
 
@@ -186,11 +186,11 @@ def batch_inputs_have_their_own_name(config: Configuration) -> Iterator[Found]:
     ),
     refused="model provides 3",
 )
-def one_target_for_each_batch_input(config: Configuration) -> Iterator[Found]:
+def one_target_for_each_batch_input(config: Configuration) -> Iterator[Problem]:
     """A batch input of an onnxruntime model has several targets.
 
-    onnxruntime's backend counts each `batch_input` as one input of the graph, however many `target_name` it has, so the
-    count is wrong and the model is refused: "configuration expects 2 inputs, model provides 3".
+    onnxruntime's backend counts each `batch_input` as one input of the graph, so the count is wrong and it refuses the
+    model: "configuration expects 2 inputs, model provides 3".
 
     Source: onnxruntime_backend, ValidateInputs.
     Fix: write one batch_input for each target.
@@ -199,7 +199,7 @@ def one_target_for_each_batch_input(config: Configuration) -> Iterator[Found]:
         return
     for index, entry in enumerate(config.proto.batch_input):
         if len(entry.target_name) > 1:
-            yield Found(
+            yield Problem(
                 config.at("batch_input", index, "target_name"),
                 f"a batch_input has {len(entry.target_name)} targets, and onnxruntime's backend counts it as one "
                 "input: the model cannot load. Write one batch_input for each target.",
@@ -213,7 +213,7 @@ def one_target_for_each_batch_input(config: Configuration) -> Iterator[Found]:
     good=example(),
     refused="unknown source input name",
 )
-def batch_inputs_have_a_known_source(config: Configuration) -> Iterator[Found]:
+def batch_inputs_have_a_known_source(config: Configuration) -> Iterator[Problem]:
     """A batch input counts the elements of an input that is not declared.
 
     tritonserver refuses the model: "unknown source input name 'q'".
@@ -221,14 +221,14 @@ def batch_inputs_have_a_known_source(config: Configuration) -> Iterator[Found]:
     Source: core, model_config_utils.cc (ValidateBatchIO).
     Fix: write the name of one of the inputs.
     """
-    known = [tensor.name for tensor in config.proto.input]
+    names = [tensor.name for tensor in config.proto.input]
     for index, entry in enumerate(config.proto.batch_input):
         for number, source in enumerate(entry.source_input):
-            if source not in known and known:
-                yield Found(
+            if source not in names and names:
+                yield Problem(
                     config.at("batch_input", index, "source_input", number),
-                    f'source_input "{source}" is no input of this model, which has {", ".join(known)}: it cannot load. '
-                    "Write one of those names.",
+                    f'source_input "{source}" is not an input of this model, which has {", ".join(names)}: it cannot '
+                    "load. Write one of those names.",
                 )
 
 
@@ -239,7 +239,7 @@ def batch_inputs_have_a_known_source(config: Configuration) -> Iterator[Found]:
     good=example(),
     refused="expects 1 source input",
 )
-def batch_inputs_have_one_source(config: Configuration) -> Iterator[Found]:
+def batch_inputs_have_one_source(config: Configuration) -> Iterator[Problem]:
     """A batch input has no source or several.
 
     tritonserver refuses the model: "batch input kind 'BATCH_ELEMENT_COUNT' expects 1 source input, got 2".
@@ -249,7 +249,7 @@ def batch_inputs_have_one_source(config: Configuration) -> Iterator[Found]:
     """
     for index, entry in enumerate(config.proto.batch_input):
         if (count := len(entry.source_input)) != 1:
-            yield Found(
+            yield Problem(
                 config.at("batch_input", index, "source_input"),
                 f"a batch_input has {count} source_input, and exactly one is needed: the model cannot load. "
                 "Name the input whose elements are counted.",

@@ -1,10 +1,10 @@
-"""R3: outputs that are cut by the shape of an input, `batch_output`."""
+"""R3: `batch_output`, outputs that are split by the shape of an input."""
 
 from collections.abc import Iterator
 
 from tritonclient.grpc.model_config_pb2 import DataType
 
-from serve.doctor.finding import Found, Severity
+from serve.doctor.finding import Problem, Severity
 from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
 
@@ -31,22 +31,22 @@ def _example(targets: str = 'target_name: "y"', sources: str = 'source_input: "x
     good=_example(),
     refused="unknown target output name",
 )
-def batch_outputs_have_a_known_target(config: Configuration) -> Iterator[Found]:
-    """A batch output cuts an output that is not declared.
+def batch_outputs_have_a_known_target(config: Configuration) -> Iterator[Problem]:
+    """A batch output names an output that is not declared.
 
     tritonserver refuses the model: "unknown target output name 'z'".
 
     Source: core, model_config_utils.cc (ValidateBatchIO).
     Fix: write the name of one of the outputs.
     """
-    known = [tensor.name for tensor in config.proto.output]
+    names = [tensor.name for tensor in config.proto.output]
     for index, entry in enumerate(config.proto.batch_output):
         for number, target in enumerate(entry.target_name):
-            if target not in known and known:
-                yield Found(
+            if target not in names and names:
+                yield Problem(
                     config.at("batch_output", index, "target_name", number),
-                    f'target_name "{target}" is no output of this model, which has {", ".join(known)}: it cannot load. '
-                    "Write one of those names.",
+                    f'target_name "{target}" is not an output of this model, which has {", ".join(names)}: it cannot '
+                    "load. Write one of those names.",
                 )
 
 
@@ -56,21 +56,21 @@ def batch_outputs_have_a_known_target(config: Configuration) -> Iterator[Found]:
     bad=_example(targets=""),
     good=_example(),
 )
-def batch_outputs_have_a_target(config: Configuration) -> Iterator[Found]:
-    """A batch output without `target_name` ends the whole server.
+def batch_outputs_have_a_target(config: Configuration) -> Iterator[Problem]:
+    """A batch output has no `target_name`, which crashes the server.
 
-    tritonserver 2.51 reads the first of no names when it loads the model, and the process dies with all other models
-    (measured: the load request ends with a closed socket and the log with a stack trace).
+    tritonserver 2.51 reads the first name of an empty list when it loads the model, and the process crashes with all
+    other models (measured: the load request ends with a closed socket, the log with a stack trace).
 
-    Source: the crash itself, on 2.51; core's ValidateBatchIO checks each target that is there, and none may be.
-    Fix: write the name of the output that is cut.
+    Source: the crash itself, on 2.51; core's ValidateBatchIO accepts an empty list of targets.
+    Fix: write the name of the output to split.
     """
     for index, entry in enumerate(config.proto.batch_output):
         if not entry.target_name:
-            yield Found(
+            yield Problem(
                 config.at("batch_output", index),
                 "a batch_output has no target_name, and tritonserver crashes while it loads the model. "
-                "Name the output that is cut.",
+                "Name the output to split.",
             )
 
 
@@ -81,7 +81,7 @@ def batch_outputs_have_a_target(config: Configuration) -> Iterator[Found]:
     good=_example(),
     refused="unknown source input name",
 )
-def batch_outputs_have_a_known_source(config: Configuration) -> Iterator[Found]:
+def batch_outputs_have_a_known_source(config: Configuration) -> Iterator[Problem]:
     """A batch output takes its shape from an input that is not declared.
 
     tritonserver refuses the model: "unknown source input name 'q'".
@@ -89,14 +89,14 @@ def batch_outputs_have_a_known_source(config: Configuration) -> Iterator[Found]:
     Source: core, model_config_utils.cc (ValidateBatchIO).
     Fix: write the name of one of the inputs.
     """
-    known = [tensor.name for tensor in config.proto.input]
+    names = [tensor.name for tensor in config.proto.input]
     for index, entry in enumerate(config.proto.batch_output):
         for number, source in enumerate(entry.source_input):
-            if source not in known and known:
-                yield Found(
+            if source not in names and names:
+                yield Problem(
                     config.at("batch_output", index, "source_input", number),
-                    f'source_input "{source}" is no input of this model, which has {", ".join(known)}: it cannot load. '
-                    "Write one of those names.",
+                    f'source_input "{source}" is not an input of this model, which has {", ".join(names)}: it cannot '
+                    "load. Write one of those names.",
                 )
 
 
@@ -107,7 +107,7 @@ def batch_outputs_have_a_known_source(config: Configuration) -> Iterator[Found]:
     good=_example(),
     refused="expects 1 source input",
 )
-def batch_outputs_have_one_source(config: Configuration) -> Iterator[Found]:
+def batch_outputs_have_one_source(config: Configuration) -> Iterator[Problem]:
     """A batch output has no source or several.
 
     tritonserver refuses the model: "batch output kind 'BATCH_SCATTER_WITH_INPUT_SHAPE' expects 1 source input, got 0".
@@ -117,7 +117,7 @@ def batch_outputs_have_one_source(config: Configuration) -> Iterator[Found]:
     """
     for index, entry in enumerate(config.proto.batch_output):
         if (count := len(entry.source_input)) != 1:
-            yield Found(
+            yield Problem(
                 config.at("batch_output", index, "source_input"),
                 f"a batch_output has {count} source_input, and exactly one is needed: the model cannot load. "
                 "Name the input whose shape the output takes.",
@@ -131,11 +131,11 @@ def batch_outputs_have_one_source(config: Configuration) -> Iterator[Found]:
     good=_example(),
     refused="can only be specified once",
 )
-def each_output_is_cut_once(config: Configuration) -> Iterator[Found]:
+def each_output_is_cut_once(config: Configuration) -> Iterator[Problem]:
     """An output is the target of two batch outputs.
 
-    Twice in one `batch_output` is refused: "target output name 'y' can only be specified once". In two of them it loads
-    (measured), and the output is cut twice.
+    Twice in one `batch_output` is refused: "target output name 'y' can only be specified once". In two batch outputs it
+    loads (measured), and the output is split twice.
 
     Source: core, model_config_utils.cc (ValidateBatchIO).
     Fix: name each output once.
@@ -144,7 +144,7 @@ def each_output_is_cut_once(config: Configuration) -> Iterator[Found]:
     for index, entry in enumerate(config.proto.batch_output):
         for number, target in enumerate(entry.target_name):
             if target in seen:
-                yield Found(
+                yield Problem(
                     config.at("batch_output", index, "target_name", number),
                     f'output "{target}" is the target of a batch_output already. Name each output once.',
                 )
@@ -158,12 +158,11 @@ def each_output_is_cut_once(config: Configuration) -> Iterator[Found]:
     good=_example(),
     refused="which has only 2 dimensions",
 )
-def scattered_dimensions_have_a_counterpart(config: Configuration) -> Iterator[Found]:
-    """A batch output has a -1 at a place where its source input has no dimension.
+def scattered_dimensions_have_a_counterpart(config: Configuration) -> Iterator[Problem]:
+    """An output has a -1 at an index at which the source of its batch output has no dimension.
 
-    Each -1 of the output takes the size of the source's dimension at the same index. Behind the source's last one the
-    C++ backend reads past the end of the shape and hands out whatever is there; the backend of this project refuses the
-    model.
+    Each -1 of the output takes the size of the source's dimension at the same index. Past the source's last dimension
+    the C++ backend reads beyond the end of the shape; this project's backend refuses the model.
 
     Source: backend, backend_output_responder.cc.
     Fix: write the size of that dimension, or name a source that has it.
@@ -178,11 +177,11 @@ def scattered_dimensions_have_a_counterpart(config: Configuration) -> Iterator[F
             dims = tensor.reshape.shape if tensor.HasField("reshape") else tensor.dims
             for axis, dim in enumerate(dims):
                 if dim == -1 and axis >= len(source.dims):
-                    yield Found(
+                    yield Problem(
                         config.at("output", index, "dims", axis),
-                        f'dims {list(dims)} of "{tensor.name}" have a -1 at place {axis}, which takes the size of that '
-                        f'dimension of "{source.name}", and its dims are {list(source.dims)}: it reads past them. '
-                        "Write the size.",
+                        f'dims {list(dims)} of "{tensor.name}" have a -1 at index {axis}, which takes the size of '
+                        f'that dimension of "{source.name}", but its dims are {list(source.dims)}: the backend reads '
+                        "past them. Write the size.",
                     )
 
 
@@ -213,11 +212,11 @@ def scattered_dimensions_have_a_counterpart(config: Configuration) -> Iterator[F
         },
     ),
 )
-def one_target_for_each_batch_output(config: Configuration) -> Iterator[Found]:
+def one_target_for_each_batch_output(config: Configuration) -> Iterator[Problem]:
     """A batch output has several targets of different dims.
 
-    The C++ backends give every target of one `batch_output` the dims of the first, so the others come back with a wrong
-    shape. The backend of this project gives each its own.
+    The C++ backends give every target of one `batch_output` the dims of the first, so the others get a wrong shape.
+    This project's backend gives each target its own.
 
     Source: backend, BatchOutput takes the shape of its first target.
     Fix: write one batch_output for each target.
@@ -228,7 +227,7 @@ def one_target_for_each_batch_output(config: Configuration) -> Iterator[Found]:
     for index, entry in enumerate(config.proto.batch_output):
         shapes = {tuple(outputs[name].dims) for name in entry.target_name if name in outputs}
         if len(shapes) > 1:
-            yield Found(
+            yield Problem(
                 config.at("batch_output", index, "target_name"),
                 f"a batch_output has {len(entry.target_name)} targets of different dims, and all get those of "
                 f'"{entry.target_name[0]}". Write one batch_output for each.',
@@ -249,21 +248,21 @@ def one_target_for_each_batch_output(config: Configuration) -> Iterator[Found]:
     ),
     good=_example(),
 )
-def scattered_outputs_have_a_fixed_size_type(config: Configuration) -> Iterator[Found]:
-    """A batch output of type TYPE_STRING, which the C++ backends cannot cut.
+def scattered_outputs_have_a_fixed_size_type(config: Configuration) -> Iterator[Problem]:
+    """A batch output has type TYPE_STRING, which the C++ backends cannot split.
 
-    They cut the buffer by the byte size of an element, and a string has none. The backend of this project can; the
-    model is then not the same on NVIDIA's image.
+    They split the buffer by the byte size of an element, and strings have none. This project's backend can, so the
+    model works differently in NVIDIA's image.
 
     Source: backend, backend_output_responder.cc (ProcessBatchOutput).
-    Fix: give back numbers, or one string per row without batch_output.
+    Fix: return numbers, or one string per row without batch_output.
     """
     outputs = {tensor.name: (index, tensor) for index, tensor in enumerate(config.proto.output)}
     for entry in config.proto.batch_output:
         for index, tensor in [outputs[name] for name in entry.target_name if name in outputs]:
             if tensor.data_type == DataType.TYPE_STRING:
-                yield Found(
+                yield Problem(
                     config.at("output", index, "data_type"),
                     f'output "{tensor.name}" is TYPE_STRING, whose elements have no size by which batch_output could '
-                    "cut them. Give back numbers, or one string per row without batch_output.",
+                    "split them. Return numbers, or one string per row without batch_output.",
                 )

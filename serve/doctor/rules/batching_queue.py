@@ -4,20 +4,20 @@ from collections.abc import Iterator
 
 from tritonclient.grpc.model_config_pb2 import ModelQueuePolicy
 
-from serve.doctor.finding import Found, Severity
+from serve.doctor.finding import Problem, Severity
 from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
-from serve.doctor.rules.batch_policy import is_limited
+from serve.doctor.rules.batch_policy import can_be_limited, is_limited
 from serve.doctor.rules.parameters import parameter_text
 from serve.policies import queue_limit
 
-# The batcher looks at expired requests this often while every instance is busy.
-TICK_US = 500_000
+# The interval at which the batcher looks for expired requests while every instance is busy.
+POLL_US = 500_000
 Steps = tuple[str | int, ...]
 
 
 def policies(config: Configuration) -> Iterator[tuple[Steps, ModelQueuePolicy]]:
-    """Every queue policy of the file with the way to it; a map's entries lead to the map."""
+    """Every queue policy of the file with its path; entries of a map have the path of the map."""
     queue = config.proto.dynamic_batching
     if queue.HasField("default_queue_policy"):
         yield ("dynamic_batching", "default_queue_policy"), queue.default_queue_policy
@@ -30,20 +30,23 @@ def policies(config: Configuration) -> Iterator[tuple[Steps, ModelQueuePolicy]]:
     Severity.WARNING,
     bad=Example("dynamic_batching { default_queue_policy { max_queue_size: 100 } }"),
     good=Example("dynamic_batching { }"),
+    merged=("B210",),
 )
-def prefetch_is_on(config: Configuration) -> Iterator[Found]:
-    """A queue policy or priorities are set, which makes the batcher stop for up to 500 ms.
+def prefetch_is_on(config: Configuration) -> Iterator[Problem]:
+    """A queue policy or priorities are set, which makes the batcher pause for up to 500 ms.
 
-    Any timeout, max_queue_size or priority level switches prefetching off: batches are no longer formed ahead, and an
-    instance that becomes free waits for the next request that enters the queue, or for a poll of 500 ms. Measured: a
-    burst of 100 requests took 2.07 s in the place of 0.18 s, and at half of the capacity the p99 was a third higher. A
-    queue that is full makes it worse: what is refused enters no queue and wakes nobody, so under overload every batch
-    waits for the poll, and `max_queue_size` alone takes capacity away, the more the shorter an execution is.
+    Any timeout, max_queue_size or priority level switches prefetching off: batches are no longer formed ahead. An
+    instance that becomes free then waits until the next request enters the queue, or for a poll every 500 ms. Measured:
+    a burst of 100 requests took 2.07 s instead of 0.18 s, and at half of the capacity the p99 was a third higher. A
+    full queue makes it worse: a refused request does not enter the queue, so under overload every batch waits for the
+    poll, and `max_queue_size` alone lowers the capacity, most for short executions. Timeouts are checked at the poll
+    too: a timeout of 200 ms behind an execution of 3 s was answered after 0.98 s.
 
-    Source: core, dynamic_batch_scheduler.cc, prefetch_enabled_; server/issues/8870; serve/README.md.
-    Fix: to refuse what is late, use `queue_limit_ms` (see B215), which leaves the batcher alone, or limit the load in
-    front of the server. Where only Triton's own policy can be had (the C++ backend without a gateway), use a timeout of
-    a second or more without max_queue_size, and ignore the rule with that reason.
+    Source: core, dynamic_batch_scheduler.cc, prefetch_enabled_; server/issues/8870, 7512; serve/README.md.
+    Fix: to refuse late requests use `queue_limit_ms` (see B215), which leaves the batcher alone, or limit the load in
+    front of the server. Let clients time out by themselves (`client_timeout`). If only Triton's own policy is possible
+    (the C++ backend without a gateway), use a timeout of a second or more without max_queue_size, and ignore the rule
+    with that reason.
     """
     queue = config.proto.dynamic_batching
     reasons = [f"priority_levels: {queue.priority_levels}"] if queue.priority_levels > 0 else []
@@ -54,11 +57,14 @@ def prefetch_is_on(config: Configuration) -> Iterator[Found]:
             if getattr(policy, name)
         ]
     if reasons:
+        timeouts = [policy.default_timeout_microseconds for _, policy in policies(config)]
+        late = any(0 < timeout < POLL_US for timeout in timeouts)
         first = ("default_queue_policy",) if queue.HasField("default_queue_policy") else ("priority_levels",)
-        yield Found(
+        yield Problem(
             config.at("dynamic_batching", *first),
-            f"{', '.join(dict.fromkeys(reasons))} switches prefetching off: a burst can stand still for 500 ms with an "
-            "idle instance. To bound the queue use queue_limit_ms, or limit the load in front of the server.",
+            f"{', '.join(dict.fromkeys(reasons))}: prefetching is off, so a burst can wait 500 ms while an instance is "
+            f"idle{', and a timeout can come 500 ms late' if late else ''}. To bound the queue use queue_limit_ms, or "
+            "limit the load in front of the server.",
         )
 
 
@@ -71,46 +77,21 @@ def prefetch_is_on(config: Configuration) -> Iterator[Found]:
         "  allow_timeout_override: true default_timeout_microseconds: 2000000\n} }"
     ),
 )
-def overridden_timeouts_apply(config: Configuration) -> Iterator[Found]:
+def overridden_timeouts_apply(config: Configuration) -> Iterator[Problem]:
     """`allow_timeout_override` is true and there is no default timeout to override.
 
-    A request's own timeout is taken only when it is smaller than the default, and 0, which means none, is the smallest:
-    no request ever times out. Measured: three executions of 200 ms, requests with a timeout of 50 ms, none rejected.
+    A request's own timeout counts only if it is smaller than the default. The default 0 means none and is the smallest,
+    so no request ever times out. Measured: three executions of 200 ms, requests with a timeout of 50 ms, none rejected.
 
     Source: core, scheduler_utils.cc, PolicyQueue::Enqueue.
-    Fix: set `default_timeout_microseconds` to the longest timeout that a client may ask for.
+    Fix: set `default_timeout_microseconds` to the longest timeout that clients send.
     """
     for steps, policy in policies(config):
         if policy.allow_timeout_override and policy.default_timeout_microseconds == 0:
-            yield Found(
+            yield Problem(
                 config.at(*steps, "allow_timeout_override"),
                 "allow_timeout_override never applies while default_timeout_microseconds is 0, since a request's "
-                "timeout counts only when it is smaller. Set the default to the longest that a client may ask for.",
-            )
-
-
-@rule(
-    "B210",
-    Severity.WARNING,
-    bad=Example("dynamic_batching { default_queue_policy { default_timeout_microseconds: 100000 } }"),
-    good=Example("dynamic_batching { default_queue_policy { default_timeout_microseconds: 2000000 } }"),
-)
-def timeouts_can_be_kept(config: Configuration) -> Iterator[Found]:
-    """A queue timeout is shorter than 500 ms.
-
-    While every instance is busy the batcher looks for expired requests every 500 ms only, so the client hears of it
-    late: a timeout of 200 ms behind an execution of 3 s was answered after 0.98 s. It counts the time in the queue, not
-    the execution.
-
-    Source: core, dynamic_batch_scheduler.cc; server/issues/7512.
-    Fix: let the client give up by itself (`client_timeout`), and use the queue's timeout for what is worth 500 ms.
-    """
-    for steps, policy in policies(config):
-        if 0 < policy.default_timeout_microseconds < TICK_US:
-            yield Found(
-                config.at(*steps, "default_timeout_microseconds"),
-                f"a timeout of {policy.default_timeout_microseconds / 1e3:g} ms is noticed up to 500 ms late while the "
-                "instances are busy. Let the client give up by itself as well.",
+                "timeout counts only if it is smaller. Set the default to the longest timeout that clients send.",
             )
 
 
@@ -121,11 +102,11 @@ def timeouts_can_be_kept(config: Configuration) -> Iterator[Found]:
     good=Example("dynamic_batching { priority_levels: 2 default_priority_level: 2 }"),
     refused="default priority level must be in range [1, 2]",
 )
-def priorities_are_in_range(config: Configuration) -> Iterator[Found]:
+def priorities_are_in_range(config: Configuration) -> Iterator[Problem]:
     """`default_priority_level` or a level with a policy is not between 1 and `priority_levels`.
 
-    tritonserver refuses the model: "default priority level must be in range [1, 2]". 0, which is what is there when
-    nothing is written, is out of range too.
+    tritonserver refuses the model: "default priority level must be in range [1, 2]". The default of the field, 0, is
+    out of range too.
 
     Source: core, model_config_utils.cc, ValidateModelConfig.
     Fix: write `default_priority_level`; 1 is the most urgent.
@@ -135,16 +116,16 @@ def priorities_are_in_range(config: Configuration) -> Iterator[Found]:
     if levels == 0:
         return
     if not 1 <= queue.default_priority_level <= levels:
-        yield Found(
+        yield Problem(
             config.at("dynamic_batching", "default_priority_level")
             if config.document.has("dynamic_batching", "default_priority_level")
             else config.at("dynamic_batching", "priority_levels"),
             f"default_priority_level is {queue.default_priority_level}, not between 1 and priority_levels {levels}, so "
-            "the model cannot load. Write one; 1 is the most urgent.",
+            "the model cannot load. Write a level; 1 is the most urgent.",
         )
     for level in sorted(queue.priority_queue_policy):
         if not 1 <= level <= levels:
-            yield Found(
+            yield Problem(
                 config.at("dynamic_batching", "priority_queue_policy"),
                 f"priority_queue_policy {level} is not between 1 and priority_levels {levels}, so the model cannot "
                 "load. Correct the key.",
@@ -160,11 +141,11 @@ def priorities_are_in_range(config: Configuration) -> Iterator[Found]:
         "  priority_queue_policy { key: 1 value { max_queue_size: 4 } }\n}"
     ),
 )
-def priority_settings_apply(config: Configuration) -> Iterator[Found]:
-    """Settings of priorities without `priority_levels`, which are ignored.
+def priority_settings_apply(config: Configuration) -> Iterator[Problem]:
+    """Settings of priorities have no effect without `priority_levels`.
 
-    tritonserver loads the file and has one queue with the default policy: neither `priority_queue_policy` nor
-    `default_priority_level` nor a request's priority does anything.
+    tritonserver loads the model with one queue and the default policy; `priority_queue_policy`,
+    `default_priority_level` and the priorities of requests are ignored.
 
     Source: core, dynamic_batch_scheduler.cc (measured: a queue limit for level 1 rejects nothing).
     Fix: set `priority_levels` and `default_priority_level`, or use `default_queue_policy`.
@@ -173,7 +154,7 @@ def priority_settings_apply(config: Configuration) -> Iterator[Found]:
     if queue.priority_levels == 0:
         for name in ("priority_queue_policy", "default_priority_level"):
             if getattr(queue, name):
-                yield Found(
+                yield Problem(
                     config.at("dynamic_batching", name),
                     f"{name} is ignored without priority_levels. Set priority_levels, or remove it.",
                 )
@@ -186,27 +167,27 @@ def priority_settings_apply(config: Configuration) -> Iterator[Found]:
     good=Example("dynamic_batching { preserve_ordering: true }"),
     refused="Only one priority level is allowed when 'preserve_ordering' is true",
 )
-def ordering_is_possible(config: Configuration) -> Iterator[Found]:
-    """`preserve_ordering` together with several priorities or with the timeout action DELAY.
+def ordering_is_possible(config: Configuration) -> Iterator[Problem]:
+    """`preserve_ordering` is set with several priorities or with the timeout action DELAY.
 
     Both change the order, so tritonserver refuses the model: "Only one priority level is allowed when
     'preserve_ordering' is true", "Queue policy can not have DELAY as timeout action when 'preserve_ordering' is true".
 
     Source: core, model_config_utils.cc, ValidateModelConfig.
-    Fix: leave one of the two out.
+    Fix: remove one of them.
     """
     queue = config.proto.dynamic_batching
     if not queue.preserve_ordering:
         return
     if queue.priority_levels > 1:
-        yield Found(
+        yield Problem(
             config.at("dynamic_batching", "preserve_ordering"),
             f"preserve_ordering and {queue.priority_levels} priority_levels exclude each other, so the model cannot "
             "load. Remove one.",
         )
     for steps, policy in policies(config):
         if policy.timeout_action == ModelQueuePolicy.DELAY:
-            yield Found(
+            yield Problem(
                 config.at(*steps, "timeout_action"),
                 "the timeout action DELAY and preserve_ordering exclude each other, so the model cannot load. Remove "
                 "one.",
@@ -224,20 +205,20 @@ def ordering_is_possible(config: Configuration) -> Iterator[Found]:
         "  timeout_action: DELAY default_timeout_microseconds: 1000000 max_queue_size: 100\n} }"
     ),
 )
-def late_requests_do_not_starve(config: Configuration) -> Iterator[Found]:
+def late_requests_do_not_starve(config: Configuration) -> Iterator[Problem]:
     """The timeout action is DELAY and the queue has no limit.
 
-    A request that is late goes behind every request that is not, again and again, so under a steady load it may never
-    run, and nothing bounds how many wait like that.
+    A late request moves behind all requests that are not late. Under a steady load it may never run, and nothing limits
+    how many such requests wait.
 
     Source: core, scheduler_utils.cc, PolicyQueue::ApplyPolicy.
-    Fix: set `max_queue_size`, or use REJECT and let the client try again.
+    Fix: set `max_queue_size`, or use REJECT and let clients retry.
     """
     for steps, policy in policies(config):
         if policy.timeout_action == ModelQueuePolicy.DELAY and policy.max_queue_size == 0:
-            yield Found(
+            yield Problem(
                 config.at(*steps, "timeout_action"),
-                "late requests go behind all others and may never run, and the queue has no limit. Set "
+                "late requests move behind all others and may never run, and the queue has no limit. Set "
                 "max_queue_size, or use REJECT.",
             )
 
@@ -248,23 +229,23 @@ def late_requests_do_not_starve(config: Configuration) -> Iterator[Found]:
     bad=Example("dynamic_batching { }"),
     good=Example(f"dynamic_batching {{ }}\n{parameter_text(queue_limit.KEY, '5000')}"),
 )
-def queue_has_a_limit(config: Configuration) -> Iterator[Found]:
+def queue_has_a_limit(config: Configuration) -> Iterator[Problem]:
     """The queue has no limit.
 
-    With more load than the model can take, the queue, the server's memory and every request's latency grow until
-    clients give up, and their requests are then executed for nobody. The parameter `queue_limit_ms` of this project's
-    backend (and of Python models that carry queue_limit.py) refuses what cannot be answered in that time and costs a
-    normal load nothing; `batch_policy` deadline does too. `batch_policy` aimd refuses nothing and does not read the
-    limit. Triton's own limits count here as well, and cost what B208 says.
+    Under overload the queue, the server's memory and every latency grow until clients give up, and their requests are
+    then executed for nothing. The parameter `queue_limit_ms` of this project's onnxruntime backend, and of Python
+    models that carry queue_limit.py, refuses requests that cannot be answered in that time and does not slow down a
+    normal load. `batch_policy` deadline does so too; aimd refuses nothing and does not read the limit. Triton's own
+    limits count as well, see B208 for their cost. Models that cannot read the parameter are not reported.
 
     Source: core, scheduler_utils.cc; server/issues/6368; serve/README.md.
-    Fix: set queue_limit_ms where this project's backend serves the model. NVIDIA's C++ backend does not read it: limit
-    the load in front of the server there, and ignore the rule with that reason.
+    Fix: set queue_limit_ms if this project's backend serves the model. NVIDIA's C++ backend does not read it: limit the
+    load in front of the server, and ignore the rule with that reason.
     """
     bounded = any(policy.max_queue_size or policy.default_timeout_microseconds for _, policy in policies(config))
-    if config.scheduler == "dynamic_batching" and not bounded and not is_limited(config):
-        yield Found(
+    if config.scheduler == "dynamic_batching" and not bounded and can_be_limited(config) and not is_limited(config):
+        yield Problem(
             config.at("dynamic_batching"),
-            "the queue has no limit, so under overload every request gets slower without end. Set the parameter "
-            "queue_limit_ms, or limit the load in front of the server.",
+            "the queue has no limit, so under overload latencies grow without end. Set the parameter queue_limit_ms, "
+            "or limit the load in front of the server.",
         )

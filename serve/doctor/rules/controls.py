@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from tritonclient.grpc.model_config_pb2 import DataType, ModelSequenceBatching
 
-from serve.doctor.finding import Found, Severity
+from serve.doctor.finding import Problem, Severity
 from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
 
@@ -46,8 +46,8 @@ def _word(control: ModelSequenceBatching.Control) -> str:
     good=_controlled(),
     refused="must specify either 'int32_false_true', 'fp32_false_true' or 'bool_false_true'",
 )
-def controls_have_values(config: Configuration) -> Iterator[Found]:
-    """A control tensor for start, end or ready does not say which values stand for false and true.
+def controls_have_values(config: Configuration) -> Iterator[Problem]:
+    """A control for start, end or ready has no values for false and true.
 
     tritonserver refuses the model: "sequence batching must specify either 'int32_false_true', 'fp32_false_true' or
     'bool_false_true' for CONTROL_SEQUENCE_START".
@@ -56,8 +56,8 @@ def controls_have_values(config: Configuration) -> Iterator[Found]:
     Fix: write the pair in the type that the model takes, for example fp32_false_true: [ 0, 1 ].
     """
     for index, number, name, control in _controls(config):
-        if control.kind != Control.CONTROL_SEQUENCE_CORRID and not any(getattr(control, one) for one in SWITCHES):
-            yield Found(
+        if control.kind != Control.CONTROL_SEQUENCE_CORRID and not any(getattr(control, switch) for switch in SWITCHES):
+            yield Problem(
                 config.at("sequence_batching", "control_input", index, "control", number),
                 f'control "{name}" ({_word(control)}) has no values for false and true: the model cannot load. '
                 "Add fp32_false_true: [ 0, 1 ], or the pair of another type.",
@@ -71,8 +71,8 @@ def controls_have_values(config: Configuration) -> Iterator[Found]:
     good=_controlled(),
     refused="specifies more than one from",
 )
-def controls_have_one_type(config: Configuration) -> Iterator[Found]:
-    """A control tensor has values for false and true in more than one type.
+def controls_have_one_type(config: Configuration) -> Iterator[Problem]:
+    """A control has values for false and true in several types.
 
     tritonserver refuses the model: "sequence batching specifies more than one from 'int32_false_true',
     'fp32_false_true' and 'bool_false_true'".
@@ -81,8 +81,8 @@ def controls_have_one_type(config: Configuration) -> Iterator[Found]:
     Fix: keep the pair of the type that the model takes.
     """
     for index, number, name, control in _controls(config):
-        if sum(bool(getattr(control, one)) for one in SWITCHES) > 1:
-            yield Found(
+        if sum(bool(getattr(control, switch)) for switch in SWITCHES) > 1:
+            yield Problem(
                 config.at("sequence_batching", "control_input", index, "control", number),
                 f'control "{name}" ({_word(control)}) has values in several types: the model cannot load. Keep one.',
             )
@@ -95,8 +95,8 @@ def controls_have_one_type(config: Configuration) -> Iterator[Found]:
     good=_controlled(),
     refused="must have exactly 2 entries",
 )
-def controls_have_two_values(config: Configuration) -> Iterator[Found]:
-    """A control tensor has not exactly two values, one for false and one for true.
+def controls_have_two_values(config: Configuration) -> Iterator[Problem]:
+    """A control does not have exactly two values, one for false and one for true.
 
     tritonserver refuses the model: "sequence batching control 'int32_false_true' must have exactly 2 entries".
 
@@ -106,10 +106,10 @@ def controls_have_two_values(config: Configuration) -> Iterator[Found]:
     for index, number, name, control in _controls(config):
         for switch in SWITCHES:
             if (values := list(getattr(control, switch))) and len(values) != 2:
-                yield Found(
+                yield Problem(
                     config.at("sequence_batching", "control_input", index, "control", number, switch),
-                    f'{switch} of control "{name}" is {values}, and it needs two values, for false and for true: the '
-                    "model cannot load. Write [ 0, 1 ].",
+                    f'{switch} of control "{name}" is {values}, but needs two values, for false and true: the model '
+                    "cannot load. Write [ 0, 1 ].",
                 )
 
 
@@ -120,8 +120,8 @@ def controls_have_two_values(config: Configuration) -> Iterator[Found]:
     good=_controlled(more=f', {{ name: "END" control [ {{ {END} }} ] }}'),
     refused="specifies multiple CONTROL_SEQUENCE_START tensors",
 )
-def each_control_is_sent_once(config: Configuration) -> Iterator[Found]:
-    """Two tensors have the same kind of control.
+def each_control_is_sent_once(config: Configuration) -> Iterator[Problem]:
+    """Two control tensors have the same kind.
 
     tritonserver refuses the model: "sequence batching specifies multiple CONTROL_SEQUENCE_START tensors". A control
     without `kind` is a start.
@@ -133,9 +133,10 @@ def each_control_is_sent_once(config: Configuration) -> Iterator[Found]:
     seen = set()
     for index, number, name, control in _controls(config):
         if kinds[control.kind] > 1 and control.kind in seen:
-            yield Found(
+            yield Problem(
                 config.at("sequence_batching", "control_input", index, "control", number),
-                f'control "{name}" is {_word(control)} as another one is: the model cannot load. Keep one of them.',
+                f'control "{name}" is {_word(control)} as another control is: the model cannot load. Remove one of '
+                "them.",
             )
         seen.add(control.kind)
 
@@ -147,8 +148,8 @@ def each_control_is_sent_once(config: Configuration) -> Iterator[Found]:
     good=_controlled(more=f', {{ name: "END" control [ {{ {END} }} ] }}'),
     refused="is specified for multiple control kinds",
 )
-def each_control_has_its_tensor(config: Configuration) -> Iterator[Found]:
-    """One tensor carries two kinds of control.
+def each_control_has_its_tensor(config: Configuration) -> Iterator[Problem]:
+    """One tensor has two kinds of control.
 
     tritonserver refuses the model: "sequence batching control tensor 'START' is specified for multiple control kinds".
     Two controls under one `control_input` load (measured), and then the tensor is sent twice.
@@ -159,9 +160,9 @@ def each_control_has_its_tensor(config: Configuration) -> Iterator[Found]:
     seen: dict[str, str] = {}
     for index, number, name, control in _controls(config):
         if name and name in seen:
-            yield Found(
+            yield Problem(
                 config.at("sequence_batching", "control_input", index, "control", number),
-                f'tensor "{name}" carries {seen[name]} and {_word(control)}. Give each control a tensor of its own.',
+                f'tensor "{name}" is {seen[name]} and {_word(control)}. Give each control a tensor of its own.',
             )
         seen.setdefault(name, _word(control))
 
@@ -173,7 +174,7 @@ def each_control_has_its_tensor(config: Configuration) -> Iterator[Found]:
     good=_controlled(),
     refused="control tensor must have a name",
 )
-def controls_have_a_name(config: Configuration) -> Iterator[Found]:
+def controls_have_a_name(config: Configuration) -> Iterator[Problem]:
     """A control tensor has no name.
 
     tritonserver refuses the model: "sequence batching control tensor must have a name".
@@ -183,7 +184,7 @@ def controls_have_a_name(config: Configuration) -> Iterator[Found]:
     """
     for index, tensor in enumerate(config.proto.sequence_batching.control_input):
         if not tensor.name and tensor.control:
-            yield Found(
+            yield Problem(
                 config.at("sequence_batching", "control_input", index),
                 "a control tensor has no name: the model cannot load. Name the input that takes it.",
             )
@@ -196,18 +197,18 @@ def controls_have_a_name(config: Configuration) -> Iterator[Found]:
     good=_controlled("kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_UINT64", "ID"),
     refused="Allowed data types are TYPE_UINT64",
 )
-def identifiers_have_an_integer_type(config: Configuration) -> Iterator[Found]:
-    """The control with the sequence's identifier has a data type that it cannot have, or none.
+def identifiers_have_an_integer_type(config: Configuration) -> Iterator[Problem]:
+    """The control with the sequence's identifier has a wrong data type, or none.
 
     tritonserver refuses the model: "unexpected data type for control CONTROL_SEQUENCE_CORRID. Allowed data types are
     TYPE_UINT64, TYPE_INT64, TYPE_UINT32, TYPE_INT32 and TYPE_STRING".
 
     Source: core, model_config_utils.cc (GetTypedSequenceControlProperties).
-    Fix: write TYPE_UINT64, or TYPE_STRING where clients send text.
+    Fix: write TYPE_UINT64, or TYPE_STRING if clients send text.
     """
     for index, number, name, control in _controls(config):
         if control.kind == Control.CONTROL_SEQUENCE_CORRID and control.data_type not in IDENTIFIERS:
-            yield Found(
+            yield Problem(
                 config.at("sequence_batching", "control_input", index, "control", number),
                 f'control "{name}" is the sequence\'s identifier with data type {DataType.Name(control.data_type)}: '
                 "the model cannot load. Write data_type: TYPE_UINT64.",
@@ -221,7 +222,7 @@ def identifiers_have_an_integer_type(config: Configuration) -> Iterator[Found]:
     good=_controlled("kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_UINT64", "ID"),
     refused="must not specify either",
 )
-def identifiers_are_not_switches(config: Configuration) -> Iterator[Found]:
+def identifiers_are_not_switches(config: Configuration) -> Iterator[Problem]:
     """The control with the sequence's identifier has values for false and true.
 
     tritonserver refuses the model: "sequence batching must not specify either 'int32_false_true', 'fp32_false_true' or
@@ -231,9 +232,9 @@ def identifiers_are_not_switches(config: Configuration) -> Iterator[Found]:
     Fix: remove the pair.
     """
     for index, number, name, control in _controls(config):
-        switched = any(getattr(control, one) for one in SWITCHES)
+        switched = any(getattr(control, switch) for switch in SWITCHES)
         if control.kind == Control.CONTROL_SEQUENCE_CORRID and switched:
-            yield Found(
+            yield Problem(
                 config.at("sequence_batching", "control_input", index, "control", number),
                 f'control "{name}" is the sequence\'s identifier and has values for false and true: the model cannot '
                 "load. Remove them.",
@@ -246,10 +247,10 @@ def identifiers_are_not_switches(config: Configuration) -> Iterator[Found]:
     bad=_controlled(name="x"),
     good=_controlled(),
 )
-def controls_are_not_inputs(config: Configuration) -> Iterator[Found]:
+def controls_are_not_inputs(config: Configuration) -> Iterator[Problem]:
     """A control tensor has the name of an input of the model.
 
-    It loads, and clients still have to send the input (measured); the model then gets two tensors of one name.
+    The model loads, clients still have to send the input (measured), and the model gets two tensors of one name.
 
     Source: core does not compare the names.
     Fix: remove it from `input`: clients do not send controls.
@@ -257,8 +258,8 @@ def controls_are_not_inputs(config: Configuration) -> Iterator[Found]:
     inputs = [tensor.name for tensor in config.proto.input]
     for index, tensor in enumerate(config.proto.sequence_batching.control_input):
         if tensor.name and tensor.name in inputs:
-            yield Found(
+            yield Problem(
                 config.at("sequence_batching", "control_input", index, "name"),
-                f'control "{tensor.name}" is declared as an input as well, so the model gets two tensors of that name. '
+                f'control "{tensor.name}" is also declared as an input, so the model gets two tensors of that name. '
                 "Remove it from input: clients do not send controls.",
             )

@@ -3,48 +3,48 @@
 from collections import defaultdict
 from collections.abc import Iterator
 
-from serve.doctor.finding import Found, Severity
+from serve.doctor.finding import Problem, Severity
 from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
-from serve.doctor.rules.steps import ENSEMBLE, STEP_FILES, ensemble, step
+from serve.doctor.rules.steps import ENSEMBLE, STEP_FILES, ensemble_text, step_text
 
 GOOD = Example(ENSEMBLE, files=STEP_FILES)
 
 
 def _chain(second: str) -> Example:
-    """Two steps, of which the second one reads the tensor of this name."""
+    """Two steps; the second reads the tensor `second`."""
     tensors = ", ".join(f'{{ name: "{name}" data_type: TYPE_FP32 dims: [ 2 ] }}' for name in ("y", "z"))
-    steps = ensemble(step(), step(inputs={"x": second}, outputs={"y": "z"}))
+    steps = ensemble_text(step_text(), step_text(inputs={"x": second}, outputs={"y": "z"}))
     return Example(f"output [ {tensors} ]\n{steps}", files=STEP_FILES)
 
 
 def _written(config: Configuration) -> dict[str, list[tuple[int, str]]]:
-    """For each tensor of the ensemble the steps, and their outputs, that write it."""
-    found = defaultdict(list)
-    for index, one in enumerate(config.proto.ensemble_scheduling.step):
-        for output, tensor in one.output_map.items():
-            found[tensor].append((index, output))
-    return found
+    """The steps, with their outputs, that write each tensor of the ensemble."""
+    uses = defaultdict(list)
+    for index, step in enumerate(config.proto.ensemble_scheduling.step):
+        for output, tensor in step.output_map.items():
+            uses[tensor].append((index, output))
+    return uses
 
 
 def _read(config: Configuration) -> dict[str, list[tuple[int, str]]]:
-    """For each tensor of the ensemble the steps, and their inputs, that read it."""
-    found = defaultdict(list)
-    for index, one in enumerate(config.proto.ensemble_scheduling.step):
-        for name, tensor in one.input_map.items():
-            found[tensor].append((index, name))
-    return found
+    """The steps, with their inputs, that read each tensor of the ensemble."""
+    uses = defaultdict(list)
+    for index, step in enumerate(config.proto.ensemble_scheduling.step):
+        for name, tensor in step.input_map.items():
+            uses[tensor].append((index, name))
+    return uses
 
 
 @rule(
     "S741",
     Severity.ERROR,
-    bad=Example(ensemble(step(outputs={"y": "z"})), files=STEP_FILES),
+    bad=Example(ensemble_text(step_text(outputs={"y": "z"})), files=STEP_FILES),
     good=GOOD,
     refused="is not used",
 )
-def inputs_and_outputs_are_used(config: Configuration) -> Iterator[Found]:
-    """An input of an ensemble that no step reads, or an output that no step writes.
+def inputs_and_outputs_are_used(config: Configuration) -> Iterator[Problem]:
+    """No step reads an input of the ensemble, or no step writes an output.
 
     tritonserver refuses the model: "ensemble output 'y' for ensemble example' is not used".
 
@@ -53,11 +53,11 @@ def inputs_and_outputs_are_used(config: Configuration) -> Iterator[Found]:
     """
     steps = config.proto.ensemble_scheduling.step
     written, read = _written(config), _read(config)
-    # A map that is missing as a whole is another rule's.
+    # S738 reports a missing map.
     for kind, used in (("input", {**read, **written}), ("output", {**written, **read})):
         for index, tensor in enumerate(getattr(config.proto, kind) if steps else ()):
-            if tensor.name not in used and all(one.input_map and one.output_map for one in steps):
-                yield Found(
+            if tensor.name not in used and all(step.input_map and step.output_map for step in steps):
+                yield Problem(
                     config.at(kind, index),
                     f'{kind} "{tensor.name}" of the ensemble is in no step\'s '
                     f"{'input_map' if kind == 'input' else 'output_map'}: it cannot load. Map it, or remove it.",
@@ -68,44 +68,47 @@ def inputs_and_outputs_are_used(config: Configuration) -> Iterator[Found]:
     "S742",
     Severity.ERROR,
     bad=Example(
-        ensemble(step(outputs={"y": "middle"}), step(outputs={"y": "y"})),
+        ensemble_text(step_text(outputs={"y": "middle"}), step_text(outputs={"y": "y"})),
         files=STEP_FILES,
     ),
     good=Example(
-        ensemble(step(outputs={"y": "middle"}), step(inputs={"x": "middle"})),
+        ensemble_text(step_text(outputs={"y": "middle"}), step_text(inputs={"x": "middle"})),
         files=STEP_FILES,
     ),
     refused="is unused in ensemble",
 )
-def tensors_are_read(config: Configuration) -> Iterator[Found]:
+def tensors_are_read(config: Configuration) -> Iterator[Problem]:
     """A tensor between the steps of an ensemble is written and never read.
 
-    tritonserver refuses the model: "ensemble tensor 'middle' is unused in ensemble 'example'". Most are misspelt names.
+    tritonserver refuses the model: "ensemble tensor 'middle' is unused in ensemble 'example'". Most often a name is
+    misspelt.
 
     Source: core, model_config_utils.cc (ValidateEnsembleSchedulingConfig).
-    Fix: give both sides one name; an output of the step that nobody needs is left out of the output_map.
+    Fix: use the same name on both sides, or remove an output that is not needed from the output_map.
     """
     if not config.proto.input or not config.proto.output:
         return
-    read = _read(config)
+    read, written = _read(config), _written(config)
     own = {tensor.name for tensor in (*config.proto.input, *config.proto.output)}
-    for tensor, uses in _written(config).items():
+    if not all(tensor.name in written for tensor in config.proto.output):
+        return  # most likely this tensor should be the output that S741 reports
+    for tensor, uses in written.items():
         if tensor not in read and tensor not in own:
-            yield Found(
+            yield Problem(
                 config.at("ensemble_scheduling", "step", uses[0][0], "output_map"),
-                f'tensor "{tensor}" is never read: the ensemble cannot load. Correct the name, or leave it out.',
+                f'tensor "{tensor}" is never read: the ensemble cannot load. Correct the name, or remove it.',
             )
 
 
 @rule("S745", Severity.ERROR, bad=_chain("middel"), good=_chain("y"), refused="is not connected")
-def tensors_are_written(config: Configuration) -> Iterator[Found]:
-    """A step of an ensemble reads a tensor that nobody writes.
+def tensors_are_written(config: Configuration) -> Iterator[Problem]:
+    """A step of an ensemble reads a tensor that no step writes.
 
     tritonserver refuses the model: "output 'z' for ensemble 'example' is not written: at least one of its depending
-    tensors, 'middel', is not connected". Most are misspelt names.
+    tensors, 'middel', is not connected". Most often a name is misspelt.
 
     Source: core, ensemble_utils.cc.
-    Fix: give both sides one name, or declare the tensor as an input of the ensemble.
+    Fix: use the same name on both sides, or declare the tensor as an input of the ensemble.
     """
     if not config.proto.input or not config.proto.output:
         return
@@ -113,7 +116,7 @@ def tensors_are_written(config: Configuration) -> Iterator[Found]:
     own = {tensor.name for tensor in config.proto.input}
     for tensor, uses in _read(config).items():
         if tensor not in written and tensor not in own:
-            yield Found(
+            yield Problem(
                 config.at("ensemble_scheduling", "step", uses[0][0], "input_map"),
                 f'tensor "{tensor}" is never written: the ensemble cannot load. Correct the name.',
             )
@@ -122,45 +125,47 @@ def tensors_are_written(config: Configuration) -> Iterator[Found]:
 @rule(
     "S743",
     Severity.ERROR,
-    bad=Example(ensemble(step(), step()), files=STEP_FILES),
+    bad=Example(ensemble_text(step_text(), step_text()), files=STEP_FILES),
     good=GOOD,
     refused="can appear in an output map only once",
 )
-def tensors_are_written_once(config: Configuration) -> Iterator[Found]:
+def tensors_are_written_once(config: Configuration) -> Iterator[Problem]:
     """Two steps of an ensemble write the same tensor.
 
     tritonserver refuses the model: "ensemble tensor 'y' can appear in an output map only once".
 
     Source: core, model_config_utils.cc (ValidateEnsembleSchedulingConfig).
-    Fix: give each its own name.
+    Fix: use a name for each.
     """
     for tensor, uses in _written(config).items():
         for index, _ in uses[1:]:
-            yield Found(
+            yield Problem(
                 config.at("ensemble_scheduling", "step", index, "output_map"),
                 f'tensor "{tensor}" is written by step {uses[0][0]} already: the ensemble cannot load. '
-                "Give each its own name.",
+                "Use a name for each.",
             )
 
 
 @rule(
     "S744",
     Severity.ERROR,
-    bad=Example(ensemble(step(outputs={"y": "x"}), step()), files=STEP_FILES),
-    good=Example(ensemble(step(outputs={"y": "middle"}), step(inputs={"x": "middle"})), files=STEP_FILES),
+    bad=Example(ensemble_text(step_text(outputs={"y": "x"}), step_text()), files=STEP_FILES),
+    good=Example(
+        ensemble_text(step_text(outputs={"y": "middle"}), step_text(inputs={"x": "middle"})), files=STEP_FILES
+    ),
 )
-def inputs_are_not_written(config: Configuration) -> Iterator[Found]:
+def inputs_are_not_written(config: Configuration) -> Iterator[Problem]:
     """A step of an ensemble writes one of the ensemble's inputs.
 
     tritonserver loads the model, and no request is ever answered (measured: each one hangs until the client gives up).
 
-    Source: the hang itself, on 2.51; core does not check it (ValidateEnsembleSchedulingConfig).
+    Source: measured on 2.51; core does not check it (ValidateEnsembleSchedulingConfig).
     Fix: give the step's output a name of its own.
     """
     written = _written(config)
     for tensor in config.proto.input:
         for index, _ in written.get(tensor.name, []):
-            yield Found(
+            yield Problem(
                 config.at("ensemble_scheduling", "step", index, "output_map"),
                 f'step {index} writes "{tensor.name}", an input of the ensemble: requests hang. Give it another name.',
             )

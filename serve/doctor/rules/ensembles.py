@@ -1,11 +1,11 @@
-"""S7: what an ensemble itself says: its fields and its steps."""
+"""S7: the fields of an ensemble."""
 
 from collections.abc import Iterator
 
-from serve.doctor.finding import Found, Severity
+from serve.doctor.finding import Problem, Severity
 from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
-from serve.doctor.rules.steps import ENSEMBLE, PLATFORM, STEP_FILES, ensemble, step
+from serve.doctor.rules.steps import ENSEMBLE, PLATFORM, STEP_FILES, ensemble_text, step_text
 
 
 def _forbidden(text: str) -> Example:
@@ -22,19 +22,19 @@ GOOD = Example(ENSEMBLE, files=STEP_FILES)
     good=GOOD,
     refused="instance group should not be specified for ensemble",
 )
-def ensembles_have_no_instances(config: Configuration) -> Iterator[Found]:
-    """An ensemble with an instance group.
+def ensembles_have_no_instances(config: Configuration) -> Iterator[Problem]:
+    """An ensemble has an instance group.
 
-    tritonserver refuses the model: "instance group should not be specified for ensemble". An ensemble only passes
-    tensors on; its steps have the instances.
+    tritonserver refuses the model: "instance group should not be specified for ensemble". Only the models of its steps
+    have instances.
 
     Source: core, model_config_utils.cc (ValidateModelConfig).
     Fix: move it to the models of the steps.
     """
     if config.backend == "ensemble" and config.proto.instance_group:
-        yield Found(
+        yield Problem(
             config.at("instance_group"),
-            "instance_group of an ensemble: it cannot load. Move it to the models of its steps.",
+            "the ensemble has instance_group, so it cannot load. Move it to the models of its steps.",
         )
 
 
@@ -45,8 +45,8 @@ def ensembles_have_no_instances(config: Configuration) -> Iterator[Found]:
     good=GOOD,
     refused="optimization should not be specified for ensemble",
 )
-def ensembles_are_not_optimized(config: Configuration) -> Iterator[Found]:
-    """An ensemble with `optimization`.
+def ensembles_are_not_optimized(config: Configuration) -> Iterator[Problem]:
+    """An ensemble has `optimization`.
 
     tritonserver refuses the model: "optimization should not be specified for ensemble".
 
@@ -54,9 +54,9 @@ def ensembles_are_not_optimized(config: Configuration) -> Iterator[Found]:
     Fix: move it to the models of the steps.
     """
     if config.backend == "ensemble" and config.proto.HasField("optimization"):
-        yield Found(
+        yield Problem(
             config.at("optimization"),
-            "optimization of an ensemble: it cannot load. Move it to the models of its steps.",
+            "the ensemble has optimization, so it cannot load. Move it to the models of its steps.",
         )
 
 
@@ -70,8 +70,8 @@ def ensembles_are_not_optimized(config: Configuration) -> Iterator[Found]:
     good=GOOD,
     refused="model_warmup can not be specified for ensemble",
 )
-def ensembles_are_not_warmed(config: Configuration) -> Iterator[Found]:
-    """An ensemble with `model_warmup`.
+def ensembles_are_not_warmed(config: Configuration) -> Iterator[Problem]:
+    """An ensemble has `model_warmup`.
 
     tritonserver refuses the model: "model_warmup can not be specified for ensemble".
 
@@ -79,9 +79,9 @@ def ensembles_are_not_warmed(config: Configuration) -> Iterator[Found]:
     Fix: move it to the models of the steps.
     """
     if config.backend == "ensemble" and config.proto.model_warmup:
-        yield Found(
+        yield Problem(
             config.at("model_warmup"),
-            "model_warmup of an ensemble: it cannot load. Move it to the models of its steps.",
+            "the ensemble has model_warmup, so it cannot load. Move it to the models of its steps.",
         )
 
 
@@ -92,21 +92,20 @@ def ensembles_are_not_warmed(config: Configuration) -> Iterator[Found]:
     good=GOOD,
     refused="whose platform is not ensemble",
 )
-def schedules_are_for_ensembles(config: Configuration) -> Iterator[Found]:
-    """`ensemble_scheduling` in a model whose platform is not "ensemble".
+def schedules_are_for_ensembles(config: Configuration) -> Iterator[Problem]:
+    """`ensemble_scheduling` is set and the platform is not "ensemble".
 
-    tritonserver refuses the model: "ensemble scheduling cannot be set for model ... whose platform is not ensemble";
-    without platform and backend it does not know what the model is.
+    tritonserver refuses the model: "ensemble scheduling cannot be set for model ... whose platform is not ensemble".
 
     Source: core, model_config_utils.cc (ValidateModelConfig).
     Fix: write platform: "ensemble".
     """
     proto = config.proto
     if proto.HasField("ensemble_scheduling") and proto.platform != "ensemble":
-        yield Found(
+        yield Problem(
             config.at("ensemble_scheduling"),
-            f'ensemble_scheduling, and the platform is "{proto.platform or proto.backend}": the model cannot load. '
-            'Write platform: "ensemble".',
+            f'ensemble_scheduling is set and the platform is "{proto.platform or proto.backend}": the model cannot '
+            'load. Write platform: "ensemble".',
             fix=config.document.appended('platform: "ensemble"') if not proto.platform and not proto.backend else (),
         )
 
@@ -118,8 +117,8 @@ def schedules_are_for_ensembles(config: Configuration) -> Iterator[Found]:
     good=GOOD,
     refused="must specify 'step'",
 )
-def ensembles_have_steps(config: Configuration) -> Iterator[Found]:
-    """An ensemble without steps.
+def ensembles_have_steps(config: Configuration) -> Iterator[Problem]:
+    """An ensemble has no steps.
 
     tritonserver refuses the model: "must specify 'step' for ensemble".
 
@@ -127,30 +126,30 @@ def ensembles_have_steps(config: Configuration) -> Iterator[Found]:
     Fix: add the models that it runs.
     """
     if config.proto.HasField("ensemble_scheduling") and not config.proto.ensemble_scheduling.step:
-        yield Found(
+        yield Problem(
             config.at("ensemble_scheduling"),
-            "an ensemble without steps: it cannot load. Add a step for each model that it runs.",
+            "the ensemble has no steps, so it cannot load. Add a step for each model that it runs.",
         )
 
 
 @rule(
     "S737",
     Severity.ERROR,
-    bad=Example(ensemble(step(model="")), files=STEP_FILES),
+    bad=Example(ensemble_text(step_text(model="")), files=STEP_FILES),
     good=GOOD,
     refused="must specify 'model_name' in step",
 )
-def steps_name_a_model(config: Configuration) -> Iterator[Found]:
-    """A step of an ensemble without `model_name`.
+def steps_name_a_model(config: Configuration) -> Iterator[Problem]:
+    """A step of an ensemble has no `model_name`.
 
     tritonserver refuses the model: "must specify 'model_name' in step 0 of ensemble".
 
     Source: core, model_config_utils.cc (ValidateEnsembleSchedulingConfig).
     Fix: name the model that the step runs.
     """
-    for index, one in enumerate(config.proto.ensemble_scheduling.step):
-        if not one.model_name:
-            yield Found(
+    for index, step in enumerate(config.proto.ensemble_scheduling.step):
+        if not step.model_name:
+            yield Problem(
                 config.at("ensemble_scheduling", "step", index),
                 f"step {index} has no model_name: the ensemble cannot load. Name the model that it runs.",
             )
@@ -159,22 +158,22 @@ def steps_name_a_model(config: Configuration) -> Iterator[Found]:
 @rule(
     "S738",
     Severity.ERROR,
-    bad=Example(ensemble(step(outputs={})), files=STEP_FILES),
+    bad=Example(ensemble_text(step_text(outputs={})), files=STEP_FILES),
     good=GOOD,
     refused="must specify 'output_map' in step",
 )
-def steps_are_connected(config: Configuration) -> Iterator[Found]:
-    """A step of an ensemble without `input_map` or without `output_map`.
+def steps_are_connected(config: Configuration) -> Iterator[Problem]:
+    """A step of an ensemble has no `input_map` or no `output_map`.
 
     tritonserver refuses the model: "must specify 'output_map' in step 0 of ensemble".
 
     Source: core, model_config_utils.cc (ValidateEnsembleSchedulingConfig).
     Fix: map the model's tensor names (keys) to names of the ensemble (values).
     """
-    for index, one in enumerate(config.proto.ensemble_scheduling.step):
+    for index, step in enumerate(config.proto.ensemble_scheduling.step):
         for field in ("input_map", "output_map"):
-            if not getattr(one, field):
-                yield Found(
+            if not getattr(step, field):
+                yield Problem(
                     config.at("ensemble_scheduling", "step", index),
                     f"step {index} has no {field}: the ensemble cannot load. Map the model's tensors.",
                 )

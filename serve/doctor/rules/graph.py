@@ -1,9 +1,9 @@
-"""G1: names and types of inputs and outputs against the ONNX graph."""
+"""G1: names and types of inputs and outputs, compared with the ONNX graph."""
 
 from collections import Counter
 from collections.abc import Iterator
 
-from serve.doctor.finding import Found, Severity
+from serve.doctor.finding import Problem, Severity
 from serve.doctor.pairs import known_types
 from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
@@ -27,11 +27,11 @@ NEWEST = {(24, 4): (20, 9), (24, 5): (21, 10), (25, 3): (22, 10), (25, 5): (23, 
     ),
     refused="configuration expects 1 inputs, model provides 2",
 )
-def every_input_is_declared(config: Configuration) -> Iterator[Found]:
-    """The graph has an input that the configuration does not declare.
+def every_input_is_declared(config: Configuration) -> Iterator[Problem]:
+    """The configuration does not declare an input of the graph.
 
-    The onnxruntime backend counts: inputs, one for each `batch_input`, controls and states of a sequence must be as
-    many as the graph's, else the model is refused. Only a file that declares no input at all is completed.
+    The onnxruntime backend refuses the model unless the graph has as many inputs as the configuration has inputs, batch
+    inputs, sequence controls and states together. Only a file without any input is completed.
 
     Source: onnxruntime_backend, ValidateInputs.
     Fix: declare the input, or export the graph without it.
@@ -43,12 +43,23 @@ def every_input_is_declared(config: Configuration) -> Iterator[Found]:
     declared = {tensor.name for tensor in config.proto.input}
     declared |= {name for entry in config.proto.batch_input for name in entry.target_name}
     declared |= {control.name for control in sequence.control_input} | {state.input_name for state in sequence.state}
+    if _has_wrong_names(config, declared):
+        return  # those are findings of other rules, and their correction may be all that is missing
     for name in sorted(graph.signature.inputs.keys() - declared):
-        yield Found(
+        yield Problem(
             config.at("input"),
-            f'the graph\'s input "{name}" is not declared, so the model cannot load. Add it with data_type '
+            f'the graph\'s input "{name}" is not declared, so the model cannot load. Declare it with data_type '
             f"{graph.signature.inputs[name].type}.",
         )
+
+
+def _has_wrong_names(config: Configuration, declared: set[str]) -> bool:
+    """Whether a declared name is not in the graph, or a batch input has no name of its own."""
+    assert config.graph is not None
+    graph, targets = config.graph.proto.graph, [list(entry.target_name) for entry in config.proto.batch_input]
+    provided = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+    clients = {tensor.name for tensor in config.proto.input}
+    return not declared <= provided or any(not names or clients & set(names) for names in targets)
 
 
 @rule(
@@ -59,26 +70,26 @@ def every_input_is_declared(config: Configuration) -> Iterator[Found]:
     good=Example(INPUT),
     refused="unexpected inference input 'tokens'",
 )  # fmt: skip
-def every_tensor_is_in_the_graph(config: Configuration) -> Iterator[Found]:
+def every_tensor_is_in_the_graph(config: Configuration) -> Iterator[Problem]:
     """The configuration declares a tensor that the graph does not have.
 
     The backend refuses the model: "unexpected inference input 'tokens', allowed inputs are: x". Exporters rename
-    tensors unless they are told the names.
+    tensors unless they get the names.
 
     Source: onnxruntime_backend, ValidateInputs and ValidateOutputs.
-    Fix: use the graph's name; leave outputs out that nobody needs.
+    Fix: use the graph's name, or remove an output that is not needed.
     """
     graph = config.graph
     if graph is None:
         return
     defaults = {tensor.name for tensor in graph.proto.graph.initializer}
-    for kind, known in (("input", graph.signature.inputs), ("output", graph.signature.outputs)):
+    for kind, tensors in (("input", graph.signature.inputs), ("output", graph.signature.outputs)):
         for index, tensor in enumerate(getattr(config.proto, kind)):
-            if tensor.name not in known and not (kind == "input" and tensor.name in defaults):
-                yield Found(
+            if tensor.name not in tensors and not (kind == "input" and tensor.name in defaults):
+                yield Problem(
                     config.at(kind, index, "name"),
                     f'{kind} "{tensor.name}" is not in the graph, so the model cannot load. The graph has '
-                    f"{', '.join(sorted(known)) or 'none'}.",
+                    f"{', '.join(sorted(tensors)) or 'none'}.",
                 )
 
 
@@ -93,7 +104,7 @@ def every_tensor_is_in_the_graph(config: Configuration) -> Iterator[Found]:
     ),
     refused="configuration expects datatype TYPE_FP32",
 )
-def types_are_the_graphs(config: Configuration) -> Iterator[Found]:
+def types_are_the_graphs(config: Configuration) -> Iterator[Problem]:
     """A data type differs from the graph's.
 
     The backend refuses the model: "configuration expects datatype TYPE_FP32 for input 'x', model provides TYPE_FP64".
@@ -104,13 +115,13 @@ def types_are_the_graphs(config: Configuration) -> Iterator[Found]:
     graph = config.graph
     if graph is None:
         return
-    for kind, known in (("input", graph.signature.inputs), ("output", graph.signature.outputs)):
+    for kind, tensors in (("input", graph.signature.inputs), ("output", graph.signature.outputs)):
         for index, tensor in enumerate(getattr(config.proto, kind)):
-            provided = known.get(tensor.name)
+            provided = tensors.get(tensor.name)
             declared = config.type_name(tensor.data_type)
             if provided is None or provided.type not in known_types() or declared == provided.type:
                 continue
-            yield Found(
+            yield Problem(
                 config.at(kind, index, "data_type"),
                 f'{kind} "{tensor.name}" is {declared}, the graph has {provided.type}, so the model cannot load. Write '
                 f"{provided.type}.",
@@ -124,10 +135,10 @@ def types_are_the_graphs(config: Configuration) -> Iterator[Found]:
     bad=Example(f'backend: "python"\n{INPUT}\n{INPUT}'),
     good=Example(f'backend: "python"\n{INPUT}'),
 )
-def names_are_used_once(config: Configuration) -> Iterator[Found]:
+def names_are_used_once(config: Configuration) -> Iterator[Problem]:
     """Two inputs or two outputs have the same name.
 
-    tritonserver loads it, and then no request can be right: "expected 2 inputs but got 1 inputs".
+    tritonserver loads the model, and every request fails: "expected 2 inputs but got 1 inputs".
 
     Source: core, infer_request.cc, Normalize (measured).
     Fix: remove one of them.
@@ -137,7 +148,7 @@ def names_are_used_once(config: Configuration) -> Iterator[Found]:
         seen: set[str] = set()
         for index, tensor in enumerate(getattr(config.proto, kind)):
             if counts[tensor.name] > 1 and tensor.name in seen:
-                yield Found(
+                yield Problem(
                     config.at(kind, index, "name"),
                     f'{kind} "{tensor.name}" is declared twice: the model loads, and every request fails. Remove one.',
                 )
@@ -154,23 +165,22 @@ def names_are_used_once(config: Configuration) -> Iterator[Found]:
     good=Example(INPUT, files={"1/model.onnx": DEFAULT}),
     refused="optional input 'bias' is not supported for models that support batching",
 )
-def optional_inputs_do_not_batch(config: Configuration) -> Iterator[Found]:
+def optional_inputs_do_not_batch(config: Configuration) -> Iterator[Problem]:
     """An input is optional and the model batches.
 
-    The onnxruntime backend refuses it: "optional input 'bias' is not supported for models that support batching".
-    The Python backend takes it, but only requests with the same set of inputs share a batch: three with and three
-    without run as two executions of three.
+    The onnxruntime backend refuses it: "optional input 'bias' is not supported for models that support batching". The
+    Python backend takes it, but only requests with the same inputs share a batch.
 
     Source: onnxruntime_backend, ValidateInputs.
-    Fix: make it required, or set max_batch_size: 0, or make two models of it.
+    Fix: make it required, set max_batch_size: 0, or split the model.
     """
     if config.backend != "onnxruntime" or config.proto.max_batch_size <= 0:
         return
     for index, tensor in enumerate(config.proto.input):
         if tensor.optional:
-            yield Found(
+            yield Problem(
                 config.at("input", index, "optional"),
-                f'input "{tensor.name}" is optional, which the onnxruntime backend refuses where max_batch_size is '
+                f'input "{tensor.name}" is optional, which the onnxruntime backend refuses if max_batch_size is '
                 "above 0. Make it required.",
             )
 
@@ -181,25 +191,24 @@ def optional_inputs_do_not_batch(config: Configuration) -> Iterator[Found]:
     bad=Example(files={"1/model.onnx": DOUBLE.replace("17", "23").replace("double", "float")}),
     good=Example(files={"1/model.onnx": DOUBLE.replace("17", "21").replace("double", "float")}),
 )
-def graph_is_not_newer_than_onnxruntime(config: Configuration) -> Iterator[Found]:
+def graph_is_not_newer_than_onnxruntime(config: Configuration) -> Iterator[Problem]:
     """The ONNX file is newer than the onnxruntime of the target release.
 
-    onnxruntime refuses a higher IR version ("Unsupported model IR version") and an opset that it does not know yet, so
-    a file that loads on the exporter's machine fails in the container: 24.10 has onnxruntime 1.19, which reads up to
-    opset 21 and IR version 10.
+    onnxruntime refuses a higher IR version ("Unsupported model IR version") and a newer opset, so a file that loads
+    where it was exported fails in the container. 24.10 has onnxruntime 1.19, which reads opset 21 and IR version 10.
 
     Source: docs/introduction/compatibility.md of tritonserver, onnxruntime's version matrix. Releases before 24.04 and
-    from 25.08 on are not checked.
-    Fix: export with a lower opset, or serve with a newer release and say so with --target.
+    after 25.07 are not checked.
+    Fix: export with a lower opset, or name a newer release with --target.
     """
-    known = [NEWEST[since] for since in sorted(NEWEST) if since <= config.target.release]
-    if not known or known[-1] is None or config.graph is None:
+    limits = [NEWEST[since] for since in sorted(NEWEST) if since <= config.target.release]
+    if not limits or limits[-1] is None or config.graph is None:
         return
-    (opset, version), graph = known[-1], config.graph
+    (opset, version), graph = limits[-1], config.graph
     newer = [f"opset {graph.opset}"] if graph.opset > opset else []
     newer += [f"IR version {graph.proto.ir_version}"] if graph.proto.ir_version > version else []
     if newer:
-        yield Found(
+        yield Problem(
             config.at("backend"),
             f"{graph.path.name} has {' and '.join(newer)}; the onnxruntime of {config.target.release_name} reads up to "
             f"opset {opset} and IR version {version}. Export with a lower one.",
@@ -213,19 +222,19 @@ def graph_is_not_newer_than_onnxruntime(config: Configuration) -> Iterator[Found
     good=Example(),
     refused="model.onnx",
 )
-def graph_can_be_read(config: Configuration) -> Iterator[Found]:
-    """The file that should be an ONNX graph is none.
+def graph_can_be_read(config: Configuration) -> Iterator[Problem]:
+    """The model file is not an ONNX graph.
 
-    An interrupted copy, a pointer of Git LFS that was never fetched, or a file of another format under this name. The
-    backend refuses the model with onnxruntime's message about the protobuf.
+    It is empty, an interrupted copy, a Git LFS pointer that was never fetched, or a file of another format. The backend
+    refuses the model.
 
     Source: onnxruntime, Model::Load.
-    Fix: export or copy the file again; `git lfs pull` fetches what LFS left out.
+    Fix: export or copy the file again, or run `git lfs pull`.
     """
     path = config.model_file
     if config.backend != "onnxruntime" or path is None or not path.is_file() or config.graph is not None:
         return
-    yield Found(
+    yield Problem(
         config.at("default_model_filename"),
         f"{config.model.name}/{path.parent.name}/{path.name} holds no ONNX graph ({path.stat().st_size} bytes), so the "
         "model cannot load. Export it again, or fetch it (git lfs pull).",

@@ -1,4 +1,4 @@
-"""G1: shapes of inputs and outputs against the ONNX graph."""
+"""G1: shapes of inputs and outputs, compared with the ONNX graph."""
 
 import ast
 import math
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.graph.signature import fits
-from serve.doctor.finding import Found, Severity
+from serve.doctor.finding import Problem, Severity
 from serve.doctor.pairs import (
     Pair,
     batch_axis_is_fixed,
@@ -38,22 +38,22 @@ def tensor(kind: str, name: str, dims: str, rest: str = "") -> str:
     good=Example("max_batch_size: 8", files={"1/model.onnx": FREE}),
     refused="for the model to support batching the shape should have at least 1 dimension and the first dimension",
 )
-def graph_can_batch(config: Configuration) -> Iterator[Found]:
+def graph_can_batch(config: Configuration) -> Iterator[Problem]:
     """`max_batch_size` is above 0 and the graph's first axis has a fixed size.
 
     The backend refuses the model: "for the model to support batching the shape should have at least 1 dimension and the
-    first dimension must be -1". torch's exporter writes the sizes of the example input unless it is told which axes are
-    dynamic.
+    first dimension must be -1". torch's exporter writes the sizes of the example input unless `dynamic_axes` names the
+    dynamic axes.
 
     Source: onnxruntime_backend, ValidateInputs; onnxruntime_backend/issues/111.
-    Fix: export with a dynamic first axis (`dynamic_axes`), or set max_batch_size: 0 and give up batching.
+    Fix: export with a dynamic first axis (`dynamic_axes`), or set max_batch_size: 0 to serve it without batching.
     """
     for pair in pairs(config):
         if batch_axis_is_fixed(config, pair):
-            yield Found(
+            yield Problem(
                 config.at("max_batch_size"),
-                f'{pair.kind} "{pair.name}" has shape {list(pair.graph.shape)} in the graph, so it cannot hold a batch '
-                f"although max_batch_size is {config.proto.max_batch_size}, and the model cannot load. Export with a "
+                f'{pair.kind} "{pair.name}" has shape {list(pair.graph.shape)} in the graph, without a dynamic batch '
+                f"axis, and max_batch_size is {config.proto.max_batch_size}, so the model cannot load. Export with a "
                 "dynamic first axis.",
             )
 
@@ -65,14 +65,14 @@ def graph_can_batch(config: Configuration) -> Iterator[Found]:
     good=Example(f"max_batch_size: 8\n{tensor('input', 'x', '2')}", files={"1/model.onnx": FREE}),
     refused="the model expects 2 dimensions",
 )
-def dims_leave_the_batch_axis_out(config: Configuration) -> Iterator[Found]:
-    """`dims` repeat the batch axis, the most common mistake of beginners.
+def dims_leave_the_batch_axis_out(config: Configuration) -> Iterator[Problem]:
+    """`dims` repeat the batch axis.
 
-    With max_batch_size above 0 tritonserver puts an axis in front of every shape, so dims [-1, 2] mean three axes where
-    the graph has two, and the backend refuses the model.
+    With max_batch_size above 0 tritonserver adds the batch axis to every shape, so dims [-1, 2] mean three axes. If the
+    graph has two, the backend refuses the model.
 
     Source: server/issues/1338, 4903, 5866; docs/user_guide/model_configuration.md, maximum batch size.
-    Fix: leave the first of the dims out (`--fix` does).
+    Fix: remove the first of the dims (`--fix` does).
     """
     for pair in pairs(config):
         if repeats_batch_axis(config, pair):
@@ -86,11 +86,11 @@ def dims_leave_the_batch_axis_out(config: Configuration) -> Iterator[Found]:
     good=Example(tensor("input", "x", "2"), files={"1/model.onnx": FREE}),
     refused="the model expects 2 dimensions",
 )
-def input_dims_fit_the_graph(config: Configuration) -> Iterator[Found]:
+def input_dims_fit_the_graph(config: Configuration) -> Iterator[Problem]:
     """An input's dims do not fit the graph.
 
-    The backend refuses the model when the number of axes differs, a size differs, or a size is -1 that the graph has
-    fixed. A size may be given where the graph leaves it open.
+    The backend refuses the model if the number of axes or a size differs, or if a size is -1 and the graph has a fixed
+    one. A fixed size for a dynamic axis of the graph is allowed.
 
     Source: onnxruntime_backend, CompareDimsSupported.
     Fix: write the graph's sizes (`--fix` does).
@@ -107,7 +107,7 @@ def input_dims_fit_the_graph(config: Configuration) -> Iterator[Found]:
     good=Example(f"{tensor('input', 'x', '-1')}\n{tensor('output', 'y', '-1')}", files={"1/model.onnx": LONG}),
     refused="the model expects 2 dimensions",
 )
-def output_dims_are_the_graphs(config: Configuration) -> Iterator[Found]:
+def output_dims_are_the_graphs(config: Configuration) -> Iterator[Problem]:
     """An output's dims are not exactly the graph's.
 
     Unlike an input's they may not be narrower: where the graph says -1 the configuration must, and the other way round,
@@ -128,11 +128,11 @@ def output_dims_are_the_graphs(config: Configuration) -> Iterator[Found]:
     good=Example(f'backend: "python"\n{tensor("input", "x", "2, 3", " reshape { shape: [ 6 ] }")}'),
     refused="has different size for dims and reshape",
 )
-def reshape_keeps_the_size(config: Configuration) -> Iterator[Found]:
+def reshape_keeps_the_size(config: Configuration) -> Iterator[Problem]:
     """`reshape` changes the number of elements.
 
-    tritonserver refuses the model: "has different size for dims and reshape". Between two -1 the products must agree
-    too, since nothing else tells which elements belong where.
+    tritonserver refuses the model: "has different size for dims and reshape". The products between two -1 must be equal
+    too.
 
     Source: core, model_config_utils.cc, ValidateIOShape.
     Fix: write a shape with as many elements as the dims.
@@ -140,37 +140,12 @@ def reshape_keeps_the_size(config: Configuration) -> Iterator[Found]:
     for kind in ("input", "output"):
         for index, declared in enumerate(getattr(config.proto, kind)):
             if declared.HasField("reshape") and _segments(declared.dims) != _segments(declared.reshape.shape):
-                yield Found(
+                yield Problem(
                     config.at(kind, index, "reshape"),
                     f'{kind} "{declared.name}" has dims {list(declared.dims)} and reshape '
                     f"{list(declared.reshape.shape)}, which hold different numbers of elements, so the model cannot "
                     "load. Write a shape of equal size.",
                 )
-
-
-@rule(
-    "G112",
-    Severity.INFO,
-    bad=Example(f"{tensor('input', 'x', '5')}\n{tensor('output', 'y', '-1')}", files={"1/model.onnx": LONG}),
-    good=Example(f"{tensor('input', 'x', '-1')}\n{tensor('output', 'y', '-1')}", files={"1/model.onnx": LONG}),
-)
-def narrowed_inputs_are_meant(config: Configuration) -> Iterator[Found]:
-    """An input has a fixed size where the graph leaves it open.
-
-    That is allowed and often meant: requests of one size always share a batch. tritonserver then refuses requests of
-    any other size, which the graph could take.
-
-    Source: onnxruntime_backend, CompareDimsSupported.
-    Fix: write -1 to serve other sizes too; requests of different size share a batch only with allow_ragged_batch.
-    """
-    for pair in _comparable(config, "input"):
-        expected = expected_shape(config, pair)
-        if fits(pair.shape, expected, exact=False) and pair.shape != expected:
-            yield Found(
-                config.at(*pair.shape_steps),
-                f'input "{pair.name}" has dims {list(pair.shape)}, the graph takes {list(expected)}: requests of '
-                "another size are refused. Write -1 if they should not be.",
-            )
 
 
 @rule(
@@ -195,21 +170,25 @@ def narrowed_inputs_are_meant(config: Configuration) -> Iterator[Found]:
         },
     ),
 )
-def bfloat16_is_not_read_as_numpy(source: Source) -> Iterator[Found]:
-    """A model.py reads tensors with `as_numpy` and the model has BF16 tensors.
+def bfloat16_is_not_read_as_numpy(source: Source) -> Iterator[Problem]:
+    """A model.py calls `as_numpy` and the model has BF16 tensors.
 
-    numpy has no bfloat16, so `as_numpy` fails on such a tensor and with it every request of the batch.
+    numpy has no bfloat16, so `as_numpy` fails for such a tensor, and with it every request of the batch.
 
     Source: python_backend, README, data types.
     Fix: use `torch.from_dlpack(tensor.to_dlpack())`, or declare TYPE_FP32.
     """
     proto: ModelConfig = source.configuration.proto
-    names = [one.name for one in [*proto.input, *proto.output] if source.configuration.type_name(one.data_type) == BF16]
+    names = [
+        declared.name
+        for declared in [*proto.input, *proto.output]
+        if source.configuration.type_name(declared.data_type) == BF16
+    ]
     calls = (node for node in ast.walk(source.tree) if isinstance(node, ast.Attribute) and node.attr == "as_numpy")
     if names and (call := next(calls, None)) is not None:
-        yield Found(
+        yield Problem(
             source.at(call),
-            f"as_numpy fails on BF16 tensors, and {', '.join(names)} is one. Use to_dlpack() there.",
+            f"as_numpy fails on BF16 tensors, such as {', '.join(names)}. Use to_dlpack() there.",
         )
 
 
@@ -225,18 +204,18 @@ def _comparable(config: Configuration, kind: str) -> Iterator[Pair]:
 
 def _why(config: Configuration, pair: Pair) -> str:
     if lacks_batch_axis(config, pair):
-        return "leave the first axis out, which only max_batch_size above 0 would add"
+        return "lack the first axis, which only max_batch_size above 0 would add"
     return f"differ from the graph's {list(expected_shape(config, pair))}"
 
 
-def _mismatch(config: Configuration, pair: Pair, why: str) -> Found:
+def _mismatch(config: Configuration, pair: Pair, why: str) -> Problem:
     """The finding, with the edit where the file writes the dims as one list."""
     dims = f"[ {', '.join(map(str, expected_shape(config, pair)))} ]"
     field = config.document.field(*pair.shape_steps)
     # Only where the dims are one list without comments: the edit must neither lose one nor leave a second list.
     listed = field is not None and len(field.values) == len(pair.shape) and "#" not in config.document.slice(field)
     simple = listed and pair.shape_steps[-1] == "dims"
-    return Found(
+    return Problem(
         config.at(*pair.shape_steps),
         f'{pair.kind} "{pair.name}": the {pair.shape_steps[-1]} {list(pair.shape)} {why}, so the model cannot load. '
         f"Write {pair.shape_steps[-1]}: {dims}.",

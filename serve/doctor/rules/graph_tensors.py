@@ -1,8 +1,8 @@
-"""G1: what every input and output must say, whatever the model."""
+"""G1: fields that every input and output must have."""
 
 from collections.abc import Iterator
 
-from serve.doctor.finding import Found, Severity
+from serve.doctor.finding import Problem, Severity
 from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
 
@@ -17,23 +17,23 @@ X = 'input [ { name: "x" data_type: TYPE_FP32 dims: [ 2 ] } ]'
     good=Example(PYTHON + 'input [ { name: "x" data_type: TYPE_FP32 dims: [ -1, 2 ] } ]'),
     refused="dimension must be integer >= 1, or -1 to indicate a variable-size dimension",
 )
-def sizes_are_possible(config: Configuration) -> Iterator[Found]:
+def sizes_are_possible(config: Configuration) -> Iterator[Problem]:
     """A dim is 0 or below -1.
 
-    tritonserver refuses the model: "dimension must be integer >= 1, or -1 to indicate a variable-size dimension". An
-    empty tensor is a matter of requests, not of the configuration: with -1 a request of size 0 is executed.
+    tritonserver refuses the model: "dimension must be integer >= 1, or -1 to indicate a variable-size dimension". With
+    -1 a request of size 0 is executed.
 
     Source: core, model_config_utils.cc, ValidateIOShape.
-    Fix: write the size, or -1 where it varies.
+    Fix: write the size, or -1 for a variable size.
     """
     for kind in ("input", "output"):
         for index, tensor in enumerate(getattr(config.proto, kind)):
             for axis, size in enumerate(tensor.dims):
                 if size < 1 and size != -1:
-                    yield Found(
+                    yield Problem(
                         config.at(kind, index, "dims", axis),
                         f'{kind} "{tensor.name}" has a dim of {size}, so the model cannot load. Write a size of 1 or '
-                        "more, or -1 where it varies.",
+                        "more, or -1 for a variable size.",
                     )
 
 
@@ -44,29 +44,29 @@ def sizes_are_possible(config: Configuration) -> Iterator[Found]:
     good=Example(PYTHON + X),
     refused="must specify 'data_type'",
 )
-def tensors_are_complete(config: Configuration) -> Iterator[Found]:
+def tensors_are_complete(config: Configuration) -> Iterator[Problem]:
     """An input or an output lacks its name, its data type or its dims.
 
     tritonserver refuses the model: "model input must specify 'data_type'" (or 'name', or 'dims'). The onnxruntime
-    backend completes inputs and outputs that are left out altogether, not parts of one; a model.py completes what its
-    auto_complete_config says, TensorRT everything. Other backends are not checked. A scalar has dims [ 1 ].
+    backend completes missing inputs and outputs, but not a part of one. A model.py completes what its
+    auto_complete_config adds, TensorRT everything. Other backends are not checked. A scalar has dims [ 1 ].
 
     Source: core, model_config_utils.cc, ValidateModelInput and ValidateModelOutput.
-    Fix: write what is missing, or leave the whole input out where the backend knows it.
+    Fix: write the missing field, or remove the whole input if the backend knows it.
     """
     for kind in ("input", "output"):
         for index, tensor in enumerate(getattr(config.proto, kind)):
             required = ("name", "data_type", "dims") if _is_not_completed(config) else ("name",)
             missing = [field for field in required if not getattr(tensor, field)]
             if missing:
-                yield Found(
+                yield Problem(
                     config.at(kind, index),
-                    f'{kind} "{tensor.name}" says no {" and no ".join(missing)}, so the model cannot load. Write it.',
+                    f'{kind} "{tensor.name}" has no {" and no ".join(missing)}, so the model cannot load. Add it.',
                 )
 
 
 def _is_not_completed(config: Configuration) -> bool:
-    """Whether the backend is known to leave half a tensor as it is."""
+    """Whether the backend does not complete a tensor that lacks a field."""
     if config.backend == "python":
         return config.source is not None and config.source.method("auto_complete_config") is None
     return config.backend in ("onnxruntime", "pytorch")
@@ -83,24 +83,24 @@ def _is_not_completed(config: Configuration) -> bool:
     ),
     refused="cannot have empty reshape for non-batching model",
 )
-def empty_shapes_have_a_batch_axis(config: Configuration) -> Iterator[Found]:
-    """`reshape` to an empty shape in a model that does not batch.
+def empty_shapes_have_a_batch_axis(config: Configuration) -> Iterator[Problem]:
+    """`reshape` is empty in a model that does not batch.
 
-    With max_batch_size above 0 an empty shape leaves the batch axis; without one nothing is left, and tritonserver
-    refuses the model: "cannot have empty reshape for non-batching model".
+    With max_batch_size above 0 the batch axis remains. Without it the shape is empty, and tritonserver refuses the
+    model: "cannot have empty reshape for non-batching model".
 
     Source: core, model_config_utils.cc, ValidateIOShape.
-    Fix: leave `reshape` out and use dims [ 1 ], or set max_batch_size.
+    Fix: remove `reshape` and use dims [ 1 ], or set max_batch_size.
     """
     if config.proto.max_batch_size != 0:
         return
     for kind in ("input", "output"):
         for index, tensor in enumerate(getattr(config.proto, kind)):
             if tensor.HasField("reshape") and not tensor.reshape.shape:
-                yield Found(
+                yield Problem(
                     config.at(kind, index, "reshape"),
-                    f'{kind} "{tensor.name}" is reshaped to nothing and max_batch_size is 0, so the model cannot '
-                    "load. Leave reshape out.",
+                    f'{kind} "{tensor.name}" has an empty reshape and max_batch_size is 0, so the model cannot '
+                    "load. Remove reshape.",
                 )
 
 
@@ -111,18 +111,18 @@ def empty_shapes_have_a_batch_axis(config: Configuration) -> Iterator[Found]:
     good=Example(PYTHON + "max_batch_size: 0"),
     refused="'max_batch_size' must be non-negative value",
 )
-def batch_size_is_not_negative(config: Configuration) -> Iterator[Found]:
+def batch_size_is_not_negative(config: Configuration) -> Iterator[Problem]:
     """`max_batch_size` is negative.
 
-    tritonserver refuses the model: "'max_batch_size' must be non-negative value". There is no "any size": write the
-    largest that fits into memory.
+    tritonserver refuses the model: "'max_batch_size' must be non-negative value". There is no value for "any size";
+    write the largest batch that fits into memory.
 
     Source: core, model_config_utils.cc, ValidateModelConfig.
-    Fix: 0 for a model without a batch axis, else the most rows of an execution.
+    Fix: write 0 for a model without a batch axis, else the largest batch size.
     """
     if config.proto.max_batch_size < 0:
-        yield Found(
+        yield Problem(
             config.at("max_batch_size"),
-            f"max_batch_size is {config.proto.max_batch_size}, so the model cannot load. Write 0, or the most rows of "
-            "an execution.",
+            f"max_batch_size is {config.proto.max_batch_size}, so the model cannot load. Write 0, or the largest "
+            "batch size.",
         )

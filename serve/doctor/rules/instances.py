@@ -1,10 +1,10 @@
-"""I4: instance groups: how many, on which device."""
+"""I4: instance groups: count and device."""
 
 from collections.abc import Iterator
 
 from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup
 
-from serve.doctor.finding import Edit, Found, Severity
+from serve.doctor.finding import Edit, Problem, Severity
 from serve.doctor.repository import Configuration, Model
 from serve.doctor.rule import Example, rule
 from serve.doctor.target import Target
@@ -16,7 +16,7 @@ CPU, GPU, MODEL, AUTO = (
     ModelInstanceGroup.KIND_AUTO,
 )
 DOUBLED = ("onnxruntime", "tensorflow")
-"""Backends of which tritonserver starts two instances on the CPU where the configuration gives no count."""
+"""Backends of which tritonserver starts two instances on the CPU if the configuration gives no count."""
 
 
 def _kind(group: ModelInstanceGroup) -> str:
@@ -28,28 +28,35 @@ def _kind(group: ModelInstanceGroup) -> str:
     Severity.WARNING,
     bad=Example("instance_group [ { kind: KIND_CPU } ]"),
     good=Example("instance_group [ { kind: KIND_CPU count: 1 } ]"),
+    merged=("I402",),
 )
-def instances_are_counted(config: Configuration) -> Iterator[Found]:
-    """An instance group on the CPU without a count, which is two instances for onnxruntime.
+def instances_are_counted(config: Configuration) -> Iterator[Problem]:
+    """The count of instances is missing, which means two for an onnxruntime model on the CPU.
 
-    Everywhere else the default is one. Two instances hold the weights twice (two processes on the pip server), take
-    every core each, and share the requests, so that batches are about half as large. Measured: the loaded
-    configuration says count 2; a count of 0 is the same.
+    Everywhere else the default is one, and one per GPU without an instance group. Two instances hold the weights twice
+    (two processes on the pip server), want every core each, and share the requests, so that batches are about half as
+    large. Measured: the loaded configuration says count 2. A missing instance_group is reported for `--gpus 0`.
 
     Source: core, instance_group normalisation looks at the backend's name; onnxruntime_backend#34, server#6932.
-    Fix: write count: 1, and more only where a measurement asks for it.
+    Fix: write count: 1, and more only if a measurement asks for it.
     """
     if config.backend not in DOUBLED:
         return
+    cost = "so it loads 2 instances on the CPU: two copies of the weights, and threads for twice the cores"
     for index, group in enumerate(config.proto.instance_group):
         on_cpu = group.kind == CPU or (group.kind == AUTO and config.target.gpus == 0)
         if on_cpu and group.count == 0 and not config.document.has("instance_group", index, "count"):
-            yield Found(
+            yield Problem(
                 config.at("instance_group", index),
-                f"an instance group on the CPU has no count, which is 2 for {config.backend}: two copies of the "
-                "weights, and threads for twice the cores. Write count: 1.",
+                f"the instance group has no count, {cost}. Write count: 1.",
                 fix=_counted(config, index),
             )
+    if not config.proto.instance_group and config.target.gpus == 0:
+        yield Problem(
+            config.at(),
+            f"there is no instance_group, {cost}. Add instance_group [ {{ count: 1 }} ].",
+            fix=config.document.appended("instance_group [ { count: 1 } ]"),
+        )
 
 
 def _counted(config: Configuration, index: int) -> tuple[Edit, ...]:
@@ -60,64 +67,30 @@ def _counted(config: Configuration, index: int) -> tuple[Edit, ...]:
 
 
 @rule(
-    "I402",
-    Severity.INFO,
-    bad=Example(
-        'name: "example"\nbackend: "onnxruntime"\nmax_batch_size: 8\n'
-        'input [ { name: "x" data_type: TYPE_FP32 dims: [ 2 ] } ]\n'
-        'output [ { name: "y" data_type: TYPE_FP32 dims: [ 2 ] } ]\n',
-        files={
-            "1/model.onnx": '<ir_version: 8, opset_import: ["" : 17]>\n'
-            "example (float[b, 2] x) => (float[b, 2] y) { y = Identity(x) }"
-        },
-        whole=True,
-        target=Target(gpus=0),
-    ),
-    good=Example("instance_group [ { count: 1 } ]", target=Target(gpus=0)),
-)
-def instances_are_declared(config: Configuration) -> Iterator[Found]:
-    """No instance group, which is two instances of an onnxruntime model on a machine without a GPU.
-
-    Where there is a GPU it is one instance on each. The same file thus gives different batches on different machines.
-    Measured on a machine without a GPU: the loaded configuration says count 2. Reported for a target without GPUs.
-
-    Source: core, instance_group normalisation; onnxruntime_backend#34.
-    Fix: write instance_group [ { count: 1 } ].
-    """
-    if config.backend in DOUBLED and not config.proto.instance_group and config.target.gpus == 0:
-        yield Found(
-            config.at(),
-            f"no instance_group, which is 2 instances of {config.backend} on a CPU: two copies of the weights, and "
-            "threads for twice the cores. Add instance_group [ { count: 1 } ].",
-            fix=config.document.appended("instance_group [ { count: 1 } ]"),
-        )
-
-
-@rule(
     "I403",
     Severity.ERROR,
     bad=Example("instance_group [ { kind: KIND_GPU count: 1 } ]", target=Target(gpus=0)),
     good=Example("instance_group [ { count: 1 } ]", target=Target(gpus=0)),
     refused="no GPUs are available",
 )
-def the_gpu_is_there(config: Configuration) -> Iterator[Found]:
-    """KIND_GPU on a machine without a GPU, or a GPU that the machine does not have.
+def the_gpu_is_there(config: Configuration) -> Iterator[Problem]:
+    """An instance group needs a GPU that the machine does not have.
 
     tritonserver refuses the model: "has kind KIND_GPU but no GPUs are available", or "specifies invalid or unsupported
-    gpu id". Reported where the number of GPUs of the target is known.
+    gpu id". Reported with `--gpus`.
 
     Source: core, model_config_utils.cc (ValidateInstanceGroup).
-    Fix: leave `kind` out: KIND_AUTO takes the GPU where there is one and the CPU otherwise.
+    Fix: remove `kind`: KIND_AUTO takes the GPU if there is one, else the CPU.
     """
     if config.target.gpus is None:
         return
     for index, group in enumerate(config.proto.instance_group):
         missing = [gpu for gpu in group.gpus if gpu >= config.target.gpus]
         if group.kind == GPU and (config.target.gpus == 0 or missing):
-            yield Found(
+            yield Problem(
                 config.at("instance_group", index),
-                f"an instance group wants {'GPU ' + str(missing[0]) if missing else 'a GPU'}, and the target has "
-                f"{config.target.gpus}: the model cannot load. Leave kind and gpus out to take what there is.",
+                f"an instance group needs {'GPU ' + str(missing[0]) if missing else 'a GPU'}, and the target has "
+                f"{config.target.gpus}: the model cannot load. Remove kind and gpus to use what there is.",
             )
 
 
@@ -128,18 +101,18 @@ def the_gpu_is_there(config: Configuration) -> Iterator[Found]:
     good=Example("instance_group [ { kind: KIND_CPU count: 1 } ]"),
     refused="but specifies one or more GPUs",
 )
-def gpus_are_for_gpu_groups(config: Configuration) -> Iterator[Found]:
-    """`gpus` in a group of KIND_CPU or KIND_MODEL.
+def gpus_are_for_gpu_groups(config: Configuration) -> Iterator[Problem]:
+    """A group of KIND_CPU or KIND_MODEL has `gpus`.
 
-    tritonserver refuses the model: "has kind KIND_CPU but specifies one or more GPUs". KIND_AUTO with gpus is
-    refused in the same words on a machine that lacks one of them.
+    tritonserver refuses the model: "has kind KIND_CPU but specifies one or more GPUs". KIND_AUTO with gpus is refused
+    with the same message on a machine that lacks one of them.
 
     Source: core, model_config_utils.cc (ValidateInstanceGroup).
     Fix: write KIND_GPU, or remove gpus.
     """
     for index, group in enumerate(config.proto.instance_group):
         if group.gpus and group.kind in (CPU, MODEL):
-            yield Found(
+            yield Problem(
                 config.at("instance_group", index, "gpus"),
                 f"gpus {list(group.gpus)} in a group of {_kind(group)}, so the model cannot load. "
                 "Write KIND_GPU, or remove gpus.",
@@ -152,20 +125,20 @@ def gpus_are_for_gpu_groups(config: Configuration) -> Iterator[Found]:
     bad=Example("instance_group [ { count: 1 passive: true } ]"),
     good=Example("instance_group [ { count: 1 passive: true }, { count: 1 } ]"),
 )
-def an_instance_is_active(config: Configuration) -> Iterator[Found]:
+def an_instance_is_active(config: Configuration) -> Iterator[Problem]:
     """Every instance group is passive, so no instance takes requests.
 
-    The model is READY, and its first request ends the whole server with a segmentation fault, with all other models in
-    it (measured on 2.51).
+    The model is READY, and its first request crashes the server with all other models (segmentation fault, measured on
+    2.51).
 
     Source: core, passive instances are not registered with the scheduler (model_lifecycle.cc, payload queues).
     Fix: remove passive from one group.
     """
     groups = config.proto.instance_group
     if groups and all(group.passive for group in groups):
-        yield Found(
+        yield Problem(
             config.at("instance_group", 0, "passive"),
-            "all instance groups are passive, so nothing takes requests: the first one crashes the server. "
+            "all instance groups are passive, so no instance takes requests, and the first request crashes the server. "
             "Remove passive from one group.",
         )
 
@@ -176,21 +149,21 @@ def an_instance_is_active(config: Configuration) -> Iterator[Found]:
     bad=Example("instance_group [ { count: -1 } ]"),
     good=Example("instance_group [ { count: 1 } ]"),
 )
-def counts_are_positive(config: Configuration) -> Iterator[Found]:
-    """A count of instances that is negative, or written as 0.
+def counts_are_positive(config: Configuration) -> Iterator[Problem]:
+    """A count of instances is negative or 0.
 
-    tritonserver takes it for no count, without a word: 1, or 2 for onnxruntime on the CPU. Measured: count -3
-    of an onnxruntime model loads as 2.
+    tritonserver uses the default without a warning: 1, or 2 for onnxruntime on the CPU. Measured: count -3 of an
+    onnxruntime model loads as 2.
 
     Source: core, instance_group normalisation tests count < 1.
-    Fix: write how many instances there should be.
+    Fix: write the number of instances.
     """
     for index, group in enumerate(config.proto.instance_group):
         if group.count < 0 or (group.count == 0 and config.document.has("instance_group", index, "count")):
-            yield Found(
+            yield Problem(
                 config.at("instance_group", index, "count"),
-                f"count {group.count} is taken for the default in silence, not for none. Write how many instances "
-                "there should be; to serve none, remove the version or the model.",
+                f"count {group.count} means the default count, not none. Write the number of instances; to serve "
+                "none, remove the version or the model.",
             )
 
 
@@ -201,8 +174,8 @@ def counts_are_positive(config: Configuration) -> Iterator[Found]:
     good=Example("instance_group [ { count: 1 } ]"),
     refused="profile field which is only supported for TensorRT models",
 )
-def profiles_are_for_tensorrt(config: Configuration) -> Iterator[Found]:
-    """A TensorRT profile for a model of another backend.
+def profiles_are_for_tensorrt(config: Configuration) -> Iterator[Problem]:
+    """A model of another backend has a TensorRT profile.
 
     tritonserver refuses the model: "specifies profile field which is only supported for TensorRT models".
 
@@ -211,7 +184,7 @@ def profiles_are_for_tensorrt(config: Configuration) -> Iterator[Found]:
     """
     for index, group in enumerate(config.proto.instance_group):
         if group.profile and config.backend not in ("tensorrt", ""):
-            yield Found(
+            yield Problem(
                 config.at("instance_group", index, "profile"),
                 f"profile {list(group.profile)} is for TensorRT, and this is a model of {config.backend}: it cannot "
                 "load. Remove profile.",
@@ -226,12 +199,12 @@ def profiles_are_for_tensorrt(config: Configuration) -> Iterator[Found]:
     ),
     good=Example('backend: "python"\ninstance_group [ { count: 4 } ]'),
 )
-def shared_memory_suffices(model: Model) -> Iterator[Found]:
-    """More Python instances than a container's /dev/shm has room for.
+def shared_memory_suffices(model: Model) -> Iterator[Problem]:
+    """The Python instances need more /dev/shm than a container has.
 
-    Each instance of the Python backend begins with 1 MB of /dev/shm (`shm-default-byte-size`), grows by 1 MB for larger
-    tensors and never gives any back; docker gives a container 64 MB. Beyond it the model does not load, or dies with a
-    bus error under load.
+    Each instance of the Python backend takes 1 MB of /dev/shm (`shm-default-byte-size`), more for larger tensors, and
+    never frees it; docker gives a container 64 MB. Without enough the model does not load, or crashes with a bus error
+    under load.
 
     Source: python_backend README (shm-default-byte-size); server#5681, server#6156, server#4869, server#7481.
     Fix: fewer instances; or start the container with --shm-size=1g (several MB per instance and batch).
@@ -241,8 +214,8 @@ def shared_memory_suffices(model: Model) -> Iterator[Found]:
         return
     instances = sum(max(group.count, 1) for group in config.proto.instance_group)
     if instances >= 64:
-        yield Found(
+        yield Problem(
             config.at("instance_group"),
-            f"{instances} Python instances need {instances} MB of /dev/shm at the least, and a docker container has 64 "
+            f"{instances} Python instances need at least {instances} MB of /dev/shm, and a docker container has 64 "
             "MB. Use fewer instances, or --shm-size=1g.",
         )

@@ -6,7 +6,7 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from serve.doctor.document import Document
-from serve.doctor.finding import Found, Position, Severity
+from serve.doctor.finding import Position, Problem, Severity
 from serve.doctor.repository import Configuration, Model, Repository
 from serve.doctor.rule import Example, rule
 from serve.doctor.schema import unknowns
@@ -22,32 +22,32 @@ NEWER = {("model_metrics",): (24, 11), ("ensemble_scheduling", "max_inflight_req
     good=Example('name: "example"\ninput [ { name: "x" data_type: TYPE_FP32 dims: [ 2 ] } ]'),
     refused="failed to read text proto",
 )
-def text_can_be_parsed(document: Document) -> Iterator[Found]:
+def text_can_be_parsed(document: Document) -> Iterator[Problem]:
     """The file is not a text protobuf of Triton's ModelConfig.
 
-    tritonserver refuses the whole file with "failed to read text proto" and names neither line nor field there; those
-    are in its log only. The usual causes: a misspelt field, an enum without its prefix (FP32 for TYPE_FP32), a brace or
-    a quote too few, and two schedulers in one file.
+    tritonserver refuses the whole file with "failed to read text proto"; only its log names line and field. The usual
+    causes are a misspelt field, an enum without its prefix (FP32 for TYPE_FP32), a missing brace or quote, or two
+    schedulers in one file.
 
     Source: github.com/triton-inference-server/server/issues/3584 ("there is no utility").
-    Fix: correct the place that the finding names; `--fix` completes enum values where only one can be meant.
+    Fix: correct the place that the finding names. `--fix` completes an enum value if only one fits.
     """
     if document.trouble is not None:
         return
-    found = list(unknowns(document))
-    yield from (Found(document.position(one.at), one.message, fix=one.fix) for one in found)
-    if not found:
+    unknown_words = list(unknowns(document))
+    yield from (Problem(document.position(unknown.at), unknown.message, fix=unknown.fix) for unknown in unknown_words)
+    if not unknown_words:
         try:
             text_format.Parse(document.text, ModelConfig())
         except text_format.ParseError as error:
             line, column = error.GetLine() or 1, error.GetColumn() or 1
             message = str(error).removeprefix(f"{line}:{column} : ")[:300]
-            yield Found(
+            yield Problem(
                 Position(path=document.path, line=line, column=column),
                 f"{message.rstrip('.')}. The server refuses the whole file. Correct it here.",
             )
         except (ValueError, RecursionError) as error:
-            yield Found(document.at(), f"{type(error).__name__}: this is no text that the server could parse.")
+            yield Problem(document.at(), f"{type(error).__name__}: the server cannot parse this text. Correct it.")
 
 
 @rule(
@@ -57,21 +57,21 @@ def text_can_be_parsed(document: Document) -> Iterator[Found]:
     good=Example("dynamic_batching { }"),
     refused="failed to read text proto",
 )
-def fields_are_known_to_the_target(config: Configuration) -> Iterator[Found]:
-    """A field is newer than the server that the repository is for.
+def fields_are_known_to_the_target(config: Configuration) -> Iterator[Problem]:
+    """A field is newer than the server that will load the repository.
 
-    An older tritonserver does not skip a field that it does not know, it refuses the whole file with "failed to read
-    text proto". Since 24.10 two came: `model_metrics` (24.11) and `ensemble_scheduling.max_inflight_requests` (25.11).
+    tritonserver does not skip an unknown field but refuses the whole file with "failed to read text proto". Two fields
+    came after 24.10: `model_metrics` (24.11) and `ensemble_scheduling.max_inflight_requests` (25.11).
 
     Source: common, protobuf/model_config.proto.
-    Fix: name the release you serve with (`--target 25.11`), or leave the field out.
+    Fix: name the release that serves it (`--target 25.11`), or remove the field.
     """
     for steps, since in NEWER.items():
         if config.document.has(*steps) and config.target.release < since:
-            yield Found(
+            yield Problem(
                 config.at(*steps),
                 f"{steps[-1]} came with release {since[0]}.{since[1]:02d}; {config.target.release_name} refuses the "
-                "whole file. Leave it out, or serve with a newer release and say so with --target.",
+                "whole file. Remove it, or name a newer release with --target.",
             )
 
 
@@ -82,19 +82,19 @@ def fields_are_known_to_the_target(config: Configuration) -> Iterator[Found]:
     good=Example('name: "example"'),
     refused="directory name must equal model name",
 )
-def name_is_the_folders(config: Configuration) -> Iterator[Found]:
-    """The model's `name` is not the name of its folder.
+def name_is_the_folders(config: Configuration) -> Iterator[Problem]:
+    """`name` differs from the name of the model's folder.
 
-    tritonserver takes the folder's name as the model's and refuses a configuration with another one:
-    "unexpected directory name 'example' for model 'other', directory name must equal model name". The model is then in
-    the repository index without a state or a reason; the reason is in the server's log only.
+    tritonserver refuses a configuration whose name is not the folder's: "unexpected directory name 'example' for model
+    'other', directory name must equal model name". The repository index then lists the model without a state or a
+    reason; only the server's log has the reason.
 
     Source: core, model_repository_manager.cc.
-    Fix: write the folder's name, or leave `name` out.
+    Fix: write the folder's name, or remove `name`.
     """
     name, folder = config.proto.name, config.model.name
     if name and name != folder:
-        yield Found(
+        yield Problem(
             config.at("name"),
             f'name is "{name}", the folder is "{folder}", so the model cannot load. Write name: "{folder}".',
             fix=config.document.replaced(f'"{folder}"', "name") if '"' not in folder and "\\" not in folder else (),
@@ -105,22 +105,22 @@ def name_is_the_folders(config: Configuration) -> Iterator[Found]:
     "L017",
     Severity.ERROR,
     bad=Example(files={"../__pycache__/": ""}),
-    good=Example(files={"../notes.txt": "a file is no model"}),
+    good=Example(files={"../notes.txt": "a file is not a model"}),
 )
-def folders_are_models(repository: Repository) -> Iterator[Found]:
-    """A folder of the repository is no model.
+def folders_are_models(repository: Repository) -> Iterator[Problem]:
+    """A folder of the repository is not a model.
 
-    tritonserver takes every folder of the repository as a model, hidden ones too. Without --model-control-mode=explicit
-    it tries to load them, fails and, because of --exit-on-error, does not start. Files are ignored.
+    To tritonserver every folder of the repository is a model, hidden folders too. Without --model-control-mode=explicit
+    it tries to load them all, fails and does not start (--exit-on-error is on by default). Files are ignored.
 
     Source: core, model_repository_manager.cc; `.git`, `.ipynb_checkpoints` and `__pycache__` are the usual ones.
-    Fix: move the folder out, or keep the models in a folder of their own.
+    Fix: move the folder out of the repository.
     """
     if repository.only is None:
         for path in repository.strangers:
-            yield Found(
+            yield Problem(
                 Position(path=path),
-                f"tritonserver takes {path.name}/ as a model, cannot load it, and does not start. Move it out of the "
+                f"tritonserver takes {path.name}/ for a model, cannot load it and does not start. Move it out of the "
                 "repository.",
             )
 
@@ -131,18 +131,17 @@ def folders_are_models(repository: Repository) -> Iterator[Found]:
     bad=Example("max_batch_size: 8", files={"configs/half.pbtxt/": ""}),
     good=Example("max_batch_size: 8", files={"configs/half.pbtxt": 'name: "example"'}),
 )
-def files_can_be_read(document: Document) -> Iterator[Found]:
+def files_can_be_read(document: Document) -> Iterator[Problem]:
     """A configuration cannot be read.
 
-    A folder in the place of the file, a link that leads nowhere or to itself, missing permissions, text that is not
-    UTF-8, or a file of more than 1 MB, which is some other file under this name. tritonserver cannot read it either,
-    or, for a variant under `configs/`, loads config.pbtxt instead without a word.
+    The file is a folder, a broken link, not permitted, not UTF-8, or larger than 1 MB and so something else.
+    tritonserver cannot read it either; for a variant under `configs/` it loads config.pbtxt without a warning.
 
     Source: core, model_config_utils.cc, GetNormalizedModelConfig.
     Fix: put a readable text file there.
     """
     if document.trouble is not None:
-        yield Found(
+        yield Problem(
             document.position(document.trouble_at),
             f"{document.path.name} {document.trouble}, so it is not used. Put a readable text file there.",
         )
@@ -154,14 +153,14 @@ def files_can_be_read(document: Document) -> Iterator[Found]:
     bad=Example(files={"configs": "a file in the place of the folder"}),
     good=Example(files={"configs/small.pbtxt": 'name: "example"'}),
 )
-def folders_can_be_listed(model: Model) -> Iterator[Found]:
+def folders_can_be_listed(model: Model) -> Iterator[Problem]:
     """A folder of the model cannot be listed.
 
-    The model's own folder without permission to read it, or a file where the folder `configs/` should be: what is in it
-    does not exist for tritonserver, which then serves config.pbtxt where a variant was asked for.
+    The model's folder may not be read, or `configs` is a file. tritonserver then serves config.pbtxt although a variant
+    was asked for.
 
     Source: core, filesystem/implementations/local.h.
-    Fix: give the server's user the permission to read the folder, or move what is in its place.
+    Fix: let the server's user read the folder, or move the file that has its name.
     """
     for folder in (model.folder, model.folder / "configs"):
         try:
@@ -169,7 +168,7 @@ def folders_can_be_listed(model: Model) -> Iterator[Found]:
         except FileNotFoundError:
             continue  # configs/ may be absent
         except OSError as error:
-            yield Found(
+            yield Problem(
                 Position(path=folder),
                 f"cannot be listed ({error.strerror}), so nothing in it is served. Make it a folder that the server "
                 "may read.",

@@ -1,11 +1,11 @@
-"""L0: which backend serves the model, and variants that leave it."""
+"""L0: the backend that serves the model, and variants with another one."""
 
 import os
 from collections.abc import Iterator
 
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
-from serve.doctor.finding import Found, Position, Severity
+from serve.doctor.finding import Position, Problem, Severity
 from serve.doctor.repository import PLATFORMS, Configuration, Model
 from serve.doctor.rule import Example, rule
 from serve.doctor.rules.layout_files import ONNX
@@ -20,54 +20,29 @@ NAMED = 'backend: "onnxruntime"\n'
     good=Example('platform: "onnxruntime_onnx"\nbackend: "onnxruntime"'),
     refused="unexpected 'platform' and 'backend' pair",
 )
-def platform_fits_the_backend(config: Configuration) -> Iterator[Found]:
+def platform_fits_the_backend(config: Configuration) -> Iterator[Problem]:
     """`platform` is unknown or contradicts `backend`.
 
     tritonserver refuses the model: "unexpected platform type 'onnx'" or "unexpected 'platform' and 'backend' pair".
-    `platform` is the older of the two and knows a few values only: onnxruntime_onnx, tensorrt_plan, pytorch_libtorch,
+    `platform` is the older field and has few values: onnxruntime_onnx, tensorrt_plan, pytorch_libtorch,
     tensorflow_savedmodel, tensorflow_graphdef and ensemble.
 
     Source: core, model_config_utils.cc, ValidateModelConfig.
-    Fix: write `backend` and leave `platform` out.
+    Fix: write `backend` and remove `platform`.
     """
     platform, backend = config.proto.platform, config.proto.backend
     expected = PLATFORMS.get(platform, "")
     if platform and not backend and platform not in PLATFORMS:
-        yield Found(
+        yield Problem(
             config.at("platform"),
-            f'"{platform}" is no platform of tritonserver, so the model cannot load. Write backend: "..." in its place '
+            f'"{platform}" is not a platform of tritonserver, so the model cannot load. Write backend: "..." instead '
             f"(platforms: {', '.join(PLATFORMS)}).",
         )
     elif platform and backend and backend in PLATFORMS.values() and expected != backend:
-        yield Found(
+        yield Problem(
             config.at("platform"),
             f'platform "{platform}" and backend "{backend}" contradict each other, so the model cannot load. Remove '
             "platform.",
-        )
-
-
-@rule(
-    "L007",
-    Severity.INFO,
-    bad=Example('platform: "onnxruntime_onnx"'),
-    good=Example('backend: "onnxruntime"'),
-)
-def backend_is_named(config: Configuration) -> Iterator[Found]:
-    """The file says `platform` and no `backend`.
-
-    It loads: tritonserver translates the old platforms. New backends have no platform, so tools that read the file
-    (this one's users among them) look for `backend`.
-
-    Source: docs/user_guide/model_configuration.md, platform and backend.
-    Fix: write `backend` in the place of `platform`.
-    """
-    backend = PLATFORMS.get(config.proto.platform)
-    if backend and backend != "ensemble" and not config.proto.backend:
-        field = config.document.field("platform")
-        assert field is not None
-        yield Found(
-            config.at("platform"),
-            f'platform is the old way to name a backend. Write backend: "{backend}".',
         )
 
 
@@ -78,22 +53,22 @@ def backend_is_named(config: Configuration) -> Iterator[Found]:
     good=Example('backend: "onnxruntime"'),
     refused="unable to find backend library",
 )
-def runtime_is_left_to_the_server(config: Configuration) -> Iterator[Found]:
-    """`runtime` pins which implementation of the backend serves the model.
+def runtime_is_left_to_the_server(config: Configuration) -> Iterator[Problem]:
+    """`runtime` names one implementation of the backend.
 
-    tritonserver fills it in by itself, and it shows in `GET /v2/models/x/config`; copied from there into the file,
-    `runtime: "model.py"` fails in NVIDIA's container, where the backend is a C++ library, and
-    `runtime: "libtriton_onnxruntime.so"` fails where the backend is a Python one.
+    tritonserver fills it in and shows it in `GET /v2/models/x/config`. Copied from there into the file, `runtime:
+    "model.py"` fails in NVIDIA's container, where the backend is a C++ library; `runtime: "libtriton_onnxruntime.so"`
+    fails if the backend is written in Python.
 
     Source: core, backend_model.cc.
-    Fix: leave `runtime` out.
+    Fix: remove `runtime`.
     """
     usual = config.backend in ("onnxruntime", "tensorrt", "tensorflow", "openvino")
     if config.proto.runtime and (usual or config.proto.runtime.startswith("libtriton_")):
-        yield Found(
+        yield Problem(
             config.at("runtime"),
-            f'runtime: "{config.proto.runtime}" loads only where the backend is made of exactly that file. Leave it '
-            "out: the server finds it.",
+            f'runtime: "{config.proto.runtime}" loads only if the backend is exactly that file. Remove it: the server '
+            "finds the right one.",
         )
 
 
@@ -117,15 +92,15 @@ def runtime_is_left_to_the_server(config: Configuration) -> Iterator[Found]:
         },
     ),
 )
-def variants_answer_the_same_requests(config: Configuration) -> Iterator[Found]:
-    """A variant under `configs/` takes or gives other tensors than config.pbtxt.
+def variants_answer_the_same_requests(config: Configuration) -> Iterator[Problem]:
+    """A variant under `configs/` has other inputs or outputs than config.pbtxt.
 
-    `--model-config-name=large` loads `configs/large.pbtxt`, and where that file is missing, for one model of many or
-    after a rename, it silently loads config.pbtxt. Clients written for the variant then fail, or get answers of another
-    shape, although the server started without a word. Variants that change only how requests are scheduled are safe.
+    `--model-config-name=large` loads `configs/large.pbtxt`. If that file is missing, for example after a rename, it
+    silently loads config.pbtxt. Clients of the variant then fail or get answers of another shape. Variants that change
+    only how requests are scheduled are safe.
 
     Source: core, model_repository_manager.cc (measured: no line in the log).
-    Fix: keep inputs, outputs and backend equal; give a model that takes other tensors a folder of its own.
+    Fix: keep inputs, outputs and backend equal, or move the variant to a model of its own.
     """
     usual = config.model.config
     if config.variant is None or usual is None or not usual.document.exists:
@@ -134,16 +109,16 @@ def variants_answer_the_same_requests(config: Configuration) -> Iterator[Found]:
         ours, theirs = _tensors(config.proto, kind), _tensors(usual.proto, kind)
         different = sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
         if different and ours and theirs:
-            yield Found(
+            yield Problem(
                 config.at(kind),
-                f"{kind} {', '.join(different)} differs from config.pbtxt, which is served in silence wherever this "
-                "variant is missing. Keep inputs and outputs equal, or make it a model of its own.",
+                f"{kind} {', '.join(different)} differs from config.pbtxt, which is served without a warning if this "
+                "variant is missing. Keep inputs and outputs equal, or make the variant a model of its own.",
             )
     if config.backend != usual.backend and config.proto.backend:
-        yield Found(
+        yield Problem(
             config.at("backend"),
-            f'backend "{config.backend}" differs from config.pbtxt\'s "{usual.backend}", which is served in silence '
-            "wherever this variant is missing. Make it a model of its own.",
+            f'backend "{config.backend}" differs from config.pbtxt\'s "{usual.backend}", which is served without a '
+            "warning if this variant is missing. Make it a model of its own.",
         )
 
 
@@ -162,20 +137,20 @@ def _tensors(proto: ModelConfig, kind: str) -> dict[str, tuple[str, tuple[int, .
     ),
     refused="Could not determine backend",
 )
-def backend_can_be_found(config: Configuration) -> Iterator[Found]:
-    """Nothing says which backend serves the model.
+def backend_can_be_found(config: Configuration) -> Iterator[Problem]:
+    """The backend of the model is unknown.
 
     tritonserver infers the backend from model.onnx, model.plan, model.pt, model.py, model.xml or a name such as
-    `x.python`; when nothing fits, it refuses the model: "Could not determine backend for model".
+    `x.python`. If nothing fits, it refuses the model: "Could not determine backend for model".
 
     Source: core, model_config_utils.cc, AutoCompleteBackendFields.
     Fix: write `backend`.
     """
     if not config.backend and config.model.versions and not config.proto.platform:
-        yield Found(
+        yield Problem(
             config.at(),
-            "no backend is named and none of the files in the version folder tells it, so the model cannot load. "
-            'Write backend: "onnxruntime", "python" or whichever serves it.',
+            "no backend is named and no file in the version folder shows it, so the model cannot load. "
+            'Write backend: "onnxruntime", "python" or another one.',
         )
 
 
@@ -185,11 +160,11 @@ def backend_can_be_found(config: Configuration) -> Iterator[Found]:
     bad=Example(files={"1/config.pbtxt": "max_batch_size: 4", "1/model.onnx": ONNX}),
     good=Example("max_batch_size: 4", files={"1/model.onnx": ONNX}),
 )
-def configurations_are_where_they_are_read(model: Model) -> Iterator[Found]:
-    """A configuration lies in a version folder, where nobody reads it.
+def configurations_are_where_they_are_read(model: Model) -> Iterator[Problem]:
+    """A configuration lies in a version folder, where it is not read.
 
-    tritonserver reads config.pbtxt of the model's folder and `configs/`. Without the one the model is completed by its
-    backend as if there were no configuration at all, which for most means no batching, or cannot load.
+    tritonserver reads config.pbtxt in the model's folder and `configs/`. Without it the backend completes the model as
+    if there were no configuration, which for most means no batching, or the model cannot load.
 
     Source: core, model_config_utils.cc, GetNormalizedModelConfig (measured: the settings do not apply).
     Fix: move it one folder up.
@@ -197,7 +172,7 @@ def configurations_are_where_they_are_read(model: Model) -> Iterator[Found]:
     for number in model.versions:
         path = model.version_folder(number) / "config.pbtxt"
         if os.path.lexists(path):
-            yield Found(
+            yield Problem(
                 Position(path=path),
-                f"is not read in a version folder. Move it to {model.name}/config.pbtxt.",
+                f"this file is not read, because it is in a version folder. Move it to {model.name}/config.pbtxt.",
             )

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from serve.doctor.finding import Found, Position, Severity
+from serve.doctor.finding import Position, Problem, Severity
 from serve.doctor.repository import Configuration, Model, entries, is_folder
 from serve.doctor.rule import Example, rule
 
@@ -21,21 +21,22 @@ example (float[N,2] x) => (float[N,2] y)
     good=Example(files={"2/model.onnx": ONNX, "1/": ""}, config="version_policy { specific { versions: [ 2 ] } }"),
     refused="at least one version must be available under the version policy",
 )
-def a_version_is_served(config: Configuration) -> Iterator[Found]:
+def a_version_is_served(config: Configuration) -> Iterator[Problem]:
     """There is no version that could be served.
 
     tritonserver refuses the model: "at least one version must be available under the version policy". Versions are
-    folders whose name is a number without a leading zero (`01` and `abc` are skipped); every model needs one, an
-    ensemble an empty one. git does not keep empty folders, so put a file such as `.gitkeep` in it.
+    folders whose name is a number without a leading zero (`01` and `abc` are skipped); every model needs a version, an
+    ensemble too (an empty folder). git does not keep empty folders: put a file such as `.gitkeep` in it.
 
-    Source: core, model_lifecycle.cc. A suppression of this rule is never unused: it depends on the checkout.
+    Source: core, model_lifecycle.cc. A comment that ignores this rule is never reported as unused: the rule depends on
+    the checkout.
     Fix: make the folder `1`, or correct `version_policy`.
     """
     if _same_as_main(config):
         return
     if not config.served_versions:
         have = ", ".join(map(str, config.model.versions)) or "none"
-        yield Found(
+        yield Problem(
             config.at("version_policy"),
             f"no version is served (the folder has {have}), so the model cannot load. Add a version folder such as "
             f"{config.model.name}/1, or correct version_policy.",
@@ -43,32 +44,10 @@ def a_version_is_served(config: Configuration) -> Iterator[Found]:
     elif config.proto.version_policy.HasField("specific"):
         for index, number in enumerate(config.proto.version_policy.specific.versions):
             if number not in config.model.versions:
-                yield Found(
+                yield Problem(
                     config.at("version_policy", "specific", "versions", index),
-                    f"version {number} is asked for and has no folder. Add it, or leave it out of version_policy.",
+                    f"version {number} is in version_policy and has no folder. Add the folder, or remove the version.",
                 )
-
-
-@rule(
-    "L005",
-    Severity.WARNING,
-    bad=Example(files={"0/model.onnx": ONNX, "1/model.onnx": ONNX}, config="version_policy { all { } }"),
-    good=Example(files={"1/model.onnx": ONNX}),
-)
-def no_version_zero(model: Model) -> Iterator[Found]:
-    """A version folder is called 0.
-
-    The documentation says that folders whose name begins with 0 are ignored; the code takes `0` itself as a version and
-    serves it. A client that asks for version 0, or for none, gets what the release in use happens to do.
-
-    Source: core, model_repository_manager.cc against docs/user_guide/model_repository.md.
-    Fix: begin with version 1.
-    """
-    if 0 in model.versions:
-        yield Found(
-            Position(path=model.version_folder(0)),
-            "version 0 is served by the code and ignored by the documentation. Begin with version 1.",
-        )
 
 
 @rule(
@@ -78,15 +57,15 @@ def no_version_zero(model: Model) -> Iterator[Found]:
     good=Example('default_model_filename: "small.onnx"', files={"1/small.onnx": ONNX}),
     refused="small.onnx",
 )
-def model_file_exists(config: Configuration) -> Iterator[Found]:
+def model_file_exists(config: Configuration) -> Iterator[Problem]:
     """The model file of a served version is missing or empty.
 
-    The backend refuses the model when it loads; a Python model whose `default_model_filename` is missing does not even
-    fail: on 24.10 the call that loads it never returns (measured: 30 s and more). The name is `default_model_filename`,
-    or model.onnx, model.plan, model.pt or model.py, depending on the backend; other backends look for files of their
-    own and are not checked.
+    The backend refuses the model. Worse, if the `default_model_filename` of a Python model is missing, the call that
+    loads it never returns on 24.10 (measured: 30 s and more). Without `default_model_filename` the name is model.onnx,
+    model.plan, model.pt or model.py; other backends have files of their own and are not checked.
 
-    Source: the backends' own loading. A suppression of this rule is never unused: it depends on the checkout.
+    Source: the backends' own loading. A comment that ignores this rule is never reported as unused: the rule depends on
+    the checkout.
     Fix: put the file there, or correct `default_model_filename`.
     """
     if not config.model_filename or config.proto.cc_model_filenames or config.backend == "ensemble":
@@ -95,8 +74,8 @@ def model_file_exists(config: Configuration) -> Iterator[Found]:
         return
     for number in config.served_versions:
         path = config.model.version_folder(number) / config.model_filename
-        if (trouble := _trouble(path)) is not None:
-            yield Found(
+        if (trouble := _trouble(path, may_be_empty=config.backend == "onnxruntime")) is not None:
+            yield Problem(
                 config.at("default_model_filename"),
                 f"{config.model.name}/{path.parent.name}/{path.name} {trouble}, so version {number} cannot load. "
                 f"Add it{_instead(path)}.",
@@ -114,12 +93,13 @@ def _same_as_main(config: Configuration) -> bool:
     )
 
 
-def _trouble(path: Path) -> str | None:
+def _trouble(path: Path, *, may_be_empty: bool) -> str | None:
+    """Why a model file cannot be loaded; None if it can, or if another rule (G113) looks into it."""
     try:
         status = path.stat()
     except OSError as error:
         return f"cannot be read ({os.strerror(error.errno or 0)})" if os.path.lexists(path) else "does not exist"
-    return "is empty" if status.st_size == 0 and not path.is_dir() else None
+    return "is empty" if status.st_size == 0 and not path.is_dir() and not may_be_empty else None
 
 
 def _instead(path: Path) -> str:
@@ -134,23 +114,22 @@ def _instead(path: Path) -> str:
     good=Example(files={"1/model.onnx": EXTERNAL, "1/weights.bin": "8 bytes."}),
     refused="weights.bin",
 )
-def external_data_exists(config: Configuration) -> Iterator[Found]:
-    """Weights that the ONNX file keeps in a file of their own are not there.
+def external_data_exists(config: Configuration) -> Iterator[Problem]:
+    """The file with the weights of the ONNX file is missing.
 
-    torch's exporter splits weights off into `model.onnx.data` unless told otherwise, and a copy of model.onnx alone
-    then fails at load with onnxruntime's message about that file.
+    torch's exporter writes weights into `model.onnx.data` by default. A copy of model.onnx alone then fails to load.
 
-    Source: onnx, external data; the name is relative to the ONNX file's folder.
+    Source: onnx, external data; names are relative to the ONNX file's folder.
     Fix: copy the file too, or export with `external_data=False`.
     """
     graph = config.graph
     for name in graph.external_files if graph is not None else ():
         assert graph is not None
         if not (graph.path.parent / name).is_file():
-            yield Found(
+            yield Problem(
                 Position(path=graph.path),
-                f"its weights are in {name[:200]}, which is not beside it, so the model cannot load. Copy it there, or "
-                "export with external_data=False.",
+                f"its weights are in {name[:200]}, which is missing, so the model cannot load. Copy that file beside "
+                "it, or export with external_data=False.",
             )
 
 
@@ -160,23 +139,23 @@ def external_data_exists(config: Configuration) -> Iterator[Found]:
     bad=Example(files={"1/model.onnx": ONNX, "2/model.onnx": ONNX}),
     good=Example("version_policy { latest { num_versions: 1 } }", files={"1/model.onnx": ONNX, "2/model.onnx": ONNX}),
 )
-def every_version_is_served(config: Configuration) -> Iterator[Found]:
-    """Versions lie in the folder and are not served, because `version_policy` is not written.
+def every_version_is_served(config: Configuration) -> Iterator[Problem]:
+    """Versions are not served, because there is no `version_policy`.
 
-    Without a policy tritonserver serves the version with the highest number only. A client that asks for another one
-    gets "Request for unknown model".
+    Without a policy tritonserver serves only the highest version. A request for another one fails with "Request for
+    unknown model".
 
     Source: docs/user_guide/model_configuration.md, version policy.
-    Fix: write the policy that you mean: `latest`, `all` or `specific`.
+    Fix: write a policy: `latest`, `all` or `specific`.
     """
     if _same_as_main(config):
         return
     idle = sorted(set(config.model.versions) - set(config.served_versions))
     if idle and not config.document.has("version_policy"):
-        yield Found(
+        yield Problem(
             config.at("version_policy"),
-            f"version {', '.join(map(str, idle))} is not served: without version_policy only the highest is. Write "
-            "version_policy, for example { latest { num_versions: 1 } } if that is what you want.",
+            f"version {', '.join(map(str, idle))} is not served, because without version_policy only the highest is. "
+            "Write version_policy, for example { latest { num_versions: 1 } }.",
         )
 
 
@@ -186,13 +165,13 @@ def every_version_is_served(config: Configuration) -> Iterator[Found]:
     bad=Example('backend: "onnxruntime"', files={"1/model.onnx": ONNX, "1/model.py": "# never imported"}),
     good=Example('backend: "onnxruntime"', files={"1/model.onnx": ONNX}),
 )
-def no_model_py_beside_another_backend(config: Configuration) -> Iterator[Found]:
-    """A model.py lies beside a model that another backend serves.
+def no_model_py_beside_another_backend(config: Configuration) -> Iterator[Problem]:
+    """A model.py lies beside a model of another backend.
 
-    Only the backend `python` reads it. With `backend: "onnxruntime"` the file is never imported, neither by the C++
-    backend nor by a Python-based one: batching or preprocessing written there does not happen.
+    Only the backend `python` reads it. With `backend: "onnxruntime"` neither the C++ backend nor a Python-based one
+    imports the file, so batching or preprocessing in it does not happen.
 
-    Source: python_backend, the look-up of Python-based backends.
+    Source: python_backend, search for Python-based backends.
     Fix: write `backend: "python"` if model.py is the model, or move it out of the version folder.
     """
     if config.backend not in ("onnxruntime", "tensorrt", "tensorflow", "openvino"):
@@ -200,7 +179,7 @@ def no_model_py_beside_another_backend(config: Configuration) -> Iterator[Found]
     for number in config.served_versions:
         path = config.model.version_folder(number) / "model.py"
         if path.is_file():
-            yield Found(
+            yield Problem(
                 config.at("backend"),
                 f'{number}/model.py is never imported, because the backend is "{config.backend}". Move it away, or '
                 'write backend: "python".',
@@ -217,11 +196,11 @@ def no_model_py_beside_another_backend(config: Configuration) -> Iterator[Found]
     ),
     refused="failed to open text file for read",
 )
-def label_files_exist(config: Configuration) -> Iterator[Found]:
+def label_files_exist(config: Configuration) -> Iterator[Problem]:
     """The label file of an output is missing or outside the model's folder.
 
-    tritonserver reads it when it loads the model and refuses the model without it: "failed to open text file for read".
-    The name is relative to the model's folder, not to the version's.
+    tritonserver refuses the model without it: "failed to open text file for read". The name is relative to the model's
+    folder.
 
     Source: core, LabelProvider; newer releases refuse paths that leave the folder.
     Fix: put the file into the model's folder, or correct `label_filename`.
@@ -232,7 +211,7 @@ def label_files_exist(config: Configuration) -> Iterator[Found]:
         path = config.model.folder / output.label_filename
         outside = os.path.relpath(path, config.model.folder).startswith("..")
         if outside or not path.is_file():
-            yield Found(
+            yield Problem(
                 config.at("output", index, "label_filename"),
                 f"{output.label_filename} is {'outside' if outside else 'not in'} the model's folder, so the model "
                 "cannot load. Put it there.",
@@ -245,11 +224,11 @@ def label_files_exist(config: Configuration) -> Iterator[Found]:
     bad=Example(files={"1/model.onnx": ONNX, "02/model.onnx": ONNX}),
     good=Example(files={"1/model.onnx": ONNX, "2/model.onnx": ONNX}, config="version_policy { all { } }"),
 )
-def version_folders_are_numbers(model: Model) -> Iterator[Found]:
+def version_folders_are_numbers(model: Model) -> Iterator[Problem]:
     """A folder that looks like a version is skipped.
 
-    A leading zero (`02`) or a `v` in front makes tritonserver skip the folder with a line in its log and serve the
-    highest of the others, which is then an older model than you think.
+    tritonserver skips a folder with a leading zero (`02`) or a `v` and serves the highest of the others, an older
+    model. Only its log says so.
 
     Source: core, model_lifecycle.cc: "ignore version directory '02' which contains leading zeros".
     Fix: rename the folder to the plain number.
@@ -257,8 +236,7 @@ def version_folders_are_numbers(model: Model) -> Iterator[Found]:
     for path in entries(model.folder):
         number = path.name.lstrip("vV0")
         if path.name != number and number.isdecimal() and is_folder(path):
-            yield Found(
+            yield Problem(
                 Position(path=path),
-                f"tritonserver skips {path.name}/: a version is a number without anything in front. Rename it to "
-                f"{int(number)}.",
+                f"tritonserver skips {path.name}/: a version is a plain number. Rename it to {int(number)}.",
             )

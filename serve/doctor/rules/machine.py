@@ -1,11 +1,11 @@
-"""I4: what all instances together take of a machine: cores, memory, rate limits."""
+"""I4: the cores, memory and rate limits that all instances need together."""
 
 from collections import defaultdict
 from collections.abc import Iterator
 
 from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup
 
-from serve.doctor.finding import Found, Position, Severity
+from serve.doctor.finding import Position, Problem, Severity
 from serve.doctor.repository import Configuration, Repository, entries
 from serve.doctor.rule import Example, rule
 from serve.doctor.target import Target
@@ -24,14 +24,14 @@ PASS_ON = (
 
 
 def on_cpu(config: Configuration, group: ModelInstanceGroup) -> bool:
-    """Whether the instances of a group run on the CPU, as far as it is known."""
+    """Whether the instances of a group run on the CPU; False if unknown."""
     if group.kind == ModelInstanceGroup.KIND_CPU:
         return True
     return group.kind == ModelInstanceGroup.KIND_AUTO and config.target.gpus == 0
 
 
 def count(config: Configuration, group: ModelInstanceGroup) -> int:
-    """How many instances of a group on the CPU tritonserver starts."""
+    """The number of instances that tritonserver starts for a group on the CPU."""
     return group.count if group.count > 0 else 1 + (config.backend in ("onnxruntime", "tensorflow"))
 
 
@@ -41,12 +41,12 @@ def count(config: Configuration, group: ModelInstanceGroup) -> int:
     bad=Example("instance_group [ { kind: KIND_CPU count: 4 } ]"),
     good=Example(f"instance_group [ {{ kind: KIND_CPU count: 4 }} ]\n{THREADS}"),
 )
-def instances_share_the_cores(config: Configuration) -> Iterator[Found]:
-    """Several onnxruntime instances on the CPU, each with a thread for every core.
+def instances_share_the_cores(config: Configuration) -> Iterator[Problem]:
+    """Several onnxruntime instances on the CPU have a thread for every core each.
 
-    Without `intra_op_thread_count` each session of the C++ backend makes as many threads as there are cores, and they
-    spin while they wait: two instances want the cores twice, and are often slower than one. The backend of this project
-    divides the cores between the instances where nothing is said.
+    Without `intra_op_thread_count` each session of the C++ backend makes a thread per core, and they spin while they
+    wait. Two instances then compete for the cores and are often slower than one. This project's backend divides the
+    cores between the instances by default.
 
     Source: onnxruntime thread management; onnxruntime_backend#34, onnxruntime_backend#245, server#6932.
     Fix: set intra_op_thread_count to cores / instances, or use one instance and let it batch.
@@ -55,15 +55,15 @@ def instances_share_the_cores(config: Configuration) -> Iterator[Found]:
         return
     for index, group in enumerate(config.proto.instance_group):
         if group.kind == ModelInstanceGroup.KIND_CPU and group.count > 1:
-            yield Found(
+            yield Problem(
                 config.at("instance_group", index, "count"),
-                f"{group.count} instances on the CPU without intra_op_thread_count: each makes a thread for every "
+                f"{group.count} instances on the CPU have no intra_op_thread_count, so each makes a thread for every "
                 "core. Set intra_op_thread_count to cores / instances, or use count: 1.",
             )
 
 
 def int_parameter(config: Configuration, key: str) -> int:
-    """A parameter as a number; 0 where it is not set or is none."""
+    """A parameter as a number; 0 if it is not set or not a number."""
     text = config.parameter(key) or ""
     return int(text) if text.strip().isdecimal() else 0
 
@@ -78,15 +78,14 @@ def int_parameter(config: Configuration, key: str) -> int:
         "instance_group [ { kind: KIND_CPU count: 4 } ]\n" + THREADS.replace('"1"', '"2"'), target=Target(cores=8)
     ),
 )
-def threads_fit_the_cores(repository: Repository) -> Iterator[Found]:
-    """All onnxruntime instances on the CPU together ask for more threads than the target has cores.
+def threads_fit_the_cores(repository: Repository) -> Iterator[Problem]:
+    """All onnxruntime instances on the CPU together have more threads than the target has cores.
 
-    The threads spin while they wait for work, so what is too much is taken from the others. Counted are the instances
-    of every model in the repository times their `intra_op_thread_count`, where it is set; reported where the number of
-    cores of the target is known.
+    The threads spin while they wait, so additional threads slow down the others. The rule counts the instances of every
+    model times its `intra_op_thread_count`, if set. Reported with `--cores`.
 
     Source: onnxruntime thread management; onnxruntime_backend#34, onnxruntime_backend#245.
-    Fix: fewer instances or threads; a model that is seldom used may be counted twice: silence the rule there.
+    Fix: use fewer instances or threads. Ignore the rule for a model that is rarely used.
     """
     wanted: list[tuple[int, Position]] = []
     for config in [model.config for model in repository.models if model.config is not None]:
@@ -98,10 +97,10 @@ def threads_fit_the_cores(repository: Repository) -> Iterator[Found]:
     total = sum(threads for threads, _ in wanted)
     cores = repository.target.cores
     if cores is not None and total > cores:
-        most, at = max(wanted, key=lambda one: one[0])
-        yield Found(
+        most, at = max(wanted, key=lambda entry: entry[0])
+        yield Problem(
             at,
-            f"the onnxruntime models of this repository ask for {total} threads on the CPU, {most} of them this one, "
+            f"the onnxruntime models of this repository have {total} threads on the CPU, {most} of them this model, "
             f"and the target has {cores} cores. Use fewer instances or threads.",
         )
 
@@ -120,14 +119,14 @@ def threads_fit_the_cores(repository: Repository) -> Iterator[Found]:
         target=Target(memory_bytes=20_000),
     ),
 )
-def processes_fit_the_memory(config: Configuration) -> Iterator[Found]:
-    """Python instances that together hold more bytes of model files than the target has memory.
+def processes_fit_the_memory(config: Configuration) -> Iterator[Problem]:
+    """Python instances together load more bytes of model files than the target has memory.
 
-    Each instance of a Python model is a process that loads its own copy. Counted are the files of the served version
-    times the instances; reported where the memory of the target is known.
+    Each instance of a Python model is a process with its own copy. The rule counts the files of the served versions
+    times the instances. Reported with `--memory-gb`.
 
     Source: python_backend README; server#6928, server#4975, server#4138.
-    Fix: fewer instances and larger batches, or a model of its own that the others call (BLS).
+    Fix: use fewer instances and larger batches, or a model that the others call (BLS).
     """
     memory = config.target.memory_bytes
     if memory is None or config.backend != "python" or not config.served_versions:
@@ -135,7 +134,7 @@ def processes_fit_the_memory(config: Configuration) -> Iterator[Found]:
     size = sum(_size(config, number) for number in config.served_versions)
     instances = sum(max(group.count, 1) for group in config.proto.instance_group)
     if size * instances > memory:
-        yield Found(
+        yield Problem(
             config.at("instance_group"),
             f"{instances} processes with {size / 1e6:,.0f} MB of files each are more than the {memory / 1e6:,.0f} MB "
             "of the target. Use fewer instances.",
@@ -158,12 +157,12 @@ def _size(config: Configuration, version: int) -> int:
     bad=Example(LIMITED.format(name="R", rest=""), target=Target(rate_limit=False)),
     good=Example(LIMITED.format(name="R", rest=""), target=Target(rate_limit=True)),
 )
-def rate_limits_are_switched_on(config: Configuration) -> Iterator[Found]:
-    """A rate limiter that the server was not told to obey.
+def rate_limits_are_switched_on(config: Configuration) -> Iterator[Problem]:
+    """The server is not started with the rate limits of the model.
 
     Without `--rate-limit=execution_count` tritonserver loads the model and ignores its resources and priority, without
-    a word (measured: its log says "Rate limiter: OFF" or nothing, and the model is READY). Reported where it is known
-    how the server is started.
+    a word (measured: its log says "Rate limiter: OFF" or nothing, and the model is READY). Reported with
+    `--no-rate-limit`.
 
     Source: server documentation, rate_limiter.md; core, rate_limiter.cc.
     Fix: start tritonserver with --rate-limit=execution_count, or remove rate_limiter.
@@ -172,7 +171,7 @@ def rate_limits_are_switched_on(config: Configuration) -> Iterator[Found]:
         return
     for index, group in enumerate(config.proto.instance_group):
         if group.HasField("rate_limiter"):
-            yield Found(
+            yield Problem(
                 config.at("instance_group", index, "rate_limiter"),
                 "rate_limiter is ignored unless the server is started with --rate-limit=execution_count. "
                 "Add the flag, or remove rate_limiter.",
@@ -193,8 +192,8 @@ def rate_limits_are_switched_on(config: Configuration) -> Iterator[Found]:
         | {"../other/1/model.py": PASS_ON},
     ),
 )
-def resources_are_global_or_local(repository: Repository) -> Iterator[Found]:
-    """Two models use one name for a global resource and for one of each device.
+def resources_are_global_or_local(repository: Repository) -> Iterator[Problem]:
+    """A resource is global in one model and per device in another.
 
     With `--rate-limit=execution_count` the second of them does not load: "is present as both global and device-specific
     resource".
@@ -202,19 +201,19 @@ def resources_are_global_or_local(repository: Repository) -> Iterator[Found]:
     Source: core, rate_limiter.cc (ResourceManager); server documentation, rate_limiter.md.
     Fix: give them different names, or make both global.
     """
-    found: dict[str, list[tuple[bool, str, Position]]] = defaultdict(list)
+    uses_by_name: dict[str, list[tuple[bool, str, Position]]] = defaultdict(list)
     for config in [model.config for model in repository.models if model.config is not None]:
         for index, group in enumerate(config.proto.instance_group):
             for number, resource in enumerate(group.rate_limiter.resources):
                 at = config.at("instance_group", index, "rate_limiter", "resources", number)
-                found[resource.name].append((getattr(resource, "global"), config.model.name, at))
-    for name, uses in found.items():
+                uses_by_name[resource.name].append((getattr(resource, "global"), config.model.name, at))
+    for name, uses in uses_by_name.items():
         first = uses[0]
         for is_global, _, at in uses[1:]:
             if is_global != first[0]:
-                yield Found(
+                yield Problem(
                     at,
-                    f'resource "{name}" is {"global" if is_global else "of each device"} here and not so in '
+                    f'resource "{name}" is {"global" if is_global else "per device"} here and not in '
                     f'"{first[1]}": with --rate-limit=execution_count one of them cannot load. Rename one.',
                 )
                 break

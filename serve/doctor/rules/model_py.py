@@ -1,16 +1,14 @@
-"""M8: what a model.py must have, and what it does while it loads."""
+"""M8: what a model.py must have to load."""
 
 import ast
 from collections.abc import Iterator
 
-from serve.doctor.finding import Found, Severity
+from serve.doctor.finding import Problem, Severity
 from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
 from serve.doctor.rules.responses import LOOP, PYTHON, READ, model
 from serve.doctor.source import Source
 
-HEAVY = ("torch", "tensorflow", "jax", "transformers", "diffusers", "sentence_transformers", "vllm", "paddle", "mxnet")
-"""Libraries that take a second or more to import."""
 HEADER = "import triton_python_backend_utils as pb_utils\n\n\n"
 RUN = f"        {READ.replace('request', 'requests[0]')}\n"
 
@@ -26,19 +24,19 @@ def _source(text: str, config: str = PYTHON) -> Example:
     good=LOOP,
     refused="SyntaxError",
 )
-def the_file_is_python(source: Source) -> Iterator[Found]:
+def the_file_is_python(source: Source) -> Iterator[Problem]:
     """model.py cannot be parsed.
 
-    The model is refused with the same error: "SyntaxError: expected ':' (model.py, line 2)". The file is read here with
-    the Python that runs the doctor; the server's may be older or newer.
+    The model is refused with the same error: "SyntaxError: expected ':' (model.py, line 2)". The doctor parses the file
+    with its own Python; the server's may be older or newer.
 
     Source: python_backend, pb_stub.cc imports the file.
     Fix: correct the line.
     """
     if source.error is not None:
-        yield Found(
+        yield Problem(
             source.error_at or source.at(),
-            f"this is no Python: {source.error}. The model cannot load. Correct it.",
+            f"syntax error: {source.error}. The model cannot load. Correct it.",
         )
 
 
@@ -49,23 +47,23 @@ def the_file_is_python(source: Source) -> Iterator[Found]:
     good=LOOP,
     refused="has no attribute 'TritonPythonModel'",
 )
-def the_class_is_there(source: Source) -> Iterator[Found]:
+def the_class_is_there(source: Source) -> Iterator[Problem]:
     """model.py defines no `TritonPythonModel`.
 
     The model is refused: "AttributeError: module '1.model' has no attribute 'TritonPythonModel'".
 
     Source: python_backend, pb_stub.cc.
-    Fix: give the class that name, or import one of that name.
+    Fix: give the class that name, or import it under that name.
     """
     if source.error is None and source.document.exists and not _names(source.tree):
-        yield Found(
+        yield Problem(
             source.at(),
-            "no class TritonPythonModel, so the model cannot load. Give the class that name.",
+            "there is no class TritonPythonModel, so the model cannot load. Give the class that name.",
         )
 
 
 def _names(tree: ast.Module) -> bool:
-    """Whether anything in the file could be called TritonPythonModel."""
+    """Whether the file may define TritonPythonModel."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef) and node.name == "TritonPythonModel":
             return True
@@ -81,11 +79,13 @@ def _names(tree: ast.Module) -> bool:
 
 
 def _own_class(source: Source) -> ast.ClassDef | None:
-    """TritonPythonModel, when all of it is in this file."""
-    found = source.model_class()
-    if found is None or found.decorator_list or found.keywords:
+    """TritonPythonModel; None if a part of it comes from elsewhere."""
+    model_class = source.model_class()
+    if model_class is None or model_class.decorator_list or model_class.keywords:
         return None
-    return found if all(isinstance(base, ast.Name) and base.id == "object" for base in found.bases) else None
+    return (
+        model_class if all(isinstance(base, ast.Name) and base.id == "object" for base in model_class.bases) else None
+    )
 
 
 @rule(
@@ -94,25 +94,25 @@ def _own_class(source: Source) -> ast.ClassDef | None:
     bad=_source("class TritonPythonModel:\n    def initialize(self, args):\n        self.model = None\n"),
     good=LOOP,
 )
-def the_class_can_execute(source: Source) -> Iterator[Found]:
+def the_class_can_execute(source: Source) -> Iterator[Problem]:
     """`TritonPythonModel` has no method `execute`.
 
-    The model is READY, and every request fails (measured: it loads; "Python model ... does not implement
-    `execute` method").
+    The model is READY, and every request fails (measured: it loads; "Python model ... does not implement `execute`
+    method").
 
     Source: python_backend README (execute); pb_stub.cc looks for it at each batch.
     Fix: add execute(self, requests).
     """
-    found = _own_class(source)
+    model_class = _own_class(source)
     names = {
         node.name if not isinstance(node, ast.Name) else node.id
-        for node in (ast.walk(found) if found is not None else ())
+        for node in (ast.walk(model_class) if model_class is not None else ())
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
     }
-    if found is not None and not names & {"execute", "__getattr__"}:
-        yield Found(
-            source.at(found),
+    if model_class is not None and not names & {"execute", "__getattr__"}:
+        yield Problem(
+            source.at(model_class),
             "TritonPythonModel has no execute, so the model loads and every request fails. "
             "Add execute(self, requests).",
         )
@@ -128,11 +128,11 @@ def the_class_can_execute(source: Source) -> Iterator[Found]:
     good=LOOP,
     refused="takes 1 positional argument but 2 were given",
 )
-def methods_take_what_they_get(source: Source) -> Iterator[Found]:
-    """`initialize` or `execute` does not take its one argument.
+def methods_take_what_they_get(source: Source) -> Iterator[Problem]:
+    """`initialize` or `execute` takes wrong arguments.
 
-    Triton calls initialize(args) and execute(requests). With another signature the model is refused, or loads and fails
-    each request: "TypeError: TritonPythonModel.initialize() takes 1 positional argument but 2 were given".
+    Triton calls initialize(args) and execute(requests). With another signature the model is refused, or every request
+    fails: "TypeError: TritonPythonModel.initialize() takes 1 positional argument but 2 were given".
 
     Source: python_backend README.
     Fix: write initialize(self, args) and execute(self, requests).
@@ -143,52 +143,14 @@ def methods_take_what_they_get(source: Source) -> Iterator[Found]:
         method = source.method(name)
         if method is None or method.decorator_list:
             continue
-        given = [*method.args.posonlyargs, *method.args.args]
-        required = len(given) - len(method.args.defaults)
-        fits = required <= 2 <= len(given) or (method.args.vararg is not None and required <= 2)
+        arguments = [*method.args.posonlyargs, *method.args.args]
+        required = len(arguments) - len(method.args.defaults)
+        fits = required <= 2 <= len(arguments) or (method.args.vararg is not None and required <= 2)
         if not fits or any(default is None for default in method.args.kw_defaults):
-            yield Found(
+            yield Problem(
                 source.at(method),
-                f"{name} takes other arguments than Triton gives it: the model does not work. "
-                f"Write {name}(self, {argument}).",
+                f"{name} takes other arguments than Triton passes, so the model fails. Write {name}(self, {argument}).",
             )
-
-
-@rule(
-    "M805",
-    Severity.INFO,
-    bad=_source("import torch\n" + (LOOP.files["1/model.py"])),
-    good=_source(
-        (LOOP.files["1/model.py"]).replace(
-            "    def execute",
-            "    def initialize(self, args):\n        "
-            'import torch\n\n        self.device = torch.device("cpu")\n\n    def execute',
-            1,
-        )
-    ),
-)
-def heavy_imports_wait(source: Source) -> Iterator[Found]:
-    """A heavy library is imported at the top of model.py.
-
-    tritonserver imports the file in one more process while it loads the model, to ask for its configuration, and ends
-    that process. Measured: one instance imports it twice. Inside of `initialize` it is imported once for each instance.
-    `--disable-auto-complete-config` saves the extra process as well.
-
-    Source: python_backend, python_be.cc (the auto-complete stub).
-    Fix: import it in initialize, where load time matters.
-    """
-    if source.method("execute") is None:
-        return
-    for node in source.tree.body:
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
-        if heavy := sorted({name.split(".")[0] for name in names} & set(HEAVY)):
-            yield Found(
-                source.at(node),
-                f"{heavy[0]} is imported once more than there are instances, while the model loads. "
-                "Import it, and others like it, in initialize, where load time matters.",
-            )
-            return
 
 
 @rule(
@@ -211,28 +173,28 @@ def heavy_imports_wait(source: Source) -> Iterator[Found]:
         files=LOOP.files,
     ),
 )
-def inputs_are_found_by_name(source: Source) -> Iterator[Found]:
-    """An input is taken by its place in the request.
+def inputs_are_found_by_name(source: Source) -> Iterator[Problem]:
+    """An input is read by its index in the request.
 
-    The order is the client's, not that of config.pbtxt. Measured: `request.inputs()[0]` is the first input for one
-    client and the second for another, which sent them the other way round; sequence controls come first.
+    The client chooses the order, not config.pbtxt. Measured: `request.inputs()[0]` is the second input if the client
+    sends that first; sequence controls come first.
 
     Source: python_backend README (get_input_tensor_by_name); core keeps the order of the request.
-    Fix: pb_utils.get_input_tensor_by_name(request, "name").
+    Fix: use pb_utils.get_input_tensor_by_name(request, "name").
     """
     if len(_inputs(source.configuration)) < 2:
         return
     for node in ast.walk(source.tree):
         if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and _is_inputs(node.value):
-            yield Found(
+            yield Problem(
                 source.at(node),
-                f"inputs()[{node.slice.value!r}] is whichever input the client sent there, and the model has several. "
-                "Use pb_utils.get_input_tensor_by_name.",
+                f"inputs()[{node.slice.value!r}] depends on the order in which the client sends the inputs, and the "
+                "model has several. Use pb_utils.get_input_tensor_by_name.",
             )
         elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple) and _is_inputs(node.value):
-            yield Found(
+            yield Problem(
                 source.at(node),
-                "the inputs are unpacked in the order in which the client sent them. "
+                "the inputs are unpacked in the order in which the client sends them. "
                 "Use pb_utils.get_input_tensor_by_name.",
             )
 
@@ -243,7 +205,7 @@ def _is_inputs(node: ast.expr) -> bool:
 
 
 def _inputs(config: Configuration) -> set[str]:
-    """Everything that a request of this model can have: inputs, sequence controls, states."""
+    """Names of all inputs that a request can have: inputs, sequence controls, states."""
     sequences = config.proto.sequence_batching
     return {
         *(tensor.name for tensor in config.proto.input),

@@ -6,7 +6,7 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from serve.doctor.finding import Found, Severity
+from serve.doctor.finding import Problem, Severity
 from serve.doctor.repository import Configuration, entries
 from serve.doctor.rule import Example, rule
 from serve.doctor.rules.parameters import parameter_text
@@ -16,14 +16,14 @@ MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
 ENVIRONMENT = "EXECUTION_ENV_PATH"
 STRATEGY = "TRITON_BATCH_STRATEGY_PATH"
 PYTHONS = (((24, 11), "3.12"), ((23, 4), "3.10"), ((0, 0), "3.8"))
-"""The Python of NVIDIA's images, from which release on."""
+"""The first release of NVIDIA's images with each Python."""
 MEMBERS_READ = 5000
-"""An archive is unpacked while it is searched, so the search ends after so many of its files."""
+"""The search unpacks the archive, so it stops after this many files."""
 LIBRARY = re.compile(r"(?:^|/)lib/python(3\.\d+)/")
 
 
 def _environment(config: Configuration) -> Path | None:
-    """Where the environment of a Python model lies, when that is below the model's folder."""
+    """The environment of a Python model; None if it is not below the model's folder."""
     value = config.parameter(ENVIRONMENT)
     if config.backend != "python" or value is None or not value.startswith(MODEL_DIRECTORY):
         return None
@@ -37,21 +37,21 @@ def _environment(config: Configuration) -> Path | None:
     good=Example('backend: "python"'),
     refused="Failed to get the canonical path",
 )
-def the_environment_is_there(config: Configuration) -> Iterator[Found]:
-    """The Python environment of a model is not in its folder.
+def the_environment_is_there(config: Configuration) -> Iterator[Problem]:
+    """The Python environment of a model is missing.
 
     tritonserver refuses the model: "Failed to get the canonical path for ...". Only paths that begin with
-    $$TRITON_MODEL_DIRECTORY are looked at; others are of the machine that serves.
+    $$TRITON_MODEL_DIRECTORY are checked; others are on the machine that serves.
 
     Source: python_backend README (EXECUTION_ENV_PATH), env_manager.cc.
-    Fix: put the archive that conda-pack made there, or correct the path.
+    Fix: put the archive of conda-pack there, or correct the path.
     """
     path = _environment(config)
     if path is not None and not os.path.lexists(path):
-        yield Found(
+        yield Problem(
             config.at_parameter(ENVIRONMENT),
-            f"{ENVIRONMENT} names {path.relative_to(config.model.folder)} in the model's folder, and it is not there: "
-            "the model cannot load. Put the environment there, or correct the path.",
+            f"{ENVIRONMENT} names {path.relative_to(config.model.folder)} in the model's folder, which does not "
+            "exist: the model cannot load. Put the environment there, or correct the path.",
         )
 
 
@@ -68,12 +68,12 @@ def the_environment_is_there(config: Configuration) -> Iterator[Found]:
         target=Target(release=(24, 10)),
     ),
 )
-def the_environment_has_the_stubs_python(config: Configuration) -> Iterator[Found]:
+def the_environment_has_the_stubs_python(config: Configuration) -> Iterator[Problem]:
     """The environment of a Python model has another Python than the server's stub.
 
     `triton_python_backend_stub` is built for one minor version: 3.10 in NVIDIA's images from 23.04 to 24.10, 3.12 from
-    24.11 on. With an environment of another one the stub does not start, or imports fail one by one. A stub of
-    one's own in the model's folder is taken as an answer.
+    24.11 on. With an environment for another version the stub does not start, or imports fail. Not reported if the
+    model's folder has a stub of its own.
 
     Source: python_backend README, "Creating Custom Execution Environments" and "Building Custom Python Backend Stub".
     Fix: make the environment with that Python, or add a triton_python_backend_stub to the model's folder.
@@ -82,17 +82,17 @@ def the_environment_has_the_stubs_python(config: Configuration) -> Iterator[Foun
     if path is None or (config.model.folder / "triton_python_backend_stub").exists():
         return
     wanted = next(python for since, python in PYTHONS if config.target.release >= since)
-    found = _python(path)
-    if found is not None and found != wanted:
-        yield Found(
+    version = _python(path)
+    if version is not None and version != wanted:
+        yield Problem(
             config.at_parameter(ENVIRONMENT),
-            f"the environment has Python {found}, and the stub of release {config.target.release_name} Python "
+            f"the environment has Python {version}, and the stub of release {config.target.release_name} Python "
             f"{wanted}. Make it with Python {wanted}, or add a triton_python_backend_stub to the model's folder.",
         )
 
 
 def _python(path: Path) -> str | None:
-    """The minor version that an unpacked or packed environment holds, as "3.10"; None when it does not show."""
+    """The Python version of a packed or unpacked environment, as "3.10"; None if unknown."""
     for library in entries(path / "lib"):
         if match := re.fullmatch(r"python(3\.\d+)", library.name):
             return match[1]
@@ -115,10 +115,10 @@ def _python(path: Path) -> str | None:
     good=Example("dynamic_batching { }"),
     refused="Batching library path not found",
 )
-def the_strategy_is_there(config: Configuration) -> Iterator[Found]:
+def the_strategy_is_there(config: Configuration) -> Iterator[Problem]:
     """The library of a custom batching strategy is not on this machine.
 
-    Without it tritonserver refuses the model: "Batching library path not found". From 26.06 on it must also lie inside
+    Without it tritonserver refuses the model: "Batching library path not found". Since 26.06 it must also lie inside
     the model's folder: "Batching library path escapes model repository".
 
     Source: core, backend_model.cc (SetBatchingStrategy).
@@ -130,7 +130,7 @@ def the_strategy_is_there(config: Configuration) -> Iterator[Found]:
     path = Path(value)
     inside = config.model.folder.absolute() in path.absolute().parents
     if not os.path.lexists(path) or (config.target.release >= (26, 6) and not inside):
-        yield Found(
+        yield Problem(
             config.at_parameter(STRATEGY),
             f'{STRATEGY} is "{value}", which {"is not on this machine" if not inside else "does not exist"}: without '
             "it the model cannot load. Put it into the model's folder as batchstrategy.so and remove the parameter.",
@@ -144,8 +144,8 @@ def the_strategy_is_there(config: Configuration) -> Iterator[Found]:
     good=Example("sequence_batching { }"),
     refused="cannot be specified with sequence batcher",
 )
-def strategies_are_for_the_dynamic_batcher(config: Configuration) -> Iterator[Found]:
-    """A custom batching strategy for a model with the sequence batcher.
+def strategies_are_for_the_dynamic_batcher(config: Configuration) -> Iterator[Problem]:
+    """A model with the sequence batcher has a custom batching strategy.
 
     tritonserver refuses the model: "TRITON_BATCH_STRATEGY_PATH cannot be specified with sequence batcher, using default
     batching strategy".
@@ -154,7 +154,7 @@ def strategies_are_for_the_dynamic_batcher(config: Configuration) -> Iterator[Fo
     Fix: remove the parameter.
     """
     if config.scheduler == "sequence_batching" and config.parameter(STRATEGY) is not None:
-        yield Found(
+        yield Problem(
             config.at_parameter(STRATEGY),
             f"{STRATEGY} is for the dynamic batcher, and this model has the sequence batcher: it cannot load. "
             "Remove the parameter.",

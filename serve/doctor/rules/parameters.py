@@ -1,10 +1,10 @@
-"""P5: `parameters` of config.pbtxt: keys that nobody reads, and values that are refused."""
+"""P5: `parameters` of config.pbtxt: keys that are not read, and values that are refused."""
 
 import difflib
 from collections import Counter
 from collections.abc import Iterator
 
-from serve.doctor.finding import Edit, Found, Severity
+from serve.doctor.finding import Edit, Problem, Severity
 from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
 from serve.policies import queue_limit
@@ -51,14 +51,14 @@ def parameter_text(key: str, value: str) -> str:
 
 
 def place(config: Configuration, key: str) -> int:
-    """Which of the file's `parameters` has this key; the last one, which is the one that counts."""
+    """The index of the last entry of `parameters` with this key, which is the one that counts; 0 if there is none."""
     document = config.document
-    found = [
+    places = [
         index
         for index in range(len(document.values("parameters")))
         if (value := document.value("parameters", index, "key")) and document.slice(value).strip("\"'") == key
     ]
-    return found[-1] if found else 0
+    return places[-1] if places else 0
 
 
 def replaced_value(config: Configuration, key: str, text: str) -> tuple[Edit, ...]:
@@ -66,11 +66,11 @@ def replaced_value(config: Configuration, key: str, text: str) -> tuple[Edit, ..
     return config.document.replaced(f'"{text}"', "parameters", place(config, key), "value", "string_value")
 
 
-def _meant(key: str, known: tuple[str, ...]) -> str | None:
+def _meant(key: str, keys: tuple[str, ...]) -> str | None:
     """The known key that an unknown one resembles."""
-    if key in RENAMED and RENAMED[key] in known:
+    if key in RENAMED and RENAMED[key] in keys:
         return RENAMED[key]
-    lower = {name.lower(): name for name in known}
+    lower = {name.lower(): name for name in keys}
     close = difflib.get_close_matches(key.lower().replace("-", "_"), lower, n=1, cutoff=CLOSE)
     return lower[close[0]] if close else None
 
@@ -81,20 +81,20 @@ def _meant(key: str, known: tuple[str, ...]) -> str | None:
     bad=Example(parameter_text("intra_op_num_threads", "1")),
     good=Example(parameter_text("intra_op_thread_count", "1")),
 )
-def parameters_are_spelt_as_they_are_read(config: Configuration) -> Iterator[Found]:
-    """A parameter's key is almost one that the backend reads, but not quite.
+def parameters_are_spelt_as_they_are_read(config: Configuration) -> Iterator[Problem]:
+    """A parameter's key is misspelt.
 
-    Keys that nobody reads are ignored without a word, so the setting has no effect. Keys are compared letter by letter:
-    `force_cpu_only_input_tensors: "banana"` loads (measured), in capitals it is refused. onnxruntime itself says
+    The backend ignores unknown keys without a warning, so the setting has no effect. Case matters:
+    `force_cpu_only_input_tensors: "banana"` loads (measured), in capitals it is refused. onnxruntime calls it
     intra_op_num_threads, Triton's backend intra_op_thread_count.
 
     Source: onnxruntime_backend README; python_backend, python_be.cc; onnxruntime_backend#34.
     Fix: write the key as the backend reads it.
     """
-    known = KNOWN.get(config.backend, ())
+    keys = KNOWN.get(config.backend, ())
     for key in config.proto.parameters:
-        if key not in known and (meant := _meant(key, known)) and meant not in config.proto.parameters:
-            yield Found(
+        if key not in keys and (meant := _meant(key, keys)) and meant not in config.proto.parameters:
+            yield Problem(
                 config.at_parameter(key),
                 f'parameter "{key}" is not read by the {config.backend} backend, and has no effect. '
                 f'It reads "{meant}": write that.',
@@ -108,18 +108,18 @@ def parameters_are_spelt_as_they_are_read(config: Configuration) -> Iterator[Fou
     bad=Example(parameter_text("graph_optimization", "2")),
     good=Example("optimization { graph { level: 2 } }"),
 )
-def onnxruntime_reads_the_parameter(config: Configuration) -> Iterator[Found]:
-    """A parameter that the onnxruntime backend does not read.
+def onnxruntime_reads_the_parameter(config: Configuration) -> Iterator[Problem]:
+    """The onnxruntime backend does not read a parameter.
 
-    It loads, and the backend ignores it without a word. That is fine for a note to other programs; a setting has to go
-    where the backend looks for it.
+    The model loads, and the backend ignores the parameter without a warning. That is right for a note to other
+    programs, but not for a setting.
 
     Source: onnxruntime_backend README.
-    Fix: look the setting up among the backend's parameters, `optimization` and its accelerators, or remove it.
+    Fix: look for the setting in the backend's parameters, `optimization` and accelerators, or remove it.
     """
     for key in config.proto.parameters:
         if config.backend == "onnxruntime" and key not in KNOWN["onnxruntime"] and not _meant(key, ONNXRUNTIME):
-            yield Found(
+            yield Problem(
                 config.at_parameter(key),
                 f'parameter "{key}" is not read by the onnxruntime backend, and has no effect there. '
                 "Remove it, unless another program reads it.",
@@ -132,13 +132,13 @@ def onnxruntime_reads_the_parameter(config: Configuration) -> Iterator[Found]:
     bad=Example(parameter_text("intra_op_thread_count", "1") + "\n" + parameter_text("intra_op_thread_count", "2")),
     good=Example(parameter_text("intra_op_thread_count", "2")),
 )
-def a_parameter_is_set_once(config: Configuration) -> Iterator[Found]:
+def a_parameter_is_set_once(config: Configuration) -> Iterator[Problem]:
     """A parameter is written twice.
 
-    The last one counts, without a word (measured: 1 and then 2 load as 2).
+    The last one counts, without a warning (measured: 1 and then 2 load as 2).
 
     Source: protobuf, map fields in text format.
-    Fix: remove the one that does not count.
+    Fix: remove the first entry.
     """
     document = config.document
     keys = [
@@ -147,7 +147,7 @@ def a_parameter_is_set_once(config: Configuration) -> Iterator[Found]:
     ]
     for key, times in Counter(keys).items():
         if key and times > 1:
-            yield Found(
+            yield Problem(
                 config.at_parameter(key),
                 f'parameter "{key}" is set {times} times, and only the last one counts. Remove the others.',
             )
@@ -160,20 +160,20 @@ def a_parameter_is_set_once(config: Configuration) -> Iterator[Found]:
     good=Example(parameter_text("intra_op_thread_count", "0")),
     refused="integral number",
 )
-def numbers_are_numbers(config: Configuration) -> Iterator[Found]:
-    """A parameter of the onnxruntime backend that must be a whole number is none.
+def numbers_are_numbers(config: Configuration) -> Iterator[Problem]:
+    """A parameter of the onnxruntime backend is not a whole number.
 
     The model is refused: "failed to convert 'all' to int integral number".
 
     Source: onnxruntime_backend, ParseParameter; backend, backend_common.cc (ParseIntValue).
-    Fix: write a whole number; for thread counts 0 is onnxruntime's own choice.
+    Fix: write a whole number; for thread counts 0 lets onnxruntime choose.
     """
     for key in NUMBERS:
         value = config.parameter(key)
         if config.backend == "onnxruntime" and value is not None and not _is_integer(value):
-            yield Found(
+            yield Problem(
                 config.at_parameter(key),
-                f'parameter "{key}" is "{value}", which is no whole number: the model cannot load. Write a number.',
+                f'parameter "{key}" is "{value}", which is not a whole number: the model cannot load. Write a number.',
             )
 
 
@@ -192,11 +192,10 @@ def _is_integer(text: str) -> bool:
     good=Example(parameter_text("enable_mem_arena", "true")),
     refused="to boolean",
 )
-def switches_are_switches(config: Configuration) -> Iterator[Found]:
+def switches_are_switches(config: Configuration) -> Iterator[Problem]:
     """A switch of the onnxruntime backend is neither on nor off.
 
-    The model is refused: "failed to convert 'yes' to boolean". Understood are true, on, 1, false, off and 0, in any
-    case.
+    The model is refused: "failed to convert 'yes' to boolean". It reads true, on, 1, false, off and 0, in any case.
 
     Source: onnxruntime_backend, ParseBoolParameter.
     Fix: write true or false.
@@ -205,7 +204,7 @@ def switches_are_switches(config: Configuration) -> Iterator[Found]:
         value = config.parameter(key)
         if config.backend == "onnxruntime" and value is not None and value.lower() not in SWITCH_WORDS:
             word = {"yes": "true", "no": "false"}.get(value.lower())
-            yield Found(
+            yield Problem(
                 config.at_parameter(key),
                 f'parameter "{key}" is "{value}", which is neither on nor off: the model cannot load. '
                 "Write true or false.",
@@ -220,7 +219,7 @@ def switches_are_switches(config: Configuration) -> Iterator[Found]:
     good=Example(parameter_text("execution_mode", "1")),
     refused="execution_mode are 0 or 1",
 )
-def execution_mode_is_known(config: Configuration) -> Iterator[Found]:
+def execution_mode_is_known(config: Configuration) -> Iterator[Problem]:
     """`execution_mode` is neither 0 (sequential) nor 1 (parallel).
 
     The model is refused: "Expected values for  execution_mode are 0 or 1 but got 2".
@@ -231,7 +230,7 @@ def execution_mode_is_known(config: Configuration) -> Iterator[Found]:
     value = config.parameter("execution_mode")
     wrong = value is not None and _is_integer(value) and int(value) not in (0, 1)
     if config.backend == "onnxruntime" and wrong:
-        yield Found(
+        yield Problem(
             config.at_parameter("execution_mode"),
             f'execution_mode is "{value}", and only 0 (sequential) and 1 (parallel) exist: the model cannot load. '
             "Write one of them.",
@@ -244,10 +243,10 @@ def execution_mode_is_known(config: Configuration) -> Iterator[Found]:
     bad=Example(parameter_text("inter_op_thread_count", "4")),
     good=Example(parameter_text("inter_op_thread_count", "4") + "\n" + parameter_text("execution_mode", "1")),
 )
-def inter_op_threads_have_work(config: Configuration) -> Iterator[Found]:
-    """`inter_op_thread_count` is set, and the execution mode is sequential.
+def inter_op_threads_have_work(config: Configuration) -> Iterator[Problem]:
+    """`inter_op_thread_count` has no effect in the sequential mode.
 
-    onnxruntime runs one operator after the other in that mode, which is the default, and makes no such threads.
+    In that mode, the default, onnxruntime runs one operator after the other and makes no such threads.
 
     Source: onnxruntime documentation, thread management.
     Fix: add execution_mode 1, or remove inter_op_thread_count.
@@ -255,7 +254,7 @@ def inter_op_threads_have_work(config: Configuration) -> Iterator[Found]:
     value = config.parameter("inter_op_thread_count") or ""
     parallel = config.parameter("execution_mode") == "1"
     if config.backend == "onnxruntime" and value.isdecimal() and int(value) > 1 and not parallel:
-        yield Found(
+        yield Problem(
             config.at_parameter("inter_op_thread_count"),
             f"inter_op_thread_count {value} has no effect in sequential mode, the default. "
             "Add execution_mode 1, or remove it.",
@@ -269,7 +268,7 @@ def inter_op_threads_have_work(config: Configuration) -> Iterator[Found]:
     good=Example('backend: "python"\n' + parameter_text("FORCE_CPU_ONLY_INPUT_TENSORS", "no")),
     refused="Incorrect value for FORCE_CPU_ONLY_INPUT_TENSORS",
 )
-def cpu_only_inputs_are_yes_or_no(config: Configuration) -> Iterator[Found]:
+def cpu_only_inputs_are_yes_or_no(config: Configuration) -> Iterator[Problem]:
     """`FORCE_CPU_ONLY_INPUT_TENSORS` is neither yes nor no.
 
     tritonserver refuses the model: "Incorrect value for FORCE_CPU_ONLY_INPUT_TENSORS: false". Capitals are refused as
@@ -283,8 +282,8 @@ def cpu_only_inputs_are_yes_or_no(config: Configuration) -> Iterator[Found]:
     if config.backend == "python" and value is not None and value not in ("yes", "no"):
         words = dict.fromkeys(("true", "on", "1", "yes"), "yes") | dict.fromkeys(("false", "off", "0", "no"), "no")
         word = words.get(value.lower())
-        yield Found(
+        yield Problem(
             config.at_parameter(key),
-            f'{key} is "{value}", and only yes and no are taken: the model cannot load. Write "{word or "no"}".',
+            f'{key} is "{value}", and only yes and no are allowed: the model cannot load. Write "{word or "no"}".',
             fix=replaced_value(config, key, word) if word else (),
         )

@@ -3,7 +3,7 @@
 import ast
 from collections.abc import Iterator
 
-from serve.doctor.finding import Found, Severity
+from serve.doctor.finding import Problem, Severity
 from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
 from serve.doctor.source import Source
@@ -47,17 +47,17 @@ class TritonPythonModel:
     good=Example(f"dynamic_batching {{ }}\n{CACHE}"),
     refused="with sequence batching scheduler",
 )
-def sequences_are_not_cached(config: Configuration) -> Iterator[Found]:
-    """The response cache for a model with the sequence batcher.
+def sequences_are_not_cached(config: Configuration) -> Iterator[Problem]:
+    """A model with the sequence batcher uses the response cache.
 
     tritonserver refuses the model: "Response Cache does not currently support model ... with sequence batching
     scheduler".
 
     Source: core, model_config_utils.cc (ValidateModelConfig).
-    Fix: remove response_cache: answers that depend on earlier requests cannot be repeated.
+    Fix: remove response_cache: the answers depend on earlier requests.
     """
     if config.proto.response_cache.enable and config.scheduler == "sequence_batching":
-        yield Found(
+        yield Problem(
             config.at("response_cache", "enable"),
             "response_cache and sequence_batching exclude each other: the model cannot load. Remove response_cache.",
         )
@@ -70,8 +70,8 @@ def sequences_are_not_cached(config: Configuration) -> Iterator[Found]:
     good=Example(f'backend: "python"\n{DECOUPLED}', files={"1/model.py": SENDS}),
     refused="'decoupled' transaction policy",
 )
-def streams_are_not_cached(config: Configuration) -> Iterator[Found]:
-    """The response cache for a decoupled model.
+def streams_are_not_cached(config: Configuration) -> Iterator[Problem]:
+    """A decoupled model uses the response cache.
 
     tritonserver refuses the model: "Response Cache does not currently support model ... with 'decoupled' transaction
     policy".
@@ -80,7 +80,7 @@ def streams_are_not_cached(config: Configuration) -> Iterator[Found]:
     Fix: remove response_cache.
     """
     if config.proto.response_cache.enable and config.proto.model_transaction_policy.decoupled:
-        yield Found(
+        yield Problem(
             config.at("response_cache", "enable"),
             "response_cache and a decoupled model exclude each other: the model cannot load. Remove response_cache.",
         )
@@ -92,17 +92,17 @@ def streams_are_not_cached(config: Configuration) -> Iterator[Found]:
     bad=Example(CACHE, target=Target(cache=False)),
     good=Example(CACHE, target=Target(cache=True)),
 )
-def the_cache_is_switched_on(config: Configuration) -> Iterator[Found]:
-    """The response cache of a model, on a server that has none.
+def the_cache_is_switched_on(config: Configuration) -> Iterator[Problem]:
+    """A model uses the response cache, and the server has none.
 
-    Without `--cache-config` the model loads and nothing is cached, without a word (measured: the same request twice, 2
-    executions; with a cache 1). Reported where it is known how the server is started.
+    Without `--cache-config` the model loads and nothing is cached, without a warning (measured: the same request twice,
+    2 executions; with a cache 1). Reported with `--no-cache`.
 
     Source: server documentation, response_cache.md; core, server.cc.
     Fix: start tritonserver with --cache-config=local,size=BYTES.
     """
     if config.target.cache is False and config.proto.response_cache.enable:
-        yield Found(
+        yield Problem(
             config.at("response_cache", "enable"),
             "response_cache has no effect unless the server is started with --cache-config. Add the flag, for example "
             "--cache-config=local,size=104857600.",
@@ -115,11 +115,11 @@ def the_cache_is_switched_on(config: Configuration) -> Iterator[Found]:
     bad=Example(f'backend: "python"\n{CACHE}', files={"1/model.py": SCALES}),
     good=Example('backend: "python"', files={"1/model.py": SCALES}),
 )
-def cached_answers_depend_on_inputs_only(source: Source) -> Iterator[Found]:
-    """A cached model reads the parameters of its requests.
+def cached_answers_depend_on_inputs_only(source: Source) -> Iterator[Problem]:
+    """A model with the response cache reads request parameters.
 
-    The key of the cache is made of the model, its version and the input tensors. Two requests that differ in their
-    parameters only get the same answer. Measured: factor 2 and then factor 3 both answer with factor 2, 1 execution.
+    The key of the cache holds the model, its version and the input tensors. Two requests that differ only in their
+    parameters get the same answer. Measured: factor 2 and then factor 3 both answer with factor 2, 1 execution.
 
     Source: core, response_cache.cc (HashInputs); server documentation, response_cache.md.
     Fix: make the parameter an input tensor, or switch the cache off.
@@ -136,33 +136,11 @@ def cached_answers_depend_on_inputs_only(source: Source) -> Iterator[Found]:
             and isinstance(node.func.value, ast.Name)
             and node.func.value.id in ("request", "req", "r", "inference_request")
         ):
-            yield Found(
+            yield Problem(
                 source.at(node),
-                "the answer depends on the request's parameters, which are not part of the response cache's key, so "
-                "another request's answer comes back. Make them an input, or switch response_cache off.",
+                "the answer depends on request parameters, which are not part of the response cache's key, so "
+                "clients get the answer to another request. Make the parameters an input, or remove response_cache.",
             )
-
-
-@rule(
-    "W625",
-    Severity.INFO,
-    bad=Example(f'backend: "python"\n{DECOUPLED}', files={"1/model.py": SENDS}),
-    good=Example('backend: "python"'),
-)
-def decoupled_models_need_streams(config: Configuration) -> Iterator[Found]:
-    """A decoupled model can be asked over a gRPC stream only.
-
-    Plain HTTP and unary gRPC requests are refused: "doesn't support models with decoupled transaction policy"
-    (measured). HTTP clients have /generate_stream, for models with the tensors that it expects.
-
-    Source: server documentation, decoupled_models.md and extension_generate.md.
-    Fix: nothing, when every client streams; a model with one response per request is better not decoupled.
-    """
-    if config.proto.model_transaction_policy.decoupled:
-        yield Found(
-            config.at("model_transaction_policy", "decoupled"),
-            "a decoupled model refuses plain HTTP and unary gRPC requests: its clients need gRPC streams.",
-        )
 
 
 @rule(
@@ -172,19 +150,19 @@ def decoupled_models_need_streams(config: Configuration) -> Iterator[Found]:
     good=Example(f'backend: "python"\n{DECOUPLED}', files={"1/model.py": SENDS}),
     refused="model_transaction_policy says decoupled",
 )
-def graphs_are_not_decoupled(config: Configuration) -> Iterator[Found]:
-    """A decoupled model that is an ONNX graph.
+def graphs_are_not_decoupled(config: Configuration) -> Iterator[Problem]:
+    """An ONNX model is decoupled.
 
-    A graph gives one answer to each request. The drop-in backend refuses the model. NVIDIA's C++ backend does not look
-    at the setting and answers once, and plain HTTP and unary gRPC requests are refused as of any decoupled model.
+    A graph gives one answer to each request. This project's backend refuses the model. NVIDIA's C++ backend ignores the
+    setting and answers once, but the server refuses plain HTTP and unary gRPC requests to a decoupled model.
 
     Source: serve/backends/onnxruntime/README.md; onnxruntime_backend, onnxruntime.cc (ProcessRequests).
     Fix: remove model_transaction_policy.
     """
     if config.backend == "onnxruntime" and config.proto.model_transaction_policy.decoupled:
-        yield Found(
+        yield Problem(
             config.at("model_transaction_policy", "decoupled"),
-            "an ONNX graph gives one answer to each request and cannot be decoupled: the drop-in backend refuses the "
-            "model. Remove it.",
+            "an ONNX graph gives one answer to each request and cannot be decoupled: this project's backend refuses "
+            "the model. Remove decoupled.",
             fix=config.document.removed("model_transaction_policy", "decoupled"),
         )

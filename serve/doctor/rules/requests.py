@@ -1,4 +1,4 @@
-"""What a model.py does with its requests, read from its syntax tree; no rule of its own."""
+"""Reads from the syntax tree of a model.py what it does with its requests; it has no rules."""
 
 import ast
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from functools import cached_property
 from serve.doctor.source import Source
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
-# They look at the list of requests and keep nothing of it.
+# Functions that read the list of requests and keep nothing of it.
 LOOKING = (
     "enumerate",
     "filter",
@@ -31,7 +31,7 @@ HARMLESS = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class Execution:
-    """The method `execute` of one model.py; `requests` is what its argument is called."""
+    """The method `execute` of one model.py; `requests` is the name of its argument."""
 
     source: Source
     function: Function
@@ -39,7 +39,7 @@ class Execution:
 
     @classmethod
     def of(cls, source: Source) -> "Execution | None":
-        """None where there is no such method, or it takes its arguments in a way of its own."""
+        """None if there is no such method, or if it takes its arguments in an unusual way."""
         function = source.method("execute")
         if function is None or function.decorator_list or len(function.args.args) != 2:
             return None
@@ -48,14 +48,14 @@ class Execution:
     @cached_property
     def names(self) -> frozenset[str]:
         """Names that stand for one request or for all of them, anywhere in the file."""
-        found = {self.requests}
+        names = {self.requests}
         for node in ast.walk(self.function):
             if isinstance(node, ast.For | ast.AsyncFor | ast.comprehension) and self.is_over_requests(node.iter):
-                found |= {name.id for name in ast.walk(node.target) if isinstance(name, ast.Name)}
-        return frozenset(found)
+                names |= {name.id for name in ast.walk(node.target) if isinstance(name, ast.Name)}
+        return frozenset(names)
 
     def is_over_requests(self, iterated: ast.expr) -> bool:
-        """Whether a loop over this expression is one over the requests: each, numbered, zipped, by index."""
+        """Whether a loop over this expression is a loop over the requests: direct, enumerated, zipped or by index."""
         if isinstance(iterated, ast.Name):
             return iterated.id == self.requests
         if not isinstance(iterated, ast.Call) or not isinstance(iterated.func, ast.Name):
@@ -66,7 +66,7 @@ class Execution:
 
     @cached_property
     def escapes(self) -> bool:
-        """Whether requests are handed to code that is not in this file, or to what cannot be told."""
+        """Whether requests are passed to code that is not in this file, or stored."""
         calls = [node for node in ast.walk(self.source.tree) if isinstance(node, ast.Call)]
         return any(self._hands_out(call) for call in calls) or self._is_inherited or self._is_stored
 
@@ -86,8 +86,8 @@ class Execution:
 
     def _hands_out(self, call: ast.Call) -> bool:
         arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
-        plain = [one.value if isinstance(one, ast.Starred) else one for one in arguments]
-        handed = any(isinstance(one, ast.Name) and one.id in self.names for one in plain)
+        plain = [argument.value if isinstance(argument, ast.Starred) else argument for argument in arguments]
+        handed = any(isinstance(argument, ast.Name) and argument.id in self.names for argument in plain)
         return handed and not self._is_known(call.func)
 
     def _is_known(self, called: ast.expr) -> bool:
@@ -118,7 +118,7 @@ class Execution:
 
 
 def own(function: Function) -> Iterator[ast.AST]:
-    """Every node of a function but those of functions and classes that are defined in it."""
+    """Every node of a function, without functions and classes that are defined in it."""
     waiting: list[ast.AST] = [*function.body]
     while waiting:
         node = waiting.pop()

@@ -1,9 +1,9 @@
-"""M8: the responses of a model.py: one for each request, in a list, or through a sender."""
+"""M8: one response of a model.py for each request."""
 
 import ast
 from collections.abc import Iterator, Sequence
 
-from serve.doctor.finding import Found, Severity
+from serve.doctor.finding import Problem, Severity
 from serve.doctor.rule import Example, rule
 from serve.doctor.rules.requests import Execution, own
 from serve.doctor.source import Source
@@ -55,12 +55,12 @@ def _batches(source: Source) -> bool:
     ),
     good=Example(f"{PYTHON}\ndynamic_batching {{ }}", files=LOOP.files),
 )
-def every_request_is_read(source: Source) -> Iterator[Found]:
-    """`execute` looks at the first request only, and the model batches.
+def every_request_is_read(source: Source) -> Iterator[Problem]:
+    """`execute` reads only the first request, and the model batches.
 
-    With dynamic batching `requests` is the whole batch. One response for several requests fails them all: "Number of
+    With dynamic batching `requests` is the whole batch. One response for several requests fails all of them: "Number of
     InferenceResponse objects do not match the number of InferenceRequest objects" (measured: 4 requests in a batch, 4
-    errors). Alone, each of them works, so the fault shows under load only.
+    errors). A single request works, so the error appears only under load.
 
     Source: python_backend README (execute); server#3984, server#6740.
     Fix: loop over requests and answer each one.
@@ -77,9 +77,9 @@ def every_request_is_read(source: Source) -> Iterator[Found]:
         and isinstance(node.slice, ast.Constant)
     ]
     if firsts and len(firsts) == len(uses):
-        yield Found(
+        yield Problem(
             source.at(firsts[0]),
-            f"execute reads {execution.requests}[0] only, and a batch has several requests: all of them fail. "
+            f"execute reads only {execution.requests}[0], and a batch has several requests, which all fail. "
             f"Loop over {execution.requests} and answer each.",
         )
 
@@ -89,12 +89,12 @@ def _is_name(node: ast.AST, name: str) -> bool:
 
 
 Path = tuple[int, str]
-"""How many responses one way through the loop's body appends, and how it ends."""
+"""The number of responses that one path through the loop's body appends, and how the path ends."""
 GOES_ON = ("next", "continue")
 
 
 class _UnknownError(Exception):
-    """The loop does something with the list that cannot be counted."""
+    """The responses that the loop appends cannot be counted."""
 
 
 @rule(
@@ -120,15 +120,15 @@ class _UnknownError(Exception):
         "return responses",
     ),
 )
-def every_request_is_answered_once(source: Source) -> Iterator[Found]:
-    """A way through the loop over the requests appends no response, or two.
+def every_request_is_answered_once(source: Source) -> Iterator[Problem]:
+    """A path through the loop over the requests appends no response, or two.
 
-    The list must have one response for each request, in their order. Otherwise all requests of the batch fail, the good
-    ones as well: "Number of InferenceResponse objects do not match the number of InferenceRequest objects. ... size
-    is:4, and ... size is:3" (measured).
+    The list must have one response for each request, in their order. Otherwise all requests of the batch fail: "Number
+    of InferenceResponse objects do not match the number of InferenceRequest objects. ... size is:4, and ... size is:3"
+    (measured).
 
     Source: python_backend README (execute).
-    Fix: append an InferenceResponse(error=pb_utils.TritonError(...)) where there is no other answer.
+    Fix: append InferenceResponse(error=pb_utils.TritonError(...)) if there is no other response.
     """
     execution = Execution.of(source)
     if execution is None or is_decoupled(source) or execution.uses("get_response_sender"):
@@ -143,29 +143,29 @@ def every_request_is_answered_once(source: Source) -> Iterator[Found]:
             continue
         if counts - {0} and counts != {1}:
             what = "no response" if 0 in counts else f"{max(counts)} responses"
-            yield Found(
+            yield Problem(
                 source.at(loops[0]),
-                f'a way through this loop appends {what} to "{name}", so the whole batch fails. '
-                "Append exactly one for each request, with error=pb_utils.TritonError(...) where there is no answer.",
+                f'a path through this loop appends {what} to "{name}", so the whole batch fails. '
+                "Append exactly one for each request; use error=pb_utils.TritonError(...) if there is no result.",
             )
     yield from _filtered(execution)
 
 
-def _filtered(execution: Execution) -> Iterator[Found]:
+def _filtered(execution: Execution) -> Iterator[Problem]:
     """[... for request in requests if ...] as the list of responses."""
-    for one in execution.returns:
-        if isinstance(one.value, ast.ListComp) and len(one.value.generators) == 1:
-            loop = one.value.generators[0]
+    for statement in execution.returns:
+        if isinstance(statement.value, ast.ListComp) and len(statement.value.generators) == 1:
+            loop = statement.value.generators[0]
             if loop.ifs and execution.is_over_requests(loop.iter):
-                yield Found(
+                yield Problem(
                     execution.source.at(loop.ifs[0]),
-                    "requests that this condition leaves out get no response, so the whole batch fails. "
+                    "requests that this condition drops get no response, so the whole batch fails. "
                     "Answer them with error=pb_utils.TritonError(...).",
                 )
 
 
 def _returned_lists(execution: Execution) -> list[str]:
-    """Names that begin as an empty list and are what `execute` returns."""
+    """Names of empty lists that `execute` fills and returns."""
     begun = {
         node.targets[0].id
         for node in own(execution.function)
@@ -175,7 +175,7 @@ def _returned_lists(execution: Execution) -> list[str]:
         and isinstance(node.value, ast.List)
         and not node.value.elts
     }
-    returned = [one.value.id for one in execution.returns if isinstance(one.value, ast.Name)]
+    returned = [statement.value.id for statement in execution.returns if isinstance(statement.value, ast.Name)]
     return sorted(begun & set(returned)) if len(set(returned)) == 1 else []
 
 
@@ -200,7 +200,7 @@ def _appends(tree: ast.AST, name: str) -> list[ast.Call]:
 
 
 def _only_appended(execution: Execution, name: str, loop: ast.For) -> bool:
-    """Whether the list is begun once, appended to in this loop and returned, and nothing else happens to it."""
+    """Whether the list is created once, appended to in this loop, returned, and used nowhere else."""
     uses = sum(_is_name(node, name) for node in ast.walk(execution.function))
     inside = len(_appends(loop, name))
     begun = sum(
@@ -211,7 +211,7 @@ def _only_appended(execution: Execution, name: str, loop: ast.For) -> bool:
 
 
 def _paths(body: Sequence[ast.stmt], name: str) -> set[Path]:
-    """Every way through some statements; those that end the whole call do not count."""
+    """Every path through some statements; paths that end the whole call do not count."""
     ways: set[Path] = {(0, "next")}
     for statement in body:
         further: set[Path] = set()
@@ -250,7 +250,7 @@ def _statement(statement: ast.stmt, name: str) -> set[Path]:
 
 
 def _may_be_complete(statement: ast.If, name: str) -> bool:
-    """Whether if and elif all append and there is no else: only the author knows whether a case is missing."""
+    """Whether if and elif all append and there is no else: the rule cannot know whether a case is missing."""
     branch = statement
     while len(branch.orelse) == 1 and isinstance(branch.orelse[0], ast.If):
         if not _appends(ast.Module(body=branch.body, type_ignores=[]), name):
@@ -269,7 +269,7 @@ def _cases(statement: ast.Match, name: str) -> set[Path]:
 
 
 def _tried(statement: ast.Try, name: str) -> set[Path]:
-    """What is tried goes well, or fails before it appends anything and one of the handlers follows."""
+    """The paths of the body, or of a handler after a body that failed before it appended anything."""
     well = {
         (count + more, way) if end == "next" else (count, end)
         for count, end in _paths(statement.body, name)

@@ -1,9 +1,9 @@
-"""M8: what `execute` returns, and responses that are sent."""
+"""M8: the value that `execute` returns, and the responses that it sends."""
 
 import ast
 from collections.abc import Iterator
 
-from serve.doctor.finding import Found, Severity
+from serve.doctor.finding import Problem, Severity
 from serve.doctor.rule import Example, rule
 from serve.doctor.rules.requests import Execution, own
 from serve.doctor.rules.responses import ANSWER, DECOUPLED, LOOP, READ, STREAM, is_decoupled, model
@@ -16,7 +16,7 @@ from serve.doctor.source import Source
     bad=model("for request in requests:", f"    {READ}", f"    return {ANSWER}"),
     good=LOOP,
 )
-def execute_returns_a_list(source: Source) -> Iterator[Found]:
+def execute_returns_a_list(source: Source) -> Iterator[Problem]:
     """`execute` returns one response, or a tuple or a generator, instead of a list.
 
     Every request fails: "Expected a list in the execute return, found type '<class '...InferenceResponse'>'"
@@ -28,16 +28,16 @@ def execute_returns_a_list(source: Source) -> Iterator[Found]:
     execution = Execution.of(source)
     if execution is None or is_decoupled(source):
         return
-    for one in execution.returns:
-        if isinstance(one.value, ast.Tuple | ast.GeneratorExp | ast.Dict) or _is_response(one.value):
-            yield Found(
-                source.at(one),
+    for statement in execution.returns:
+        if isinstance(statement.value, ast.Tuple | ast.GeneratorExp | ast.Dict) or _is_response(statement.value):
+            yield Problem(
+                source.at(statement),
                 "execute returns something other than a list, so every request fails. "
                 "Return a list with one response for each request.",
             )
     for node in own(execution.function):
         if isinstance(node, ast.Yield | ast.YieldFrom):
-            yield Found(
+            yield Problem(
                 source.at(node),
                 "execute is a generator, not a list of responses, so every request fails. Collect the responses in a "
                 "list, or use response senders and a decoupled model.",
@@ -58,12 +58,11 @@ def _is_response(value: ast.expr | None) -> bool:
     bad=model("responses = []", "for request in requests:", f"    {READ}", f"    responses.append({ANSWER})"),
     good=LOOP,
 )
-def execute_returns_something(source: Source) -> Iterator[Found]:
-    """`execute` returns nothing and sends nothing, so no request is ever answered.
+def execute_returns_something(source: Source) -> Iterator[Problem]:
+    """`execute` neither returns nor sends a response, so no request is ever answered.
 
-    Returning None, or None in the place of a response, is right for a model that answers through response senders.
-    Without them the answer never comes (measured: the request hangs until its client gives up, there is no error, and
-    the server's statistics count a success).
+    None is right only for a model that answers through response senders. Without them the request hangs until its
+    client gives up; there is no error, and the server's statistics count a success (measured).
 
     Source: python_backend README (Default Mode, Decoupled mode).
     Fix: return the list of responses.
@@ -71,20 +70,20 @@ def execute_returns_something(source: Source) -> Iterator[Found]:
     execution = Execution.of(source)
     if execution is None or execution.escapes or is_decoupled(source):
         return
-    answers = any(not _is_nothing(one.value) for one in execution.returns)
+    answers = any(not _is_nothing(statement.value) for statement in execution.returns)
     # An execute that only raises answers every request with an error.
     raises = isinstance(execution.function.body[-1], ast.Raise)
     yields = any(isinstance(node, ast.Yield | ast.YieldFrom) for node in own(execution.function))
     if not answers and not raises and not yields and not execution.uses("get_response_sender"):
-        yield Found(
+        yield Problem(
             source.at(execution.function),
-            "execute returns nothing and uses no response sender, so requests are never answered and clients hang. "
+            "execute returns no responses and uses no response sender, so clients wait forever. "
             "Return a list with one response for each request.",
         )
 
 
 def _is_nothing(value: ast.expr | None) -> bool:
-    """Whether what is returned holds no response: None, [None for request in requests], [None] * n."""
+    """Whether the value holds no response: None, [None for request in requests], [None] * n."""
     match value:
         case None:
             return True
@@ -110,10 +109,10 @@ def _is_nothing(value: ast.expr | None) -> bool:
     ),
     good=STREAM,
 )
-def decoupled_models_send(source: Source) -> Iterator[Found]:
+def decoupled_models_send(source: Source) -> Iterator[Problem]:
     """A decoupled model returns its responses instead of sending them.
 
-    In decoupled mode `execute` must return None: every request fails with an error that says so (measured).
+    In decoupled mode `execute` must return None. Otherwise every request fails with an error that says so (measured).
 
     Source: python_backend, pb_stub.cc; python_backend README (Decoupled mode).
     Fix: use request.get_response_sender(), or remove decoupled from the configuration.
@@ -123,10 +122,10 @@ def decoupled_models_send(source: Source) -> Iterator[Found]:
         return
     if execution.uses("get_response_sender"):
         return
-    for one in execution.returns:
-        if not _is_nothing(one.value):
-            yield Found(
-                source.at(one),
+    for statement in execution.returns:
+        if not _is_nothing(statement.value):
+            yield Problem(
+                source.at(statement),
                 "a decoupled model returns its responses, so every request fails. Send them with "
                 "request.get_response_sender(), or remove decoupled.",
             )
@@ -143,11 +142,11 @@ def decoupled_models_send(source: Source) -> Iterator[Found]:
     ),
     good=STREAM,
 )
-def streams_end(source: Source) -> Iterator[Found]:
-    """No response that is sent is marked as the last one.
+def streams_end(source: Source) -> Iterator[Problem]:
+    """No response is marked as the last one.
 
-    The request then never ends: tritonserver keeps it, its memory and its place (measured: the client gets the response
-    and its stream never closes).
+    The request then never ends, and tritonserver keeps its memory (measured: the client gets the response, and its
+    stream never closes).
 
     Source: python_backend README (Decoupled mode); tritonserver.h (TRITONSERVER_RESPONSE_COMPLETE_FINAL).
     Fix: send the last response, or an empty one, with flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL.
@@ -160,11 +159,11 @@ def streams_end(source: Source) -> Iterator[Found]:
         for node in ast.walk(source.tree)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "send"
     ]
-    bare = all(len(one.args) < 2 and all(keyword.arg == "response" for keyword in one.keywords) for one in sends)
+    bare = all(len(call.args) < 2 and all(keyword.arg == "response" for keyword in call.keywords) for call in sends)
     if sends and bare and not execution.uses("TRITONSERVER_RESPONSE_COMPLETE_FINAL"):
-        yield Found(
+        yield Problem(
             source.at(sends[0]),
-            "no response is sent as the last one, so requests never end. Add "
+            "no response is marked as the last one, so requests never end. Add "
             "flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL to the last send().",
         )
 
@@ -184,21 +183,21 @@ def streams_end(source: Source) -> Iterator[Found]:
     ),
     good=LOOP,
 )
-def asynchronous_models_are_decoupled(source: Source) -> Iterator[Found]:
-    """`async def execute` in a model that is not decoupled.
+def asynchronous_models_are_decoupled(source: Source) -> Iterator[Problem]:
+    """`execute` is async and the model is not decoupled.
 
-    The instance waits for each execution before it takes the next, so nothing overlaps (measured: 3 requests of 0.5 s
-    each take 1.5 s, with a decoupled model 0.5 s).
+    The instance waits for each execution before it takes the next one (measured: 3 requests of 0.5 s each take 1.5 s,
+    with a decoupled model 0.5 s).
 
     Source: python_backend README (Async BLS); server#7888.
-    Fix: make the model decoupled, or use more instances; inside one execution asyncio.gather does overlap.
+    Fix: make the model decoupled, use more instances, or overlap work inside one execution with asyncio.gather.
     """
     execution = Execution.of(source)
     if execution is None or not isinstance(execution.function, ast.AsyncFunctionDef) or is_decoupled(source):
         return
     if not (execution.uses("gather") or execution.uses("async_exec") or execution.uses("create_task")):
-        yield Found(
+        yield Problem(
             source.at(execution.function),
-            "async execute of a model that is not decoupled: executions do not overlap. Make the model decoupled, or "
-            "use more instances.",
+            "execute is async and the model is not decoupled, so executions do not overlap. Make the model "
+            "decoupled, or use more instances.",
         )

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from serve.doctor.finding import Found, Severity
+from serve.doctor.finding import Problem, Severity
 from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
 
@@ -17,21 +17,21 @@ def _batched(strategy: str) -> Example:
     bad=_batched("oldest { }"),
     good=_batched("oldest { max_candidate_sequences: 8 }"),
 )
-def oldest_says_how_many(config: Configuration) -> Iterator[Found]:
-    """The strategy "oldest" without `max_candidate_sequences`.
+def oldest_says_how_many(config: Configuration) -> Iterator[Problem]:
+    """The strategy "oldest" has no `max_candidate_sequences`.
 
-    The number of sequences that may run at the same time is then max_batch_size for each instance, without a word
-    (0 loads, and so does a negative number, as measured). Further sequences wait until one ends or is idle too long.
+    Then at most max_batch_size sequences per instance run at the same time, without a warning (measured: 0 and negative
+    numbers load too). Further sequences wait until one ends or is idle too long.
 
     Source: core, sequence_batch_scheduler.cc; server documentation, batcher.md.
-    Fix: write how many sequences are in progress at the same time, as a rule many more than max_batch_size.
+    Fix: write the number of sequences in progress at the same time, usually many more than max_batch_size.
     """
     strategy = config.proto.sequence_batching
     if strategy.HasField("oldest") and strategy.oldest.max_candidate_sequences <= 0:
-        yield Found(
+        yield Problem(
             config.at("sequence_batching", "oldest"),
             "max_candidate_sequences is not set, so only max_batch_size sequences per instance run at a time. "
-            "Write how many are in progress.",
+            "Write the number of sequences in progress.",
         )
 
 
@@ -41,19 +41,19 @@ def oldest_says_how_many(config: Configuration) -> Iterator[Found]:
     bad=_batched("direct { max_queue_delay_microseconds: 1000 }"),
     good=_batched("direct { max_queue_delay_microseconds: 1000 minimum_slot_utilization: 0.5 }"),
 )
-def direct_delays_have_a_goal(config: Configuration) -> Iterator[Found]:
-    """The strategy "direct" with a queue delay that is ignored.
+def direct_delays_have_a_goal(config: Configuration) -> Iterator[Problem]:
+    """The queue delay of the strategy "direct" is ignored.
 
-    The delay is for reaching `minimum_slot_utilization`. Without that there is no goal and nothing waits.
+    The delay lasts until `minimum_slot_utilization` is reached. Without that, nothing waits.
 
     Source: core, sequence_batch_scheduler.cc; model_config.proto (StrategyDirect).
     Fix: set minimum_slot_utilization (more than 0, at most 1), or remove the delay.
     """
     direct = config.proto.sequence_batching.direct
     if direct.max_queue_delay_microseconds > 0 and direct.minimum_slot_utilization == 0:
-        yield Found(
+        yield Problem(
             config.at("sequence_batching", "direct", "max_queue_delay_microseconds"),
-            "the delay is ignored without minimum_slot_utilization. Set that as well, or remove the delay.",
+            "the delay is ignored without minimum_slot_utilization. Set it, or remove the delay.",
         )
 
 
@@ -64,19 +64,20 @@ def direct_delays_have_a_goal(config: Configuration) -> Iterator[Found]:
     good=_batched("direct { minimum_slot_utilization: 0.5 max_queue_delay_microseconds: 1000 }"),
     refused="minimum slot utilization must be in range",
 )
-def slot_utilization_is_a_share(config: Configuration) -> Iterator[Found]:
+def slot_utilization_is_a_share(config: Configuration) -> Iterator[Problem]:
     """`minimum_slot_utilization` is not between 0 and 1.
 
     tritonserver refuses the model: "sequence batching minimum slot utilization must be in range (0.0, 1.0]".
 
     Source: core, model_config_utils.cc (ValidateModelConfig).
-    Fix: write a share, 0.5 for half of the slots.
+    Fix: write a share of the slots, for example 0.5.
     """
     share = config.proto.sequence_batching.direct.minimum_slot_utilization
     if not 0 <= share <= 1:
-        yield Found(
+        yield Problem(
             config.at("sequence_batching", "direct", "minimum_slot_utilization"),
-            f"minimum_slot_utilization {share:g} is not between 0 and 1: the model cannot load. Write a share.",
+            f"minimum_slot_utilization {share:g} is not between 0 and 1: the model cannot load. Write a share of the "
+            "slots, for example 0.5.",
         )
 
 
@@ -87,7 +88,7 @@ def slot_utilization_is_a_share(config: Configuration) -> Iterator[Found]:
     good=_batched("oldest { max_candidate_sequences: 32 preferred_batch_size: [ 8 ] }"),
     refused="sequence batching preferred batch size must be",
 )
-def preferred_sequence_batches_are_possible(config: Configuration) -> Iterator[Found]:
+def preferred_sequence_batches_are_possible(config: Configuration) -> Iterator[Problem]:
     """A preferred batch size of the strategy "oldest" is larger than `max_batch_size`, or not positive.
 
     tritonserver refuses the model: "sequence batching preferred batch size must be <= max batch size".
@@ -98,7 +99,7 @@ def preferred_sequence_batches_are_possible(config: Configuration) -> Iterator[F
     most = max(config.proto.max_batch_size, 1)
     for index, size in enumerate(config.proto.sequence_batching.oldest.preferred_batch_size):
         if not 0 < size <= most:
-            yield Found(
+            yield Problem(
                 config.at("sequence_batching", "oldest", "preferred_batch_size", index),
                 f"preferred_batch_size {size} is not between 1 and max_batch_size {most}: the model cannot load. "
                 "Remove it, or raise max_batch_size.",

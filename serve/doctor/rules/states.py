@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from tritonclient.grpc.model_config_pb2 import ModelSequenceBatching
 
-from serve.doctor.finding import Found, Severity
+from serve.doctor.finding import Problem, Severity
 from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
 
@@ -13,7 +13,7 @@ INITIAL = 'name: "zeros" data_type: TYPE_FP32 dims: [ 1 ] zero_data: true'
 
 def _example(*initial: str, outputs: str = "NEXT", dims: str = "1", rest: str = "", files: str = "") -> Example:
     state = f'input_name: "STATE" output_name: "{outputs}" data_type: TYPE_FP32 dims: [ {dims} ]'
-    values = "".join(f" initial_state {{ {one} }}" for one in initial)
+    values = "".join(f" initial_state {{ {text} }}" for text in initial)
     return Example(
         f'backend: "python"\nsequence_batching {{ state [ {{ {state}{values} }}{rest} ] }}',
         files={files: "zero"} if files else {},
@@ -30,20 +30,20 @@ def _states(config: Configuration) -> Iterator[tuple[int, ModelSequenceBatching.
     bad=_example(),
     good=Example('backend: "python"\nsequence_batching { }'),
 )
-def python_models_keep_their_own_state(config: Configuration) -> Iterator[Found]:
-    """Implicit state of a Python model, which is never stored.
+def python_models_keep_their_own_state(config: Configuration) -> Iterator[Problem]:
+    """A Python model has implicit state, which is never stored.
 
-    The Python backend has no way to hand a state back: the state input arrives with its initial value in every request
-    of a sequence (measured), and without an `initial_state` with whatever is in memory. The model loads.
+    The model loads, but the Python backend cannot return a state: in every request of a sequence the state input has
+    its initial value (measured), and without an `initial_state` undefined values.
 
     Source: python_backend does not use the state functions of tritonbackend.h.
     Fix: keep the state in the model, by request.correlation_id(), and drop it at the end of the sequence.
     """
     if config.backend == "python" and config.proto.sequence_batching.state:
-        yield Found(
+        yield Problem(
             config.at("sequence_batching", "state"),
-            "implicit state of a Python model is never stored, so every request sees the initial one. "
-            "Keep it in the model by correlation id.",
+            "the Python backend never stores implicit state, so every request gets the initial one. Keep the state "
+            "in the model, by correlation id.",
         )
 
 
@@ -54,7 +54,7 @@ def python_models_keep_their_own_state(config: Configuration) -> Iterator[Found]
     good=_example(INITIAL),
     refused="must contain exactly one or zero element",
 )
-def there_is_one_initial_state(config: Configuration) -> Iterator[Found]:
+def there_is_one_initial_state(config: Configuration) -> Iterator[Problem]:
     """A state has several initial values.
 
     tritonserver refuses the model: "initial_state field for state input 'STATE' must contain exactly one or zero
@@ -65,7 +65,7 @@ def there_is_one_initial_state(config: Configuration) -> Iterator[Found]:
     """
     for index, state in _states(config):
         if len(state.initial_state) > 1:
-            yield Found(
+            yield Problem(
                 config.at("sequence_batching", "state", index, "initial_state"),
                 f'state "{state.input_name}" has {len(state.initial_state)} initial states: the model cannot load. '
                 "Keep one.",
@@ -79,7 +79,7 @@ def there_is_one_initial_state(config: Configuration) -> Iterator[Found]:
     good=_example(INITIAL),
     refused="Field 'name' must be set when using initial_state",
 )
-def initial_states_have_a_name(config: Configuration) -> Iterator[Found]:
+def initial_states_have_a_name(config: Configuration) -> Iterator[Problem]:
     """An initial state has no name.
 
     tritonserver refuses the model: "Field 'name' must be set when using initial_state for state input 'STATE'".
@@ -90,9 +90,9 @@ def initial_states_have_a_name(config: Configuration) -> Iterator[Found]:
     for index, state in _states(config):
         for number, initial in enumerate(state.initial_state):
             if not initial.name:
-                yield Found(
+                yield Problem(
                     config.at("sequence_batching", "state", index, "initial_state", number),
-                    f'the initial state of "{state.input_name}" has no name: the model cannot load. Add one.',
+                    f'the initial state of "{state.input_name}" has no name: the model cannot load. Add a name.',
                 )
 
 
@@ -103,7 +103,7 @@ def initial_states_have_a_name(config: Configuration) -> Iterator[Found]:
     good=_example(INITIAL, dims="-1"),
     refused="contains variable dimensions",
 )
-def initial_states_have_a_size(config: Configuration) -> Iterator[Found]:
+def initial_states_have_a_size(config: Configuration) -> Iterator[Problem]:
     """An initial state has a -1 in its dims.
 
     tritonserver refuses the model: "'initial_state' field for state input name 'STATE' contains variable dimensions".
@@ -114,7 +114,7 @@ def initial_states_have_a_size(config: Configuration) -> Iterator[Found]:
     for index, state in _states(config):
         for number, initial in enumerate(state.initial_state):
             if any(dim < 0 for dim in initial.dims):
-                yield Found(
+                yield Problem(
                     config.at("sequence_batching", "state", index, "initial_state", number, "dims"),
                     f'the initial state of "{state.input_name}" has dims {list(initial.dims)}: the model cannot load. '
                     "Write the size with which a sequence begins.",
@@ -128,8 +128,8 @@ def initial_states_have_a_size(config: Configuration) -> Iterator[Found]:
     good=_example(INITIAL),
     refused="does not match the state data type",
 )
-def initial_states_have_the_states_type(config: Configuration) -> Iterator[Found]:
-    """An initial state has another data type than the state.
+def initial_states_have_the_states_type(config: Configuration) -> Iterator[Problem]:
+    """An initial state and its state have different data types.
 
     tritonserver refuses the model: "The data type used for 'initial_state' field of state 'STATE' does not match the
     state data type".
@@ -140,10 +140,10 @@ def initial_states_have_the_states_type(config: Configuration) -> Iterator[Found
     for index, state in _states(config):
         for number, initial in enumerate(state.initial_state):
             if initial.data_type != state.data_type:
-                yield Found(
+                yield Problem(
                     config.at("sequence_batching", "state", index, "initial_state", number),
-                    f'the initial state of "{state.input_name}" has another data type than the state: the model cannot '
-                    "load. Write the state's.",
+                    f'the initial state of "{state.input_name}" and the state have different data types: the model '
+                    "cannot load. Write that of the state.",
                 )
 
 
@@ -154,22 +154,22 @@ def initial_states_have_the_states_type(config: Configuration) -> Iterator[Found
     good=_example(INITIAL.replace("zero_data: true", 'data_file: "begin"'), files="initial_state/begin"),
     refused="failed to open text file for read",
 )
-def initial_state_files_are_there(config: Configuration) -> Iterator[Found]:
-    """The file of an initial state is not in the model's folder `initial_state`.
+def initial_state_files_are_there(config: Configuration) -> Iterator[Problem]:
+    """The file of an initial state is missing.
 
     tritonserver refuses the model: "failed to open text file for read".
 
     Source: core, sequence_batch_scheduler.cc (GenerateInitialStateData).
-    Fix: put the raw bytes there.
+    Fix: put the raw bytes into the folder `initial_state` of the model.
     """
     for index, state in _states(config):
         for number, initial in enumerate(state.initial_state):
             path = config.model.folder / "initial_state" / initial.data_file
             if initial.data_file and not path.is_file():
-                yield Found(
+                yield Problem(
                     config.at("sequence_batching", "state", index, "initial_state", number, "data_file"),
-                    f'the initial state of "{state.input_name}" reads initial_state/{initial.data_file}, which is not '
-                    "there: the model cannot load. Put the raw bytes there.",
+                    f'the initial state of "{state.input_name}" reads initial_state/{initial.data_file}, which does '
+                    "not exist: the model cannot load. Put the raw bytes there.",
                 )
 
 
@@ -179,10 +179,10 @@ def initial_state_files_are_there(config: Configuration) -> Iterator[Found]:
     bad=_example(rest=', { input_name: "STATE" output_name: "OTHER" data_type: TYPE_FP32 dims: [ 1 ] }'),
     good=_example(rest=', { input_name: "SECOND" output_name: "OTHER" data_type: TYPE_FP32 dims: [ 1 ] }'),
 )
-def states_have_their_own_tensors(config: Configuration) -> Iterator[Found]:
+def states_have_their_own_tensors(config: Configuration) -> Iterator[Problem]:
     """Two states share an input or an output, or a state has the name of an ordinary input.
 
-    It loads (measured), and one of the two values is lost.
+    The model loads (measured), and one of the two values is lost.
 
     Source: core does not check the names of states.
     Fix: give each state an input and an output of its own.
@@ -195,8 +195,9 @@ def states_have_their_own_tensors(config: Configuration) -> Iterator[Found]:
             ("output_name", state.output_name, outputs),
         ):
             if name in taken:
-                yield Found(
+                yield Problem(
                     config.at("sequence_batching", "state", index, field),
-                    f'{field} "{name}" is used twice, so one of the values is lost. Give each state its own tensors.',
+                    f'{field} "{name}" is used twice, so one of the values is lost. Give each state tensors of its '
+                    "own.",
                 )
             taken.add(name)

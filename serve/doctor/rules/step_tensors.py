@@ -1,43 +1,52 @@
-"""S7: what flows through an ensemble, and how its steps batch it."""
+"""S7: types and shapes of the tensors of an ensemble, and the batches of its steps."""
 
 from collections.abc import Iterator
 
 from tritonclient.grpc.model_config_pb2 import DataType
 
-from serve.doctor.finding import Found, Severity
+from serve.doctor.finding import Problem, Severity
 from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
-from serve.doctor.rules.steps import ENSEMBLE, STEP_CONFIG, STEP_FILES, STEP_MODEL, ensemble, files, step, steps_of
+from serve.doctor.rules.steps import (
+    ENSEMBLE,
+    STEP_CONFIG,
+    STEP_FILES,
+    STEP_MODEL,
+    ensemble_text,
+    files,
+    step_text,
+    steps_of,
+)
 from serve.doctor.target import Target
 
 GOOD = Example(ENSEMBLE, files=STEP_FILES)
 
 Use = tuple[int | None, str, int, list[int], list[int]]
-"""Who uses a tensor: the step (None is the ensemble), its model, data type, dims and dims with the batch axis."""
+"""One use of a tensor: step (None is the ensemble), model, data type, dims, and dims with the batch axis."""
 
 
 def _uses(config: Configuration) -> dict[str, list[Use]]:
-    """Each tensor of the ensemble with everybody who declares it; the ensemble first."""
+    """The uses of each tensor of the ensemble; the declaration of the ensemble first."""
 
     def use(index: int | None, run: Configuration, tensor: object) -> Use:
         dims = list(tensor.dims)  # type: ignore[attr-defined]
         full = [-1, *dims] if run.proto.max_batch_size > 0 else dims
         return index, run.model.name, tensor.data_type, dims, full  # type: ignore[attr-defined]
 
-    found: dict[str, list[Use]] = {}
+    uses_by_tensor: dict[str, list[Use]] = {}
     for tensor in (*config.proto.input, *config.proto.output):
-        found.setdefault(tensor.name, []).append(use(None, config, tensor))
-    for index, one, run in steps_of(config):
-        for pairs, tensors in ((one.input_map, run.proto.input), (one.output_map, run.proto.output)):
+        uses_by_tensor.setdefault(tensor.name, []).append(use(None, config, tensor))
+    for index, step, run in steps_of(config):
+        for pairs, tensors in ((step.input_map, run.proto.input), (step.output_map, run.proto.output)):
             by_name = {tensor.name: tensor for tensor in tensors}
             for name, outer in pairs.items():
                 if name in by_name:
-                    found.setdefault(outer, []).append(use(index, run, by_name[name]))
-    return found
+                    uses_by_tensor.setdefault(outer, []).append(use(index, run, by_name[name]))
+    return uses_by_tensor
 
 
-def _agree(one: list[int], other: list[int]) -> bool:
-    return len(one) == len(other) and all(a == b or -1 in (a, b) for a, b in zip(one, other, strict=True))
+def _agree(dims: list[int], other_dims: list[int]) -> bool:
+    return len(dims) == len(other_dims) and all(a == b or -1 in (a, b) for a, b in zip(dims, other_dims, strict=True))
 
 
 @rule(
@@ -47,7 +56,7 @@ def _agree(one: list[int], other: list[int]) -> bool:
     good=GOOD,
     refused="inconsistent data type",
 )
-def tensors_have_one_type(config: Configuration) -> Iterator[Found]:
+def tensors_have_one_type(config: Configuration) -> Iterator[Problem]:
     """The two ends of a tensor of an ensemble have different data types.
 
     tritonserver refuses the model: "ensemble tensor x: inconsistent data type: TYPE_FP32 is inferred from model example
@@ -59,7 +68,7 @@ def tensors_have_one_type(config: Configuration) -> Iterator[Found]:
     for tensor, (first, *others) in _uses(config).items():
         for index, model, kind, _, _ in others:
             if kind != first[2] and index is not None:
-                yield Found(
+                yield Problem(
                     config.at("ensemble_scheduling", "step", index),
                     f'tensor "{tensor}" is {DataType.Name(first[2])} in "{first[1]}" and {DataType.Name(kind)} in '
                     f'"{model}": the ensemble cannot load. Correct one of them.',
@@ -73,7 +82,7 @@ def tensors_have_one_type(config: Configuration) -> Iterator[Found]:
     good=GOOD,
     refused="inconsistent shape",
 )
-def tensors_have_one_shape(config: Configuration) -> Iterator[Found]:
+def tensors_have_one_shape(config: Configuration) -> Iterator[Problem]:
     """The two ends of a tensor of an ensemble have different dims.
 
     tritonserver refuses the model: "ensemble tensor x: inconsistent shape: [-1,2] is inferred from model example while
@@ -85,7 +94,7 @@ def tensors_have_one_shape(config: Configuration) -> Iterator[Found]:
     for tensor, (first, *others) in _uses(config).items():
         for index, model, _, dims, full in others:
             if index is not None and not _agree(dims, first[3]) and not _agree(full, first[4]):
-                yield Found(
+                yield Problem(
                     config.at("ensemble_scheduling", "step", index),
                     f'tensor "{tensor}" is {first[3]} in "{first[1]}" and {dims} in "{model}": the ensemble cannot '
                     "load. Correct one of them.",
@@ -99,21 +108,21 @@ def tensors_have_one_shape(config: Configuration) -> Iterator[Found]:
     good=Example(f"max_batch_size: 8\n{ENSEMBLE}", files=STEP_FILES),
     refused="which only allows maximum batch size to be",
 )
-def steps_take_the_ensembles_batches(config: Configuration) -> Iterator[Found]:
+def steps_take_the_ensembles_batches(config: Configuration) -> Iterator[Problem]:
     """An ensemble allows larger requests than one of its steps.
 
     tritonserver refuses the model: "allows maximum batch size 16, but it contains model part which only allows maximum
-    batch size to be 8". It is the size of one request that counts here: an ensemble does not batch.
+    batch size to be 8". This is about the rows of one request: an ensemble does not batch.
 
     Source: core, ensemble_utils.cc.
     Fix: lower the ensemble's max_batch_size to the smallest of its steps.
     """
     most = config.proto.max_batch_size
-    for index, one, run in steps_of(config):
+    for index, step, run in steps_of(config):
         if 0 < run.proto.max_batch_size < most:
-            yield Found(
+            yield Problem(
                 config.at("max_batch_size"),
-                f'max_batch_size {most} is more than {run.proto.max_batch_size} of "{one.model_name}" (step {index}): '
+                f'max_batch_size {most} is more than {run.proto.max_batch_size} of "{step.model_name}" (step {index}): '
                 f"the ensemble cannot load. Write {run.proto.max_batch_size}.",
             )
 
@@ -121,66 +130,42 @@ def steps_take_the_ensembles_batches(config: Configuration) -> Iterator[Found]:
 @rule(
     "S759",
     Severity.ERROR,
-    bad=Example(ensemble(step(model="example"))),
+    bad=Example(ensemble_text(step_text(model="example"))),
     good=GOOD,
     refused="circular dependency between ensembles",
 )
-def ensembles_do_not_run_themselves(config: Configuration) -> Iterator[Found]:
+def ensembles_do_not_run_themselves(config: Configuration) -> Iterator[Problem]:
     """An ensemble runs itself, directly or through another ensemble.
 
     tritonserver refuses the model: "circular dependency between ensembles".
 
     Source: core, ensemble_utils.cc.
-    Fix: take the step out.
+    Fix: remove the step.
     """
-    for index, one in enumerate(config.proto.ensemble_scheduling.step):
-        if _reaches(config, one.model_name, config.model.name, set()):
-            yield Found(
+    for index, step in enumerate(config.proto.ensemble_scheduling.step):
+        if _reaches(config, step.model_name, config.model.name, set()):
+            yield Problem(
                 config.at("ensemble_scheduling", "step", index, "model_name"),
-                f'step {index} runs "{one.model_name}", which leads back to this ensemble: it cannot load. '
-                "Take the step out.",
+                f'step {index} runs "{step.model_name}", which leads back to this ensemble: it cannot load. '
+                "Remove the step.",
             )
 
 
 def _reaches(config: Configuration, model: str, goal: str, seen: set[str]) -> bool:
     if model == goal:
         return True
-    found = config.model.repository.model(model) if model not in seen else None
+    called = config.model.repository.model(model) if model not in seen else None
     seen.add(model)
-    if found is None or found.config is None:
+    if called is None or called.config is None:
         return False
-    return any(_reaches(config, one.model_name, goal, seen) for one in found.config.proto.ensemble_scheduling.step)
-
-
-@rule(
-    "S761",
-    Severity.WARNING,
-    bad=Example(ENSEMBLE, files=files(STEP_CONFIG.replace("dynamic_batching { }\n", ""))),
-    good=GOOD,
-)
-def steps_batch(config: Configuration) -> Iterator[Found]:
-    """A step of an ensemble runs a model that could batch and has no batcher.
-
-    An ensemble does not batch; requests of different clients are only joined in the steps, by each model's own
-    `dynamic_batching`. Measured: 8 requests to the ensemble are 8 executions of the step, with dynamic_batching 1.
-
-    Source: server documentation, architecture.md (Ensemble Models); server#7214, server#7271, server#5464.
-    Fix: add dynamic_batching { } to the step's model.
-    """
-    for index, one, run in steps_of(config):
-        if run.proto.max_batch_size > 1 and run.scheduler is None:
-            yield Found(
-                config.at("ensemble_scheduling", "step", index, "model_name"),
-                f'"{one.model_name}" has max_batch_size {run.proto.max_batch_size} and no dynamic_batching, so this '
-                "step runs each request alone. Add dynamic_batching { } to its configuration.",
-            )
+    return any(_reaches(config, step.model_name, goal, seen) for step in called.config.proto.ensemble_scheduling.step)
 
 
 @rule(
     "S762",
     Severity.WARNING,
     bad=Example(
-        ensemble(step(outputs={"y": "middle"}), step(inputs={"x": "middle"})),
+        ensemble_text(step_text(outputs={"y": "middle"}), step_text(inputs={"x": "middle"})),
         files=files(f"{STEP_CONFIG}model_transaction_policy {{ decoupled: true }}\n")
         | {
             "../part/1/model.py": STEP_MODEL.replace(
@@ -192,16 +177,16 @@ def steps_batch(config: Configuration) -> Iterator[Found]:
         target=Target(release=(25, 11)),
     ),
     good=Example(
-        ensemble(step(outputs={"y": "middle"}), step(inputs={"x": "middle"})),
+        ensemble_text(step_text(outputs={"y": "middle"}), step_text(inputs={"x": "middle"})),
         files=STEP_FILES,
         target=Target(release=(25, 11)),
     ),
 )
-def streams_are_limited_betweensteps_of(config: Configuration) -> Iterator[Found]:
+def streams_between_steps_are_limited(config: Configuration) -> Iterator[Problem]:
     """A decoupled step feeds another one without a limit.
 
-    A step that sends many responses faster than the next one takes them fills the memory with tensors that wait.
-    Releases from 25.11 on can limit them; older ones refuse the field.
+    If a step sends responses faster than the next one takes them, the waiting tensors fill the memory. Releases since
+    25.11 can limit them; older ones refuse the field.
 
     Source: server documentation, ensemble_models.md (max_inflight_requests), 25.11.
     Fix: set ensemble_scheduling.max_inflight_requests.
@@ -209,11 +194,11 @@ def streams_are_limited_betweensteps_of(config: Configuration) -> Iterator[Found
     scheduling = config.proto.ensemble_scheduling
     if config.target.release < (25, 11) or getattr(scheduling, "max_inflight_requests", None):
         return
-    read = {tensor for one in scheduling.step for tensor in one.input_map.values()}
-    for index, one, run in steps_of(config):
-        if run.proto.model_transaction_policy.decoupled and read & set(one.output_map.values()):
-            yield Found(
+    read = {tensor for step in scheduling.step for tensor in step.input_map.values()}
+    for index, step, run in steps_of(config):
+        if run.proto.model_transaction_policy.decoupled and read & set(step.output_map.values()):
+            yield Problem(
                 config.at("ensemble_scheduling", "step", index),
-                f'"{one.model_name}" is decoupled and feeds another step, with no limit to what waits in between. '
+                f'"{step.model_name}" is decoupled and feeds another step without a limit to the waiting responses. '
                 "Set max_inflight_requests.",
             )

@@ -1,10 +1,10 @@
-"""S7: the steps of an ensemble against the models that they run."""
+"""S7: the steps of an ensemble, compared with the models that they run."""
 
 from collections.abc import Iterator, Mapping
 
 from tritonclient.grpc.model_config_pb2 import ModelEnsembling
 
-from serve.doctor.finding import Found, Severity
+from serve.doctor.finding import Problem, Severity
 from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
 
@@ -32,64 +32,64 @@ dynamic_batching { }
 
 
 def files(config: str = STEP_CONFIG) -> dict[str, str]:
-    """The model "part" that the ensembles of the examples run."""
+    """The files of the model "part" that the ensembles of the examples run."""
     return {"../part/config.pbtxt": config, "../part/1/model.py": STEP_MODEL}
 
 
 STEP_FILES = files()
 
 
-def step(
+def step_text(
     model: str = "part",
     inputs: Mapping[str, str] | None = None,
     outputs: Mapping[str, str] | None = None,
     version: int = -1,
 ) -> str:
-    """One step, by default of the whole work: x to y."""
+    """One step, by default from x to y."""
     maps = [("input", {"x": "x"} if inputs is None else inputs), ("output", {"y": "y"} if outputs is None else outputs)]
     lines = [f'{kind}_map {{ key: "{a}" value: "{b}" }}' for kind, pairs in maps for a, b in pairs.items()]
     return f'step [ {{ model_name: "{model}" model_version: {version} {" ".join(lines)} }} ]'
 
 
-def ensemble(*steps: str) -> str:
+def ensemble_text(*steps: str) -> str:
     """The configuration of an ensemble."""
-    return "\n".join([PLATFORM, "ensemble_scheduling {", *(f"  {one}" for one in steps), "}"])
+    return "\n".join([PLATFORM, "ensemble_scheduling {", *(f"  {step}" for step in steps), "}"])
 
 
-ENSEMBLE = ensemble(step())
+ENSEMBLE = ensemble_text(step_text())
 GOOD = Example(ENSEMBLE, files=STEP_FILES)
 
 
 def steps_of(config: Configuration) -> Iterator[tuple[int, "ModelEnsembling.Step", Configuration]]:
-    """Every step whose model is in this repository and says what it takes and gives."""
-    for index, one in enumerate(config.proto.ensemble_scheduling.step):
-        model = config.model.repository.model(one.model_name) if not one.model_namespace else None
+    """Index, step and model of every step whose model is in this repository and declares its tensors."""
+    for index, step in enumerate(config.proto.ensemble_scheduling.step):
+        model = config.model.repository.model(step.model_name) if not step.model_namespace else None
         run = model.config if model is not None else None
         if run is not None and run.proto.input and run.proto.output:
-            yield index, one, run
+            yield index, step, run
 
 
 @rule(
     "S751",
     Severity.ERROR,
-    bad=Example(ensemble(step(model="nobody")), files=STEP_FILES),
+    bad=Example(ensemble_text(step_text(model="nobody")), files=STEP_FILES),
     good=GOOD,
     refused="contains models that are not available",
 )
-def models_of_steps_are_there(config: Configuration) -> Iterator[Found]:
+def models_of_steps_are_there(config: Configuration) -> Iterator[Problem]:
     """A step of an ensemble runs a model that the repository does not have.
 
     tritonserver refuses the model: "ensemble ... contains models that are not available or ambiguous: nobody". A server
-    with several repositories may have it elsewhere.
+    with several repositories may have it in another one.
 
     Source: core, model_repository_manager.cc.
     Fix: correct the name, or add the model.
     """
-    for index, one in enumerate(config.proto.ensemble_scheduling.step):
-        if one.model_name and not one.model_namespace and config.model.repository.model(one.model_name) is None:
-            yield Found(
+    for index, step in enumerate(config.proto.ensemble_scheduling.step):
+        if step.model_name and not step.model_namespace and config.model.repository.model(step.model_name) is None:
+            yield Problem(
                 config.at("ensemble_scheduling", "step", index, "model_name"),
-                f'step {index} runs "{one.model_name}", which is not in this repository: the ensemble cannot load. '
+                f'step {index} runs "{step.model_name}", which is not in this repository: the ensemble cannot load. '
                 "Correct the name, or add the model.",
             )
 
@@ -97,24 +97,24 @@ def models_of_steps_are_there(config: Configuration) -> Iterator[Found]:
 @rule(
     "S752",
     Severity.ERROR,
-    bad=Example(ensemble(step(version=7)), files=STEP_FILES),
+    bad=Example(ensemble_text(step_text(version=7)), files=STEP_FILES),
     good=GOOD,
     refused="whose required version",
 )
-def versions_of_steps_are_served(config: Configuration) -> Iterator[Found]:
-    """A step of an ensemble wants a version that its model does not serve.
+def versions_of_steps_are_served(config: Configuration) -> Iterator[Problem]:
+    """A step of an ensemble needs a version that its model does not serve.
 
-    tritonserver refuses the model: "depends on 'part' whose required version 7 is not loaded". Which versions are
-    served is the model's `version_policy`, by default the newest.
+    tritonserver refuses the model: "depends on 'part' whose required version 7 is not loaded". The model's
+    `version_policy` decides which versions are served, by default the newest.
 
     Source: core, model_repository_manager.cc.
     Fix: write -1 for the newest, or serve that version.
     """
-    for index, one, run in steps_of(config):
-        if one.model_version > 0 and run.served_versions and one.model_version not in run.served_versions:
-            yield Found(
+    for index, step, run in steps_of(config):
+        if step.model_version > 0 and run.served_versions and step.model_version not in run.served_versions:
+            yield Problem(
                 config.at("ensemble_scheduling", "step", index, "model_version"),
-                f'step {index} wants version {one.model_version} of "{one.model_name}", which serves '
+                f'step {index} needs version {step.model_version} of "{step.model_name}", which serves '
                 f"{', '.join(map(str, run.served_versions))}: the ensemble cannot load. Write -1 for the newest.",
             )
 
@@ -122,11 +122,11 @@ def versions_of_steps_are_served(config: Configuration) -> Iterator[Found]:
 @rule(
     "S753",
     Severity.ERROR,
-    bad=Example(ensemble(step(inputs={"X": "x"})), files=STEP_FILES),
+    bad=Example(ensemble_text(step_text(inputs={"X": "x"})), files=STEP_FILES),
     good=GOOD,
     refused="is mapping to non-existing input",
 )
-def inputs_of_steps_exist(config: Configuration) -> Iterator[Found]:
+def inputs_of_steps_exist(config: Configuration) -> Iterator[Problem]:
     """A step maps an input that its model does not have.
 
     tritonserver refuses the model: "ensemble tensor x is mapping to non-existing input X in model part". The key of a
@@ -135,13 +135,13 @@ def inputs_of_steps_exist(config: Configuration) -> Iterator[Found]:
     Source: core, ensemble_utils.cc (ValidateTensorMapping).
     Fix: correct the key.
     """
-    for index, one, run in steps_of(config):
-        known = [tensor.name for tensor in run.proto.input]
-        for name in one.input_map:
-            if name not in known:
-                yield Found(
+    for index, step, run in steps_of(config):
+        names = [tensor.name for tensor in run.proto.input]
+        for name in step.input_map:
+            if name not in names:
+                yield Problem(
                     config.at("ensemble_scheduling", "step", index, "input_map"),
-                    f'step {index} maps input "{name}", and "{one.model_name}" has {", ".join(known)}: the ensemble '
+                    f'step {index} maps input "{name}", and "{step.model_name}" has {", ".join(names)}: the ensemble '
                     "cannot load. The key is the model's name, the value the ensemble's.",
                 )
 
@@ -149,11 +149,11 @@ def inputs_of_steps_exist(config: Configuration) -> Iterator[Found]:
 @rule(
     "S754",
     Severity.ERROR,
-    bad=Example(ensemble(step(outputs={"Y": "y"})), files=STEP_FILES),
+    bad=Example(ensemble_text(step_text(outputs={"Y": "y"})), files=STEP_FILES),
     good=GOOD,
     refused="is mapped from non-existing output",
 )
-def outputs_of_steps_exist(config: Configuration) -> Iterator[Found]:
+def outputs_of_steps_exist(config: Configuration) -> Iterator[Problem]:
     """A step maps an output that its model does not have.
 
     tritonserver refuses the model: "ensemble tensor y is mapped from non-existing output Y in model part".
@@ -161,13 +161,13 @@ def outputs_of_steps_exist(config: Configuration) -> Iterator[Found]:
     Source: core, ensemble_utils.cc (ValidateTensorMapping).
     Fix: correct the key.
     """
-    for index, one, run in steps_of(config):
-        known = [tensor.name for tensor in run.proto.output]
-        for name in one.output_map:
-            if name not in known:
-                yield Found(
+    for index, step, run in steps_of(config):
+        names = [tensor.name for tensor in run.proto.output]
+        for name in step.output_map:
+            if name not in names:
+                yield Problem(
                     config.at("ensemble_scheduling", "step", index, "output_map"),
-                    f'step {index} maps output "{name}", and "{one.model_name}" has {", ".join(known)}: the ensemble '
+                    f'step {index} maps output "{name}", and "{step.model_name}" has {", ".join(names)}: the ensemble '
                     "cannot load. The key is the model's name, the value the ensemble's.",
                 )
 
@@ -182,7 +182,7 @@ def outputs_of_steps_exist(config: Configuration) -> Iterator[Found]:
     good=GOOD,
     refused="is not mapped to any ensemble tensors",
 )
-def inputs_of_models_are_mapped(config: Configuration) -> Iterator[Found]:
+def inputs_of_models_are_mapped(config: Configuration) -> Iterator[Problem]:
     """A step leaves out an input that its model requires.
 
     tritonserver refuses the model: "input z in model part is not mapped to any ensemble tensors". Optional inputs may
@@ -191,13 +191,14 @@ def inputs_of_models_are_mapped(config: Configuration) -> Iterator[Found]:
     Source: core, ensemble_utils.cc (ValidateTensorMapping).
     Fix: add it to the input_map.
     """
-    for index, one, run in steps_of(config):
+    for index, step, run in steps_of(config):
         missing = [
-            tensor.name for tensor in run.proto.input if not tensor.optional and tensor.name not in one.input_map
+            tensor.name for tensor in run.proto.input if not tensor.optional and tensor.name not in step.input_map
         ]
-        if missing and one.input_map:
-            yield Found(
+        names = {tensor.name for tensor in run.proto.input}
+        if missing and step.input_map and names.issuperset(step.input_map):  # S753 reports a wrong name
+            yield Problem(
                 config.at("ensemble_scheduling", "step", index),
-                f'step {index} maps nothing to {", ".join(missing)} of "{one.model_name}": the ensemble cannot load. '
+                f'step {index} maps nothing to {", ".join(missing)} of "{step.model_name}": the ensemble cannot load. '
                 "Add it to the input_map.",
             )

@@ -1,12 +1,12 @@
-"""L0: the comments that silence the doctor."""
+"""L0: comments that silence the doctor."""
 
 from collections.abc import Iterator
 
-from serve.doctor.finding import Found, Severity
-from serve.doctor.rule import RULES, Example, rule
+from serve.doctor.finding import Problem, Severity
+from serve.doctor.rule import DROPPED, MERGED, RULES, Example, rule
 from serve.doctor.suppress import Suppressions
 
-# Whether these find something depends on what has been built in this checkout, not on the text.
+# Whether these find something depends on the files that were built in this checkout, not on the text.
 OF_THE_CHECKOUT = {"L004", "L008"}
 
 
@@ -16,17 +16,18 @@ OF_THE_CHECKOUT = {"L004", "L008"}
     bad=Example("# doctor: ignore=L003\nmax_batch_size: 8"),
     good=Example("# doctor: ignore=L004 the version folder is mounted when the container starts\nmax_batch_size: 8"),
 )
-def suppressions_have_a_reason(suppressions: Suppressions) -> Iterator[Found]:
+def suppressions_have_a_reason(suppressions: Suppressions) -> Iterator[Problem]:
     """A comment silences a rule and does not say why.
 
-    The next reader cannot tell a decision from an accident.
+    The next reader cannot tell whether the comment is a decision or an accident.
 
     Source: this project's own experience.
-    Fix: add the reason behind the code: `# doctor: ignore=B201 every request is one execution, to compare with`.
+    Fix: add the reason after the code: `# doctor: ignore=B201 the baseline runs every request alone`.
     """
     for comment in suppressions.comments:
         if not comment.reason:
-            yield Found(comment.at, f"why is {', '.join(comment.codes)} ignored? Write the reason behind the code.")
+            codes = ", ".join(comment.codes)
+            yield Problem(comment.at, f"the comment ignores {codes} without a reason. Write it after the code.")
 
 
 @rule(
@@ -35,17 +36,28 @@ def suppressions_have_a_reason(suppressions: Suppressions) -> Iterator[Found]:
     bad=Example("# doctor: ignore=B999 of a rule that does not exist\nmax_batch_size: 8"),
     good=Example("# doctor: ignore=L004 the version folder is mounted when the container starts\nmax_batch_size: 8"),
 )
-def suppressions_are_used(suppressions: Suppressions) -> Iterator[Found]:
+def suppressions_are_used(suppressions: Suppressions) -> Iterator[Problem]:
     """A comment silences a rule that finds nothing there, or that does not exist.
 
-    It would hide the finding on the day that it becomes true.
+    It would hide the finding on the day that it becomes true. The code of a rule that is part of another one now stands
+    for that one.
 
     Source: this project's own experience.
-    Fix: remove the code from the comment. L004 and L008 are never unused: they depend on what is built here.
+    Fix: remove the code from the comment. L004 and L008 are never reported: they depend on the files built here.
     """
     for comment in suppressions.comments:
         for code in comment.codes:
-            known = code in RULES
-            if not known or (code in suppressions.selected and code not in comment.used | OF_THE_CHECKOUT):
-                what = "finds nothing here" if known else "is no rule"
-                yield Found(comment.at, f"{code} {what}, so the comment ignores nothing. Remove the code.")
+            if reason := _unused(code, comment.used, suppressions.selected):
+                yield Problem(comment.at, f"{code} {reason}, so the comment ignores nothing. Remove the code.")
+
+
+def _unused(code: str, used: set[str], selected: frozenset[str]) -> str:
+    """Why a code in a comment silences nothing; "" if it does, or if nothing can be said."""
+    current = MERGED.get(code, code)
+    if code in DROPPED:
+        return f"is no longer a rule ({DROPPED[code]})"
+    if current not in RULES:
+        return "is not a rule"
+    if current not in selected or current in used | OF_THE_CHECKOUT:
+        return ""
+    return "finds nothing here" if current == code else f"is part of {current} now, which finds nothing here"

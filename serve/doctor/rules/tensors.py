@@ -1,9 +1,9 @@
-"""M8: what a model.py does with tensors: names that are not there, batches that do not fit, other models."""
+"""M8: tensors and other models that a model.py uses."""
 
 import ast
 from collections.abc import Iterator
 
-from serve.doctor.finding import Found, Severity
+from serve.doctor.finding import Problem, Severity
 from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
 from serve.doctor.rules.requests import Execution
@@ -17,7 +17,7 @@ RAGGED = (
 ARRAYS = 'arrays = [pb_utils.get_input_tensor_by_name(request, "x").as_numpy() for request in requests]'
 JOINS = ("concatenate", "vstack", "stack", "cat")
 HANDLED = ("pad", "ravel", "flatten", "reshape", "hstack", "view", "cumsum", "squeeze", "nested")
-"""Words that a file has that deals with lengths."""
+"""Words in a file that handles different lengths."""
 
 
 def _inputs(config: Configuration) -> set[str]:
@@ -41,27 +41,27 @@ def _inputs(config: Configuration) -> set[str]:
     ),
     good=LOOP,
 )
-def inputs_are_declared(source: Source) -> Iterator[Found]:
-    """model.py asks for an input that the configuration does not declare.
+def inputs_are_declared(source: Source) -> Iterator[Problem]:
+    """model.py reads an input that the configuration does not declare.
 
-    `get_input_tensor_by_name` gives None then, and the batch fails: "'NoneType' object has no attribute 'as_numpy'"
-    (measured). Not reported where the result is compared with None.
+    `get_input_tensor_by_name` returns None, and the batch fails: "'NoneType' object has no attribute 'as_numpy'"
+    (measured). Not reported if the result is kept in a variable, which may be compared with None.
 
     Source: python_backend README (get_input_tensor_by_name).
-    Fix: write the name as config.pbtxt has it.
+    Fix: write the name in config.pbtxt.
     """
-    known = _inputs(source.configuration)
+    names = _inputs(source.configuration)
     if not source.configuration.proto.input or _adds(source, "add_input"):
         return
     for node in ast.walk(source.tree):
-        # Only where the result is used at once: code that keeps it may look whether it is None.
+        # Only if the result is used at once: other code may test it for None.
         call = node.value if isinstance(node, ast.Attribute) else None
         name = _asked(call) if isinstance(call, ast.Call) else None
-        if name is not None and name not in known:
-            yield Found(
+        if name is not None and name not in names:
+            yield Problem(
                 source.at(call),
-                f'"{name}" is no input of this model, which has {", ".join(sorted(known))}: every request fails. '
-                "Write the name of the configuration.",
+                f'"{name}" is not an input of this model, which has {", ".join(sorted(names))}: every request fails. '
+                "Write the name in the configuration.",
             )
 
 
@@ -86,36 +86,36 @@ def _asked(call: ast.Call) -> str | None:
     ),
     good=LOOP,
 )
-def outputs_are_declared(source: Source) -> Iterator[Found]:
+def outputs_are_declared(source: Source) -> Iterator[Problem]:
     """A response holds an output that the configuration does not declare.
 
-    It is left out without a word (measured: the request succeeds, and the answer has no outputs at all).
+    The server drops it without a warning (measured: the request succeeds, and the answer has no outputs).
 
     Source: python_backend, pb_stub.cc keeps the requested outputs only.
-    Fix: write the name as config.pbtxt has it.
+    Fix: write the name in config.pbtxt.
     """
-    known = {tensor.name for tensor in source.configuration.proto.output}
-    known |= {state.output_name for state in source.configuration.proto.sequence_batching.state}
-    for node in ast.walk(source.tree) if known and not _adds(source, "add_output") else ():
+    names = {tensor.name for tensor in source.configuration.proto.output}
+    names |= {state.output_name for state in source.configuration.proto.sequence_batching.state}
+    for node in ast.walk(source.tree) if names and not _adds(source, "add_output") else ():
         if isinstance(node, ast.Call) and _name(node.func) == "InferenceResponse":
             listed = [*node.args[:1], *(one.value for one in node.keywords if one.arg == "output_tensors")]
             for tensor in [one for part in listed if isinstance(part, ast.List) for one in part.elts]:
                 name = tensor.args[0] if isinstance(tensor, ast.Call) and tensor.args else None
-                if isinstance(name, ast.Constant) and isinstance(name.value, str) and name.value not in known:
-                    yield Found(
+                if isinstance(name, ast.Constant) and isinstance(name.value, str) and name.value not in names:
+                    yield Problem(
                         source.at(name),
-                        f'"{name.value}" is no output of this model, which has {", ".join(sorted(known))}: it is left '
-                        "out of every answer. Write the name of the configuration.",
+                        f'"{name.value}" is not an output of this model, which has {", ".join(sorted(names))}: the '
+                        "server drops it from every answer. Write the name in the configuration.",
                     )
 
 
 def _adds(source: Source, method: str) -> bool:
-    """Whether auto_complete_config may declare more tensors than the file does."""
+    """Whether auto_complete_config may declare more tensors."""
     return method in source.document.text
 
 
 def _name(called: ast.expr) -> str:
-    """The last part of what is called."""
+    """The last part of the name of a called function."""
     return called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
 
 
@@ -140,15 +140,14 @@ def _name(called: ast.expr) -> str:
         ).files,
     ),
 )
-def ragged_arrays_are_not_stacked(source: Source) -> Iterator[Found]:
-    """Arrays of the requests are joined as if they had one shape, and the input is ragged.
+def ragged_arrays_are_not_stacked(source: Source) -> Iterator[Problem]:
+    """The input is ragged, and model.py joins the arrays of the requests as if they had one shape.
 
-    With `allow_ragged_batch` a batch holds requests of different length. np.concatenate and np.stack fail on them, and
-    with them every request of the batch: "all the input array dimensions except for the concatenation axis must match
-    exactly" (measured: lengths 1, 2, 3, 4; 4 errors). Alone each request works.
+    With `allow_ragged_batch` a batch holds requests of different length. np.concatenate and np.stack fail, and with
+    them every request of the batch: "all the input array dimensions except for the concatenation axis must match
+    exactly" (measured: lengths 1, 2, 3, 4; 4 errors). A single request works.
 
-    Source: python_backend hands over requests unmerged; server#3984, server#6740 (wrong answers after stacking by
-    hand).
+    Source: python_backend hands over requests unmerged; server#3984, server#6740 (wrong answers after stacking).
     Fix: pad to the longest and pass the lengths on, or flatten, join and split by length.
     """
     config = source.configuration
@@ -159,9 +158,9 @@ def ragged_arrays_are_not_stacked(source: Source) -> Iterator[Found]:
     for node in ast.walk(execution.function):
         joins = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in JOINS
         if isinstance(node, ast.Call) and joins and _along_rows(node) and not _handles_lengths(source):
-            yield Found(
+            yield Problem(
                 source.at(node),
-                f'arrays of different length are joined here, as "{ragged[0]}" is ragged: the batch fails. '
+                f'arrays of different length are joined here, because "{ragged[0]}" is ragged: the batch fails. '
                 "Pad them to the longest and pass the lengths on, or flatten, join and split.",
             )
 
@@ -173,7 +172,7 @@ def _along_rows(call: ast.Call) -> bool:
 
 def _handles_lengths(source: Source) -> bool:
     text = source.document.text.lower()
-    # What follows the join is no sign: np.split(result, ...) is what the simple case does as well.
+    # np.split after the join shows nothing: the faulty case has it as well.
     return any(word in text for word in HANDLED)
 
 
@@ -192,15 +191,14 @@ def _handles_lengths(source: Source) -> bool:
     ),
     good=LOOP,
 )
-def models_do_not_call_each_other_in_a_circle(source: Source) -> Iterator[Found]:
-    """A model.py calls a model that leads back to it.
+def models_do_not_call_each_other_in_a_circle(source: Source) -> Iterator[Problem]:
+    """A model.py calls itself through another model.
 
-    An instance waits inside of `execute` for the answer of the other model, which waits for an instance of the first.
-    With one instance each they wait forever, and so does everybody else (measured: the request hangs, the model serves
-    nobody any more).
+    An instance waits in `execute` for the other model, which waits for an instance of the first. With one instance each
+    they wait forever (measured: the request hangs, and the model answers no further request).
 
     Source: python_backend README (Business Logic Scripting, limitations); server#6720.
-    Fix: break the circle, or move the common part into a model of its own.
+    Fix: remove the call, or move the common part into a third model.
     """
     repository = source.configuration.model.repository
     home = source.configuration.model.name
@@ -209,14 +207,15 @@ def models_do_not_call_each_other_in_a_circle(source: Source) -> Iterator[Found]
         while waiting:
             name = waiting.pop()
             if name == home:
-                yield Found(
+                yield Problem(
                     source.at(node),
-                    f'this calls "{called}", which leads back to "{home}": both wait for each other. Break the circle.',
+                    f'this calls "{called}", which leads back to "{home}": both wait for each other. Remove one of '
+                    "the calls.",
                 )
                 break
-            found = repository.model(name) if name not in seen else None
+            other_model = repository.model(name) if name not in seen else None
             seen.add(name)
-            for other in found.sources if found is not None else ():
+            for other in other_model.sources if other_model is not None else ():
                 waiting += [further for _, further in _called(other)]
 
 

@@ -1,10 +1,10 @@
-"""W6: `model_warmup`: samples that are skipped, refused, or do not warm what will be asked for."""
+"""W6: `model_warmup`: samples that are skipped, are refused, or do not warm the model."""
 
 from collections.abc import Iterator
 
 from tritonclient.grpc.model_config_pb2 import DataType, ModelInput, ModelInstanceGroup, ModelWarmup
 
-from serve.doctor.finding import Edit, Found, Severity
+from serve.doctor.finding import Edit, Problem, Severity
 from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
 
@@ -17,37 +17,37 @@ def sample(batch: str = "batch_size: 1", data: str = "zero_data: true", rest: st
 
 
 def samples(config: Configuration) -> Iterator[tuple[int, ModelWarmup]]:
-    """Every sample that is not skipped, of a model that runs samples at all."""
+    """Index and sample of every sample that is not skipped; none for an ensemble."""
     if config.backend != "ensemble":
-        yield from ((index, one) for index, one in enumerate(config.proto.model_warmup) if one.batch_size > 0)
+        yield from ((index, warmup) for index, warmup in enumerate(config.proto.model_warmup) if warmup.batch_size > 0)
 
 
 def tensors(config: Configuration) -> Iterator[tuple[int, str, ModelWarmup.Input, ModelInput | None]]:
-    """Every tensor of those samples, with the input that it is for."""
+    """Index of the sample, name, tensor and input of every tensor of those samples."""
     inputs = {tensor.name: tensor for tensor in config.proto.input}
-    for index, one in samples(config):
-        for name, tensor in sorted(one.inputs.items()):
+    for index, warmup in samples(config):
+        for name, tensor in sorted(warmup.inputs.items()):
             yield index, name, tensor, inputs.get(name)
 
 
 @rule("W601", Severity.WARNING, bad=Example(sample(batch="")), good=Example(sample()))
-def samples_have_a_batch_size(config: Configuration) -> Iterator[Found]:
-    """A warm-up sample without `batch_size` is skipped.
+def samples_have_a_batch_size(config: Configuration) -> Iterator[Problem]:
+    """A warm-up sample has no `batch_size`, so it is skipped.
 
-    Its default is 0, and tritonserver leaves such a sample out; only the verbose log says so. Measured: 0 executions
-    after load, where batch_size 1 makes 1. A model with `max_batch_size: 0` needs batch_size 1 as well.
+    The default is 0, and tritonserver skips such a sample; only the verbose log says so. Measured: 0 executions after
+    load, where batch_size 1 makes 1. A model with `max_batch_size: 0` needs batch_size 1 as well.
 
     Source: core, backend_model_instance.cc (GenerateWarmupData).
-    Fix: write batch_size: 1, or the size that is to be warmed.
+    Fix: write batch_size: 1, or the batch size to warm.
     """
-    for index, one in enumerate(config.proto.model_warmup):
-        if one.batch_size == 0:
+    for index, warmup in enumerate(config.proto.model_warmup):
+        if warmup.batch_size == 0:
             value = config.document.value("model_warmup", index)
             missing = not config.document.has("model_warmup", index, "batch_size")
             edit = (Edit(start=value.start + 1, end=value.start + 1, text=" batch_size: 1"),) if value else ()
-            yield Found(
+            yield Problem(
                 config.at("model_warmup", index),
-                f'warm-up sample "{one.name}" has no batch_size, so it is skipped in silence. Write batch_size: 1.',
+                f'warm-up sample "{warmup.name}" has no batch_size, so tritonserver skips it. Write batch_size: 1.',
                 fix=edit if missing else (),
             )
 
@@ -59,7 +59,7 @@ def samples_have_a_batch_size(config: Configuration) -> Iterator[Found]:
     good=Example(sample()),
     refused="Please provide all required input",
 )
-def samples_have_every_input(config: Configuration) -> Iterator[Found]:
+def samples_have_every_input(config: Configuration) -> Iterator[Problem]:
     """A warm-up sample lacks an input of the model.
 
     The model is refused: "expected 1 inputs but got 0 inputs ... missing required input(s) ['x']".
@@ -68,11 +68,11 @@ def samples_have_every_input(config: Configuration) -> Iterator[Found]:
     Fix: add the input to the sample's `inputs`; its key is the input's name.
     """
     required = [tensor.name for tensor in config.proto.input if not tensor.optional]
-    for index, one in samples(config):
-        if missing := [name for name in required if name not in one.inputs]:
-            yield Found(
+    for index, warmup in samples(config):
+        if missing := [name for name in required if name not in warmup.inputs]:
+            yield Problem(
                 config.at("model_warmup", index),
-                f'warm-up sample "{one.name}" has no input {", ".join(missing)}: the model cannot load. Add it.',
+                f'warm-up sample "{warmup.name}" has no input {", ".join(missing)}: the model cannot load. Add it.',
             )
 
 
@@ -82,12 +82,12 @@ def samples_have_every_input(config: Configuration) -> Iterator[Found]:
     bad=Example(sample(rest='inputs { key: "z" value { data_type: TYPE_FP32 dims: [ 1 ] zero_data: true } }')),
     good=Example(sample()),
 )
-def samples_have_known_inputs(config: Configuration) -> Iterator[Found]:
+def samples_have_known_inputs(config: Configuration) -> Iterator[Problem]:
     """A warm-up sample fills an input that the model does not declare.
 
-    A client's request with such an input is refused; a sample with one reaches the backend as it is. onnxruntime fails
-    on it: the model is refused, "failed to run warmup sample", or tritonserver 2.51 aborts, as it now and then does
-    over a warm-up that fails (measured). A Python model loads, and its `execute` sees a tensor that no request has.
+    The sample reaches the backend unchecked. onnxruntime fails: the model is refused, "failed to run warmup sample", or
+    tritonserver 2.51 aborts, as it sometimes does when a warm-up fails (measured). A Python model loads, and its
+    `execute` gets a tensor that no request has.
 
     Source: core, backend_model_instance.cc (GenerateWarmupData does not compare the names).
     Fix: correct the name, or remove it.
@@ -96,12 +96,15 @@ def samples_have_known_inputs(config: Configuration) -> Iterator[Found]:
         return
     controls = {control.name for control in config.proto.sequence_batching.control_input}
     states = {state.input_name for state in config.proto.sequence_batching.state}
+    required = {tensor.name for tensor in config.proto.input if not tensor.optional}
+    complete = {index for index, warmup in samples(config) if required.issubset(warmup.inputs)}
     for index, name, _, declared in tensors(config):
-        if declared is None and name not in controls | states:
-            yield Found(
+        # Of an incomplete sample W604 reports the name that is missing.
+        if index in complete and declared is None and name not in controls | states:
+            yield Problem(
                 config.at("model_warmup", index, "inputs"),
-                f'the warm-up sample fills "{name}", which is no input of this model: backends fail on it. '
-                "Correct the name, or remove it.",
+                f'the warm-up sample fills "{name}", which is not an input of this model, so backends fail. Correct '
+                "the name, or remove it.",
             )
 
 
@@ -112,11 +115,11 @@ def samples_have_known_inputs(config: Configuration) -> Iterator[Found]:
     good=Example(sample()),
     refused="unexpected shape for input",
 )
-def samples_fit_the_inputs(config: Configuration) -> Iterator[Found]:
-    """A tensor of a warm-up sample has a shape that the input does not take.
+def samples_fit_the_inputs(config: Configuration) -> Iterator[Problem]:
+    """A tensor of a warm-up sample does not fit the input.
 
     The model is refused: "unexpected shape for input 'x' ... Expected [-1,2], got [1,3]". The dims of a sample are
-    those of one item, without the batch dimension.
+    without the batch axis.
 
     Source: core, infer_request.cc (Normalize).
     Fix: write the input's dims, with a size for each -1.
@@ -128,10 +131,10 @@ def samples_fit_the_inputs(config: Configuration) -> Iterator[Found]:
             wanted in (-1, dim) for dim, wanted in zip(tensor.dims, declared.dims, strict=True)
         )
         if declared.dims and not fits:
-            yield Found(
+            yield Problem(
                 config.at("model_warmup", index, "inputs"),
                 f'the warm-up sample for "{name}" has dims {list(tensor.dims)}, and the input takes '
-                f"{list(declared.dims)}: the model cannot load. Write dims that fit.",
+                f"{list(declared.dims)}: the model cannot load. Write those dims, with a size for each -1.",
             )
 
 
@@ -142,8 +145,8 @@ def samples_fit_the_inputs(config: Configuration) -> Iterator[Found]:
     good=Example(sample()),
     refused="data-type is",
 )
-def samples_have_the_inputs_type(config: Configuration) -> Iterator[Found]:
-    """A tensor of a warm-up sample has another data type than the input.
+def samples_have_the_inputs_type(config: Configuration) -> Iterator[Problem]:
+    """A tensor of a warm-up sample and the input have different data types.
 
     The model is refused: "inference input 'x' data-type is 'INT32', but model 'example' expects 'FP32'".
 
@@ -153,7 +156,7 @@ def samples_have_the_inputs_type(config: Configuration) -> Iterator[Found]:
     for index, name, tensor, declared in tensors(config):
         if declared is not None and tensor.data_type != declared.data_type:
             given, wanted = (DataType.Name(kind) for kind in (tensor.data_type, declared.data_type))
-            yield Found(
+            yield Problem(
                 config.at("model_warmup", index, "inputs"),
                 f'the warm-up sample for "{name}" is {given}, and the input is {wanted}: the model cannot load. '
                 f"Write {wanted}.",
@@ -166,22 +169,22 @@ def samples_have_the_inputs_type(config: Configuration) -> Iterator[Found]:
     bad=Example(sample(batch="batch_size: 9")),
     good=Example(sample(batch="batch_size: 8")),
 )
-def samples_are_possible_batches(config: Configuration) -> Iterator[Found]:
+def samples_are_possible_batches(config: Configuration) -> Iterator[Problem]:
     """A warm-up sample has more rows than `max_batch_size`.
 
     The model is refused: "failed to run warmup sample 'zeros': batch size 9 for 'example_0_0', max allowed is 8", or
-    tritonserver 2.51 aborts, as it now and then does over a warm-up that fails (measured).
+    tritonserver 2.51 aborts, as it sometimes does when a warm-up fails (measured).
 
-    Source: python_backend and onnxruntime_backend check the rows of what they execute.
+    Source: python_backend and onnxruntime_backend check the rows of an execution.
     Fix: write at most max_batch_size.
     """
     most = config.proto.max_batch_size
-    for index, one in samples(config):
-        if most > 0 and one.batch_size > most:
-            yield Found(
+    for index, warmup in samples(config):
+        if most > 0 and warmup.batch_size > most:
+            yield Problem(
                 config.at("model_warmup", index, "batch_size"),
-                f'warm-up sample "{one.name}" has batch_size {one.batch_size}, and max_batch_size is {most}: the model '
-                f"cannot load. Write at most {most}.",
+                f'warm-up sample "{warmup.name}" has batch_size {warmup.batch_size}, and max_batch_size is {most}: '
+                f"the model cannot load. Write at most {most}.",
             )
 
 
@@ -191,21 +194,21 @@ def samples_are_possible_batches(config: Configuration) -> Iterator[Found]:
     bad=Example(f"max_batch_size: 0\n{sample(batch='batch_size: 2')}"),
     good=Example(f"max_batch_size: 0\n{sample(batch='batch_size: 1')}"),
 )
-def a_sample_of_a_model_without_batches_is_one(config: Configuration) -> Iterator[Found]:
-    """A warm-up sample of several requests for a model that does not batch.
+def a_sample_of_a_model_without_batches_is_one(config: Configuration) -> Iterator[Problem]:
+    """A warm-up sample has several requests, and the model does not batch.
 
-    With `max_batch_size: 0` the backend gets one request at a time, except for the warm-up, which hands it batch_size
-    requests at once. The model is refused: "failed to run warmup sample 'zeros': batch size 2 ... max allowed is 0", or
-    tritonserver 2.51 aborts over it, with all other models in it (measured: 3 of 4 trials without an instance group).
+    With `max_batch_size: 0` the backend gets one request at a time, but a warm-up sends batch_size requests at once.
+    The model is refused: "failed to run warmup sample 'zeros': batch size 2 ... max allowed is 0", or tritonserver 2.51
+    aborts with all other models (measured: 3 of 4 times without an instance group).
 
-    Source: core, backend_model_instance.cc (WarmUp); the abort itself, on 2.51.
+    Source: core, backend_model_instance.cc (WarmUp).
     Fix: write batch_size: 1.
     """
-    for index, one in samples(config):
-        if config.proto.max_batch_size == 0 and one.batch_size > 1:
-            yield Found(
+    for index, warmup in samples(config):
+        if config.proto.max_batch_size == 0 and warmup.batch_size > 1:
+            yield Problem(
                 config.at("model_warmup", index, "batch_size"),
-                f'warm-up sample "{one.name}" has batch_size {one.batch_size} and the model max_batch_size 0: '
+                f'warm-up sample "{warmup.name}" has batch_size {warmup.batch_size} and the model max_batch_size 0: '
                 "it cannot load, or crashes the server. Write batch_size: 1.",
                 fix=config.document.replaced("1", "model_warmup", index, "batch_size"),
             )
@@ -227,23 +230,23 @@ def _on_gpu(config: Configuration) -> bool:
         f'output [ {{ name: "y" data_type: TYPE_FP32 dims: [ -1 ] }} ]\n{sample(batch="batch_size: 8")}'
     ),
 )
-def variable_shapes_are_warmed(config: Configuration) -> Iterator[Found]:
-    """A GPU model with inputs of variable shape, and no warm-up for them or for the largest batch.
+def variable_shapes_are_warmed(config: Configuration) -> Iterator[Problem]:
+    """A GPU model has inputs of variable shape and no warm-up for the largest batch.
 
-    The first request of each new shape pays for memory and the choice of kernels, and the largest batch comes only
-    under load, when the stall is worst.
+    The first execution of each shape allocates memory and chooses kernels. The largest batch comes first under load,
+    when that pause costs most.
 
     Source: server documentation, model_configuration.md (Model Warmup); onnxruntime#12120.
-    Fix: a sample with batch_size = max_batch_size and the longest shape that clients send.
+    Fix: add a sample with batch_size = max_batch_size and the largest shape that clients send.
     """
     variable = any(-1 in tensor.dims for tensor in config.proto.input)
-    largest = max((one.batch_size for one in config.proto.model_warmup), default=0)
+    largest = max((warmup.batch_size for warmup in config.proto.model_warmup), default=0)
     if _on_gpu(config) and variable and largest < max(config.proto.max_batch_size, 1):
-        yield Found(
+        yield Problem(
             config.at("model_warmup"),
             f"a GPU model with variable shapes is warmed with batches of up to {largest} of "
-            f"{max(config.proto.max_batch_size, 1)}, so the first large batch stalls under load. "
-            "Add a sample with the largest batch and shape.",
+            f"{max(config.proto.max_batch_size, 1)}, so the first large batch under load is slow. Add a sample with "
+            "the largest batch and shape.",
         )
 
 
@@ -253,21 +256,21 @@ def variable_shapes_are_warmed(config: Configuration) -> Iterator[Found]:
     bad=Example(f'backend: "python"\n{sample(batch="batch_size: 4")}'),
     good=Example(f'backend: "python"\n{sample(batch="batch_size: 1")}'),
 )
-def a_sample_is_several_requests(config: Configuration) -> Iterator[Found]:
+def a_sample_is_several_requests(config: Configuration) -> Iterator[Problem]:
     """A warm-up sample with batch_size N reaches a Python model as N requests of one row.
 
     `execute` gets a list of N requests with shape [1, ...], not one of shape [N, ...]. A model.py that runs each
-    request by itself is warmed for one row only. Measured: a sample with batch_size 4 is one execution of 4 requests.
+    request separately is warmed for one row only. Measured: a sample with batch_size 4 is one execution of 4 requests.
 
     Source: core, backend_model_instance.cc (WarmUp).
     Fix: join the requests in model.py, or call the model with the largest batch at the end of `initialize`.
     """
     if config.backend != "python":
         return
-    for index, one in samples(config):
-        if 1 < one.batch_size <= config.proto.max_batch_size:
-            yield Found(
+    for index, warmup in samples(config):
+        if 1 < warmup.batch_size <= config.proto.max_batch_size:
+            yield Problem(
                 config.at("model_warmup", index, "batch_size"),
-                f'warm-up sample "{one.name}" is {one.batch_size} requests of one row each for execute, not one of '
-                f"{one.batch_size} rows. It warms a batch only if model.py joins requests.",
+                f'warm-up sample "{warmup.name}" is {warmup.batch_size} requests of one row each for execute, not one '
+                f"of {warmup.batch_size} rows. It warms a batch only if model.py joins requests.",
             )

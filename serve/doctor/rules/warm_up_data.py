@@ -1,4 +1,4 @@
-"""W6: where the data of a warm-up sample comes from."""
+"""W6: the data of a warm-up sample."""
 
 import math
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tritonclient.grpc.model_config_pb2 import DataType, ModelWarmup
 
-from serve.doctor.finding import Found, Severity
+from serve.doctor.finding import Problem, Severity
 from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
 from serve.doctor.rules.warm_up import sample, tensors
@@ -35,20 +35,20 @@ ELEMENT_BYTES = {
     good=Example(sample()),
     refused="expects all variable-size dimensions are specified",
 )
-def samples_have_a_shape(config: Configuration) -> Iterator[Found]:
+def samples_have_a_shape(config: Configuration) -> Iterator[Problem]:
     """A tensor of a warm-up sample has a -1 in its dims.
 
     The model is refused: "warmup setting expects all variable-size dimensions are specified for input 'x'".
 
     Source: core, backend_model_instance.cc (GenerateWarmupData).
-    Fix: write a size that clients really send; one sample for each size that matters.
+    Fix: write a size that clients send, with one sample for each important size.
     """
     for index, name, tensor, _ in tensors(config):
         if any(dim < 0 for dim in tensor.dims):
-            yield Found(
+            yield Problem(
                 config.at("model_warmup", index, "inputs"),
-                f'the warm-up sample for "{name}" has dims {list(tensor.dims)}, and a sample needs a size: the model '
-                "cannot load. Write one that clients send.",
+                f'the warm-up sample for "{name}" has dims {list(tensor.dims)}, but a sample needs fixed sizes: the '
+                "model cannot load. Write sizes that clients send.",
             )
 
 
@@ -59,8 +59,8 @@ def samples_have_a_shape(config: Configuration) -> Iterator[Found]:
     good=Example(sample()),
     refused="to have input_data_type set",
 )
-def samples_have_data(config: Configuration) -> Iterator[Found]:
-    """A tensor of a warm-up sample does not say where its data comes from.
+def samples_have_data(config: Configuration) -> Iterator[Problem]:
+    """A tensor of a warm-up sample has no data.
 
     The model is refused: "warmup setting expects input 'x' to have input_data_type set".
 
@@ -69,7 +69,7 @@ def samples_have_data(config: Configuration) -> Iterator[Found]:
     """
     for index, name, tensor, _ in tensors(config):
         if tensor.WhichOneof("input_data_type") is None:
-            yield Found(
+            yield Problem(
                 config.at("model_warmup", index, "inputs"),
                 f'the warm-up sample for "{name}" has none of zero_data, random_data and input_data_file: the model '
                 "cannot load. Write one of them.",
@@ -88,21 +88,21 @@ def _file(config: Configuration, tensor: ModelWarmup.Input) -> Path | None:
     good=Example(sample(data='input_data_file: "row"'), files={"warmup/row": "8 bytes."}),
     refused="failed to open text file for read",
 )
-def sample_files_are_there(config: Configuration) -> Iterator[Found]:
-    """The file of a warm-up sample is not in the model's folder `warmup`.
+def sample_files_are_there(config: Configuration) -> Iterator[Problem]:
+    """The file of a warm-up sample is missing.
 
     The model is refused: "failed to open text file for read".
 
     Source: core, backend_model_instance.cc (GenerateWarmupData).
-    Fix: put the tensor's raw bytes there, for one item.
+    Fix: put the raw bytes of one item into the folder `warmup` of the model.
     """
     for index, name, tensor, _ in tensors(config):
         path = _file(config, tensor)
         if path is not None and not path.is_file():
-            yield Found(
+            yield Problem(
                 config.at("model_warmup", index, "inputs"),
-                f'the warm-up sample for "{name}" reads warmup/{tensor.input_data_file}, which is not there: the model '
-                "cannot load. Put the raw bytes there.",
+                f'the warm-up sample for "{name}" reads warmup/{tensor.input_data_file}, which does not exist: the '
+                "model cannot load. Put the raw bytes there.",
             )
 
 
@@ -113,11 +113,11 @@ def sample_files_are_there(config: Configuration) -> Iterator[Found]:
     good=Example(sample(data='input_data_file: "row"'), files={"warmup/row": "8 bytes."}),
     refused="warmup setting expects",
 )
-def sample_files_are_long_enough(config: Configuration) -> Iterator[Found]:
+def sample_files_are_long_enough(config: Configuration) -> Iterator[Problem]:
     """The file of a warm-up sample holds fewer bytes than the tensor has.
 
-    The model is refused: "warmup setting expects 8 bytes, but the data provided from row only has 5 bytes". A longer
-    file is cut off without a word.
+    The model is refused: "warmup setting expects 8 bytes, but the data provided from row only has 5 bytes". The rest of
+    a longer file is ignored.
 
     Source: core, backend_model_instance.cc (GenerateWarmupData).
     Fix: write the raw bytes of one item: elements of dims x bytes of the type.
@@ -127,10 +127,10 @@ def sample_files_are_long_enough(config: Configuration) -> Iterator[Found]:
         size = ELEMENT_BYTES.get(tensor.data_type)
         if path is None or size is None or not path.is_file() or any(dim < 0 for dim in tensor.dims):
             continue
-        wanted, found = size * math.prod(tensor.dims), path.stat().st_size
-        if found < wanted:
-            yield Found(
+        needed, available = size * math.prod(tensor.dims), path.stat().st_size
+        if available < needed:
+            yield Problem(
                 config.at("model_warmup", index, "inputs"),
-                f'the warm-up sample for "{name}" needs {wanted} bytes, and warmup/{tensor.input_data_file} has '
-                f"{found}: the model cannot load. Write the raw bytes of one item.",
+                f'the warm-up sample for "{name}" needs {needed} bytes, and warmup/{tensor.input_data_file} has '
+                f"{available}: the model cannot load. Write the raw bytes of one item.",
             )

@@ -203,6 +203,7 @@ def test_what_the_current_configuration_has_is_no_news(tmp_path: Path) -> None:
     (folder / "1" / "model.py").write_text(
         "class TritonPythonModel:\n    def execute(self, requests):\n        return []\n"
     )
+    (folder / "1" / "queue_limit.py").touch()
     before = TEXT.replace("  default_queue_policy { max_queue_size: 100 }\n", "")
     (folder / "config.pbtxt").write_text(before)
     text = written(before, Candidate(max_batch_size=16, delay_us=1000))

@@ -1,4 +1,4 @@
-"""What --fix changes: as little as it can, never a comment, and only once."""
+"""--fix changes as little as possible, keeps comments, and has nothing to do when it runs again."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from serve.doctor.rule import Example, Rule
 from serve.doctor.rules import all_rules
 from serve.doctor.rules.graph_shapes import FREE
 
-# Everything that can be mended at a time, with comments in every place that an edit touches.
+# Many problems with fixes, and comments in every place that an edit touches.
 WRECK = """\
 # head
 name: "other"  # the name
@@ -35,7 +35,7 @@ dynamic_batching {
 instance_group [ { count: 1 } ]
 # foot
 """
-MENDED = """\
+FIXED = """\
 # head
 name: "example"  # the name
 backend: "onnxruntime"
@@ -61,25 +61,25 @@ def wreck(repository: Path, text: str = WRECK) -> Path:
 
 
 def fix(repository: Path) -> list[str]:
-    found = changes(Repository(path=repository), all_rules())
-    for change in found:
+    results = changes(Repository(path=repository), all_rules())
+    for change in results:
         change.write()
-    return [code for change in found for code in change.codes]
+    return [code for change in results for code in change.codes]
 
 
-def test_a_wreck_is_mended_in_place(tmp_path: Path) -> None:
+def test_a_wreck_is_fixed_in_place(tmp_path: Path) -> None:
     path = wreck(tmp_path)
     assert fix(tmp_path) == ["B204", "G103", "G105", "G107", "L001", "L003"]
-    assert path.read_text() == MENDED
+    assert path.read_text() == FIXED
     assert fix(tmp_path) == []
-    assert path.read_text() == MENDED
+    assert path.read_text() == FIXED
 
 
 def test_windows_line_ends_stay(tmp_path: Path) -> None:
     path = wreck(tmp_path)
     path.write_bytes(WRECK.replace("\n", "\r\n").encode())
     fix(tmp_path)
-    assert path.read_bytes() == MENDED.replace("\n", "\r\n").encode()
+    assert path.read_bytes() == FIXED.replace("\n", "\r\n").encode()
 
 
 def test_the_diff_is_what_fix_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -90,19 +90,19 @@ def test_the_diff_is_what_fix_writes(tmp_path: Path, capsys: pytest.CaptureFixtu
     for line in ('-name: "other"  # the name', '+name: "example"  # the name', "-  preferred_batch_size: [ 2, 4 ]"):
         assert line in diff
     main([str(tmp_path), "--fix", "--fail-on", "never"])
-    assert path.read_text() == MENDED
+    assert path.read_text() == FIXED
 
 
 @pytest.mark.parametrize("rule", FIXABLE, ids=lambda rule: rule.code)
-def test_the_edits_of_a_rule_mend_what_it_found(rule: Rule, tmp_path: Path) -> None:
+def test_the_edits_of_a_rule_fix_its_findings(rule: Rule, tmp_path: Path) -> None:
     assert rule.bad is not None
     write(rule.bad, tmp_path)
     repository = Repository(path=tmp_path, target=rule.bad.target)
-    found = examine(repository, [rule])
+    before = examine(repository, [rule])
     for change in changes(repository, [rule]):
         change.write()
     left = examine(Repository(path=tmp_path, target=rule.bad.target), [rule])
-    assert len(left) == len([one for one in found if not one.fix])
+    assert len(left) == len([finding for finding in before if not finding.fix])
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

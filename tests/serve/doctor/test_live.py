@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from doctor_server import HELD, Examiner, examiner
+from doctor_server import AS_WRITTEN, HELD, Examiner, serving
 
 from serve.doctor.__main__ import main
 from serve.doctor.example import PYTHON_MODEL, completed
@@ -25,7 +25,7 @@ FREE = RAGGED.replace(" allow_ragged_batch: true", "")
 MODELS = {
     "good": Example(f"{PYTHON}{RAGGED}dynamic_batching {{ }}", files={"1/model.py": SLOW}),
     "shapes": Example(f"{PYTHON}{FREE}dynamic_batching {{ }}", files={"1/model.py": SLOW}),
-    "delayed": Example(f"{PYTHON}dynamic_batching {{ max_queue_delay_microseconds: 200000 }}"),
+    "delayed": Example(f"{PYTHON}dynamic_batching {{ max_queue_delay_microseconds: 400000 }}"),
     "edited": Example(f"{PYTHON}dynamic_batching {{ }}"),
     "varied": Example(
         f"{PYTHON}dynamic_batching {{ }}",
@@ -37,16 +37,15 @@ MODELS = {
 
 @pytest.fixture(scope="module")
 def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Examiner]:
-    with examiner(tmp_path_factory.mktemp("examiner"), config_name="small") as running:
-        said = running.load_together(MODELS)
-        assert [name for name, refusal in said.items() if refusal] == ["misnamed"]
+    with serving(tmp_path_factory.mktemp, MODELS, AS_WRITTEN, config_name="small") as (running, refusals):
+        assert [name for name, refusal in refusals.items() if refusal] == ["misnamed"]
         mixed = [{"x": np.zeros((1, 1 + index % 2), np.float32)} for index in range(3 * HELD)]
         for model in ("good", "shapes"):
             running.batches(mixed, model=model, gap_s=0.005)
-        # The first fill a batch, the others come one by one and wait the whole delay.
-        one = {"x": np.zeros((1, 2), np.float32)}
-        running.batches([one] * HELD, model="delayed")
-        running.batches([one] * (FEWEST_REQUESTS - HELD), model="delayed", gap_s=0.25)
+        # The first requests fill a batch, the others come in pairs that wait for the full delay.
+        request = {"x": np.zeros((1, 2), np.float32)}
+        running.batches([request] * HELD, model="delayed")
+        running.batches([request] * (FEWEST_REQUESTS - HELD), model="delayed", gap_s=0.225)
         path = running.repository / "edited" / "config.pbtxt"
         path.write_text(path.read_text().replace("max_batch_size: 8", "max_batch_size: 16"))
         yield running
@@ -55,39 +54,39 @@ def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Examiner]:
 def findings(triton: Examiner, capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, dict[str | None, str]]:
     """Messages by code and by the folder that they are about."""
     main([str(triton.repository), "--select", "V9", "--format", "json", "--live", triton.server.http_url, *arguments])
-    found: dict[str, dict[str | None, str]] = {}
-    for one in json.loads(capsys.readouterr().out)["findings"]:
-        found.setdefault(one["code"], {})[Path(one["path"]).parent.name] = one["message"]
-    return found
+    messages: dict[str, dict[str | None, str]] = {}
+    for finding in json.loads(capsys.readouterr().out)["findings"]:
+        messages.setdefault(finding["code"], {})[Path(finding["path"]).parent.name] = finding["message"]
+    return messages
 
 
 def test_what_a_running_server_hides(triton: Examiner, capsys: pytest.CaptureFixture[str]) -> None:
-    found = findings(triton, capsys, "--log", str(triton.server.log))
-    assert "directory name must equal model name" in found["V901"]["misnamed"]
-    assert set(found["V901"]) == {"misnamed"}
-    assert "max_batch_size: 16 asked, 8 loaded" in found["V902"]["edited"]
-    # The server was asked for "small", and a model without it is loaded as config.pbtxt without a word.
-    assert "asked for the variant 'small'" in found["V902"]["good"]
-    assert set(found["V902"]) == {"edited", "good", "shapes", "delayed"}
+    messages = findings(triton, capsys, "--log", str(triton.server.log))
+    assert "directory name must equal model name" in messages["V901"]["misnamed"]
+    assert set(messages["V901"]) == {"misnamed"}
+    assert "max_batch_size: 16 asked, 8 loaded" in messages["V902"]["edited"]
+    # The server was started with "small"; a model without it is loaded as config.pbtxt without a warning.
+    assert "started with the variant 'small'" in messages["V902"]["good"]
+    assert set(messages["V902"]) == {"edited", "good", "shapes", "delayed"}
     assert triton.config("varied")["max_batch_size"] == 2
     assert triton.config("good")["max_batch_size"] == 8
-    assert "24 requests took" in found["V903"]["shapes"]
-    assert "B216" in found["V903"]["shapes"]
-    assert "B206" in found["V904"]["delayed"]
-    assert "good" not in found["V903"].keys() | found["V904"].keys()
+    assert "24 requests took" in messages["V903"]["shapes"]
+    assert "B216" in messages["V903"]["shapes"]
+    assert "B206" in messages["V904"]["delayed"]
+    assert "good" not in messages["V903"].keys() | messages["V904"].keys()
 
 
-def test_a_named_model_is_judged_alone(triton: Examiner, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_the_named_model_is_compared(triton: Examiner, capsys: pytest.CaptureFixture[str]) -> None:
     place = str(triton.repository / "edited")
     main([place, "--select", "V901,V902,V903,V904", "--format", "json", "--live", triton.server.http_url])
-    found = json.loads(capsys.readouterr().out)["findings"]
-    assert {(one["code"], Path(one["path"]).parent.name) for one in found} == {("V902", "edited")}
+    messages = json.loads(capsys.readouterr().out)["findings"]
+    assert {(finding["code"], Path(finding["path"]).parent.name) for finding in messages} == {("V902", "edited")}
 
 
-def test_without_the_log_the_reason_is_asked_for(triton: Examiner, capsys: pytest.CaptureFixture[str]) -> None:
-    said = findings(triton, capsys)["V901"]["misnamed"]
-    assert "--log" in said
-    assert f"{triton.repository / 'misnamed'} --live {triton.server.http_url.removeprefix('http://')}" in said
+def test_without_a_log_the_message_asks_for_it(triton: Examiner, capsys: pytest.CaptureFixture[str]) -> None:
+    message = findings(triton, capsys)["V901"]["misnamed"]
+    assert "--log" in message
+    assert f"{triton.repository / 'misnamed'} --live {triton.server.http_url.removeprefix('http://')}" in message
 
 
 def test_leftover_shared_memory_is_named(triton: Examiner, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""The doctor's rules for model.py against the many ways in which people write one."""
+"""The rules for model.py against the many ways to write one."""
 
 from pathlib import Path
 
@@ -293,9 +293,9 @@ def codes(text: str, tmp_path: Path) -> list[str]:
     (folder / "1").mkdir(parents=True)
     (folder / "config.pbtxt").write_text(CONFIG)
     (folder / "1" / "model.py").write_text(HEAD + text)
-    found = examine(Repository(path=folder.parent), all_rules())
-    assert not [one for one in found if "itself failed" in one.message]
-    return [one.code for one in found if one.code.startswith("M")]
+    results = examine(Repository(path=folder.parent), all_rules())
+    assert not [finding for finding in results if "itself failed" in finding.message]
+    return [finding.code for finding in results if finding.code.startswith("M")]
 
 
 @pytest.mark.parametrize("style", RIGHT)
@@ -310,6 +310,6 @@ def test_wrong_ones_are_found(style: str, tmp_path: Path) -> None:
 
 
 def test_the_same_keys_as_the_backend() -> None:
-    known = providers.TENSORRT_NUMBERS | providers.TENSORRT_SWITCHES | providers.TENSORRT_TEXTS
-    assert known - set(providers.RENAMED.values()) | set(providers.RENAMED) | {"precision_mode"} == TENSORRT
+    keys = providers.TENSORRT_NUMBERS | providers.TENSORRT_SWITCHES | providers.TENSORRT_TEXTS
+    assert keys - set(providers.RENAMED.values()) | set(providers.RENAMED) | {"precision_mode"} == TENSORRT
     assert set(SWITCH_WORDS) == set(parameters.SWITCH)

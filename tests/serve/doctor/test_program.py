@@ -1,8 +1,10 @@
-"""The doctor's program: what it is asked, what it prints, how it ends."""
+"""The doctor's program: arguments, output and exit codes."""
 
+import ast
 import json
 import re
-import time
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -10,11 +12,11 @@ import pytest
 import yaml
 
 from export.repository import REPOSITORY
+from serve.doctor import rules_page
 from serve.doctor.__main__ import main, parser
 from serve.doctor.example import write
 from serve.doctor.rule import RULES, Example
 from serve.doctor.rules import all_rules
-from serve.doctor.rules_page import PAGE, page
 
 BROKEN = Example('name: "other"\ndynamic_batching { preferred_batch_size: [ 4 ] }')
 SARIF_LEVELS = {"error", "warning", "note"}
@@ -35,7 +37,7 @@ def test_text_names_the_place(broken: Path, capsys: pytest.CaptureFixture[str]) 
     code, out = run(capsys, broken)
     lines = out.splitlines()
     text = (broken / "example" / "config.pbtxt").read_text().splitlines()
-    line = next(number for number, one in enumerate(text, 1) if "other" in one)
+    line = next(number for number, content in enumerate(text, 1) if "other" in content)
     assert code == 1
     assert lines[0].startswith(f"{broken}/example/config.pbtxt:{line}:1: error L003: ")
     assert lines[-1] == "1 error, 1 warning, 1 info"
@@ -55,6 +57,7 @@ def test_json_holds_every_finding(broken: Path, capsys: pytest.CaptureFixture[st
         "column": 1,
         "message": "",
         "fixable": True,
+        "also_in": [],
     }
 
 
@@ -62,9 +65,9 @@ def test_sarif_has_what_code_scanning_needs(broken: Path, capsys: pytest.Capture
     _, out = run(capsys, broken, "--format", "sarif")
     log = json.loads(out)
     assert log["version"] == "2.1.0"
-    (one,) = log["runs"]
-    rules = one["tool"]["driver"]["rules"]
-    for result in one["results"]:
+    (sarif_run,) = log["runs"]
+    rules = sarif_run["tool"]["driver"]["rules"]
+    for result in sarif_run["results"]:
         assert rules[result["ruleIndex"]]["id"] == result["ruleId"]
         assert result["level"] in SARIF_LEVELS
         region = result["locations"][0]["physicalLocation"]["region"]
@@ -126,18 +129,18 @@ def test_a_path_that_is_not_there_is_a_mistake(tmp_path: Path, capsys: pytest.Ca
 def test_a_folder_of_other_things_is_no_repository(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("docs", "src", "tests", "tools"):
         (tmp_path / name).mkdir()
-    said = refused(capsys, tmp_path)
-    assert f"{tmp_path}: this is no model repository: none of its 4 folders has a config.pbtxt" in said
-    assert "Name the folder that holds the models' folders." in said
+    message = refused(capsys, tmp_path)
+    assert f"{tmp_path}: this is not a model repository: none of its 4 folders has a config.pbtxt" in message
+    assert "Name the folder that holds the models' folders." in message
     write(BROKEN, tmp_path / "model_repository")
     (tmp_path / "data" / "2024").mkdir(parents=True)
-    said = refused(capsys, tmp_path)
-    assert "only 1 of its 6 folders" in said
-    assert f"Name {tmp_path / 'model_repository'}." in said
+    message = refused(capsys, tmp_path)
+    assert "only 1 of its 6 folders" in message
+    assert f"Name {tmp_path / 'model_repository'}." in message
 
 
 def test_a_folder_among_models_is_one_too(broken: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Triton takes every folder of a repository as a model, so a stray one is a finding."""
+    """To Triton every folder of a repository is a model, so a stray folder is a finding."""
     (broken / "notes").mkdir()
     code, out = run(capsys, broken)
     assert code == 1
@@ -145,10 +148,10 @@ def test_a_folder_among_models_is_one_too(broken: Path, capsys: pytest.CaptureFi
 
 
 def test_an_unknown_code_is_answered_with_the_families(capsys: pytest.CaptureFixture[str]) -> None:
-    said = refused(capsys, "--explain", "ZZZ")
-    assert "B2.. (batching)" in said
-    assert "RULES.md" in said
-    assert not re.search(r"[A-Z]\d{3}", said)
+    message = refused(capsys, "--explain", "ZZZ")
+    assert "B2.. (batching)" in message
+    assert "serve.doctor.rules_page" in message
+    assert not re.search(r"[A-Z]\d{3}", message)
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
@@ -156,23 +159,17 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
     return capsys.readouterr().err
 
 
-def test_the_page_of_rules_is_up_to_date() -> None:
-    assert PAGE.read_text() == page(), "python -m serve.doctor.rules_page"
+def test_the_page_has_every_rule(tmp_path: Path) -> None:
+    assert rules_page.main([str(tmp_path / "new" / "rules.md")]) == 0
+    text = (tmp_path / "new" / "rules.md").read_text()
+    assert [line.removeprefix("### ") for line in text.splitlines() if line.startswith("### ")] == [
+        rule.code for rule in all_rules()
+    ]
 
 
 def test_our_own_repository_has_no_findings(capsys: pytest.CaptureFixture[str]) -> None:
     code, out = run(capsys, REPOSITORY, "--fail-on", "info")
     assert (code, out) == (0, "no findings\n")
-
-
-def test_two_hundred_models_take_less_than_ten_seconds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for number in range(200):
-        write(Example("dynamic_batching { }"), tmp_path, name=f"model_{number}")
-    started = time.process_time()
-    code, out = run(capsys, tmp_path, "--fail-on", "never")
-    assert code == 0
-    assert out.count("B215") == 200
-    assert time.process_time() - started < 10
 
 
 def test_a_suppression_silences_its_line_its_file_or_its_model(
@@ -190,12 +187,6 @@ def test_a_suppression_silences_its_line_its_file_or_its_model(
     assert run(capsys, tmp_path)[1] == "no findings\n"
 
 
-def test_every_rule_has_a_code_of_its_group() -> None:
-    for rule in all_rules():
-        assert rule.group
-    assert len({rule.check.__name__ for rule in all_rules()}) == len(all_rules())
-
-
 def test_the_hook_and_the_action_run_this_program() -> None:
     root = Path(__file__).parents[3]
     scripts = tomllib.loads((root / "pyproject.toml").read_text())["project"]["scripts"]
@@ -210,10 +201,21 @@ def test_the_hook_and_the_action_run_this_program() -> None:
     assert command[0] == "triton-doctor"
     assert "${{" not in " ".join(command)
     options = {word for word in command if word.startswith("--")}
-    assert options <= {option for one in parser()._actions for option in one.option_strings}
+    assert options <= {option for argument in parser()._actions for option in argument.option_strings}
+
+
+def test_installing_the_doctor_pulls_no_plots_and_no_old_numpy() -> None:
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    heavy = {"jinja2", "matplotlib", "pillow", "scipy", "numpy>=1.26,<2"}
+    assert not heavy & set(project["dependencies"])
+    assert heavy <= set(project["optional-dependencies"]["tools"])
+    # What the doctor imports is what a bare installation must have.
+    imported = "import sys, serve.doctor.__main__; print({name.partition('.')[0] for name in sys.modules})"
+    out = subprocess.run([sys.executable, "-c", imported], capture_output=True, text=True, check=True).stdout
+    assert not {"jinja2", "matplotlib", "msgspec", "PIL", "psutil", "scipy", "yaml"} & ast.literal_eval(out)
 
 
 def test_the_readme_names_every_option() -> None:
     text = (Path(__file__).parents[3] / "serve" / "doctor" / "README.md").read_text()
-    known = {option for one in parser()._actions for option in one.option_strings if option.startswith("--")}
-    assert {option for option in known if f"`{option}" not in text and not option.startswith("--no-")} <= {"--help"}
+    options = {option for action in parser()._actions for option in action.option_strings if option.startswith("--")}
+    assert {option for option in options if f"`{option}" not in text and not option.startswith("--no-")} <= {"--help"}

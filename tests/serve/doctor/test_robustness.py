@@ -1,4 +1,4 @@
-"""Whatever lies in a repository, the doctor ends with findings that have a place, never with a traceback."""
+"""Whatever a repository holds, the doctor reports findings with a position and never fails."""
 
 import os
 from collections.abc import Callable
@@ -27,15 +27,15 @@ WORDS = sorted(
 
 def findings(repository: Path) -> list[Finding]:
     """Every finding; each has a place, and no rule failed."""
-    found = examine(Repository(path=repository), all_rules())
-    for one in found:
-        assert one.at.line >= 1
-        assert one.at.column >= 1
-        assert "itself failed" not in one.message, one
+    results = examine(Repository(path=repository), all_rules())
+    for finding in results:
+        assert finding.at.line >= 1
+        assert finding.at.column >= 1
+        assert "itself failed" not in finding.message, finding
     for render in FORMATS.values():
-        assert isinstance(render(found), str)
+        assert isinstance(render(results), str)
     changes(Repository(path=repository), all_rules())
-    return found
+    return results
 
 
 def folder(tmp_path: Path) -> Path:
@@ -132,7 +132,7 @@ WRECKS: dict[str, tuple[Callable[[Path], None], set[str]]] = {
 def test_a_wreck_is_a_finding(wreck: str, tmp_path: Path) -> None:
     spoil, expected = WRECKS[wreck]
     spoil(folder(tmp_path))
-    assert expected <= {one.code for one in findings(tmp_path)}
+    assert expected <= {finding.code for finding in findings(tmp_path)}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody else")
@@ -145,11 +145,11 @@ def test_missing_permissions_are_a_finding(name: str, tmp_path: Path) -> None:
     (model / name).chmod(0)
     os.seteuid(NOBODY)
     try:
-        found = findings(tmp_path)
+        results = findings(tmp_path)
     finally:
         os.seteuid(0)
         (model / name).chmod(0o755)
-    assert {"L018", "L008", "L019", "G113", "L004"} & {one.code for one in found}
+    assert {"L018", "L008", "L019", "G113", "L004"} & {finding.code for finding in results}
 
 
 def test_a_repository_that_is_a_file_or_empty(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Every rule of the doctor fires on its bad example, is silent on its good one and says what tritonserver says."""
+"""Every rule reports its bad example and not its good one."""
 
 from pathlib import Path
 
@@ -17,9 +17,9 @@ OFFLINE = [rule for rule in all_rules() if rule.bad is not None]
 def findings(example: Example, tmp_path: Path, rules: list[Rule]) -> list[tuple[str, str]]:
     write(example, tmp_path / "repository")
     repository = Repository(path=tmp_path / "repository", target=example.target)
-    found = examine(repository, rules)
-    assert not [one for one in found if "itself failed" in one.message], found
-    return [(one.code, one.message) for one in found]
+    results = examine(repository, rules)
+    assert not [finding for finding in results if "itself failed" in finding.message], results
+    return [(finding.code, finding.message) for finding in results]
 
 
 @pytest.mark.parametrize("rule", OFFLINE, ids=lambda rule: rule.code)
@@ -27,7 +27,7 @@ def test_a_rule_fires_on_its_bad_example_only(rule: Rule, tmp_path: Path) -> Non
     assert rule.bad is not None
     assert rule.good is not None
     assert findings(rule.bad, tmp_path / "bad", [rule])
-    # No other rule may call the cure an error.
+    # No other rule may report the good example as an error.
     errors = [other for other in all_rules() if other.severity is Severity.ERROR and other is not rule]
     assert findings(rule.good, tmp_path / "good", [rule, *errors]) == []
 

@@ -1,4 +1,4 @@
-"""What the doctor's rules say of sequences, caches and rate limits, shown by a real tritonserver."""
+"""A real tritonserver shows what the rules say about sequences, caches and rate limits."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tritonclient.grpc as grpc
-from doctor_server import HEAD, Examiner, bad, examiner, good, settled, telling, value
+from doctor_server import AS_WRITTEN, HEAD, Examiner, bad, examiner, good, settled, telling, value
 
 from serve.doctor.example import write
 from serve.doctor.rule import Example
@@ -34,7 +34,7 @@ SEQUENCES = {
     "direct": telling(
         Example(f"max_batch_size: 4\n{RAGGED}\nsequence_batching {{ direct {{ {SLOTS} }} }}"), "len(requests)"
     ),
-    # With an initial state: without one the tensor holds whatever was in memory.
+    # With an initial state: without it the tensor has undefined values.
     "S721": good("S722", files={"1/model.py": COUNTS}),
 }
 
@@ -43,7 +43,7 @@ SEQUENCES = {
 def sequences(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Examiner]:
     """A server that holds no request back: the sequence batcher would wait for eight as well."""
     repository = tmp_path_factory.mktemp("sequences") / "repository"
-    with launch(Settings(models=(), repository=prepared(repository))) as server:
+    with launch(Settings(models=(), repository=prepared(repository), arguments=(AS_WRITTEN,))) as server:
         with grpc.InferenceServerClient(server.grpc_url) as client:
             for name in SEQUENCES:
                 client.load_model(name, headers=admin.headers(server.grpc_url))
@@ -58,15 +58,16 @@ def prepared(repository: Path) -> Path:
 
 def test_python_never_stores_the_state(sequences: Examiner) -> None:
     options: list[dict[str, Any]] = [{"sequence_start": True}, {}, {"sequence_end": True}]
-    assert [value(sequences, "S721", sequence_id=7, **one) for one in options] == [0, 0, 0]
+    assert [value(sequences, "S721", sequence_id=7, **flags) for flags in options] == [0, 0, 0]
 
 
 def test_direct_sequences_share_ragged_batches(sequences: Examiner) -> None:
     """No rule forbids it: the strategy "direct" joins requests of different length when they are ragged."""
     with ThreadPoolExecutor(4) as pool:
+        flags = {"sequence_start": True, "sequence_end": True}
         answers = pool.map(
-            lambda one: value(sequences, "direct", one[1], sequence_id=one[0], sequence_start=True, sequence_end=True),
-            enumerate(LENGTHS, start=1),
+            lambda number: value(sequences, "direct", LENGTHS[number], sequence_id=number + 1, **flags),
+            range(len(LENGTHS)),
         )
         assert [*answers] == [4] * 4
 
@@ -76,7 +77,7 @@ def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Examiner]:
     """A server with a response cache and rate limits."""
     caches = find().binary.parents[1] / "caches"
     cache = ("--cache-config=local,size=1048576", f"--cache-directory={caches}")
-    with examiner(tmp_path_factory.mktemp("limited"), *cache, "--rate-limit=execution_count") as triton:
+    with examiner(tmp_path_factory.mktemp("limited"), AS_WRITTEN, *cache, "--rate-limit=execution_count") as triton:
         yield triton
 
 
