@@ -12,20 +12,20 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import helper
 
-from export.graph import batch_culprit
-from export.graph.batch_axis import difference
-from export.graph.batch_graph import BatchAxisError, Batched, Trial, batched
-from export.graph.batch_layout import Place
-from export.graph.batch_layout import reshaped as place_after
+from export.add.model_source import read
+from export.graph.axis_proof import difference
+from export.graph.batched import BatchAxisError, Batched, ProofSettings, batched
+from export.graph.culprit import batch_axis
 from export.graph.input_values import Range, parse_range
-from export.graph.model_source import read
+from export.graph.layout import Place
+from export.graph.layout import reshaped as place_after
 from export.graph.onnx_graph import save
 from triton_batching.terminal import Mistake
 
 
 def tried(path: Path, **changes: object) -> Batched:
-    trial = Trial(**({"largest": 16, "given": {}, "samples": None, "tolerance": None} | changes))  # type: ignore[arg-type]
-    return batched(read(str(path)), trial)
+    settings = ProofSettings(**({"largest": 16, "ranges": {}, "samples": None, "tolerance": None} | changes))  # type: ignore[arg-type]
+    return batched(read(str(path)), settings)
 
 
 def answers(made: Batched, folder: Path, x: NDArray[Any]) -> NDArray[Any]:
@@ -64,7 +64,7 @@ def test_a_fixed_axis_is_made_dynamic(build: object, rows: int, tmp_path: Path) 
         ("CumSum", "adds up along axis 0, the batch axis"),
         ("MatMul", "multiplies rows of the batch with one another"),
         ("BatchNormalization", "is in training mode"),
-        ("DynamicQuantizeLinear", "takes one scale for the whole batch"),
+        ("DynamicQuantizeLinear", "uses one scale for the whole batch"),
         ("Gather", "picks rows out of axis 0, the batch axis"),
         ("RandomNormalLike", "draws random numbers"),
     ],
@@ -131,7 +131,7 @@ def test_values_that_do_not_run_ask_for_a_range(tmp_path: Path) -> None:
     )
     with pytest.raises(Mistake, match=r"no row of random values runs.*--range NAME=lo:hi"):
         tried(path)
-    assert tried(path, given=dict([parse_range("x=9:13")])).valid["x"].high == 13
+    assert tried(path, ranges=dict([parse_range("x=9:13")])).valid["x"].high == 13
 
 
 def test_half_precision_has_the_tolerance_of_its_type(tmp_path: Path) -> None:
@@ -192,8 +192,8 @@ def test_the_axis_that_holds_the_rows_is_seen(axis: int, interleaved: bool) -> N
     whole = np.concatenate(parts, axis=axis)
     if interleaved:
         whole = np.stack(parts, axis=axis + 1).reshape(whole.shape)
-    assert batch_culprit.batch_axis(list(parts), whole, 1e-6) == axis
-    assert batch_culprit.batch_axis(list(parts), whole + 1, 1e-6) is None
+    assert batch_axis(list(parts), whole, 1e-6) == axis
+    assert batch_axis(list(parts), whole + 1, 1e-6) is None
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,7 @@ def test_a_mix_holds_one_item_equal_ones_and_both_ends() -> None:
         ('source_input: "X"', 'source_input: "Z"', "source_input Z is not an input. Name one of X"),
         ('source_input: "X"', 'source_input: "X" source_input: "X"', "has 1 targets and 2 sources"),
         ("ITEM_SHAPE", "ELEMENT_COUNT", "BATCH_ELEMENT_COUNT has 1 dims. Choose another kind"),
-        ("TYPE_INT32", "TYPE_INT64", "TYPE_INT64, Triton makes TYPE_INT32 or TYPE_FP32"),
+        ("TYPE_INT32", "TYPE_INT64", "TYPE_INT64, Triton has TYPE_INT32 and TYPE_FP32 only"),
         ("TYPE_INT32", "TYPE_FP32", "has data_type TYPE_FP32, the graph has TYPE_INT32"),
         ("TYPE_FP32 dims: [ -1 ]", "TYPE_INT32 dims: [ -1 ]", 'input "X" has data_type TYPE_INT32, the graph has'),
         ("allow_ragged_batch: true", "allow_ragged_batch: true optional: true", "ragged and optional"),
