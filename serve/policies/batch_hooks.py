@@ -1,6 +1,6 @@
 """Hooks for a Python model that see whole batches, while every request fails or succeeds by itself.
 
-Carried by model folders beside model.py (export/HOOKS.md), so it imports nothing of this project:
+Copied beside model.py (serve/policies/README.md), so it imports nothing of this project:
 
     from batch_hooks import BatchHooks
 

@@ -25,7 +25,7 @@ def test_every_tensor_of_an_inference_is_recorded_and_released(tmp_path: Path) -
 
 def test_the_program_says_which_models_it_knows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert eager_memory.main(["absent", "--to", str(tmp_path / "eager.json")]) == 2
-    assert "'absent' is not a model that is exported here. Known: " in capsys.readouterr().err
+    assert "'absent' is not a model of the catalogue. Known: " in capsys.readouterr().err
     assert eager_memory.main(["ranker", "--to", str(tmp_path / "eager.json")]) == 2
     assert "'ranker' is ragged or not a torch model" in capsys.readouterr().err
     assert eager_memory.main(["resnet50", "--rows", "0", "--to", str(tmp_path / "eager.json")]) == 2

@@ -108,10 +108,13 @@ def stairs() -> NDArray[np.uint8]:
 @pytest.mark.parametrize(
     ("page", "said"),
     [
-        (np.random.default_rng(0).integers(0, 2, (2100, 2100), dtype=np.uint8) * 255, "[0-9]+ runs of ink, at most 10"),
-        (spots(2000, 5, 3), "160000 spots of ink, at most 30000 are followed"),
+        (
+            np.random.default_rng(0).integers(0, 2, (2100, 2100), dtype=np.uint8) * 255,
+            "[0-9]+ runs of ink; the limit is 10",
+        ),
+        (spots(2000, 5, 3), "160000 spots of ink; the limit is 30000"),
         (stairs(), "more than 1000 lines"),
-        (spots(520, 5, 3), "10816 words, together 10821 times as wide as high; at most 8000 times"),
+        (spots(520, 5, 3), "10816 words, together 10821 times as wide as high; the limit is 8000 times"),
     ],
     ids=["runs", "spots", "lines", "words"],
 )

@@ -142,7 +142,7 @@ def test_a_failed_proof_keeps_the_old_file(ranker: Path, tmp_path: Path, monkeyp
         (["nothing"], "unknown model 'nothing'. Known: ranker, resnet50"),
         (["ranker", "--weights", "w.pth"], "'ranker' takes no --weights"),
         (["ranker", "--width", "64"], "'ranker' has no --width"),
-        (["--width", "64"], "belong to one model"),
+        (["--width", "64"], "are for one model"),
         (["resnet50", "--weights", "absent.pth"], "absent.pth: no such weights file"),
         (["resnet50", "--weights", str(TRAINED)], "text_recognition.pth"),
         (["text_recognition", "--width", "128", "--weights", str(TRAINED)], "text_recognition.pth"),
@@ -203,7 +203,7 @@ def test_weights_are_known_by_their_digest_and_not_by_their_folder(tmp_path: Pat
     assert moved.weights_of(exporter.recipe) == elsewhere
     elsewhere.write_bytes(b"other")
     assert moved.recipe != exporter.recipe
-    with pytest.raises(Mistake, match=r"made from text_recognition\.pth, which is not at hand.*--weights"):
+    with pytest.raises(Mistake, match=r"exported from, text_recognition\.pth, which are not here.*--weights"):
         moved.weights_of(exporter.recipe)
 
 

@@ -182,7 +182,7 @@ def test_missing_and_left_over_tensors(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r'"Prediction\.bias" is missing: the model needs shape \[37\]'):
         build(16, file)
     torch.save({**state, "Attention.weight": torch.zeros(2, 3)}, file)
-    with pytest.raises(ValueError, match=r'"Attention\.weight" of shape \[2, 3\] is left over'):
+    with pytest.raises(ValueError, match=r'"Attention\.weight" of shape \[2, 3\] is not used'):
         build(16, file)
 
 

@@ -98,7 +98,7 @@ def test_a_page_of_noise_is_refused_and_a_wide_stroke_is_not(server: Server, tmp
     contents = [noise(tmp_path), (tmp_path / "stroke.png").read_bytes(), page(tmp_path)]
     refused, wide, good = asyncio.run(ask(server.grpc_url, "text_reading", "PAGE", contents))
     assert isinstance(refused[0], InvalidInputError)
-    assert "90000 spots of ink, at most 30000" in str(refused[0])
+    assert "90000 spots of ink; the limit is 30000" in str(refused[0])
     assert isinstance(wide[0], dict)
     assert isinstance(good[0], dict)
     assert good[0]["TEXT"][0, 0] == b"reading a page in one batch"
