@@ -1,4 +1,4 @@
-"""Draws seeded pictures of words; `python -m export.words.pictures --out clients/pictures` draws the sample pictures."""
+"""Draws seeded pictures of words; `python -m export.words.pictures --out FOLDER` draws the sample pictures."""
 
 import functools
 import importlib.metadata

@@ -118,7 +118,7 @@ def test_an_item_has_one_open_axis(shape: tuple[int, ...]) -> None:
 
 
 def test_a_picture_cannot_be_scattered() -> None:
-    with pytest.raises(ValueError, match="only along the first dim"):
+    with pytest.raises(ValueError, match="scatter needs the open dim to be the first"):
         Ragged(Conv(), item=(1, 4, -1), scatter=True)
 
 

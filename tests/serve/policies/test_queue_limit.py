@@ -156,7 +156,7 @@ def test_where_the_metrics_are() -> None:
 @pytest.mark.parametrize("text", ["soon", "0", "-1", "nan", "inf", ""])
 def test_a_limit_is_a_number_above_0(text: str) -> None:
     assert limit("m", "2000") == 2000
-    with pytest.raises(ValueError, match=r"model 'm' has queue_limit_ms '.*', which is no number above 0"):
+    with pytest.raises(ValueError, match=r"model 'm' has queue_limit_ms '.*', which is not a number above 0"):
         limit("m", text)
 
 
