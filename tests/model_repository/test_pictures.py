@@ -4,7 +4,6 @@ import asyncio
 import io
 import re
 import shutil
-import time
 import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -99,10 +98,7 @@ def test_bad_pictures_among_good_ones(pipelines: Server, model: str) -> None:
     bad = [content for content, _, _ in BAD.values()]
     mixed = [*contents[:9], bad[0], *contents[9:17], bad[1], bad[2], *contents[17:30], bad[3], *contents[30:]]
     asyncio.run(ask(pipelines.grpc_url, model, contents[:1]))
-    started = time.perf_counter()
     answers = asyncio.run(ask(pipelines.grpc_url, model, mixed))
-    took = time.perf_counter() - started
-    print(f"{model}: 36 answers in {took:.2f} s")
     good = [answer for answer, content in zip(answers, mixed, strict=True) if content not in bad]
     right = [list(COLOURS).index(name) for name in names[:32]]
     assert [int(answer["CLASS"][0, 0]) for answer in good if isinstance(answer, dict)] == right
@@ -110,7 +106,6 @@ def test_bad_pictures_among_good_ones(pipelines: Server, model: str) -> None:
     for answer, (_, _, said) in zip(refused, BAD.values(), strict=True):
         assert isinstance(answer, InvalidInputError)
         assert said in str(answer)
-    assert took < 10  # nothing waits for a time-out
 
 
 def test_the_pixels_are_those_of_torchvision(pipelines: Server) -> None:

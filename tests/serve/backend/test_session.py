@@ -127,7 +127,7 @@ def test_one_session_as_configured(tmp_path: Path) -> None:
 def test_a_missing_operator_library_is_named() -> None:
     libraries = {"op_library_filename": ["/nowhere/ops.so"]}
     with pytest.raises(
-        ParameterError, match=r"model 'm': the custom operator library '/nowhere/ops.so' cannot be used"
+        ParameterError, match=r"model 'm': the custom operator library '/nowhere/ops.so' cannot be loaded"
     ):
         session.options(config(model_operations=libraries), kind="CPU")
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from answers import Answers
+from policy_models import counted, rows_of, stand_in
 
 from serve.launcher import Server, Settings, launch
-from tests.serve.policies.test_policy import counted, rows_of, stand_in
 
 pytestmark = pytest.mark.server
 POLICIES = {"aimd": {"slo_ms": "5000"}, "deadline": {"slo_ms": "60000"}}
