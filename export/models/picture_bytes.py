@@ -100,7 +100,7 @@ def _check_size(width: int, height: int, limits: Limits) -> None:
 
 
 def _png(content: bytes) -> _Outline:
-    kept, exif, at = [PNG], b"", len(PNG)
+    parts, exif, at = [PNG], b"", len(PNG)
     if content[at + 4 : at + 8] != b"IHDR"[: len(content) - at - 4]:
         raise UnreadableError("broken", "a PNG file without a header. Send the file as it was written.")
     for _ in range(MOST_PARTS):
@@ -111,7 +111,7 @@ def _png(content: bytes) -> _Outline:
         if len(head) < 8 or end > len(content):
             raise _truncated("PNG", content)
         if head[4:] in PNG_PARTS:
-            kept.append(content[at:end])
+            parts.append(content[at:end])
         elif head[4:] == b"eXIf":
             exif = content[at + 8 : end - 4]
         at = end
@@ -122,11 +122,11 @@ def _png(content: bytes) -> _Outline:
     if len(content) < 24 or int.from_bytes(content[8:12], "big") < 8:  # the header, which has the size
         raise _truncated("PNG", content)
     width, height = struct.unpack(">II", content[16:24])
-    return _Outline(size=(width, height), orientation=_orientation(exif), content=b"".join(kept))
+    return _Outline(size=(width, height), orientation=_orientation(exif), content=b"".join(parts))
 
 
 def _jpeg(content: bytes) -> _Outline:
-    kept, exif, size, at = [JPEG[:2]], b"", (0, 0), 2
+    parts, exif, size, at = [JPEG[:2]], b"", (0, 0), 2
     for _ in range(MOST_PARTS):
         at = content.find(b"\xff", at)
         kind = content[at + 1] if 0 <= at < len(content) - 1 else END
@@ -143,7 +143,7 @@ def _jpeg(content: bytes) -> _Outline:
         if kind == EXIF and content[at + 4 : at + 10] == b"Exif\0\0":
             exif = exif or content[at + 10 : end]
         if kind in (JFIF, ADOBE) or not (JFIF <= kind <= 0xEF or kind == COMMENT):
-            kept.append(content[at:end])
+            parts.append(content[at:end])
         at = end
     else:
         raise _too_many_parts("JPEG")
@@ -155,7 +155,7 @@ def _jpeg(content: bytes) -> _Outline:
             "too_many_parts",
             f"a JPEG in {scans} scans; the limit is {MOST_SCANS}. Save it again as a JPEG or PNG.",
         )
-    return _Outline(size=size, orientation=_orientation(exif), content=b"".join((*kept, content[at:end])))
+    return _Outline(size=size, orientation=_orientation(exif), content=b"".join((*parts, content[at:end])))
 
 
 def _truncated(format: str, content: bytes) -> UnreadableError:

@@ -81,16 +81,16 @@ def test_a_model_without_a_batch_axis_is_served_whole_or_not_at_all(
     nodes, constants, gives = mixing("Softmax")
     path = graph(tmp_path / "m.onnx", nodes, gives=gives, constants=constants)
     assert add(path, tmp_path / "models") == 1
-    said = capsys.readouterr().err
-    assert 'node "culprit" (Softmax) normalises over axis 0, the batch axis' in said
-    assert "--batching none" in said
+    message = capsys.readouterr().err
+    assert 'node "culprit" (Softmax) normalises over axis 0, the batch axis' in message
+    assert "--batching none" in message
     assert not (tmp_path / "models" / "m").exists()
     assert add(path, tmp_path / "models", "--batching", "none") == 0
     config = read_config(tmp_path / "models" / "m" / "config.pbtxt")
     assert (config.max_batch_size, list(config.input[0].dims)) == (0, [-1, 4])
-    said = capsys.readouterr().out
-    assert "(Softmax) normalises over axis 0, the batch axis" in said
-    assert "--batching none" not in said + "".join(map(str, contents(tmp_path / "models" / "m").values()))
+    message = capsys.readouterr().out
+    assert "(Softmax) normalises over axis 0, the batch axis" in message
+    assert "--batching none" not in message + "".join(map(str, contents(tmp_path / "models" / "m").values()))
 
 
 def test_the_name_is_the_files_where_it_can_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,10 +113,10 @@ def test_an_unknown_operator_is_named_with_the_persons_file(
     model.opset_import.append(onnx.helper.make_opsetid("mine", 1))
     onnx.save(model, path)
     assert add(path, tmp_path / "models") == 2
-    said = capsys.readouterr().err
-    assert said.startswith(f"{path}: onnxruntime cannot load it ([ONNXRuntimeError]")
-    assert "Frobnicate" in said
-    assert "triton-batching-" not in said
+    message = capsys.readouterr().err
+    assert message.startswith(f"{path}: onnxruntime cannot load it ([ONNXRuntimeError]")
+    assert "Frobnicate" in message
+    assert "triton-batching-" not in message
 
 
 def test_weights_beside_the_file_come_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +134,7 @@ def test_weights_beside_the_file_come_along(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--batch-timeout-us", "2"], "--batch-timeout-us: 2 microseconds .0.002 ms..*For 2 ms write 2000"),
         (["--batch-timeout-us", "2000000"], "--batch-timeout-us: 2000000 .* a lone request would wait 2 s"),
@@ -153,17 +153,17 @@ def test_weights_beside_the_file_come_along(tmp_path: Path, monkeypatch: pytest.
     ],
 )
 def test_mistakes_end_with_one_line_and_nothing_is_left(
-    arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert add(linear(tmp_path / "m.onnx"), tmp_path / "models", *arguments) == 2
     printed = capsys.readouterr().err
-    assert re.search(said, printed)
+    assert re.search(message, printed)
     assert len(printed.strip().splitlines()) == 1
     assert contents(tmp_path) == {"m.onnx": (tmp_path / "m.onnx").read_bytes()}
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "message"),
     [
         ("m.onnx", b"nothing", "not a complete ONNX file"),
         ("m.onnx", None, "no such file. Name an ONNX file"),
@@ -172,12 +172,12 @@ def test_mistakes_end_with_one_line_and_nothing_is_left(
     ],
 )
 def test_files_that_are_no_model_are_refused(
-    name: str, content: bytes | None, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, content: bytes | None, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if content is not None:
         (tmp_path / name).write_bytes(content)
     assert add(tmp_path / name, tmp_path / "models") == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_an_existing_model_is_replaced_only_by_force(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -57,7 +57,7 @@ def test_a_fixed_axis_is_made_dynamic(build: object, rows: int, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("kind", "said"),
+    ("kind", "message"),
     [
         ("ReduceMean", "reduces over axis 0, the batch axis"),
         ("Softmax", "normalises over axis 0, the batch axis"),
@@ -69,10 +69,12 @@ def test_a_fixed_axis_is_made_dynamic(build: object, rows: int, tmp_path: Path) 
         ("RandomNormalLike", "draws random numbers"),
     ],
 )
-def test_the_node_that_mixes_rows_is_named(kind: str, said: str, tmp_path: Path) -> None:
+def test_the_node_that_mixes_rows_is_named(kind: str, message: str, tmp_path: Path) -> None:
     nodes, constants, gives = mixing(kind)
     path = graph(tmp_path / "m.onnx", nodes, gives=gives, constants=constants)
-    with pytest.raises(BatchAxisError, match=rf'the first axis is not a batch axis.*node "culprit" \({kind}\) {said}'):
+    with pytest.raises(
+        BatchAxisError, match=rf'the first axis is not a batch axis.*node "culprit" \({kind}\) {message}'
+    ):
         tried(path)
 
 
@@ -91,19 +93,19 @@ def test_a_reshape_that_no_change_can_mend_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("takes", "said"),
+    ("takes", "message"),
     [
         ((), 'input "x" is a scalar'),
         ((5, 4), 'the inputs fix their first axes to different sizes, "x" to 5, "other" to 3'),
     ],
 )
-def test_inputs_without_a_common_batch_are_named(takes: tuple[int, ...], said: str, tmp_path: Path) -> None:
+def test_inputs_without_a_common_batch_are_named(takes: tuple[int, ...], message: str, tmp_path: Path) -> None:
     other = helper.make_tensor_value_info("other", 1, [3, 4])
     nodes = [
         helper.make_node("ReduceSum", ["x"], ["sum"], keepdims=0),
         helper.make_node("Add", ["other", "sum"], ["y"]),
     ]
-    with pytest.raises(BatchAxisError, match=said):
+    with pytest.raises(BatchAxisError, match=message):
         tried(graph(tmp_path / "m.onnx", nodes, takes=takes, gives=(3, 4), others=[other]))
 
 
@@ -157,7 +159,7 @@ def test_samples_take_the_place_of_random_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arrays", "said"),
+    ("arrays", "message"),
     [
         ({"tokens": np.zeros((4, 5), dtype=np.int64)}, 'has no array "mask"'),
         ({"tokens": np.zeros((4, 5)), "mask": np.zeros((4, 5))}, '"tokens" is float64, the model takes int64'),
@@ -165,9 +167,9 @@ def test_samples_take_the_place_of_random_rows(tmp_path: Path) -> None:
         ({name: np.zeros((1, 5), dtype=np.int64) for name in ("tokens", "mask")}, "2 or more"),
     ],
 )
-def test_samples_that_do_not_fit_are_refused(arrays: dict[str, NDArray[Any]], said: str, tmp_path: Path) -> None:
+def test_samples_that_do_not_fit_are_refused(arrays: dict[str, NDArray[Any]], message: str, tmp_path: Path) -> None:
     np.savez(tmp_path / "rows.npz", **arrays)
-    with pytest.raises(Mistake, match=said):
+    with pytest.raises(Mistake, match=message):
         tried(texts(tmp_path / "m.onnx"), samples=tmp_path / "rows.npz")
 
 

@@ -87,7 +87,7 @@ def test_no_batching_block_means_none(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         ("max_batch_size: 8", "max_batch_size: 0", r"batching.max_batch_size: 0 is not from 1"),
         ("max_batch_size: 8", "max_batch_size: many", r"batching.max_batch_size: 'many' is not a whole number"),
@@ -126,8 +126,8 @@ def test_no_batching_block_means_none(folder: Path) -> None:
         ("models:", "models: [", r"not YAML"),
     ],
 )
-def test_mistakes_name_file_field_and_reason(old: str, new: str, said: str, folder: Path) -> None:
-    with pytest.raises(Mistake, match=rf"inference\.yml: .*{said}"):
+def test_mistakes_name_file_field_and_reason(old: str, new: str, message: str, folder: Path) -> None:
+    with pytest.raises(Mistake, match=rf"inference\.yml: .*{message}"):
         grps.read(written(folder, ONE.replace(old, new, 1)))
 
 
@@ -166,7 +166,7 @@ def test_a_sequential_dag_becomes_an_ensemble(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         ("type: sequential", "type: parallel", r"dag.type: parallel is unknown"),
         ("name: chain", "name: scores", r"dag.name: scores is a model of this file"),
@@ -174,8 +174,8 @@ def test_a_sequential_dag_becomes_an_ensemble(folder: Path) -> None:
         ("type: model, model: again", "type: splitter, model: again", r"dag.nodes\[1\].type: splitter is unknown"),
     ],
 )
-def test_a_dag_that_cannot_be_served_is_refused(old: str, new: str, said: str, folder: Path) -> None:
-    with pytest.raises(Mistake, match=rf"inference\.yml: {said}"):
+def test_a_dag_that_cannot_be_served_is_refused(old: str, new: str, message: str, folder: Path) -> None:
+    with pytest.raises(Mistake, match=rf"inference\.yml: {message}"):
         grps.read(written(folder, chained(folder).replace(old, new, 1)))
 
 

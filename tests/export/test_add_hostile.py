@@ -25,7 +25,7 @@ def refused(path: Path, folder: Path, capsys: pytest.CaptureFixture[str], *argum
     assert main([str(path), "--name", "m", "--repository", str(folder / "models"), *arguments]) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert not (folder / "models" / "m").exists()
-    assert [one.name for one in folder.iterdir() if one.name.startswith(".")] == []
+    assert [path.name for path in folder.iterdir() if path.name.startswith(".")] == []
     return line
 
 
@@ -34,7 +34,7 @@ def relu(path: Path, *, takes: Shape, gives: Shape | None = None) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("takes", "said"),
+    ("takes", "message"),
     [
         (["batch", 2**62], "one request. Correct the shape"),
         (["batch", 2**31, 2**31], "at least 4.61e\\+18 elements"),
@@ -46,10 +46,10 @@ def relu(path: Path, *, takes: Shape, gives: Shape | None = None) -> Path:
     ],
 )
 def test_a_shape_that_no_request_has_is_refused(
-    takes: list[int | str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    takes: list[int | str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     line = refused(relu(tmp_path / "m.onnx", takes=takes), tmp_path, capsys)
-    assert re.search(said, line)
+    assert re.search(message, line)
     assert 'input "x"' in line
 
 
@@ -79,7 +79,7 @@ def damaged(path: Path, kind: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("kind", "said"),
+    ("kind", "message"),
     [
         ("no outputs", "m.onnx: the graph has no outputs"),
         ("two inputs of one name", 'm.onnx: "x" names 2 inputs and outputs. Export'),
@@ -91,9 +91,9 @@ def damaged(path: Path, kind: str) -> Path:
     ],
 )
 def test_a_graph_that_cannot_be_served_is_refused(
-    kind: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    kind: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert said in refused(damaged(tmp_path / "m.onnx", kind), tmp_path, capsys)
+    assert message in refused(damaged(tmp_path / "m.onnx", kind), tmp_path, capsys)
 
 
 def test_half_a_file_and_a_pointer_say_what_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -219,7 +219,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(small_disk: Path, tmp_path: 
         program(path, tmp_path / "models", TMPDIR=str(small_disk)),
     ):
         assert "the model could not be written (No space left on device), and nothing was added. Free some" in line
-    assert {one.name for one in small_disk.rglob("*")} <= {"models", ".ses"}  # .ses is onnxruntime's
+    assert {path.name for path in small_disk.rglob("*")} <= {"models", ".ses"}  # .ses is onnxruntime's
     assert list((tmp_path / "models").iterdir()) == []
 
 

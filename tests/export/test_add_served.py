@@ -98,11 +98,11 @@ def test_the_server_answers_as_onnxruntime_does(
 
 def test_each_models_settings_are_the_servers(served: Server, client: triton.InferenceServerClient) -> None:
     scores, texts, prefixed_ = (client.get_model_config(name).config for name in ("scores", "texts", "prefixed"))
-    assert [one.max_batch_size for one in (scores, texts, prefixed_)] == [8, 4, 6]
+    assert [config.max_batch_size for config in (scores, texts, prefixed_)] == [8, 4, 6]
     assert scores.dynamic_batching.max_queue_delay_microseconds == 900_000
     assert texts.dynamic_batching.max_queue_delay_microseconds == 2000
     assert not prefixed_.HasField("dynamic_batching")
-    assert [one.instance_group[0].count for one in (scores, texts, prefixed_)] == [1, 2, 1]
+    assert [config.instance_group[0].count for config in (scores, texts, prefixed_)] == [1, 2, 1]
 
 
 def test_requests_of_one_row_fill_the_batch(

@@ -17,7 +17,8 @@ def test_every_tensor_of_an_inference_is_recorded_and_released(tmp_path: Path) -
     path = eager_memory.record(reference, {"x": np.zeros((3, 1000), np.float32)}, tmp_path / "new" / "eager.json")
     (trace,) = read(path)
     # Three rows of 1000, 10 and 10 floats; the first is released once the linear layer has read it.
-    assert [one.requested_bytes for one in trace.allocations if one.requested_bytes >= 120] == [12_000, 120, 120]
+    sizes = [allocation.requested_bytes for allocation in trace.allocations]
+    assert [size for size in sizes if size >= 120] == [12_000, 120, 120]
     assert trace.unmatched == ()
     assert trace.remarks == ()
     assert trace.live_peak_bytes >= 12_120

@@ -105,7 +105,7 @@ def stairs() -> NDArray[np.uint8]:
 
 
 @pytest.mark.parametrize(
-    ("page", "said"),
+    ("page", "message"),
     [
         (
             np.random.default_rng(0).integers(0, 2, (2100, 2100), dtype=np.uint8) * 255,
@@ -117,8 +117,8 @@ def stairs() -> NDArray[np.uint8]:
     ],
     ids=["runs", "spots", "lines", "words"],
 )
-def test_a_picture_that_is_not_a_page_of_words_is_refused(page: NDArray[np.uint8], said: str) -> None:
-    with pytest.raises(NoPageError, match=rf"{said}.*\. Send"):
+def test_a_picture_that_is_not_a_page_of_words_is_refused(page: NDArray[np.uint8], message: str) -> None:
+    with pytest.raises(NoPageError, match=rf"{message}.*\. Send"):
         lines(page)
 
 

@@ -37,8 +37,8 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.mark.parametrize("name", BAD)
 def test_each_bad_picture_has_its_reason(name: str) -> None:
-    content, kind, said = BAD[name]
-    with pytest.raises(UnreadableError, match=said) as refused:
+    content, kind, message = BAD[name]
+    with pytest.raises(UnreadableError, match=message) as refused:
         decode(content, Limits())
     assert refused.value.kind == kind
     assert kind in KINDS
@@ -46,8 +46,8 @@ def test_each_bad_picture_has_its_reason(name: str) -> None:
 
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_bomb_is_refused_before_it_is_decoded(name: str, opened: list[int]) -> None:
-    make, kind, said = BOMBS[name]
-    with pytest.raises(UnreadableError, match=said) as refused:
+    make, kind, message = BOMBS[name]
+    with pytest.raises(UnreadableError, match=message) as refused:
         decode(make(), Limits())
     # Only the pixels show that this one is truncated.
     assert len(opened) == (name == "cut JPEG")

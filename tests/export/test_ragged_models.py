@@ -137,7 +137,7 @@ def test_a_mix_holds_one_item_equal_ones_and_both_ends() -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         (" allow_ragged_batch: true", "", 'input "X" has dims'),
         ('"S" data_type', '"T" data_type', "batch_input T: the graph has no T, it has S, X"),
@@ -153,12 +153,12 @@ def test_a_mix_holds_one_item_equal_ones_and_both_ends() -> None:
         ("dynamic_batching", 'batch_output [ { target_name: "V" source_input: "X" } ] dynamic_batching', "has no V"),
     ],
 )
-def test_disagreements_with_a_ragged_graph(leaky: Path, old: str, new: str, said: str) -> None:
+def test_disagreements_with_a_ragged_graph(leaky: Path, old: str, new: str, message: str) -> None:
     path = leaky / "leaky" / "config.pbtxt"
     assert list(faults(leaky)) == []
     try:
         path.write_text(CONFIG.replace(old, new, 1))
-        assert any(said in fault for fault in faults(leaky)), list(faults(leaky))
+        assert any(message in fault for fault in faults(leaky)), list(faults(leaky))
     finally:
         path.write_text(CONFIG)
 

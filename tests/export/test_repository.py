@@ -73,7 +73,7 @@ def test_the_newest_version_is_served(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         ('name: "lookup"', 'name: "other"', 'name is "other", but Triton requires the folder\'s'),
         ("TYPE_FP32", "TYPE_INT32", 'input "x" has data_type TYPE_INT32, the graph has TYPE_FP32. Write TYPE_FP32'),
@@ -83,10 +83,10 @@ def test_the_newest_version_is_served(tmp_path: Path) -> None:
         ("max_batch_size: 8", "max_batch_size: 0", "dims [1], the graph has [-1, 1]"),
     ],
 )
-def test_disagreements_with_the_graph(tmp_path: Path, old: str, new: str, said: str) -> None:
+def test_disagreements_with_the_graph(tmp_path: Path, old: str, new: str, message: str) -> None:
     folder = lookup(tmp_path)
     edit(folder / "config.pbtxt", old, new)
-    assert any(said in fault for fault in faults(tmp_path)), list(faults(tmp_path))
+    assert any(message in fault for fault in faults(tmp_path)), list(faults(tmp_path))
     assert main([str(tmp_path)]) == 1
 
 

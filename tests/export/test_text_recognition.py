@@ -205,7 +205,7 @@ def test_files_that_hold_no_state_dict(tmp_path: Path) -> None:
 def test_trained_model_reads_words_it_has_not_seen(width: int | None, count: int) -> None:
     model = build(64, WEIGHTS)
     drawn = reading_accuracy.pictures(reading_accuracy.HELD_OUT_SEED, count)
-    answers = reading_accuracy.read(model, [one.picture for one in drawn], width)
+    answers = reading_accuracy.read(model, [sample.picture for sample in drawn], width)
     right = sum(answer == one.word for answer, one in zip(answers, drawn, strict=True))
     assert right / count >= 0.95
 

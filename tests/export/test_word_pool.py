@@ -73,8 +73,8 @@ def test_accuracy(answers: list[str], expected: list[str], exact: float, charact
 
 
 def test_held_out_words_are_always_the_same() -> None:
-    assert [one.word for one in reading_accuracy.pictures(7, 3)] == [
-        one.word for one in reading_accuracy.pictures(7, 5)
+    assert [picture.word for picture in reading_accuracy.pictures(7, 3)] == [
+        picture.word for picture in reading_accuracy.pictures(7, 5)
     ][:3]
 
 

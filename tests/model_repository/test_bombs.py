@@ -68,11 +68,11 @@ def test_a_bomb_is_one_error_and_31_others_are_answered(
     assert isinstance(alone, dict)
     if model == "text_reading":
         assert alone["TEXT"][0, 0] == b"reading a page in one batch"
-    for name, (make, _, said) in BOMBS.items():
+    for name, (make, _, message) in BOMBS.items():
         answers = asyncio.run(ask(server.grpc_url, model, tensor, [*[good] * 16, make(), *[good] * 15]))
         refused = answers.pop(16)
         assert isinstance(refused, InvalidInputError), name
-        assert re.search(said, str(refused)), name
+        assert re.search(message, str(refused)), name
         for answer in answers:
             assert isinstance(answer, dict), name
             assert all((answer[output] == array).all() for output, array in alone.items()), name

@@ -103,9 +103,9 @@ def test_bad_pictures_among_good_ones(pipelines: Server, model: str) -> None:
     right = [list(COLOURS).index(name) for name in names[:32]]
     assert [int(answer["CLASS"][0, 0]) for answer in good if isinstance(answer, dict)] == right
     refused = [answer for answer, content in zip(answers, mixed, strict=True) if content in bad]
-    for answer, (_, _, said) in zip(refused, BAD.values(), strict=True):
+    for answer, (_, _, message) in zip(refused, BAD.values(), strict=True):
         assert isinstance(answer, InvalidInputError)
-        assert said in str(answer)
+        assert message in str(answer)
 
 
 def test_the_pixels_are_those_of_torchvision(pipelines: Server) -> None:

@@ -294,7 +294,7 @@ def test_sequence_controls_reach_the_graph(client: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("array", "said"),
+    ("array", "message"),
     [
         (np.ones((1, 3), dtype=np.int32), "inference input 'x' data-type is 'INT32', but model 'full' expects 'FP32'"),
         (np.ones(3, dtype=np.float32), "unexpected shape for input 'x' for model 'full'"),
@@ -302,8 +302,8 @@ def test_sequence_controls_reach_the_graph(client: Any) -> None:
         (np.ones((1, 4), dtype=np.float32), "unexpected shape for input 'x' for model 'full'"),
     ],
 )
-def test_wrong_requests_never_reach_the_backend(client: Any, array: np.ndarray[Any, Any], said: str) -> None:
-    with pytest.raises(InferenceServerException, match=said):
+def test_wrong_requests_never_reach_the_backend(client: Any, array: np.ndarray[Any, Any], message: str) -> None:
+    with pytest.raises(InferenceServerException, match=message):
         infer(client, "full", array)
 
 

@@ -93,15 +93,15 @@ def test_off_by_default() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "message"),
     [
         ({"padding_budget": "tokens"}, "padding_budget with value 'tokens', which is none of off, elements, latency"),
         ({"padding_budget": "elements"}, "no padding_budget_run_elements of 0 or more"),
         ({"padding_budget": "elements", "padding_budget_run_elements": "x"}, "failed to convert 'x' to integral"),
     ],
 )
-def test_bad_values_are_named(values: dict[str, str], said: str) -> None:
-    with pytest.raises(ParameterError, match=said):
+def test_bad_values_are_named(values: dict[str, str], message: str) -> None:
+    with pytest.raises(ParameterError, match=message):
         padding(**values)
 
 
@@ -148,7 +148,7 @@ def test_the_first_batches_are_probed_and_then_only_gain_splits() -> None:
         found.append(budget.runs(long_tail))
         for run in found[-1]:
             budget.observe(run, 1e-3 + 1e-6 * run.rows * run.length)
-    assert [len(one) for one in found[:4]] == [1, 2, 1, 2]
+    assert [len(runs) for runs in found[:4]] == [1, 2, 1, 2]
     assert groups(budget, long_tail) == [list(range(15)), [15]]
     even = [request(20)] * 8 + [request(22)] * 8
     assert len(groups(budget, even)) == 1
@@ -231,4 +231,4 @@ def test_short_items_are_answered_while_a_long_one_still_runs(tmp_path: Path) ->
         found = asyncio.run(batches(running.grpc_url))
         assert counted(running.grpc_url, "early", executions=4).batches == {3: 4}
     # The first batch shows how long the long item takes.
-    assert [one[-1] for one in found[1:]] == [8000] * 3
+    assert [counts[-1] for counts in found[1:]] == [8000] * 3

@@ -187,7 +187,7 @@ def test_slow_first_executions_do_not_lock_out_later_ones(sizes: list[int], warm
         warm.add(rows)
         return slow_s if is_first else steep(rows)
 
-    rows = sizes[:1] + [one for one in sizes * 100 if one <= 5]
+    rows = sizes[:1] + [size for size in sizes * 100 if size <= 5]
     found = served(Deadline(max_rows=64), seconds, rows[:100], 0.04)
     assert found.count(False) <= 3 * len(sizes)
     assert all(found[40:])

@@ -84,13 +84,13 @@ def test_a_cancelled_request_does_not_run(server: Server, policy: str) -> None:
     assert found["batch_policy_rows_count"] == {"aimd": 3, "deadline": 2}[policy]
 
 
-@pytest.mark.parametrize(("number", "said"), [(1, "an answer was not sent"), (2, "SystemExit: the model ends")])
-def test_what_cannot_be_sent_is_an_error(server: Server, number: int, said: str) -> None:
+@pytest.mark.parametrize(("number", "message"), [(1, "an answer was not sent"), (2, "SystemExit: the model ends")])
+def test_what_cannot_be_sent_is_an_error(server: Server, number: int, message: str) -> None:
     with Answers(server.grpc_url, "failing") as sending:
         sending.send({"x": rows_of(number)})
         (answer,) = sending.all()
     assert isinstance(answer, str)
-    assert said in answer
+    assert message in answer
     with Answers(server.grpc_url, "failing") as sending:
         sending.send({"x": rows_of(7)})
         (answer,) = sending.all()

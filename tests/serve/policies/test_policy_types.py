@@ -68,7 +68,7 @@ def ragged_echo(repository: Path, name: str, settings: dict[str, str]) -> None:
         helper.make_node("Add", ["s0", "nothing"], ["same"]),
         helper.make_node("Cast", ["same"], ["Y"], to=TensorProto.BFLOAT16),
     ]
-    x, y = (helper.make_tensor_value_info(one, TensorProto.BFLOAT16, ["elements"]) for one in "XY")
+    x, y = (helper.make_tensor_value_info(name, TensorProto.BFLOAT16, ["elements"]) for name in "XY")
     save(
         repository,
         name,
@@ -85,7 +85,7 @@ def values(kind: str, number: int, width: int = WIDTH) -> Array:
     """One row that no other request has; whole numbers that every type can hold."""
     row = np.random.default_rng(number).integers(0, 100, (1, width))
     if kind == "STRING":
-        return np.array([[b"%d of %d" % (one, number) for one in row[0]]], dtype=np.object_)
+        return np.array([[b"%d of %d" % (value, number) for value in row[0]]], dtype=np.object_)
     return row.astype(TYPES[kind][1]) if kind != "BOOL" else row > 50
 
 
@@ -131,4 +131,4 @@ def test_bf16_alone_comes_back(server: Server, policy: str) -> None:
 def test_bf16_that_is_answered_early_comes_back(server: Server, policy: str) -> None:
     """Short items that wait beside long ones run first, and are answered while those run."""
     lengths = [LONG if number % 8 == 0 else SHORT for number in range(REQUESTS)]
-    check(server, f"ragged_{policy}", [{"X": values("BF16", *one)} for one in enumerate(lengths)])
+    check(server, f"ragged_{policy}", [{"X": values("BF16", number, length)} for number, length in enumerate(lengths)])

@@ -142,9 +142,9 @@ def test_where_the_metrics_do_not_tell_nothing_is_refused(clock: Clock) -> None:
 
 def test_each_refusal_is_an_object_of_its_own(clock: Clock) -> None:
     """tritonserver ends with a crash when it is given the same response twice."""
-    said = learned(clock, [10**6]).apply(range(8), list)
-    assert len({id(found) for found in said}) == 8
-    assert {found.error.code for found in said} == {Triton.TritonError.UNAVAILABLE}
+    message = learned(clock, [10**6]).apply(range(8), list)
+    assert len({id(found) for found in message}) == 8
+    assert {found.error.code for found in message} == {Triton.TritonError.UNAVAILABLE}
 
 
 def test_where_the_metrics_are() -> None:
