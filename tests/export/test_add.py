@@ -1,4 +1,4 @@
-"""`python -m export.add` as a person uses it: the folder that it writes, and what it refuses."""
+"""`python -m export.add`: the folder that it writes, and what it refuses."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""The proof of a batch axis, the node that is named when it fails, and the graphs that are rewritten to have one."""
+"""The proof of a batch axis, the node that a failed proof names, and the rewrite of graphs with fixed rows."""
 
 from pathlib import Path
 from typing import Any
@@ -79,7 +79,7 @@ def test_the_node_that_mixes_rows_is_named(kind: str, message: str, tmp_path: Pa
 
 
 def test_a_reshape_that_no_change_can_mend_is_named(tmp_path: Path) -> None:
-    """(rows, 4) -> (2, 2 rows) puts halves of different rows into one row."""
+    """(rows, 4) -> (2, 2 rows) mixes halves of different rows."""
     nodes = [
         helper.make_node("Reshape", ["x", "halves"], ["h"], name="culprit"),
         helper.make_node("Softmax", ["h"], ["s"], axis=1),
@@ -117,7 +117,7 @@ def test_indices_stay_inside_the_table_that_they_look_up(tmp_path: Path) -> None
 
 
 def test_values_that_do_not_run_ask_for_a_range(tmp_path: Path) -> None:
-    """The table is computed, so its size is not seen."""
+    """The table is computed, so its size is unknown."""
     nodes = [
         helper.make_node("Add", ["w", "w"], ["table"]),
         helper.make_node("Sub", ["x", "nine"], ["index"]),
@@ -175,7 +175,7 @@ def test_samples_that_do_not_fit_are_refused(arrays: dict[str, NDArray[Any]], me
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=4), st.integers(1, 4), st.data())
 def test_the_batch_is_followed_through_a_reshape(shape: list[int], rows: int, data: st.DataObject) -> None:
-    """Merging the batch with its neighbours and splitting it again gives the place where it was."""
+    """Merging the batch axis with others and splitting it again gives its old place."""
     axis = data.draw(st.integers(0, len(shape)))
     before = [*shape[:axis], rows, *shape[axis:]]
     place = place_after(Place(axis=axis), before, [int(np.prod(before))], rows)

@@ -1,4 +1,4 @@
-"""Many models at once from a file in grps' form: what it makes, and the field that each mistake names."""
+"""Many models from one file in grps' form: what is written, and the field that each error names."""
 
 from pathlib import Path
 
@@ -148,7 +148,7 @@ dag:
 
 
 def chained(folder: Path, *, gives: int = 4) -> str:
-    """Two models of which the second takes what the first gives, under another name."""
+    """Two models; the second takes the first one's output under another name."""
     for name, wide in (("scores", gives), ("again", 2)):
         nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
         graph(folder / f"{name}.onnx", nodes, gives=("batch", wide), constants=[weights(4, wide)])

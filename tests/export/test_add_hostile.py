@@ -1,4 +1,4 @@
-"""`python -m export.add` with files that are hostile or damaged, and on disks that are full: one line, nothing left."""
+"""`python -m export.add` with hostile or damaged files and full disks prints one line and leaves no files."""
 
 import os
 import re
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def refused(path: Path, folder: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """The one line that is printed when the model is refused, once nothing is left of it."""
+    """The line that is printed for a refused model; checks that no file of it is left."""
     assert main([str(path), "--name", "m", "--repository", str(folder / "models"), *arguments]) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert not (folder / "models" / "m").exists()
@@ -139,7 +139,7 @@ def test_names_with_quotation_marks_are_served_under_them(tmp_path: Path) -> Non
 
 
 def test_text_of_the_graph_stays_in_its_comment(tmp_path: Path) -> None:
-    """A table's name and a node's stand in config.pbtxt as reasons."""
+    """config.pbtxt names a table and a node in its comments."""
     hostile = "w\nmax_batch_size: 99\n#"
     nodes = [helper.make_node("Gather", [hostile, "x"], ["y"], name=hostile)]
     table = weights(20, 3)
@@ -156,7 +156,7 @@ def test_text_of_the_graph_stays_in_its_comment(tmp_path: Path) -> None:
 
 
 def test_20000_nodes_are_no_recursion(tmp_path: Path) -> None:
-    """An index that goes through 5,000 nodes to its table, in a graph of 20,000."""
+    """An index passes 5,000 nodes before its table, in a graph of 20,000 nodes."""
     nodes = [helper.make_node("Identity", [f"i{n}" if n else "x"], [f"i{n + 1}"]) for n in range(5000)]
     nodes.append(helper.make_node("Gather", ["w", "i5000"], ["v0"]))
     nodes += [helper.make_node("Relu", [f"v{n}"], [f"v{n + 1}"]) for n in range(15_000)]
@@ -174,7 +174,7 @@ def large(path: Path) -> Path:
 
 
 def program(path: Path, repository: Path, *, file_bytes: int | None = None, **environment: str) -> str:
-    """What the program prints to standard error, in a process of its own; its exit code must be 2."""
+    """The program's standard error, in its own process; its exit code must be 2."""
 
     def limit() -> None:
         if file_bytes is not None:

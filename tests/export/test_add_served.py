@@ -1,4 +1,4 @@
-"""Added models on a real server: their answers are onnxruntime's, their settings are in the server's own report."""
+"""Added models on a real server: the answers are onnxruntime's, and the server reports their settings."""
 
 import os
 import signal
@@ -108,7 +108,7 @@ def test_each_models_settings_are_the_servers(served: Server, client: triton.Inf
 def test_requests_of_one_row_fill_the_batch(
     repository: Path, served: Server, client: triton.InferenceServerClient
 ) -> None:
-    """Eight requests are a full batch, which leaves at once; each gets its own row of the one execution."""
+    """Eight requests are a full batch, which runs at once; each gets its own row."""
     rows = random_rows(repository, "scores", 8)["x"]
     before = Counters.read(served.grpc_url, "scores")
     answers: list[triton.InferResult] = []

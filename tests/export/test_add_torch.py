@@ -1,4 +1,4 @@
-"""torch modules and torch.export files that are added, and the factories that cannot be."""
+"""torch modules and torch.export files that are added, and factories that are refused."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Bytes from anyone: decoded within limits, or refused with the reason."""
+"""Untrusted pictures are decoded within limits or refused with a reason."""
 
 import io
 import struct

@@ -1,4 +1,4 @@
-"""The ragged models of the repository: proved, alone in every mix, and checked against their configuration."""
+"""The ragged models of the repository: their proofs, and the checks of their configurations."""
 
 import dataclasses
 from pathlib import Path
@@ -60,7 +60,7 @@ def test_logits_are_those_of_the_recogniser_at_its_natural_width(recogniser: Tex
 
 
 def test_without_zeroing_the_padding_would_be_seen(recogniser: TextRecogniser) -> None:
-    """What the wrapper is for: zeros at the right of a crop are not what a convolution sees at its edge."""
+    """Without the wrapper, columns of padding change the answer of a crop."""
     crop = torch.rand(1, 1, 32, 60) * 2 - 1
     with torch.inference_mode():
         alone = recogniser(crop)[0]
@@ -69,7 +69,7 @@ def test_without_zeroing_the_padding_would_be_seen(recogniser: TextRecogniser) -
 
 
 def test_a_client_may_pad_texts() -> None:
-    """Tokens of 0 are left out, so padded texts get the vectors of the unpadded ones."""
+    """Tokens of 0 are ignored, so padded texts get the vectors of the unpadded ones."""
     path = REPOSITORY / "ragged_encoder" / "1" / "model.onnx"
     config = read_config(REPOSITORY / "ragged_encoder" / "config.pbtxt")
     session = onnxruntime.InferenceSession(str(path))
@@ -100,7 +100,7 @@ dynamic_batching { }
 
 
 class Leaky(nn.Module):
-    """The mean over the padded length: an item's answer depends on the longest item beside it."""
+    """The mean over the padded length, so an item's answer depends on the longest item of the batch."""
 
     def forward(self, padded: Tensor, lengths: Tensor) -> Tensor:
         return padded.mean(1, keepdim=True)

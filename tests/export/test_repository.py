@@ -1,4 +1,4 @@
-"""Model repositories on disk: what is found, and every mistake with its place and its cure."""
+"""Model repositories on disk: their layout, and errors that say where and what to do."""
 
 from pathlib import Path
 

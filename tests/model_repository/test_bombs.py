@@ -1,4 +1,4 @@
-"""Pictures and pages that are made to hold a server up, among good ones, on a real server."""
+"""Pictures and pages that would block a server, among good ones, on a real server."""
 
 import asyncio
 import re

@@ -1,4 +1,4 @@
-"""The picture models on a real server: right answers, one error for one bad picture, and the metrics they export."""
+"""The picture models on a real server: right answers, one error for one bad picture, and their metrics."""
 
 import asyncio
 import io
@@ -31,7 +31,7 @@ MEAN, DEVIATION = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225
 
 
 def colour_classifier(repository: Path) -> None:
-    """In the place of resnet50: logit c is the mean of channel c for c < 3, and -100 for the other classes."""
+    """Replaces resnet50: logit c is the mean of channel c for c < 3, and -100 for the other classes."""
     weights = np.zeros((3, 1000), dtype=np.float32)
     weights[range(3), range(3)] = 1
     bias = np.full(1000, -100, dtype=np.float32)
@@ -68,7 +68,7 @@ def pipelines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 async def ask(url: str, model: str, contents: Sequence[bytes]) -> list[dict[str, NDArray[np.generic]] | Exception]:
-    """One request of one row for each content, all in flight together."""
+    """One request of one row for each content, all at once."""
     async with connect(url) as connection:
         await connection.check(model)
         tensors = [np.array([[content]], dtype=np.object_) for content in contents]

@@ -1,4 +1,4 @@
-"""Requests joined into a batch and cut apart again."""
+"""Requests are joined into a batch, and outputs are split."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""Batch inputs without a server: their values, their types, and where those cannot hold a value."""
+"""Batch inputs without a server: their values, their types, and values that a type cannot hold."""
 
 import numpy as np
 import pytest

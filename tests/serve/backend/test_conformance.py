@@ -1,4 +1,4 @@
-"""What the C++ onnxruntime backend does, on the real server: loading, completing, types, and errors."""
+"""The behaviour of the C++ onnxruntime backend on the real server: loading, completion, types and errors."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -190,7 +190,7 @@ def zoo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def load(server: Server, models: Sequence[str]) -> dict[str, bool]:
-    """Ask a running server for models whose configuration is the test, so that the launcher cannot compare it."""
+    """Load models on a running server, because the launcher would refuse their incomplete configurations."""
     with triton.InferenceServerClient(server.grpc_url) as client, ThreadPoolExecutor(4) as pool:
         return dict(
             zip(

@@ -1,4 +1,4 @@
-"""The conformance table of the backend's README names tests that exist, and says something in every row."""
+"""The conformance table of the backend's README names existing tests."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""The drop-in backend refuses a graph that its configuration does not fit, in the C++ backend's words."""
+"""The drop-in backend refuses a configuration that does not fit the graph, in the C++ backend's words."""
 
 import re
 from dataclasses import dataclass

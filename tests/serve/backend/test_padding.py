@@ -1,4 +1,4 @@
-"""Length-aware execution: the split is the cheapest there is, and its cost is learned from the runs."""
+"""Ragged batches are split into the cheapest runs, with costs learned from the runs."""
 
 import asyncio
 import itertools
@@ -24,7 +24,7 @@ Sizes = list[tuple[int, int]]
 
 
 def cheapest(sizes: Sizes, cost: Any) -> float:
-    """The least cost over every partition into sets, each set tried one by one."""
+    """The least cost over all partitions into sets, by brute force."""
 
     def partitions(rest: Sizes) -> Any:
         if not rest:
@@ -181,7 +181,7 @@ def items(answers: Sequence[Any]) -> list[list[float]]:
 
 @pytest.mark.server
 def test_the_server_runs_the_cheapest_split(tmp_path: Path) -> None:
-    """Each answer says the longest item and the number of items of the run that it was part of."""
+    """Each answer has the longest item and the number of items of its run."""
     values = parameters(padding_budget="elements", padding_budget_run_elements="10")
     delay = "dynamic_batching { max_queue_delay_microseconds: 5000000 }"
     ragged_padded(tmp_path, "split", config=values + delay)
@@ -206,7 +206,7 @@ def test_the_server_runs_the_cheapest_split(tmp_path: Path) -> None:
 
 @pytest.mark.server
 def test_short_items_are_answered_while_a_long_one_still_runs(tmp_path: Path) -> None:
-    """The long item is sent first, so where all were answered together its answer would not come last."""
+    """The long item is sent first, so without early answers its answer would not come last."""
     values = parameters(padding_budget="elements", padding_budget_run_elements="10")
     delay = "dynamic_batching { max_queue_delay_microseconds: 5000000 }"
     ragged_padded(tmp_path, "early", config=values + delay, rows=3, width=256)

@@ -155,7 +155,7 @@ def test_deadline_answers_in_time_or_refuses(policy_server: Server) -> None:
 
 
 def test_a_request_brings_its_own_deadline(policy_server: Server) -> None:
-    """While the first runs for 200 ms, the time of the second passes; the third has the model's 10 s."""
+    """The second request's deadline passes while the first runs for 200 ms; the third has the model's 10 s."""
     with Answers(policy_server.grpc_url, "slow") as sending:
         sending.send({"x": rows_of(0)})
         time.sleep(0.05)

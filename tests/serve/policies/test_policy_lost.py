@@ -1,4 +1,4 @@
-"""Under a policy nobody's call is lost: those that are cancelled do not run, and what cannot be sent is an error."""
+"""Under a policy no call is lost: cancelled requests do not run, and an answer that cannot be sent is an error."""
 
 import time
 from collections.abc import Iterator
@@ -49,7 +49,7 @@ class TritonPythonModel:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A slow model under each policy, and one that fails by what it is asked."""
+    """A slow model under each policy, and one whose failure depends on the input."""
     repository = tmp_path_factory.mktemp("lost")
     for policy, settings in POLICIES.items():
         stand_in(repository, policy, fixed_ms=str(1e3 * BATCH_S), row_ms="0", batch_policy=policy, **settings)

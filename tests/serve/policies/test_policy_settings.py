@@ -1,4 +1,4 @@
-"""The parameters of a batch policy, and the words with which wrong ones are refused."""
+"""The parameters of a batch policy, and the errors for invalid ones."""
 
 from typing import Any
 
