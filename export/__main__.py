@@ -1,6 +1,6 @@
-"""Export models to ONNX, prove each file, and lay it into the model repository.
+"""Export models to ONNX, prove each file, and write it into the model repository.
 
-`python -m export` exports every model that is not up to date; torch is needed for all but `ranker`.
+`python -m export` exports every model that is not up to date. All models but `ranker` need torch.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from triton_batching.terminal import Mistake, guarded, program_parser, terminal
 
 
 def export(model: str, exporter: Exporter, *, repository: Path = REPOSITORY) -> Proof:
-    """Write and prove one model; the old file is replaced only by a proven one."""
+    """Write and prove one model; only a proven file replaces the old one."""
     path = served_file(model, repository)
     path.parent.mkdir(exist_ok=True)
     draft = path.with_suffix(".draft.onnx")
@@ -31,7 +31,7 @@ def export(model: str, exporter: Exporter, *, repository: Path = REPOSITORY) -> 
 
 
 def export_all(chosen: dict[str, Exporter], *, repository: Path = REPOSITORY, force: bool = False) -> None:
-    """Export what is not up to date, and print what was done."""
+    """Export every model that is not up to date, and print the proofs."""
     console = terminal()
     proofs = []
     for model, exporter in chosen.items():
@@ -47,7 +47,7 @@ def export_all(chosen: dict[str, Exporter], *, repository: Path = REPOSITORY, fo
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Export what is asked for; exit code 2 for a user's mistake, 1 for a file that could not be proved."""
+    """Run the program; exit code 2 for a user's mistake, 1 for a file that is not proved."""
     arguments = _parser().parse_args(argv)
     return guarded(
         lambda: export_all(
@@ -62,10 +62,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = program_parser(
         "python -m export", __doc__, example="text_recognition_512 --weights None-ResNet-None-CTC.pth"
     )
-    parser.add_argument("models", nargs="*", help="default: all of them")
+    parser.add_argument("models", nargs="*", help="models to export (default: all)")
     parser.add_argument("--weights", type=Path, help="a torch state dict with the public names (one model)")
     parser.add_argument("--width", type=int, help="channels of text_recognition: 64 (trained), 128, ... 512")
-    parser.add_argument("--force", action="store_true", help="export again even when up to date")
+    parser.add_argument("--force", action="store_true", help="export models that are up to date too")
     parser.add_argument("--repository", type=Path, default=REPOSITORY)
     return parser
 

@@ -1,6 +1,6 @@
-"""Record what a torch model allocates on this CPU in one inference, unexported: a chrome trace by torch.profiler.
+"""Record what a torch model allocates on the CPU in one inference: a chrome trace by torch.profiler.
 
-`python -m perf.studies.memory_lab FILE` reads what this writes.
+`python -m perf.studies.memory_lab FILE` reads the trace.
 """
 
 import sys
@@ -22,12 +22,12 @@ from triton_batching.terminal import Mistake, guarded, program_parser, terminal
 def record(reference: Reference, inputs: Mapping[str, NDArray[np.generic]], path: Path) -> Path:
     """Profile one inference of `inputs`, after a warm-up, and write its trace."""
     reference(inputs)
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
-        answer = reference(inputs)
-        # Within the profile, so that the outputs' release is recorded too.
-        del answer
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        outputs = reference(inputs)
+        # Released within the profile, so that the trace has the release too.
+        del outputs
     path.parent.mkdir(parents=True, exist_ok=True)
-    profiled.export_chrome_trace(str(path))
+    profiler.export_chrome_trace(str(path))
     return path
 
 
@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _record(model: str, rows: int, path: Path) -> None:
     if model not in CATALOGUE:
-        raise Mistake(f"'{model}' is not a model that is exported here. Known: {', '.join(sorted(CATALOGUE))}.")
+        raise Mistake(f"'{model}' is not a model of the catalogue. Known: {', '.join(sorted(CATALOGUE))}.")
     if rows < 1:
         raise Mistake(f"--rows {rows}: a batch has at least one row.")
     exporter = CATALOGUE[model]

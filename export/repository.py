@@ -1,4 +1,4 @@
-"""The model repository on disk: its layout and config.pbtxt, read as Triton's own `ModelConfig` protobuf.
+"""Reads a model repository: its layout, and config.pbtxt as Triton's own `ModelConfig` protobuf.
 
 `python -m export.repository` checks every configuration and variant against its ONNX graph.
 """
@@ -8,42 +8,44 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from google.protobuf import text_format
-from tritonclient.grpc.model_config_pb2 import ModelConfig
+from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
 from export.graph.signature import Signature, SignatureError, check
 from triton_batching.terminal import Mistake, complain, guarded, program_parser, terminal
 
 REPOSITORY = Path(__file__).parents[1] / "model_repository"
+# Triton makes two instances on a CPU for these backends if the configuration has no count.
+TWO_ON_CPU = ("onnxruntime", "tensorflow")
 
 
 class RepositoryError(Mistake):
-    """Something in a model repository that Triton would refuse or misread; the text says where and what to do."""
+    """An error in a model repository that Triton would refuse or misread; the text says where and what to do."""
 
 
 def models(repository: Path = REPOSITORY) -> list[str]:
-    """Names of all models: Triton takes every directory of the repository as one."""
+    """Names of all models: every directory of the repository, as for Triton; raises `RepositoryError`."""
     if not repository.is_dir():
         raise RepositoryError(f"{repository}: no such directory. Name a model repository.")
     return sorted(path.name for path in repository.iterdir() if path.is_dir())
 
 
 def model_folder(model: str, repository: Path = REPOSITORY) -> Path:
-    """The folder of `model`; an unknown name raises `RepositoryError` that lists the known ones."""
-    known = models(repository)
-    if model not in known:
-        raise RepositoryError(f"{repository}: no model '{model}' there. It has: {', '.join(known) or 'none'}.")
+    """The folder of `model`; raises `RepositoryError` with the names of all models if there is none."""
+    names = models(repository)
+    if model not in names:
+        raise RepositoryError(f"{repository}: no model '{model}' there. It has: {', '.join(names) or 'none'}.")
     return repository / model
 
 
 def variants(folder: Path) -> list[str]:
-    """Names of the files under `configs/`, each a whole configuration for `--model-config-name`."""
+    """Names of the files in `configs/`, each a complete configuration for `--model-config-name`."""
     return sorted(path.stem for path in (folder / "configs").glob("*.pbtxt"))
 
 
 def config_file(folder: Path, variant: str | None) -> Path:
     """The file that tritonserver reads for `--model-config-name=variant`.
 
-    A missing variant raises: tritonserver itself would silently use config.pbtxt.
+    Raises `RepositoryError` for a missing variant, because tritonserver would silently load config.pbtxt.
     """
     if variant is None:
         return folder / "config.pbtxt"
@@ -57,7 +59,7 @@ def config_file(folder: Path, variant: str | None) -> Path:
 
 
 def read_config(path: Path) -> ModelConfig:
-    """Parse one text protobuf; a mistake raises `RepositoryError` with its line and column."""
+    """Parse one configuration; raises `RepositoryError` with line and column of a mistake."""
     try:
         config = text_format.Parse(path.read_text(), ModelConfig())
     except OSError as error:
@@ -70,7 +72,7 @@ def read_config(path: Path) -> ModelConfig:
 def model_file(folder: Path, config: ModelConfig) -> Path:
     """The file that the newest version serves: model.onnx, model.py or `default_model_filename`.
 
-    An ensemble has none: it gives the version's folder, which Triton wants all the same.
+    For an ensemble, which has no file, the version's folder: Triton requires that.
     """
     versions = [int(path.name) for path in folder.iterdir() if path.is_dir() and path.name.isdecimal()]
     version = folder / str(max(versions, default=1))
@@ -81,33 +83,51 @@ def model_file(folder: Path, config: ModelConfig) -> Path:
 
 
 def steps(config: ModelConfig) -> list[str]:
-    """The models that this one calls: an ensemble's steps, or those that a Python model names in `steps`."""
-    named = config.parameters["steps"].string_value if "steps" in config.parameters else ""
-    called = [step.model_name for step in config.ensemble_scheduling.step]
-    return list(dict.fromkeys([*called, *filter(None, (name.strip() for name in named.split(",")))]))
+    """The models that this one calls: an ensemble's steps, or the parameter `steps` of a Python model."""
+    parameter = config.parameters["steps"].string_value if "steps" in config.parameters else ""
+    ensemble = [step.model_name for step in config.ensemble_scheduling.step]
+    return list(dict.fromkeys([*ensemble, *filter(None, (name.strip() for name in parameter.split(",")))]))
 
 
 def with_steps(model_names: Sequence[str], variant: str | None = None, repository: Path = REPOSITORY) -> list[str]:
-    """The models and, behind each, all that it calls; raises `RepositoryError` for one that is not there."""
-    found: dict[str, None] = {}
+    """The models, each followed by all models that it calls; raises `RepositoryError` for a missing model."""
+    ordered: dict[str, None] = {}
     waiting = list(model_names)
     while waiting:
         model = waiting.pop(0)
-        if model not in found:
-            found[model] = None
+        if model not in ordered:
+            ordered[model] = None
             folder = model_folder(model, repository)
             waiting = steps(read_config(config_file(folder, variant))) + waiting
-    return list(found)
+    return list(ordered)
+
+
+def instance_count(config: ModelConfig, *, gpus: int = 0) -> int:
+    """Instances that Triton makes of `config` on a server with `gpus` GPUs.
+
+    Leaves out passive instances, which take no requests. Source: core, `NormalizeInstanceGroup`.
+    """
+    groups = config.instance_group or [ModelInstanceGroup()]
+    return sum(_group_count(group, config.backend, gpus) for group in groups if not group.passive)
+
+
+def _group_count(group: ModelInstanceGroup, backend: str, gpus: int) -> int:
+    """Instances of one group; a count holds for each GPU of the group."""
+    on_gpu = group.kind == ModelInstanceGroup.KIND_GPU or (group.kind == ModelInstanceGroup.KIND_AUTO and gpus > 0)
+    if on_gpu:
+        return max(int(group.count), 1) * (len(group.gpus) or max(gpus, 1))
+    default = 2 if backend in TWO_ON_CPU else 1
+    return int(group.count) if group.count > 0 else default
 
 
 def served_file(model: str, repository: Path = REPOSITORY) -> Path:
-    """The file that `model` serves with its config.pbtxt; it need not exist yet."""
+    """The file that `model` serves with config.pbtxt; it may not exist yet."""
     folder = model_folder(model, repository)
     return model_file(folder, read_config(config_file(folder, None)))
 
 
 def faults(repository: Path = REPOSITORY) -> Iterator[str]:
-    """Every disagreement between a model's folder, its configurations and its graph, one line each."""
+    """Every difference between a model's folder, its configurations and its graph, one line each."""
     for model in models(repository):
         folder = repository / model
         for variant in [None, *variants(folder)]:
@@ -120,42 +140,41 @@ def faults(repository: Path = REPOSITORY) -> Iterator[str]:
 
 def _faults(path: Path, folder: Path, config: ModelConfig) -> Iterator[str]:
     if config.name != folder.name:
-        yield f'{path}: name is "{config.name}", Triton wants the folder\'s, "{folder.name}". Correct the name.'
+        yield f'{path}: name is "{config.name}", but Triton requires the folder\'s name "{folder.name}". Correct it.'
     served = model_file(folder, config)
     if served.suffix == ".onnx" and served.is_file():
         yield from (f"{path}: {fault}" for fault in check(config, Signature.of(served)))
     elif not served.exists() and served.suffix != ".onnx":
         yield f"{path}: the model file {served} does not exist, so the model cannot load. Add it."
-    known = models(folder.parent)
+    names = models(folder.parent)
     for step in steps(config):
-        if step not in known:
-            yield f"{path}: calls '{step}', which is not among {', '.join(known)}. Correct the name, or add the model."
+        if step not in names:
+            yield f"{path}: calls '{step}', which is not among {', '.join(names)}. Correct the name, or add the model."
 
 
 def report(repository: Path) -> int:
-    """Print what was checked; 1 when there is a fault."""
+    """Print every model and every fault; returns 1 if there is a fault, else 0."""
     console = terminal()
-    found = list(dict.fromkeys(faults(repository)))
+    lines = list(dict.fromkeys(faults(repository)))
     for model in models(repository):
-        folder = repository / model
-        missing = [path for path in [_served(folder)] if path is not None and not path.exists()]
-        state = f" (not exported yet: make export ARGS={model})" if missing else ""
-        console.print(f"{model}: config.pbtxt + {len(variants(folder))} variants{state}", markup=False)
-    for fault in found:
-        complain(fault)
-    console.print("no faults" if not found else f"{len(found)} faults")
-    return 1 if found else 0
+        state = "" if _is_exported(repository / model) else f" (not exported yet: make export ARGS={model})"
+        console.print(f"{model}: config.pbtxt + {len(variants(repository / model))} variants{state}", markup=False)
+    for line in lines:
+        complain(line)
+    console.print("no faults" if not lines else f"{len(lines)} faults")
+    return 1 if lines else 0
 
 
-def _served(folder: Path) -> Path | None:
+def _is_exported(folder: Path) -> bool:
+    """Whether the model's file exists; True also for an unreadable configuration, which is a fault of its own."""
     try:
-        return model_file(folder, read_config(folder / "config.pbtxt"))
+        return model_file(folder, read_config(folder / "config.pbtxt")).exists()
     except RepositoryError:
-        return None  # it is among the faults
+        return True
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Check a repository; exit code 1 when there is a fault, 2 when there is no repository."""
+    """Run the program; exit code 1 if there is a fault, 2 if there is no repository."""
     parser = program_parser("python -m export.repository", __doc__, example="model_repository")
     parser.add_argument("repository", nargs="?", type=Path, default=REPOSITORY)
     repository = parser.parse_args(argv).repository

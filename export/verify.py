@@ -1,6 +1,6 @@
-"""Prove exported models: the graph fits config.pbtxt, a batch answers as its rows do alone and as the reference does.
+"""Prove exported models: the graph fits config.pbtxt, and a batch gives the answers of its rows and of the reference.
 
-`python -m export.verify` proves every exported model; `python -m export` runs the same proof before it keeps a file.
+`python -m export.verify` proves every exported model; `python -m export` runs the same proof before it replaces a file.
 """
 
 import sys
@@ -29,15 +29,15 @@ Arrays = Mapping[str, NDArray[np.generic]]
 
 
 class ProofError(Failure):
-    """An exported file that does not hold what is claimed of it."""
+    """An exported file failed its proof."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Proof:
-    """What was shown of one file.
+    """The result for one file.
 
-    Errors are the largest absolute difference over the largest reference value (at least 1), over all batches;
-    `reference_error` and `parameters` are None when no reference was asked for.
+    Errors are the largest absolute difference over all batches, divided by the largest reference value (at least 1).
+    `reference_error` and `parameters` are None without a reference.
     """
 
     model: str
@@ -51,7 +51,11 @@ class Proof:
 def prove(
     model: str, path: Path, exporter: Exporter, *, repository: Path = REPOSITORY, with_reference: bool = True
 ) -> Proof:
-    """Prove the ONNX file at `path` as `model`; raises `ProofError`, `RepositoryError` or `SignatureError`."""
+    """Prove the ONNX file at `path` as the file of `model`.
+
+    Raises `ProofError` if a batch answers wrongly, `RepositoryError` or `SignatureError` if the graph does not fit the
+    configurations.
+    """
     folder = model_folder(model, repository)
     signature = Signature.of(path)
     for variant in [None, *variants(folder)]:
@@ -62,9 +66,9 @@ def prove(
     config = read_config(config_file(folder, None))
     ragged = is_ragged(config)
     rows_error = (verify_ragged.rows_error if ragged else _rows_error)(config, session, exporter)
-    # "Not within" instead of "beyond", so that an answer of NaN is no proof.
+    # `not <=` instead of `>`, so that NaN fails.
     if not rows_error <= exporter.tolerance:
-        raise ProofError(f"{path}: {_mixed_up(ragged, rows_error, exporter.tolerance)}")
+        raise ProofError(f"{path}: {_reason(ragged, rows_error, exporter.tolerance)}")
     reference = _reference(model, path, exporter) if with_reference else None
     reference_error = None
     if reference is not None:
@@ -73,7 +77,7 @@ def prove(
         if not reference_error <= exporter.tolerance:
             raise ProofError(
                 f"{path}: differs from its reference by {reference_error:.1e} (tolerance {exporter.tolerance:.0e}). "
-                f"The file is not what its recipe says: export it again: make export ARGS='{model} --force'."
+                f"The file does not match its recipe. Export it again: make export ARGS='{model} --force'."
             )
     return Proof(
         model=model,
@@ -103,15 +107,15 @@ def _reference_error(
     )
 
 
-def _mixed_up(ragged: bool, error: float, tolerance: float) -> str:
-    found = f"by {error:.1e} (tolerance {tolerance:.0e})"
+def _reason(ragged: bool, error: float, tolerance: float) -> str:
+    difference = f"by {error:.1e} (tolerance {tolerance:.0e})"
     if ragged:
         return (
-            f"an item among longer ones answers differently from the item alone {found}, so padding reaches its "
-            "answer. Mask what lies beyond an item's own length, see export/models/ragged.py."
+            f"an item among longer ones answers differently from the item alone {difference}, so padding reaches its "
+            "answer. Mask the positions beyond an item's own length, see export/models/ragged.py."
         )
     return (
-        f"a batch answers differently from its rows alone {found}, so the first axis is not a batch axis. "
+        f"a batch answers differently from its rows alone {difference}, so the first axis is not a batch axis. "
         "Export again with a dynamic axis."
     )
 
@@ -121,14 +125,14 @@ def _reference(model: str, path: Path, exporter: Exporter) -> Reference:
     if recipe is None:
         raise ProofError(
             f"{path}: was not written by this project's exporter, so there is no reference to compare it with. "
-            f"Write it: make export ARGS={model}. To check its batch axis alone: --without-reference."
+            f"Export it: make export ARGS={model}. To check only its batch axis: --without-reference."
         )
     try:
         return exporter.reference(recipe, exporter.weights_of(recipe))
     except ModuleNotFoundError as error:
         raise ProofError(
             f"{model}: comparing it with its reference needs {error.name}. Install it with the command: make export. "
-            "To check the batch axis alone: --without-reference."
+            "To check only the batch axis: --without-reference."
         ) from error
 
 
@@ -142,18 +146,18 @@ def _stack(answers: list[Arrays]) -> Arrays:
     return {name: np.concatenate([answer[name] for answer in answers]) for name in answers[0]}
 
 
-def _error(found: Arrays, expected: Arrays) -> float:
-    """Largest difference of the rows in `found` from the first rows of `expected`."""
+def _error(actual: Arrays, expected: Arrays) -> float:
+    """Largest difference of the rows in `actual` from the first rows of `expected`."""
     return max(
         float(np.abs(array.astype(np.float64) - expected[name][: len(array)].astype(np.float64)).max())
         / max(1.0, float(np.abs(expected[name]).max()))
-        for name, array in found.items()
+        for name, array in actual.items()
     )
 
 
 def table(proofs: list[Proof]) -> Table:
-    """The proofs as people read them."""
-    made = Table(
+    """A table of the proofs for the terminal."""
+    grid = Table(
         Column("model", no_wrap=True),
         Column("parameters", justify="right", no_wrap=True),
         Column("output", no_wrap=True),
@@ -163,7 +167,7 @@ def table(proofs: list[Proof]) -> Table:
         caption="largest difference of a batch from its rows alone, and from the torch or numpy reference",
     )
     for proof in proofs:
-        made.add_row(
+        grid.add_row(
             proof.model,
             "-" if proof.parameters is None else f"{proof.parameters:,}",
             ", ".join(_shape(shape) for shape in proof.outputs.values()),
@@ -171,7 +175,7 @@ def table(proofs: list[Proof]) -> Table:
             "-" if proof.reference_error is None else f"{proof.reference_error:.1e}",
             f"{proof.tolerance:.0e}",
         )
-    return made
+    return grid
 
 
 def _shape(shape: tuple[int, ...]) -> str:
@@ -179,7 +183,7 @@ def _shape(shape: tuple[int, ...]) -> str:
 
 
 def verify(chosen: Mapping[str, Exporter], *, repository: Path, with_reference: bool) -> int:
-    """Print a proof of each model; 1 when one fails or a file is missing."""
+    """Print a proof of each model; returns 1 if a proof fails or a file is missing, else 0."""
     console = terminal()
     proofs, failures = [], []
     for model, exporter in chosen.items():
@@ -200,11 +204,11 @@ def verify(chosen: Mapping[str, Exporter], *, repository: Path, with_reference: 
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Prove what is exported; exit code 1 when a proof fails or nothing is exported, 2 for a wrong name."""
+    """Run the program; exit code 1 if a proof fails or a file is missing, 2 for a wrong name."""
     parser = program_parser("python -m export.verify", __doc__, example="ranker")
-    parser.add_argument("models", nargs="*", help="default: all of them")
-    parser.add_argument("--weights", type=Path, help="the state dict that the one named model was exported from")
-    parser.add_argument("--without-reference", action="store_true", help="check the batch axis alone (needs no torch)")
+    parser.add_argument("models", nargs="*", help="models to prove (default: all)")
+    parser.add_argument("--weights", type=Path, help="the state dict that the named model was exported from")
+    parser.add_argument("--without-reference", action="store_true", help="check only the batch axis (needs no torch)")
     parser.add_argument("--repository", type=Path, default=REPOSITORY)
     arguments = parser.parse_args(argv)
     return guarded(

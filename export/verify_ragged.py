@@ -1,4 +1,4 @@
-"""The proof of a ragged model: in random mixes of lengths every item is answered as it is alone."""
+"""Proves a ragged model: in random mixes of lengths every item gets the answer that it gets alone."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -21,12 +21,12 @@ Answers = Sequence[Mapping[str, NDArray[Any]]]
 def rows_error(config: ModelConfig, session: onnxruntime.InferenceSession, exporter: Exporter) -> float:
     """The largest difference of an item in a mix from the item alone.
 
-    It is absolute, over the largest expected value (at least 1). An answer may be longer in a mix than alone
-    (steps up to those of the longest item); its own part is compared.
+    Absolute, divided by the largest expected value (at least 1). An answer may be longer in a mix than alone (as long
+    as that of the longest item); only the item's own part is compared.
     """
     return max(
         _error(run(config, session, items), [run(config, session, [item])[0] for item in items])
-        for items in _drawn(config, exporter)
+        for items in _mixes_of_items(config, exporter)
     )
 
 
@@ -36,17 +36,17 @@ def reference_error(
     """The largest difference of an item in a mix from the reference on the item alone, as in `rows_error`."""
     return max(
         _error(run(config, session, items), [_alone(reference, item) for item in items])
-        for items in _drawn(config, exporter)
+        for items in _mixes_of_items(config, exporter)
     )
 
 
-def _drawn(config: ModelConfig, exporter: Exporter) -> Iterator[Items]:
+def _mixes_of_items(config: ModelConfig, exporter: Exporter) -> Iterator[Items]:
     for seed, lengths in enumerate(mixes(*exporter.lengths)):
         yield draw_items(config, lengths, seed=seed)
 
 
 def mixes(shortest: int, longest: int) -> Iterator[list[int]]:
-    """Lengths of batches: one item, equal ones, the two ends together, then random mixes."""
+    """Lengths of the items of `MIXES` batches: one item, three equal items, shortest with longest, random mixes."""
     rng = np.random.default_rng(longest)
     yield [shortest]
     yield [longest] * 3
@@ -56,13 +56,13 @@ def mixes(shortest: int, longest: int) -> Iterator[list[int]]:
 
 
 def run(config: ModelConfig, session: onnxruntime.InferenceSession, items: Items) -> Answers:
-    """One execution of `items`; the answer of each."""
+    """One execution of `items`; returns the answer of each, by output name."""
     names = [tensor.name for tensor in config.output]
     outputs = dict(zip(names, session.run(names, feed(config, items)), strict=True))
     parts = {name: cut(config, name, array, items) for name, array in outputs.items()}
-    for name, found in parts.items():
-        if len(found) != len(items):
-            raise ValueError(f"output '{name}' has {len(found)} rows for {len(items)} items, so it cannot be cut.")
+    for name, rows in parts.items():
+        if len(rows) != len(items):
+            raise ValueError(f"output '{name}' has {len(rows)} rows for {len(items)} items, so it cannot be split.")
     return [{name: parts[name][index] for name in names} for index in range(len(items))]
 
 
@@ -71,15 +71,16 @@ def _alone(reference: Reference, item: Mapping[str, Array]) -> dict[str, NDArray
     return {name: array[0] for name, array in answer.items()}
 
 
-def _error(found: Answers, expected: Answers) -> float:
+def _error(actual: Answers, expected: Answers) -> float:
     return max(
-        _difference(one[name], other[name]) for one, other in zip(found, expected, strict=True) for name in other
+        _difference(answer[name], array)
+        for answer, arrays in zip(actual, expected, strict=True)
+        for name, array in arrays.items()
     )
 
 
-def _difference(found: NDArray[Any], expected: NDArray[Any]) -> float:
-    own = found[: len(expected)].astype(np.float64)
+def _difference(actual: NDArray[Any], expected: NDArray[Any]) -> float:
     if not expected.size:
         return 0.0
-    wrong = np.abs(own - expected.astype(np.float64)).max()
-    return float(wrong) / max(1.0, float(np.abs(expected).max()))
+    error = np.abs(actual[: len(expected)].astype(np.float64) - expected.astype(np.float64)).max()
+    return float(error) / max(1.0, float(np.abs(expected).max()))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from export.repository import REPOSITORY, models, served_file, with_steps
+from export.repository import REPOSITORY, instance_count, models, served_file, with_steps
 from serve.launcher import Server, Settings
 from serve.supervisor import supervise
 from triton_batching.terminal import guarded, program_parser, terminal
@@ -125,7 +125,7 @@ def _table(server: Server) -> Table:
             config.backend or config.platform,
             str(config.max_batch_size),
             f"{batching}, {delay} us delay" if batching == "dynamic" else batching,
-            str(sum(group.count for group in config.instance_group)),
+            str(instance_count(config)),
         )
     return table
 

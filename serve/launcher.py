@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from export.repository import REPOSITORY, config_file, model_file, model_folder, read_config, with_steps
+from export.repository import REPOSITORY, config_file, instance_count, model_file, model_folder, read_config, with_steps
 from serve import failure_log, guard, guard_process, server_folder, stubs
 from serve.installation import Installation, find
 from serve.management import admin, api, loaded
@@ -134,7 +134,7 @@ def launch(settings: Settings, *, progress: Callable[[str], None] = lambda _: No
     _refuse_ours(settings)
     installation = find()
     ports = free_ports(settings.host, settings.http_port, settings.grpc_port, settings.metrics_port)
-    check_descriptors(sum(max(group.count, 1) for config in asked.values() for group in config.instance_group))
+    check_descriptors(sum(map(instance_count, asked.values())))
     for model in asked:
         stubs.compile_sources(model_folder(model, settings.repository))
     with server_folder.made() as folder:

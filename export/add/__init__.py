@@ -1,1 +1,1 @@
-"""Adds a model to a repository: its batch axis proved, its configuration written with a reason for every choice."""
+"""Adds models to a repository: proves the batch axis, writes the configuration with a reason for every choice."""

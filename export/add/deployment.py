@@ -1,4 +1,4 @@
-"""What a person asks of a model that is added to a repository, and every way in which it cannot be meant."""
+"""The settings of a model to add, and the checks of their values."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -11,9 +11,9 @@ from export.graph.input_values import Range
 Batching = Literal["dynamic", "none"]
 Kind = Literal["cpu", "gpu"]
 
-# What a URL, a command line and tritonserver's --load-model take without quoting.
+# Names that need no quoting in a URL, in a shell and in tritonserver's --load-model.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
-# Below, nothing can arrive in time to join the batch; above, the first request of a batch waits longer than a second.
+# In a shorter time nothing arrives to join the batch; with a longer one a lone request waits more than a second.
 SHORTEST_TIMEOUT_US, LONGEST_TIMEOUT_US = 100, 1_000_000
 LARGEST_BATCH, MOST_INSTANCES = 65_536, 64
 
@@ -23,10 +23,9 @@ class Deployment:
     """One model to add.
 
     `source` is an ONNX file, a torch.export file (.pt2) or `module:function`. `batch_timeout_us` is how long the oldest
-    request of a batch may wait for others, None for not at all. `gpus` names devices for kind gpu, none for all of
-    them. `ranges` are valid values of inputs; `samples` an .npz file with rows of real ones; `tolerance` bounds the
-    difference of a batch from its rows (None: by the graph's precision). Values are as they came: `faults` says what
-    is wrong with them.
+    request of a batch may wait for others (None: no delay). `gpus` are the devices for kind gpu, empty for all.
+    `ranges` are valid values of inputs; `samples` is an .npz file with real rows; `tolerance` bounds the difference of
+    a batch from its rows (None: by the graph's types). The values are not checked before `faults` is called.
     """
 
     name: str
@@ -43,21 +42,21 @@ class Deployment:
     tolerance: float | None = None
 
     def faults(self) -> Iterator[tuple[str, str]]:
-        """Every field with a value that cannot be meant, and why: (field, reason with what to do)."""
+        """Every field with an invalid value, with the reason and what to write: (field, reason)."""
         if not NAME.fullmatch(self.name):
             yield (
                 "name",
                 (
-                    f"'{self.name}' cannot name a model: it is a folder, part of URLs and a flag of tritonserver. Use "
-                    "letters, digits, '_', '-' and '.', beginning with a letter or a digit."
+                    f"'{self.name}' cannot name a model: the name is a folder, part of URLs and a flag of "
+                    "tritonserver. Use letters, digits, '_', '-' and '.', and begin with a letter or a digit."
                 ),
             )
         if self.batching not in get_args(Batching):
-            yield "batching", f"{self.batching!r} is no kind of batching. Write dynamic or none."
+            yield "batching", f"{self.batching!r} is not a kind of batching. Write dynamic or none."
         if self.kind not in (None, *get_args(Kind)):
-            yield "kind", f"{self.kind!r} is no kind of device. Write cpu or gpu, or leave it out."
+            yield "kind", f"{self.kind!r} is not a kind of device. Write cpu or gpu, or leave it out."
         yield from _whole("max_batch_size", self.max_batch_size, "rows in one execution", LARGEST_BATCH)
-        yield from _whole("instances", self.instances, "copies of the model that run side by side", MOST_INSTANCES)
+        yield from _whole("instances", self.instances, "executions at the same time", MOST_INSTANCES)
         yield from _whole("version", self.version, "the number of a version folder", 2**31 - 1)
         if self.batch_timeout_us is not None:
             yield from _timeout(self.batch_timeout_us)
@@ -66,7 +65,7 @@ class Deployment:
                 "tolerance",
                 (
                     f"{self.tolerance} is not between 0 and 1: it is the largest difference of a batch from its rows, "
-                    "over the largest value. Write for example 0.001."
+                    "divided by the largest value. Write for example 0.001."
                 ),
             )
 
@@ -86,7 +85,7 @@ def _timeout(value: object) -> Iterator[tuple[str, str]]:
         yield (
             name,
             (
-                f"{value} is no time to wait. Leave it out for no added delay: requests that arrive while an execution "
+                f"{value} is not a time to wait. Leave it out for no delay: requests that arrive while an execution "
                 "runs form the next batch anyway."
             ),
         )
@@ -94,15 +93,15 @@ def _timeout(value: object) -> Iterator[tuple[str, str]]:
         yield (
             name,
             (
-                f"{value} is in microseconds, so {value / 1000:g} ms, in which nothing else arrives. For {value} ms "
-                f"write {value * 1000}; for no added delay leave it out."
+                f"{value} microseconds ({value / 1000:g} ms) are too short for another request to arrive. For {value} "
+                f"ms write {value * 1000}; for no delay leave it out."
             ),
         )
     elif value > LONGEST_TIMEOUT_US:
         yield (
             name,
             (
-                f"{value} is in microseconds, so a lone request would wait {value / 1e6:g} s before it runs. For "
+                f"{value} microseconds: a lone request would wait {value / 1e6:g} s before it runs. For "
                 f"{value / 1e6:g} ms write {value // 1000}."
             ),
         )

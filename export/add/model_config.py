@@ -1,4 +1,4 @@
-"""The text of a new config.pbtxt, with the reason of every choice, its variants and the README beside it."""
+"""Writes config.pbtxt with a reason for every choice, its variants, and the model's README."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from google.protobuf.text_encoding import CEscape
 
 from export.add.deployment import Deployment
-from export.graph.batch_graph import Batched
+from export.graph.batched import Batched
 from export.graph.signature import Signature, Tensor
 
-# Nothing is known of the model: long enough for every request of a normal load, and finite.
+# Long enough for every request of a normal load, because nothing is known of the model.
 QUEUE_LIMIT_MS = 5000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Added:
-    """A model as it goes into the repository; without a batch axis `batched` is None and `why_not` says why."""
+    """A model to write into the repository; if it has no batch axis, `batched` is None and `why_not` is the reason."""
 
     deployment: Deployment
     origin: str
@@ -25,38 +25,39 @@ class Added:
 
     @property
     def max_batch_size(self) -> int:
-        """Triton's: 0 says that the shapes have no batch axis."""
+        """Triton's value: 0 if the shapes have no batch axis."""
         return self.deployment.max_batch_size if self.batched else 0
 
 
 def quoted(name: str) -> str:
-    """A name of a graph as it is written between quotation marks in config.pbtxt."""
+    """A graph's name, escaped for quotation marks in config.pbtxt."""
     return CEscape(name, as_utf8=True)  # type: ignore[arg-type]  # it takes text as well
 
 
 def one_line(text: str) -> str:
-    """A text of a graph on one line, for a comment, which ends with its line."""
+    """A text on one line, for a comment."""
     return " ".join(text.split())
 
 
 def files(added: Added) -> dict[str, str]:
     """Every text file of the model folder, by its path."""
-    made = {"config.pbtxt": _config(added, added.deployment.batching == "dynamic", added.deployment.instances)}
+    texts = {"config.pbtxt": _config(added, added.deployment.batching == "dynamic", added.deployment.instances)}
     if added.batched:
-        made["configs/baseline.pbtxt"] = _config(added, False, 1, "baseline: every request is one execution.")
+        texts["configs/baseline.pbtxt"] = _config(added, False, 1, "baseline: every request is one execution.")
     if added.batched and added.deployment.batching == "dynamic":
-        told = "dynamic: as config.pbtxt, under the name that every model has."
-        made["configs/dynamic.pbtxt"] = _config(added, True, added.deployment.instances, told)
-        told = "dynamic_2_instances: as dynamic, and two executions at a time."
-        made["configs/dynamic_2_instances.pbtxt"] = _config(added, True, 2, told)
-    return made | {"README.md": _readme(added)}
+        comment = "dynamic: the same as config.pbtxt. Every model has a variant of this name."
+        texts["configs/dynamic.pbtxt"] = _config(added, True, added.deployment.instances, comment)
+        comment = "dynamic_2_instances: the same as dynamic, with two executions at a time."
+        texts["configs/dynamic_2_instances.pbtxt"] = _config(added, True, 2, comment)
+    return texts | {"README.md": _readme(added)}
 
 
-def _config(added: Added, dynamic: bool, instances: int, told: str = "") -> str:
+def _config(added: Added, dynamic: bool, instances: int, variant: str = "") -> str:
+    """`variant` is a comment that describes the variant; it is empty for config.pbtxt."""
     lines = [f"# {added.deployment.name}, from {one_line(added.origin)}."]
-    lines += [f"# {told}"] if told else []
-    if added.batched and not told:
-        lines.append("# doctor: ignore=B201 in=baseline it runs every request alone, to compare with.")
+    lines += [f"# {variant}"] if variant else []
+    if added.batched and not variant:
+        lines.append("# doctor: ignore=B201 in=baseline it runs every request alone, for comparison.")
     lines += [f'name: "{added.deployment.name}"', 'backend: "onnxruntime"', *_batch_size(added)]
     lines += ["input [", *_tensors(added, added.signature.inputs), "]"]
     lines += ["output [", *_tensors(added, added.signature.outputs), "]", "", *_instances(added.deployment, instances)]
@@ -69,7 +70,7 @@ def _batch_size(added: Added) -> Iterator[str]:
         proved = ", ".join(map(str, added.batched.proof.batches))
         yield f"# Rows in one execution, over all requests in it. Batches of {proved} were compared with their rows."
     else:
-        yield "# 0: the shapes below have no batch axis, so each request runs alone, whole as it comes."
+        yield "# 0: the shapes below have no batch axis, so each request runs alone."
     yield f"max_batch_size: {added.max_batch_size}"
 
 
@@ -80,7 +81,7 @@ def _tensors(added: Added, tensors: Mapping[str, Tensor]) -> Iterator[str]:
         reshape = ""
         dims = list(tensor.shape[1:] if added.batched else tensor.shape)
         if not dims:
-            # Triton wants at least one dimension; an empty one is a reshape of [1].
+            # Triton requires at least one dimension, so a row without dimensions is a reshape of [1].
             dims, reshape = [1], " reshape: { shape: [ ] }"
         comma = "" if name == last else ","
         note = f"  # proved with {one_line(str(valid))}" if valid else ""
@@ -92,9 +93,9 @@ def _instances(deployment: Deployment, count: int) -> Iterator[str]:
     kind = {"cpu": " kind: KIND_CPU", "gpu": " kind: KIND_GPU", None: ""}[deployment.kind]
     gpus = f" gpus: [ {', '.join(map(str, deployment.gpus))} ]" if deployment.gpus else ""
     if deployment.kind is None:
-        yield "# No kind: a GPU is used where there is one, the CPU otherwise."
+        yield "# No kind: Triton uses a GPU if there is one, the CPU otherwise."
     if count == 1:
-        yield "# The count is written because onnxruntime would make two on a CPU, which share its cores."
+        yield "# Without a count onnxruntime makes two instances on a CPU, which share its cores."
     else:
         yield f"# {count} executions at a time, each with its own copy of the weights."
     yield f"instance_group [ {{ count: {count}{kind}{gpus} }} ]"
@@ -105,23 +106,22 @@ def _batching(added: Added, dynamic: bool) -> Iterator[str]:
     if not added.batched:
         yield f"# No batching: {one_line(added.why_not)}"
     elif not dynamic:
-        yield "# No dynamic_batching: requests never run together, only the rows of one do."
+        yield "# No dynamic_batching: only the rows of one request run together."
     elif timeout is None:
         yield "# No delay: requests that arrive while an execution runs form the next batch."
         yield "dynamic_batching { }"
     else:
-        yield f"# A request waits {timeout} us ({timeout / 1000:g} ms) at most for others, even when"
-        yield "# nothing else runs; a full batch leaves at once. No preferred sizes: they would cap the batch."
+        yield f"# A request waits at most {timeout} us ({timeout / 1000:g} ms) for others, even if the"
+        yield "# model is idle; a full batch runs at once. No preferred sizes, because they would cap the batch."
         yield f"dynamic_batching {{ max_queue_delay_microseconds: {timeout} }}"
     if added.batched and dynamic:
         yield from _limit()
 
 
 def _limit() -> Iterator[str]:
-    yield f"# A request that cannot be answered within {QUEUE_LIMIT_MS} ms is refused: without a limit, memory and"
-    yield "# latency grow for as long as an overload lasts. Write the latency that you promise. NVIDIA's C++ backend"
-    yield "# does not read this: put a gateway that limits the load in front of it, as Triton's queue policies slow"
-    yield "# normal load down (B208)."
+    yield f"# A request that cannot be answered within {QUEUE_LIMIT_MS} ms is refused. Without a limit, memory and"
+    yield "# latency grow as long as an overload lasts. Write the latency that you promise. NVIDIA's C++ backend"
+    yield "# ignores this: limit the load in a gateway, because Triton's queue policies slow normal load (B208)."
     yield f'parameters {{ key: "queue_limit_ms" value {{ string_value: "{QUEUE_LIMIT_MS}" }} }}'
 
 
@@ -148,19 +148,19 @@ def _valid(added: Added, side: str, name: str) -> str:
 
 def _proof_text(added: Added) -> str:
     if added.batched is None:
-        return f"It is served without a batch axis: {added.why_not}\n"
+        return f"It has no batch axis: {added.why_not}\n"
     proof = added.batched.proof
     text = (
-        f"The first axis is a batch axis: batches of {', '.join(map(str, proof.batches))} rows answered as their rows "
-        f"alone, within {proof.error:.1e} of the largest value (limit {proof.tolerance:.0e}).\n"
+        f"The first axis is a batch axis: in batches of {', '.join(map(str, proof.batches))} rows, every row got the "
+        f"answer that it gets alone, within {proof.error:.1e} of the largest value (limit {proof.tolerance:.0e}).\n"
     )
     if proof.open_dim is not None:
         text += f"Open dimensions had {proof.open_dim} elements.\n"
     if added.batched.reference_error is not None:
-        text += f"The graph differs from the model it was made of by {added.batched.reference_error:.1e}.\n"
+        text += f"The graph differs from the original model by {added.batched.reference_error:.1e}.\n"
     if not proof.varied:
         text += "All rows gave the same answer, so the proof shows little: repeat it with --samples.\n"
     if added.batched.changes:
         changes = "".join(f"- {change}\n" for change in added.batched.changes)
-        text += f"\nThe file was exported for a fixed number of rows; what was changed:\n\n{changes}"
+        text += f"\nThe file was exported for a fixed number of rows. These changes made it dynamic:\n\n{changes}"
     return text

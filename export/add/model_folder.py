@@ -1,4 +1,4 @@
-"""One model's folder in a repository, written whole or not at all: graph, configuration, variants and README."""
+"""Writes model folders into a repository, all of them complete or none."""
 
 import contextlib
 import os
@@ -11,11 +11,11 @@ from triton_batching.terminal import Mistake
 
 
 def existing(repository: Path, name: str, *, force: bool) -> None:
-    """Raise `Mistake` when `name` is taken and `force` does not say to replace it."""
+    """Raise `Mistake` if `name` cannot be written: a file has it, or a folder that `force` does not replace."""
     folder = repository / name
     if folder.is_dir() and not force:
         raise Mistake(
-            f"{folder}: is there already, and nothing was changed. Choose another name, or replace it: --force."
+            f"{folder}: exists already, and nothing was changed. Choose another name, or replace it with --force."
         )
     if folder.exists() and not folder.is_dir():
         raise Mistake(f"{folder}: is a file, so no model folder can have that name. Choose another name.")
@@ -23,15 +23,15 @@ def existing(repository: Path, name: str, *, force: bool) -> None:
 
 @contextlib.contextmanager
 def drafts(repository: Path) -> Iterator[Path]:
-    """A folder to build model folders in, on the disk of the repository, so that each moves there in one step.
+    """A temporary folder for model folders, on the repository's disk so that each of them moves there in one step.
 
-    It lies beside the repository: tritonserver takes every directory in it, hidden or not, as a model. Gone at the end.
+    It lies beside the repository, because tritonserver takes every directory in it as a model, even a hidden one.
     """
     try:
         repository.mkdir(exist_ok=True)
         beside = repository.resolve().parent
         if beside.stat().st_dev != repository.stat().st_dev or not os.access(beside, os.W_OK):
-            beside = repository.resolve()  # a mounted volume: nothing beside it is on the same disk
+            beside = repository.resolve()  # the repository is a mounted volume
         folder = Path(tempfile.mkdtemp(prefix=f".{repository.resolve().name}-draft-", dir=beside))
     except OSError as error:
         raise Mistake(f"{repository}: cannot be written to ({error.strerror}). Name another --repository.") from error
@@ -42,18 +42,18 @@ def drafts(repository: Path) -> Iterator[Path]:
 
 
 def write(folder: Path, files: Mapping[str, str]) -> None:
-    """Write text files, by their path below `folder`."""
+    """Write text files, named by their path below `folder`."""
     for name, text in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
 
 
-def move_in(drafted: list[Path], repository: Path) -> None:
-    """Move finished folders into the repository, in place of those of the same name; all of them or none."""
+def move_in(folders: list[Path], repository: Path) -> None:
+    """Move complete folders into the repository and replace those of the same name; all of them or none."""
     done: list[tuple[Path, Path | None]] = []
     try:
-        for draft in drafted:
+        for draft in folders:
             target, old = repository / draft.name, None
             if target.exists():
                 old = draft.with_name(f"{draft.name}.replaced")

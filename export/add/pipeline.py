@@ -1,4 +1,4 @@
-"""Models in a row as one model of their own: an ensemble, in which each takes what the one before gives."""
+"""Writes an ensemble of added models in which each model takes the outputs of the one before it."""
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +11,7 @@ from triton_batching.terminal import Mistake
 
 @dataclass(frozen=True, kw_only=True)
 class Pipeline:
-    """An ensemble to write: its name, its models in order, and where it was asked for, for messages."""
+    """An ensemble to write: its name, its models in order, and its place in the YAML file for messages."""
 
     name: str
     models: tuple[str, ...]
@@ -19,63 +19,63 @@ class Pipeline:
 
 
 def files(pipeline: Pipeline, added: Sequence[Added]) -> dict[str, str]:
-    """The text files of the ensemble's folder; raises `Mistake` where one model does not give what the next takes."""
-    known = {one.deployment.name: one for one in added}
-    steps = [known[name] for name in pipeline.models]
-    sizes = {one.max_batch_size for one in steps}
+    """The text files of the ensemble's folder; raises `Mistake` if a model's outputs do not fit the next inputs."""
+    models = {model.deployment.name: model for model in added}
+    steps = [models[name] for name in pipeline.models]
+    sizes = {step.max_batch_size for step in steps}
     if 0 in sizes and len(sizes) > 1:
-        unbatched = ", ".join(one.deployment.name for one in steps if not one.max_batch_size)
+        unbatched = ", ".join(step.deployment.name for step in steps if not step.max_batch_size)
         raise Mistake(f"{pipeline.where}: {unbatched} has no batch axis and the others have one. Leave it out.")
-    links = [_link(pipeline, one, other) for one, other in itertools.pairwise(steps)]
-    # A request goes through whole, so the smallest step decides.
+    links = [_link(pipeline, step, following) for step, following in itertools.pairwise(steps)]
     lines = [
-        f"# {pipeline.name}: {' -> '.join(pipeline.models)}, each batched on its own.",
+        f"# {pipeline.name}: {' -> '.join(pipeline.models)}. Each of them forms its own batches.",
         f'name: "{pipeline.name}"',
         'platform: "ensemble"',
-        "# A request goes through whole, so the smallest limit of the steps holds.",
+        "# Every step takes the whole request, so this is the smallest limit of the steps.",
         f"max_batch_size: {min(sizes)}",
         *_edge("input", steps[0], steps[0].signature.inputs),
         *_edge("output", steps[-1], steps[-1].signature.outputs),
         "ensemble_scheduling {",
         "  step [",
-        ",\n".join(_step(number, one, links, last=len(steps) - 1) for number, one in enumerate(steps)),
+        ",\n".join(_step(number, step, links, last=len(steps) - 1) for number, step in enumerate(steps)),
         "  ]",
         "}",
     ]
-    readme = f"# {pipeline.name}\n\n{' -> '.join(pipeline.models)}: an ensemble; each model batches on its own.\n"
-    # The server wants a version folder, and git and archives drop empty ones.
+    readme = f"# {pipeline.name}\n\nAn ensemble: {' -> '.join(pipeline.models)}. Each model forms its own batches.\n"
+    # Triton requires a version folder, and git and archives drop empty ones.
     return {"config.pbtxt": "\n".join(lines) + "\n", "README.md": readme, "1/.keep": ""}
 
 
-def _link(pipeline: Pipeline, one: Added, other: Added) -> Mapping[str, str]:
-    """Input of `other` -> output of `one`: by name, or the only one to the only one."""
-    given, taken = one.signature.outputs, other.signature.inputs
-    link = {name: name for name in taken}
-    if not taken.keys() <= given.keys():
-        if len(given) != 1 or len(taken) != 1:
+def _link(pipeline: Pipeline, step: Added, following: Added) -> Mapping[str, str]:
+    """Input of `following` -> output of `step`: the same name, or the only input and the only output."""
+    outputs, inputs = step.signature.outputs, following.signature.inputs
+    link = {name: name for name in inputs}
+    if not inputs.keys() <= outputs.keys():
+        if len(outputs) != 1 or len(inputs) != 1:
             raise Mistake(
-                f"{pipeline.where}: {other.deployment.name} takes {', '.join(taken)}, {one.deployment.name} gives "
-                f"{', '.join(given)}. Export them with the same names."
+                f"{pipeline.where}: {following.deployment.name} takes {', '.join(inputs)}, {step.deployment.name} "
+                f"returns {', '.join(outputs)}. Export them with the same names."
             )
-        link = {next(iter(taken)): next(iter(given))}
+        link = {next(iter(inputs)): next(iter(outputs))}
     for target, source in link.items():
-        if not _suits(given[source], taken[target]):
+        if not _fits(outputs[source], inputs[target]):
             raise Mistake(
-                f"{pipeline.where}: {other.deployment.name} takes {target} as {_told(taken[target])}, "
-                f"{one.deployment.name} gives {source} as {_told(given[source])}. Export them to fit."
+                f"{pipeline.where}: {following.deployment.name} takes {target} as {_type_and_shape(inputs[target])}, "
+                f"{step.deployment.name} returns {source} as {_type_and_shape(outputs[source])}. Export both with the "
+                "same type and shape."
             )
     return link
 
 
-def _suits(given: Tensor, taken: Tensor) -> bool:
+def _fits(output: Tensor, target: Tensor) -> bool:
     return (
-        given.type == taken.type
-        and len(given.shape) == len(taken.shape)
-        and all(-1 in pair or pair[0] == pair[1] for pair in zip(given.shape, taken.shape, strict=True))
+        output.type == target.type
+        and len(output.shape) == len(target.shape)
+        and all(-1 in pair or pair[0] == pair[1] for pair in zip(output.shape, target.shape, strict=True))
     )
 
 
-def _told(tensor: Tensor) -> str:
+def _type_and_shape(tensor: Tensor) -> str:
     return f"{tensor.type.removeprefix('TYPE_')} {list(tensor.shape)}"
 
 
@@ -86,16 +86,16 @@ def _edge(side: str, step: Added, tensors: Mapping[str, Tensor]) -> Iterator[str
 
 
 def _step(number: int, step: Added, links: Sequence[Mapping[str, str]], *, last: int) -> str:
-    """Tensors between two steps are named after the step that makes them, so that equal names do not clash."""
-    taken = {name: name for name in step.signature.inputs}
+    """Tensors between two steps get the number of the step that makes them, so that equal names do not clash."""
+    inputs = {name: name for name in step.signature.inputs}
     if number:
-        taken = {target: f"{number - 1}/{source}" for target, source in links[number - 1].items()}
-    given = {name: name if number == last else f"{number}/{name}" for name in step.signature.outputs}
+        inputs = {target: f"{number - 1}/{source}" for target, source in links[number - 1].items()}
+    outputs = {name: name if number == last else f"{number}/{name}" for name in step.signature.outputs}
     if number < last:
-        given = {name: inner for name, inner in given.items() if name in links[number].values()}
+        outputs = {name: inner for name, inner in outputs.items() if name in links[number].values()}
     maps = [
-        *(f'      input_map {{ key: "{quoted(key)}" value: "{quoted(value)}" }}' for key, value in taken.items()),
-        *(f'      output_map {{ key: "{quoted(key)}" value: "{quoted(value)}" }}' for key, value in given.items()),
+        *(f'      input_map {{ key: "{quoted(key)}" value: "{quoted(value)}" }}' for key, value in inputs.items()),
+        *(f'      output_map {{ key: "{quoted(key)}" value: "{quoted(value)}" }}' for key, value in outputs.items()),
     ]
     return "\n".join(
         ["    {", f'      model_name: "{step.deployment.name}"', "      model_version: -1", *maps, "    }"]

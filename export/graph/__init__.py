@@ -1,1 +1,1 @@
-"""Graphs: an ONNX file or a torch module in, a graph with a proven batch axis out."""
+"""ONNX graphs: reads them, proves or makes their batch axis, and checks them against config.pbtxt."""

@@ -1,4 +1,4 @@
-"""Valid values for the inputs of any graph: from the user, from the tables that an index looks up, or a guess."""
+"""Chooses valid values for the inputs of any graph: the user's, indices into a table of the graph, or a guess."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -19,11 +19,11 @@ Array = NDArray[Any]
 Rows = Mapping[str, Array]
 """Inputs by name; the first axis of each is the row."""
 
-# Nodes that hand indices on as they are, in another shape or type.
+# Nodes that keep the values of indices and change their shape or type.
 CARRIERS = {"Cast", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Transpose", "Expand", "Slice"}
-# Open dimensions are tried with these sizes in turn: networks for pictures take no small ones, others no large ones.
+# Sizes to try for open dimensions, in this order: models for pictures refuse small ones, other models large ones.
 OPEN_SIZES = (16, 32, 64, 128, 224, 8, 1)
-# Random values are drawn as float64 or int64; more bytes of them would leave the model no room on a common machine.
+# Random values are drawn as float64 or int64; more bytes would leave no memory for the model on a common machine.
 BYTES_DRAWN, MOST_BYTES = 8, 4 * 2**30
 
 
@@ -41,35 +41,38 @@ class Range:
 
 def parse_range(text: str) -> tuple[str, Range]:
     """Read `NAME=lo:hi`; raises `Mistake`."""
-    name, _, bounds = text.rpartition("=")
-    found = read_bounds(bounds)
-    if not name or found is None:
+    name, _, text_of_bounds = text.rpartition("=")
+    bounds = read_bounds(text_of_bounds)
+    if not name or bounds is None:
         raise Mistake(
             f"--range {text}: not a range of values. Write NAME=lo:hi with lo <= hi, for example tokens=0:999."
         )
-    return name, found
+    return name, bounds
 
 
 def read_bounds(text: str) -> Range | None:
     """Read `lo:hi`; None for anything else."""
     low, _, high = text.partition(":")
     try:
-        found = Range(low=float(low), high=float(high), why="as asked for")
+        bounds = Range(low=float(low), high=float(high), why="as asked for")
     except ValueError:
         return None
-    return found if found.low <= found.high and np.isfinite([found.low, found.high]).all() else None
+    return bounds if bounds.low <= bounds.high and np.isfinite([bounds.low, bounds.high]).all() else None
 
 
-def ranges(model: onnx.ModelProto, given: Mapping[str, Range], examples: Rows) -> dict[str, Range]:
-    """The range of every input with numbers: as given, of the table it indexes, of its examples, or a guess."""
-    net, found = Net.of(model), {}
+def ranges(model: onnx.ModelProto, chosen: Mapping[str, Range], examples: Rows) -> dict[str, Range]:
+    """The range of every numeric input: the user's in `chosen`, of the table it indexes, of its examples, or a guess.
+
+    Raises `Mistake` for a range that the input's type cannot hold.
+    """
+    net, bounds = Net.of(model), {}
     for value in graph_inputs(model):
         data_type = TYPES.get(value.type.tensor_type.elem_type, "")
         if data_type not in ("TYPE_STRING", "TYPE_BOOL"):
-            choice = given.get(value.name) or _indexed(net, value.name) or _seen(examples.get(value.name))
-            found[value.name] = choice or _guess(data_type)
-            _check_bounds(value.name, found[value.name], data_type)
-    return found
+            known = chosen.get(value.name) or _indexed(net, value.name) or _of_example(examples.get(value.name))
+            bounds[value.name] = known or _guess(data_type)
+            _check_bounds(value.name, bounds[value.name], data_type)
+    return bounds
 
 
 def _check_bounds(name: str, bounds: Range, data_type: str) -> None:
@@ -79,7 +82,7 @@ def _check_bounds(name: str, bounds: Range, data_type: str) -> None:
     if int(bounds.low) < info.min or int(bounds.high) > info.max:
         raise Mistake(
             f"input {name} is {data_type.removeprefix('TYPE_')}, which holds {info.min} to {info.max}, so its values "
-            f"cannot be {bounds}. Name others with --range {name}=lo:hi."
+            f"cannot be {bounds}. Name valid values with --range {name}=lo:hi."
         )
 
 
@@ -92,14 +95,14 @@ def _guess(data_type: str) -> Range:
     return Range(low=-1, high=1, why="a guess")
 
 
-def _seen(example: Array | None) -> Range | None:
+def _of_example(example: Array | None) -> Range | None:
     if example is None or example.dtype.kind not in "iuf" or not example.size or example.min() == example.max():
         return None
     return Range(low=float(example.min()), high=float(example.max()), why="as in the example inputs")
 
 
 def _indexed(net: Net, name: str) -> Range | None:
-    """The indices that every table takes which the input looks up; None when it looks up none."""
+    """Indices that are valid for every table that the input looks up; None if it looks up none."""
     tables = sorted(_tables(net, name))
     if not tables:
         return None
@@ -108,6 +111,7 @@ def _indexed(net: Net, name: str) -> Range | None:
 
 
 def _tables(net: Net, name: str) -> Iterator[tuple[int, str]]:
+    """The tables that input `name` indexes: row count and name of each."""
     waiting = list(net.takers.get(name, ()))
     while waiting:
         node, index = waiting.pop()
@@ -126,56 +130,56 @@ def _tables(net: Net, name: str) -> Iterator[tuple[int, str]]:
 
 
 def open_dims(model: onnx.ModelProto) -> list[str]:
-    """Names of the dimensions behind the first axis that the graph leaves open."""
+    """Names of the open dimensions after the first axis."""
     return sorted({dim for value in graph_inputs(model) for dim in _named(value) if isinstance(dim, str)})
 
 
 def _named(value: onnx.ValueInfoProto) -> list[int | str]:
-    """Dimensions behind the first axis; one without a name gets one of its own."""
+    """Dimensions after the first axis; an open one without a name gets a unique one."""
     return [f"{value.name}.{axis}" if dim == "" else dim for axis, dim in enumerate(dims(value))][1:]
 
 
 def random_rows(model: onnx.ModelProto, valid: Mapping[str, Range], *, rows: int, open_dim: int, seed: int = 0) -> Rows:
-    """`rows` seeded rows for every input, with `open_dim` for each open dimension."""
+    """`rows` seeded rows for every input, with `open_dim` elements in each open dimension; raises `Mistake`."""
     rng = np.random.default_rng(seed)
-    made: dict[str, Array] = {}
+    arrays: dict[str, Array] = {}
     for value in graph_inputs(model):
         shape = [rows, *(open_dim if isinstance(dim, str) else dim for dim in _named(value))]
         data_type = TYPES[value.type.tensor_type.elem_type]
         if math.prod(shape) * BYTES_DRAWN > MOST_BYTES:
             raise Mistake(
                 f'input "{value.name}" of shape {shape[1:]} cannot be tried: random values for {rows} rows of it take '
-                f"{math.prod(shape) * BYTES_DRAWN / 2**30:.3g} GiB, at most {MOST_BYTES // 2**30} are made. Correct "
+                f"{math.prod(shape) * BYTES_DRAWN / 2**30:.3g} GiB, and the limit is {MOST_BYTES // 2**30}. Correct "
                 "the shape and export again, or give --samples FILE.npz."
             )
         if value.name not in valid:
-            made[value.name] = draw(data_type)(rng, shape)
+            arrays[value.name] = draw(data_type)(rng, shape)
             continue
         bounds, dtype = valid[value.name], onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
         if np.issubdtype(dtype, np.integer):
-            made[value.name] = rng.integers(int(bounds.low), int(bounds.high), shape, endpoint=True).astype(dtype)
+            arrays[value.name] = rng.integers(int(bounds.low), int(bounds.high), shape, endpoint=True).astype(dtype)
         else:
-            made[value.name] = rng.uniform(bounds.low, bounds.high, shape).astype(dtype)
-    return made
+            arrays[value.name] = rng.uniform(bounds.low, bounds.high, shape).astype(dtype)
+    return arrays
 
 
 def read_samples(path: Path, model: onnx.ModelProto) -> Rows:
-    """Rows of real inputs from an .npz file: one array for each input; raises `Mistake`."""
+    """Rows of real inputs from an .npz file with one array for each input; raises `Mistake`."""
     try:
         with np.load(path) as file:
-            held = {name: file[name] for name in file.files}
+            arrays = {name: file[name] for name in file.files}
     except Exception as error:  # numpy's, zipfile's and zlib's, and TypeError for an .npy file
         raise Mistake(
             f"{path}: not a readable .npz file ({error}). Write one with numpy.savez(path, NAME=rows)."
         ) from error
-    made, counts = {}, set()
+    rows, counts = {}, set()
     for value in graph_inputs(model):
         dtype = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
         wanted = ["rows", *dims(value)[1:]]
-        array = held.get(value.name)
+        array = arrays.get(value.name)
         if array is None:
             raise Mistake(
-                f'{path}: has no array "{value.name}", it has {", ".join(held) or "none"}. Add shape {wanted}.'
+                f'{path}: has no array "{value.name}", it has {", ".join(arrays) or "none"}. Add one of shape {wanted}.'
             )
         if array.dtype != dtype and dtype != np.dtype(object):
             raise Mistake(f'{path}: "{value.name}" is {array.dtype}, the model takes {dtype}. Convert it with astype.')
@@ -184,10 +188,8 @@ def read_samples(path: Path, model: onnx.ModelProto) -> Rows:
             raise Mistake(
                 f'{path}: "{value.name}" has shape {list(array.shape)}, the model takes {wanted}. Reshape it.'
             )
-        made[value.name] = array
+        rows[value.name] = array
         counts.add(len(array))
     if len(counts) != 1 or min(counts) < 2:
-        raise Mistake(
-            f"{path}: holds {sorted(counts)} rows, and a proof needs the same number, 2 or more, of each input."
-        )
-    return made
+        raise Mistake(f"{path}: has {sorted(counts)} rows. A proof needs the same number for each input, 2 or more.")
+    return rows

@@ -1,4 +1,4 @@
-"""An ONNX graph as a file and as a net: weights stored beside it, who makes and who takes a tensor, its constants."""
+"""Reads and writes ONNX files with the weights beside them, and indexes graphs by tensor name."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,47 +14,47 @@ from onnx import numpy_helper
 from triton_batching.terminal import Mistake
 
 Dims = tuple[int | str, ...]
-"""The dimensions of one tensor: a number, or the name of a dynamic one ('' for one without a name)."""
+"""The dimensions of one tensor: a number, or the name of an open one ('' if it has no name)."""
 
-# protobuf refuses messages of 2 GiB; the graph itself and its strings need room as well.
+# protobuf refuses messages of 2 GiB; the rest is room for the graph itself and its strings.
 SINGLE_FILE_BYTES = 1_900_000_000
 WEIGHTS = "model.onnx.data"
 SMALLEST_EXTERNAL_BYTES = 1024
 
 
 def load(path: Path) -> onnx.ModelProto:
-    """Read a file with the weights that are stored beside it; raises `Mistake`."""
+    """Read a file, and weights that are stored beside it; raises `Mistake`."""
     try:
         model = onnx.load(path)
     except onnx.checker.ValidationError as error:
         raise Mistake(
-            f"{path}: its weights cannot be read ({_first_line(error)}). They are in files of their own beside it: "
-            "copy them there as well."
+            f"{path}: its weights cannot be read ({_first_line(error)}). They are in separate files: copy those beside "
+            "it as well."
         ) from error
     except (OSError, DecodeError, ValueError) as error:
         start = _start(path)
         if start.startswith(b"version https://git-lfs"):
             raise Mistake(f"{path}: a pointer of Git LFS, not the model itself. Fetch it: git lfs pull.") from error
-        found = f" ({_first_line(error)}); it starts with {start[:8]!r}" if start else f" ({_first_line(error)})"
-        raise Mistake(f"{path}: not a readable ONNX file, or not all of it{found}. Export or copy it again.") from error
+        reason = f"{_first_line(error)}; it starts with {start[:8]!r}" if start else _first_line(error)
+        raise Mistake(f"{path}: not a complete ONNX file ({reason}). Export or copy it again.") from error
     if not model.graph.node:
-        raise Mistake(f"{path}: not a readable ONNX file (it has no nodes). Export it again.")
+        raise Mistake(f"{path}: not an ONNX model, it has no nodes. Export it again.")
     return model
 
 
 def save(model: onnx.ModelProto, path: Path) -> None:
-    """Write `model` as one file, or with its weights in `WEIGHTS` beside it where one file cannot hold them."""
+    """Write `model` as one file, or with its weights in `WEIGHTS` beside it if one file cannot hold them."""
     if sum(len(tensor.raw_data) for tensor in model.graph.initializer) <= SINGLE_FILE_BYTES:
         try:
             onnx.save(model, path)
         except (EncodeError, ValueError) as error:
             raise Mistake(
-                f"{path.name}: more than 2 GB that are not raw weights, which one file cannot hold "
-                f"({_first_line(error)}). Export it with its weights as raw data."
+                f"{path.name}: one file cannot hold more than 2 GB, and its weights are not raw data that could be "
+                f"stored beside it ({_first_line(error)}). Export it with its weights as raw data."
             ) from error
         return
     copy = onnx.ModelProto()
-    copy.CopyFrom(model)  # saving marks the tensors as external, in the model that it is given
+    copy.CopyFrom(model)  # onnx.save marks the tensors of its argument as external
     onnx.save(
         copy,
         path,
@@ -66,9 +66,9 @@ def save(model: onnx.ModelProto, path: Path) -> None:
 
 
 def graph_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
-    """What a request must bring: inputs without a default value."""
-    held = {tensor.name for tensor in model.graph.initializer}
-    return [value for value in model.graph.input if value.name not in held]
+    """The inputs that a request must have: those without a default value."""
+    defaults = {tensor.name for tensor in model.graph.initializer}
+    return [value for value in model.graph.input if value.name not in defaults]
 
 
 def dims(value: onnx.ValueInfoProto) -> Dims:
@@ -79,7 +79,7 @@ def dims(value: onnx.ValueInfoProto) -> Dims:
 
 
 def declare_outputs(model: onnx.ModelProto, origin: str) -> None:
-    """Write down the shapes of outputs that an exporter left out; raises `Mistake` when they cannot be inferred."""
+    """Add output shapes that the exporter left out; raises `Mistake` if they cannot be inferred."""
     bare = [output for output in model.graph.output if not output.type.tensor_type.HasField("shape")]
     if not bare:
         return
@@ -87,7 +87,7 @@ def declare_outputs(model: onnx.ModelProto, origin: str) -> None:
         inferred = {output.name: output for output in onnx.shape_inference.infer_shapes(model).graph.output}
     except (onnx.shape_inference.InferenceError, ValueError) as error:
         raise Mistake(
-            f'{origin}: output "{bare[0].name}" has no shape in the graph, and none can be inferred '
+            f'{origin}: output "{bare[0].name}" has no shape in the graph, and it cannot be inferred '
             f"({_first_line(error)}). Export it with shapes."
         ) from error
     for output in bare:
@@ -109,13 +109,13 @@ def label(node: onnx.NodeProto) -> str:
 
 
 def attribute(node: onnx.NodeProto, name: str, default: Any = None) -> Any:
-    """The value of an attribute."""
-    return next((onnx.helper.get_attribute_value(one) for one in node.attribute if one.name == name), default)
+    """The value of an attribute, `default` if the node does not have it."""
+    return next((onnx.helper.get_attribute_value(entry) for entry in node.attribute if entry.name == name), default)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Net:
-    """A graph by tensor name: its constants, and the node that makes each other tensor."""
+    """A graph by tensor name: constants, and the nodes that make and take the other tensors."""
 
     model: onnx.ModelProto
     constants: Mapping[str, onnx.TensorProto]
@@ -126,31 +126,31 @@ class Net:
     @classmethod
     def of(cls, model: onnx.ModelProto) -> Self:
         """Index `model`."""
-        held = {tensor.name: tensor for tensor in model.graph.initializer}
+        constants = {tensor.name: tensor for tensor in model.graph.initializer}
         for node in model.graph.node:
             if node.op_type == "Constant" and (value := attribute(node, "value")) is not None:
-                held[node.output[0]] = value
-        made = {name: node for node in model.graph.node for name in node.output if name}
-        taken: dict[str, list[tuple[onnx.NodeProto, int]]] = {}
+                constants[node.output[0]] = value
+        makers = {name: node for node in model.graph.node for name in node.output if name}
+        takers: dict[str, list[tuple[onnx.NodeProto, int]]] = {}
         for node in model.graph.node:
             for index, name in enumerate(node.input):
-                taken.setdefault(name, []).append((node, index))
-        return cls(model=model, constants=held, makers=made, takers=taken)
+                takers.setdefault(name, []).append((node, index))
+        return cls(model=model, constants=constants, makers=makers, takers=takers)
 
     def constant(self, name: str) -> NDArray[Any] | None:
-        """The value of a tensor that no input changes; None for any other."""
+        """The value of a constant; None for other tensors."""
         return numpy_helper.to_array(self.constants[name]) if name in self.constants else None
 
     def numbers(self, node: onnx.NodeProto, name: str, index: int) -> Sequence[int] | None:
-        """Whole numbers that older opsets have as attribute `name` and newer ones as a constant input `index`."""
+        """Whole numbers of `node`: its attribute `name` in older opsets, its constant input `index` in newer ones."""
         value = attribute(node, name)
         if value is None and len(node.input) > index:
             value = self.constant(node.input[index])
-        return None if value is None else [int(one) for one in np.atleast_1d(value)]
+        return None if value is None else [int(number) for number in np.atleast_1d(value)]
 
 
 def _start(path: Path) -> bytes:
-    """The first bytes of a file, none where it cannot be read."""
+    """The first 64 bytes of a file; none if it cannot be read."""
     try:
         with path.open("rb") as file:
             return file.read(64)

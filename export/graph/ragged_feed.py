@@ -1,6 +1,6 @@
-"""What Triton feeds a ragged graph: flat tensors and the six kinds of `batch_input`, made from single items in numpy.
+"""Makes what Triton gives a ragged graph, flat tensors and the six kinds of `batch_input`, from single items.
 
-Kinds and shapes are those of `model_config.proto`; a request is one item here.
+Kinds and shapes are those of `model_config.proto`; each item is a request of one row.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,12 +15,12 @@ from export.graph.samples import Array, draw
 Items = Sequence[Mapping[str, Array]]
 """One mapping per item: input name -> array without a batch axis."""
 
-# The values of this one are not set in Triton, so a graph that reads them must fail here as well.
+# Triton leaves the values of BATCH_MAX_ELEMENT_COUNT_AS_SHAPE undefined, so a graph that reads them must fail here too.
 UNSET = -7
 
 
 def is_ragged(config: ModelConfig) -> bool:
-    """Whether some input of the model is ragged."""
+    """Whether the model has a ragged input."""
     return any(tensor.allow_ragged_batch for tensor in config.input)
 
 
@@ -38,7 +38,7 @@ def draw_items(config: ModelConfig, lengths: Sequence[int], *, seed: int = 0) ->
 
 def feed(config: ModelConfig, items: Items) -> dict[str, Array]:
     """The graph's inputs for one execution of `items`, in this order."""
-    made = {
+    arrays = {
         tensor.name: np.concatenate([item[tensor.name].ravel() for item in items])
         if tensor.allow_ragged_batch
         else np.stack([item[tensor.name] for item in items])
@@ -47,14 +47,14 @@ def feed(config: ModelConfig, items: Items) -> dict[str, Array]:
     for batch in config.batch_input:
         shapes = np.array([item[batch.source_input[0]].shape for item in items])
         dtype = np.float32 if batch.data_type == DataType.TYPE_FP32 else np.int32
-        made[batch.target_name[0]] = _index(BatchInput.Kind.Name(batch.kind), shapes).astype(dtype)
-    return made
+        arrays[batch.target_name[0]] = _index(BatchInput.Kind.Name(batch.kind), shapes).astype(dtype)
+    return arrays
 
 
 def _index(kind: str, shapes: NDArray[np.int64]) -> NDArray[np.int64]:
     """One batch input for items of these shapes, (items, rank)."""
     counts = shapes.prod(axis=1)
-    made: dict[str, NDArray[np.int64]] = {
+    indices: dict[str, NDArray[np.int64]] = {
         "BATCH_ELEMENT_COUNT": counts,
         "BATCH_ACCUMULATED_ELEMENT_COUNT": np.cumsum(counts),
         "BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO": np.concatenate([[0], np.cumsum(counts)]),
@@ -62,19 +62,19 @@ def _index(kind: str, shapes: NDArray[np.int64]) -> NDArray[np.int64]:
         "BATCH_ITEM_SHAPE": shapes,
         "BATCH_ITEM_SHAPE_FLATTEN": shapes.ravel(),
     }
-    return made[kind]
+    return indices[kind]
 
 
 def cut(config: ModelConfig, output: str, array: Array, items: Items) -> list[NDArray[Any]]:
-    """The answer of each item: its row, or for BATCH_SCATTER_WITH_INPUT_SHAPE its part of the flat output."""
+    """The output of each item: its row, or with BATCH_SCATTER_WITH_INPUT_SHAPE its part of the flat output."""
     source = next((batch.source_input[0] for batch in config.batch_output if output in batch.target_name), None)
     if source is None:
         return list(array)
     dims = next(list(tensor.dims) for tensor in config.output if tensor.name == output)
-    parts, taken, values = [], 0, array.ravel()
+    parts, start, values = [], 0, array.ravel()
     for item in items:
         shape = [item[source].shape[axis] if dim == -1 else dim for axis, dim in enumerate(dims)]
         size = int(np.prod(shape))
-        parts.append(values[taken : taken + size].reshape(shape))
-        taken += size
+        parts.append(values[start : start + size].reshape(shape))
+        start += size
     return parts

@@ -1,4 +1,4 @@
-"""What an exported file was made of, kept inside the ONNX file (`metadata_props`), so that it can be proved again."""
+"""Records in an ONNX file (`metadata_props`) what it was exported from, so that it can be proved again."""
 
 import dataclasses
 import hashlib
@@ -14,11 +14,10 @@ KEY = "triton_batching.recipe"
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """The inputs of one export; two files with equal recipes give equal answers.
+    """What one export starts from; two files with equal recipes give equal answers.
 
-    `width` is the recogniser's channel count; `weights` the name of the state-dict file (no folder: the file travels)
-    or None for weights drawn from `seed`; `weights_sha256` its digest; `format` rises when an exporter changes what it
-    writes.
+    `width` is the recogniser's channel count. `weights` is the name of the state-dict file without its folder, None for
+    weights drawn from `seed`; `weights_sha256` is its digest. `format` rises when an exporter writes another graph.
     """
 
     model: str
@@ -30,7 +29,7 @@ class Recipe:
 
     @classmethod
     def of(cls, path: Path) -> Self | None:
-        """Read the recipe of an ONNX file; None when it is absent, unreadable or was not written by this project."""
+        """The recipe in an ONNX file; None if the file is missing, unreadable or from another exporter."""
         if not path.is_file():
             return None
         try:

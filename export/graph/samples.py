@@ -1,4 +1,4 @@
-"""Seeded valid inputs of a model, made from its configuration alone."""
+"""Draws valid inputs of a model from its configuration."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 Array = NDArray[np.generic]
 Draw = Callable[[np.random.Generator, list[int]], Array]
 
-# Values that every model accepts: small, finite, non-negative where a model may use them as an index.
+# Values that every model accepts: small and finite; whole numbers are not negative because they may be indices.
 _DRAWS: dict[str, Draw] = {
     "TYPE_BOOL": lambda rng, shape: rng.integers(0, 2, shape).astype(np.bool_),
     "TYPE_FP16": lambda rng, shape: rng.uniform(-1, 1, shape).astype(np.float16),

@@ -1,4 +1,4 @@
-"""The signature of an ONNX file: names, types and shapes of what goes in and out, and how config.pbtxt must match."""
+"""The signature of an ONNX file: names, types and shapes of its inputs and outputs, and the check of config.pbtxt."""
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -31,12 +31,12 @@ TYPES: dict[int, str] = {
 
 
 class SignatureError(Mistake):
-    """The file is not an ONNX model that this project can read."""
+    """The file is not a readable ONNX model."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tensor:
-    """One graph input or output: `shape` with the batch axis, -1 for a dynamic dimension; `type` in Triton's words."""
+    """One graph input or output: Triton's `type`, and `shape` with the batch axis, -1 for an open dimension."""
 
     type: str
     shape: tuple[int, ...]
@@ -51,14 +51,14 @@ class Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Signature:
-    """What one ONNX file takes and gives, by tensor name."""
+    """The inputs and outputs of one ONNX file, by tensor name."""
 
     inputs: Mapping[str, Tensor]
     outputs: Mapping[str, Tensor]
 
     @classmethod
     def of(cls, path: Path) -> Self:
-        """Read the graph, without weights stored outside the file; raises `SignatureError`."""
+        """Read the graph without its external weights; raises `SignatureError`."""
         try:
             graph = onnx.load(path, load_external_data=False).graph
         except (OSError, DecodeError) as error:
@@ -71,15 +71,17 @@ class Signature:
 
 
 def check(config: ModelConfig, signature: Signature) -> Iterator[str]:
-    """Every way in which config.pbtxt disagrees with the graph, each with what to write instead."""
+    """Every difference between config.pbtxt and the graph, each with what to write instead."""
     sources = {tensor.name for tensor in config.input}
-    made = {name for batch in config.batch_input for name in batch.target_name}
+    batch_inputs = {name for batch in config.batch_input for name in batch.target_name}
     scattered = {name for batch in config.batch_output for name in batch.target_name}
-    for name in signature.inputs.keys() - sources - made:
+    for name in signature.inputs.keys() - sources - batch_inputs:
         yield f'the graph\'s input "{name}" is not declared, so the model cannot load. Add it (or a batch_input).'
     for tensor in config.input:
-        check_one = _check_ragged if tensor.allow_ragged_batch else _check
-        yield from check_one(config, tensor, signature.inputs, kind="input", exact=False)
+        if tensor.allow_ragged_batch:
+            yield from _check_ragged(tensor, signature.inputs)
+        else:
+            yield from _check(config, tensor, signature.inputs, kind="input", exact=False)
     for batch in config.batch_input:
         yield from _check_batch_input(batch, sources, signature.inputs)
     for tensor in config.output:
@@ -89,18 +91,16 @@ def check(config: ModelConfig, signature: Signature) -> Iterator[str]:
         yield from _check_ends("batch_output", batch, sources, signature.outputs)
 
 
-def _check_ragged(
-    config: ModelConfig, tensor: "ModelConfig.ModelInput", graph: Mapping[str, Tensor], *, kind: str, exact: bool
-) -> Iterator[str]:
-    """A ragged input arrives flattened, so the graph's shape must be [-1] whatever the dims are."""
-    where = f'{kind} "{tensor.name}"'
+def _check_ragged(tensor: "ModelConfig.ModelInput", graph: Mapping[str, Tensor]) -> Iterator[str]:
+    """A ragged input arrives as one flat tensor, so the graph's shape must be [-1] for any dims."""
+    where = f'input "{tensor.name}"'
     provided = graph.get(tensor.name)
     if provided is None:
         yield f"{where} is not in the graph, which has {', '.join(sorted(graph))}. Use one of its names."
     elif provided.shape != (-1,):
         yield (
-            f"{where} says allow_ragged_batch, so the graph gets it as one flat tensor, but has shape "
-            f"{list(provided.shape)} there. Export the model with export/models/ragged.py."
+            f"{where} has allow_ragged_batch, so Triton gives it to the graph as one flat tensor, but the graph has "
+            f"shape {list(provided.shape)}. Export the model with export/models/ragged.py."
         )
     elif DataType.Name(tensor.data_type) != provided.type:
         yield (
@@ -112,14 +112,14 @@ def _check_ragged(
 
 
 def _check_batch_input(batch: BatchInput, sources: Set[str], graph: Mapping[str, Tensor]) -> Iterator[str]:
-    """Triton checks neither the names nor the types of batch inputs at load; they fail at the first request."""
+    """Triton does not check batch inputs at load; wrong names and types fail at the first request."""
     yield from _check_ends("batch_input", batch, sources, graph)
     declared, kind = DataType.Name(batch.data_type), BatchInput.Kind.Name(batch.kind)
     rank = 2 if kind == "BATCH_ITEM_SHAPE" else 1
     for tensor in (graph[name] for name in batch.target_name if name in graph):
         where = f"batch_input {', '.join(batch.target_name)}"
         if declared not in ("TYPE_INT32", "TYPE_FP32"):
-            yield f"{where} has data_type {declared}, Triton makes TYPE_INT32 or TYPE_FP32. Write TYPE_INT32."
+            yield f"{where} has data_type {declared}, Triton has TYPE_INT32 and TYPE_FP32 only. Write TYPE_INT32."
         elif declared != tensor.type:
             yield f"{where} has data_type {declared}, the graph has {tensor.type}. Export with TYPE_INT32 counts."
         if len(tensor.shape) != rank:
@@ -168,7 +168,7 @@ def _check(
 
 
 def fits(dims: Sequence[int], expected: Sequence[int], *, exact: bool) -> bool:
-    """Whether configured dims suit the graph's: equal, or narrowing a dynamic one where `exact` is False."""
+    """Whether configured dims fit the graph's: equal, or, unless `exact`, a number for an open dimension."""
     return len(dims) == len(expected) and all(
-        ours == theirs or (theirs == -1 and not exact) for ours, theirs in zip(dims, expected, strict=True)
+        configured == dim or (dim == -1 and not exact) for configured, dim in zip(dims, expected, strict=True)
     )

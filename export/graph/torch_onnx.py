@@ -1,4 +1,4 @@
-"""torch's ONNX exporter, called so that names, the batch axis and the single file are never left to its defaults."""
+"""Calls torch's ONNX exporter with our own tensor names, a dynamic batch axis and one output file."""
 
 import logging
 import warnings
@@ -19,7 +19,7 @@ def write(
     module: nn.Module, recipe: Recipe, path: Path, *, input_name: str, output_name: str, dims: tuple[int, ...]
 ) -> None:
     """Export `module`, which takes one FP32 tensor (batch, *dims), to one file with a dynamic batch axis."""
-    # Two rows: an example of one row would let the exporter specialise the batch axis to 1.
+    # Two rows, because the exporter fixes the batch axis to 1 for an example of one row.
     inputs = {input_name: torch.zeros(2, *dims)}
     shapes = ({0: torch.export.Dim("batch", min=1)},)
     write_file(module, recipe, path, inputs=inputs, output_name=output_name, dynamic_shapes=shapes)
@@ -38,9 +38,9 @@ def write_file(
 
     `dynamic_shapes` has one entry per input: axis -> `torch.export.Dim`.
     """
-    # The exporter's own chatter (version converter, pytree, attributes) tells a user nothing; failures still raise.
-    for chatter in ("torch.onnx", "onnx_ir"):
-        logging.getLogger(chatter).setLevel(logging.ERROR)
+    # The exporter's warnings do not help a user; failures still raise.
+    for logger in ("torch.onnx", "onnx_ir"):
+        logging.getLogger(logger).setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.onnx.export(
@@ -60,7 +60,7 @@ def write_file(
 
 
 class Reference:
-    """The torch module as a function of named arrays, for comparison with what was exported."""
+    """The torch module as a function of named arrays, for comparison with the exported file."""
 
     def __init__(self, module: nn.Module, *, input_name: str, output_name: str) -> None:
         self._module = module.eval()

@@ -1,4 +1,4 @@
-"""torch programs and modules as ONNX graphs, with a dynamic batch axis where torch can trace one.
+"""Turns torch programs and modules into ONNX graphs, with a dynamic batch axis if torch can trace one.
 
 A factory is a function without arguments that returns `(module, examples)`: the `torch.nn.Module`, ready to use, and
 valid example inputs as a dict from the names of `forward`'s parameters to tensors, or as a tuple in their order. Every
@@ -18,8 +18,8 @@ from typing import Any
 import torch
 
 from export.graph.input_values import Array, Rows
-from export.graph.model_source import Source
 from export.graph.onnx_graph import load
+from export.graph.source import Source
 from triton_batching.terminal import Mistake
 
 CONTRACT = (
@@ -49,10 +49,10 @@ def from_program(path: Path) -> Source:
 
 def from_factory(text: str) -> Source:
     """Call `module:function` and export what it returns; raises `Mistake`."""
-    module, inputs, tensors, outputs = _made(text)
+    module, inputs, tensors, outputs = _call_factory(text)
     module.eval()
-    # Two rows: an example of one row would let the exporter specialise the batch axis to 1.
-    two = tuple(torch.cat([tensor, tensor])[:2] if len(tensor) < 2 else tensor for tensor in tensors)
+    # Two rows, because the exporter fixes the batch axis to 1 for an example of one row.
+    two_rows = tuple(torch.cat([tensor, tensor])[:2] if len(tensor) < 2 else tensor for tensor in tensors)
     try:
         with torch.inference_mode():
             answer = module(*tensors)
@@ -63,42 +63,30 @@ def from_factory(text: str) -> Source:
     outputs = outputs or _output_names(len(answer) if isinstance(answer, (tuple, list)) else 1)
     with _quiet():
         try:
-            shapes = tuple({0: torch.export.Dim("batch", min=1)} for _ in two)
-            model = _graph(module, two, inputs, outputs, shapes, text)
+            shapes = tuple({0: torch.export.Dim("batch", min=1)} for _ in two_rows)
+            model = _graph(module, two_rows, inputs, outputs, shapes, text)
         except Mistake:
-            # The trace fixes the batch; the graph may still be rewritten, which the proof then judges.
+            # The trace fixes the batch. The graph may still be rewritten, and the proof then decides.
             model = _graph(module, tuple(tensors), inputs, outputs, None, text)
     examples = _named(inputs, tensors)
     return Source(model=model, origin=text, examples=examples, reference=_reference(module, inputs, outputs))
 
 
-def _made(text: str) -> tuple[torch.nn.Module, list[str], list[torch.Tensor], list[str]]:
-    place, _, name = text.partition(":")
-    # As `python -m` does, so that a factory in the working directory is found from tests and other programs too.
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
+def _call_factory(text: str) -> tuple[torch.nn.Module, list[str], list[torch.Tensor], list[str]]:
+    """The module, its input names and example tensors in the order of `forward`, and output names (may be empty)."""
+    factory = _imported(text)
     try:
-        factory = getattr(importlib.import_module(place), name, None)
-    except ModuleNotFoundError as error:
-        raise Mistake(f"{text}: no module {error.name} to import. Run from the folder that holds it.") from error
-    except Exception as error:
-        raise Mistake(
-            f"{text}: importing {place} raised {type(error).__name__}: {_first_line(error)}. Correct it there."
-        ) from error
-    if factory is None:
-        raise Mistake(f"{text}: {place} has no function {name}. {CONTRACT}")
-    try:
-        made = factory()
+        result = factory()
     except Exception as error:
         raise Mistake(f"{text}: the factory raised {type(error).__name__}: {_first_line(error)}. {CONTRACT}") from error
-    if not isinstance(made, tuple) or len(made) not in (2, 3) or not isinstance(made[0], torch.nn.Module):
-        raise Mistake(f"{text}: the factory returned {type(made).__name__}, not (module, examples). {CONTRACT}")
-    module, examples = made[0], made[1]
+    if not isinstance(result, tuple) or len(result) not in (2, 3) or not isinstance(result[0], torch.nn.Module):
+        raise Mistake(f"{text}: the factory returned {type(result).__name__}, not (module, examples). {CONTRACT}")
+    module, examples = result[0], result[1]
     names = list(examples) if isinstance(examples, Mapping) else _parameters(module)
     tensors = list(examples.values()) if isinstance(examples, Mapping) else [*examples]
     for label, tensor in zip(names, tensors, strict=False):
         if not isinstance(tensor, torch.Tensor) or tensor.ndim < 1:
-            raise Mistake(f"{text}: example input {label} is no tensor with a batch axis. {CONTRACT}")
+            raise Mistake(f"{text}: example input {label} is not a tensor with a batch axis. {CONTRACT}")
     unknown = [label for label in names[: len(tensors)] if label not in _parameters(module)]
     if not tensors or len(names) < len(tensors) or unknown:
         raise Mistake(
@@ -106,7 +94,27 @@ def _made(text: str) -> tuple[torch.nn.Module, list[str], list[torch.Tensor], li
             f"{len(tensors)} ({', '.join(unknown) or 'more than that'} unknown). {CONTRACT}"
         )
     ordered = sorted(zip(names, tensors, strict=False), key=lambda pair: _parameters(module).index(pair[0]))
-    return module, [label for label, _ in ordered], [tensor for _, tensor in ordered], [*made[2]] if made[2:] else []
+    outputs = [*result[2]] if len(result) == 3 else []
+    return module, [label for label, _ in ordered], [tensor for _, tensor in ordered], outputs
+
+
+def _imported(text: str) -> Callable[[], Any]:
+    """The factory that `module:function` names."""
+    module, _, name = text.partition(":")
+    # As `python -m` does, so that tests and other programs find a factory in the working directory too.
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        factory: Callable[[], Any] | None = getattr(importlib.import_module(module), name, None)
+    except ModuleNotFoundError as error:
+        raise Mistake(f"{text}: no module {error.name} to import. Run from the folder that holds it.") from error
+    except Exception as error:
+        raise Mistake(
+            f"{text}: importing {module} raised {type(error).__name__}: {_first_line(error)}. Correct it there."
+        ) from error
+    if factory is None:
+        raise Mistake(f"{text}: {module} has no function {name}. {CONTRACT}")
+    return factory
 
 
 def _parameters(module: torch.nn.Module) -> list[str]:
@@ -144,9 +152,9 @@ def _reference(
 ) -> Callable[[Rows], Mapping[str, Array]]:
     def answer(rows: Rows) -> Mapping[str, Array]:
         with torch.inference_mode():
-            found = module(*(torch.from_numpy(rows[name].copy()) for name in inputs))
-        found = found if isinstance(found, (tuple, list)) else [found]
-        return {name: tensor.numpy() for name, tensor in zip(outputs, found, strict=True)}
+            result = module(*(torch.from_numpy(rows[name].copy()) for name in inputs))
+        tensors = result if isinstance(result, (tuple, list)) else [result]
+        return {name: tensor.numpy() for name, tensor in zip(outputs, tensors, strict=True)}
 
     return answer
 
@@ -161,11 +169,11 @@ def _output_names(count: int) -> list[str]:
 
 
 class _quiet(warnings.catch_warnings):  # noqa: N801
-    """The exporter's chatter tells a user nothing; failures still raise."""
+    """Silences the exporter's warnings, which do not help a user; failures still raise."""
 
     def __enter__(self) -> Any:
-        for chatter in ("torch.onnx", "onnx_ir", "torch.export"):
-            logging.getLogger(chatter).setLevel(logging.ERROR)
+        for logger in ("torch.onnx", "onnx_ir", "torch.export"):
+            logging.getLogger(logger).setLevel(logging.ERROR)
         entered = super().__enter__()
         warnings.simplefilter("ignore")
         return entered

@@ -1,1 +1,1 @@
-"""The models that this project ships, one file each, and the code that runs before and behind them."""
+"""The models that this project ships, and the code before and after them."""

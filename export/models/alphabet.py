@@ -1,4 +1,7 @@
-"""The 37 classes of the text recogniser: words to class numbers and back."""
+"""The 37 classes of the text recogniser: words to class numbers, and logits to words.
+
+Copied beside model.py (serve/policies/README.md), so it imports nothing of this project.
+"""
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +27,8 @@ def encode(word: str) -> list[int]:
 def decode(logits: npt.ArrayLike) -> list[str]:
     """The words in logits (B, T, 37): greedy CTC decoding (Graves et al., ICML 2006, best path).
 
-    The likeliest class of each step is taken, then repeats are merged, then blanks dropped; a blank between
-    two equal characters keeps both. Raises ValueError for another shape.
+    Takes the likeliest class of each step, merges repeats, then drops blanks; a blank between two equal characters
+    keeps both. Raises ValueError for another shape.
     """
     scores = np.asarray(logits)
     if scores.ndim != 3 or scores.shape[2] != len(ALPHABET) + 1:

@@ -1,6 +1,6 @@
-"""Every model that can be exported: how its file is written, and the reference that the file is proved against.
+"""The models that `python -m export` exports: how each file is written, and the reference it is proved against.
 
-torch is imported only when a torch model is really built, so that `ranker` exports without it.
+Functions import torch and the torch models, so that `ranker` exports without torch.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,10 +30,10 @@ class Reference(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Exporter:
-    """One row of the catalogue.
+    """How one model is exported.
 
-    `write` and `reference` take the recipe and the weights file (None: drawn from the seed). `tolerance` bounds
-    |onnxruntime - reference| over the largest reference value (at least 1).
+    `write` and `reference` take the recipe and the weights file (None: weights drawn from the seed). `tolerance` bounds
+    |onnxruntime - reference|, divided by the largest reference value (at least 1).
     """
 
     seeded: Recipe
@@ -48,7 +48,7 @@ class Exporter:
 
     @property
     def recipe(self) -> Recipe:
-        """What would be exported; raises `Mistake` when the weights file is not there."""
+        """The recipe of the next export; raises `Mistake` if the weights file is missing."""
         if self.weights is None:
             return self.seeded
         if not self.weights.is_file():
@@ -56,13 +56,13 @@ class Exporter:
         return self.seeded.with_weights(self.weights)
 
     def weights_of(self, recipe: Recipe) -> Path | None:
-        """The weights file that `recipe` was made from; raises `Mistake` when it is not the one at hand."""
+        """The weights file of `recipe`, None if it has none; raises `Mistake` if this exporter has another file."""
         if recipe.weights is None:
             return None
         if self.weights is None or not self.weights.is_file() or digest(self.weights) != recipe.weights_sha256:
             raise Mistake(
-                f"the file was made from {recipe.weights}, which is not at hand, so its reference cannot be built. "
-                f"Name it: --weights {recipe.weights}."
+                f"the reference needs the weights that the file was exported from, {recipe.weights}, which are not "
+                f"here. Name them: --weights {recipe.weights}."
             )
         return self.weights
 
@@ -91,9 +91,9 @@ class _TorchModel:
 
 @dataclass(frozen=True, kw_only=True)
 class _RaggedModel:
-    """A torch model behind a ragged input (export/models/ragged.py); its reference runs one unpadded item at a time.
+    """A torch model with a ragged input (export/models/ragged.py); its reference runs one item at a time.
 
-    `ragged` makes of the built model what `Ragged` calls; `dims` are one item's, with -1 for the length.
+    `ragged` turns the built model into the module that `Ragged` calls. `dims` are one item's, with -1 for the length.
     """
 
     build: Callable[[Recipe, Path | None], Any]
@@ -162,7 +162,7 @@ def _ranker(recipe: Recipe, _: Path | None, path: Path) -> None:
     ranker.write(recipe, path)
 
 
-# "input.1" and "308" are the names that the tutorial's export gave; clients written for it keep working.
+# "input.1" and "308" are the names in Triton's tutorial, so that its clients keep working.
 _WORDS = _TorchModel(build=_text_recognition, input_name="input.1", output_name="308", dims=(1, 32, 100))
 _PICTURES = _TorchModel(build=_resnet50, input_name="input", output_name="output", dims=(3, 224, 224))
 _CROPS = _RaggedModel(
@@ -236,9 +236,9 @@ CATALOGUE = {
 
 
 def choose(models: list[str], *, weights: Path | None = None, width: int | None = None) -> dict[str, Exporter]:
-    """Rows of the catalogue, all of them for an empty list; raises `Mistake` for what cannot be asked of a model.
+    """Exporters by model name, all of them for an empty list; `weights` and `width` replace those of one named model.
 
-    `weights` and `width` replace those of one named model.
+    Raises `Mistake` for an unknown name and for weights or a width that the model does not take.
     """
     names = models or list(CATALOGUE)
     for name in names:
@@ -247,14 +247,14 @@ def choose(models: list[str], *, weights: Path | None = None, width: int | None 
     if weights is None and width is None:
         return {name: CATALOGUE[name] for name in names}
     if len(models) != 1:
-        raise Mistake("--weights and --width belong to one model: name it, for example text_recognition_512.")
+        raise Mistake("--weights and --width are for one model: name it, for example text_recognition_512.")
     exporter = CATALOGUE[names[0]]
     if width is not None:
         if not exporter.takes_width:
-            raise Mistake(f"'{names[0]}' has no --width. Only text_recognition is made in several.")
+            raise Mistake(f"'{names[0]}' has no --width. Only text_recognition has several.")
         exporter = replace(exporter, seeded=replace(exporter.seeded, width=width), weights=None)
     if weights is not None:
         if not exporter.takes_weights:
-            raise Mistake(f"'{names[0]}' takes no --weights: it is drawn from its seed.")
+            raise Mistake(f"'{names[0]}' takes no --weights: its weights are drawn from a seed.")
         exporter = replace(exporter, weights=weights)
     return {names[0]: exporter}

@@ -1,6 +1,6 @@
-"""Where the words of a page are: ink, its connected components, and what belongs together in a line and a word.
+"""Finds the words of a page: ink, its connected components, the components of a line, the components of a word.
 
-Carried by model folders beside model.py (export/HOOKS.md), so it imports nothing of this project.
+Copied beside model.py (serve/policies/README.md), so it imports nothing of this project.
 """
 
 from dataclasses import dataclass
@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 
-# In parts of the letters' height: the median of the page's components, for gaps of the line's letters.
-WORD_GAP = 0.45  # wider than between two letters, narrower than a blank; where a line itself does not show it
-WORD_GAPS = (0.25, 0.9)  # where the step from one to the other lies in any face
+# Multiples of the letters' height: the median of the page's components, or of the line's letters for gaps.
+WORD_GAP = 0.45  # between the gap of two letters and that of two words; for lines that do not show it themselves
+WORD_GAPS = (0.25, 0.9)  # the range of that threshold in all typefaces
 CLEAR_STEP = 0.05
-FAR = 1 << 20  # pixels; no page is as wide
-TALLEST = 5.0  # a larger component is no letter, not even of a heading
+FAR = 1 << 20  # pixels, wider than any page
+TALLEST = 5.0  # a larger component is not a letter, not even of a heading
 SPECK = 0.15  # a smaller component is dirt, unless it is the dot of a letter
-MARGIN = 0.15  # around a word's ink when it is cropped
-# Beyond these it is a photograph, noise or an attack, which would keep others waiting. A4 full of 8 point at 600 dpi
-# has 425,000 runs, 13,000 spots, 100 lines, and words that are together 4,000 times as wide as high.
+MARGIN = 0.15  # around a word's ink in its crop
+# More than this is a photograph, noise or an attack, and would delay other requests. An A4 page full of 8 point text at
+# 600 dpi has 425,000 runs, 13,000 components, 100 lines, and words that are together 4,000 times as wide as high.
 MOST_RUNS = 1_000_000
 MOST_SPOTS = 30_000
 MOST_LINES = 1_000
@@ -26,7 +26,7 @@ MOST_TEXT = 8_000
 
 
 class NoPageError(ValueError):
-    """More ink than a page of words has; the text says what to do."""
+    """The picture has more ink than a page of words; the text says what to do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,35 +70,34 @@ class Box:
 def lines(grey: Any) -> list[list[Box]]:
     """The words of a page, uint8 (height, width), in reading order: lines from the top, words from the left.
 
-    For one column of level text in one direction; light text on dark is found as well. An empty page has no lines.
-    Raises `NoPageError`.
+    For one column of horizontal text, dark on light or light on dark. An empty page has no lines. Raises `NoPageError`.
     """
     mask = ink(grey)
     letters = components(mask)
     if not letters:
         return []
     height = float(np.median([letter.height for letter in letters]))
-    # What is flat is a ruled line, what is very high a frame or a picture; neither is a letter.
-    found = _lines([letter for letter in letters if 0.5 * height <= letter.height <= TALLEST * height])
+    # A flat component is a ruled line, a very high one a frame or a picture.
+    rows = _lines([letter for letter in letters if 0.5 * height <= letter.height <= TALLEST * height])
     dots = [letter for letter in letters if max(letter.width, letter.height) < 0.5 * height]
-    _put_dots(found, [dot for dot in dots if max(dot.width, dot.height) >= SPECK * height], height)
+    _put_dots(rows, [dot for dot in dots if max(dot.width, dot.height) >= SPECK * height], height)
     margin = max(1, round(MARGIN * height))
-    words = [[word.grown(margin, grey.shape) for word in _words(line, mask)] for line in found]
-    # Reading takes time by the width of the words, once they are scaled to one height.
+    words = [[word.grown(margin, grey.shape) for word in _words(line, mask)] for line in rows]
+    # The time to read a word grows with its width, scaled to the recogniser's height.
     text = sum(word.width / word.height for line in words for word in line)
     if text > MOST_TEXT:
         raise NoPageError(
-            f"{sum(map(len, words))} words, together {text:.0f} times as wide as high; at most {MOST_TEXT} times are "
-            "read. Send a page of text, or parts of this one."
+            f"{sum(map(len, words))} words, together {text:.0f} times as wide as high; the limit is {MOST_TEXT} times. "
+            "Send a page of text, or parts of this one."
         )
     return words
 
 
 def ink(grey: Any) -> Any:
-    """Which pixels are ink: those on the far side of Otsu's threshold from the paper, which has most pixels.
+    """Which pixels are ink, boolean (height, width): the side of Otsu's threshold with fewer pixels.
 
-    Otsu, "A Threshold Selection Method from Gray-Level Histograms", IEEE Trans. SMC 9(1), 1979. A page of one grey has
-    none.
+    Otsu, "A Threshold Selection Method from Gray-Level Histograms", IEEE Trans. SMC 9(1), 1979. A page of one grey
+    value has no ink.
     """
     counts = np.bincount(grey.ravel(), minlength=256).astype(np.float64)
     below = np.cumsum(counts)
@@ -115,7 +114,7 @@ def ink(grey: Any) -> Any:
 
 
 def components(mask: Any) -> list[Box]:
-    """Boxes of the 8-connected components of a boolean (height, width), in the order of their first pixels.
+    """Boxes of the 8-connected components of a boolean mask (height, width), in the order of their first pixels.
 
     Raises `NoPageError`.
     """
@@ -123,16 +122,14 @@ def components(mask: Any) -> list[Box]:
     if not len(rows):
         return []
     if len(rows) > MOST_RUNS:
-        raise NoPageError(
-            f"{len(rows)} runs of ink, at most {MOST_RUNS} are followed. Send a page of text, or a smaller one."
-        )
+        raise NoPageError(f"{len(rows)} runs of ink; the limit is {MOST_RUNS}. Send a page of text, or a smaller one.")
     labels = _labels(len(rows), *_touching(rows, starts, ends, mask.shape[1]))
     order = np.argsort(labels, kind="stable")
     first = np.flatnonzero(np.diff(labels[order], prepend=-1))
     if len(first) > MOST_SPOTS:
         raise NoPageError(
-            f"{len(first)} spots of ink, at most {MOST_SPOTS} are followed. Send a page of text without noise, or "
-            "parts of this one."
+            f"{len(first)} spots of ink; the limit is {MOST_SPOTS}. Send a page of text without noise, or parts of "
+            "this one."
         )
     edges = (
         np.minimum.reduceat(starts[order], first),
@@ -164,53 +161,53 @@ def _touching(rows: Any, starts: Any, ends: Any, width: int) -> tuple[Any, Any]:
 
 
 def _labels(count: int, here: Any, there: Any) -> Any:
-    """For each of `count` runs the smallest index of a run that it is connected to by the pairs."""
+    """For each of `count` runs the smallest index of the runs that the pairs connect it to."""
     labels = np.arange(count)
     while len(here):
-        one, other = labels[here], labels[there]
-        apart = one != other
-        here, there, one, other = here[apart], there[apart], one[apart], other[apart]
-        np.minimum.at(labels, np.maximum(one, other), np.minimum(one, other))
+        first, second = labels[here], labels[there]
+        apart = first != second
+        here, there, first, second = here[apart], there[apart], first[apart], second[apart]
+        np.minimum.at(labels, np.maximum(first, second), np.minimum(first, second))
         while (labels[labels] != labels).any():
             labels = labels[labels]
     return labels
 
 
 def _lines(letters: list[Box]) -> list[list[Box]]:
-    """Letters that share most of their height are on one line; raises `NoPageError`."""
-    found: list[list[Box]] = []
+    """The letters of each line, from the top: letters that share most of their height; raises `NoPageError`."""
+    rows: list[list[Box]] = []
     tops, bottoms = np.zeros((2, MOST_LINES))
-    # Tall letters first: they span the line that the others then fall into.
+    # Tall letters first, because their height covers that of the other letters of the line.
     for letter in sorted(letters, key=lambda letter: -letter.height):
-        count = len(found)
+        count = len(rows)
         shared = np.minimum(bottoms[:count], letter.bottom) - np.maximum(tops[:count], letter.top)
         best = int(shared.argmax()) if count else 0
         if count and shared[best] >= 0.5 * letter.height:
-            found[best].append(letter)
+            rows[best].append(letter)
             continue
         if count == MOST_LINES:
             raise NoPageError(f"more than {MOST_LINES} lines. Send a page of text, or parts of this one.")
         tops[count], bottoms[count] = letter.top, letter.bottom
-        found.append([letter])
-    return sorted(found, key=lambda line: line[0].top)
+        rows.append([letter])
+    return sorted(rows, key=lambda line: line[0].top)
 
 
-def _put_dots(found: list[list[Box]], dots: list[Box], height: float) -> None:
-    """Give each dot to the letter under it, which must be near; others are dirt."""
-    # By their tops, so that those near a dot are one slice.
-    known = sorted(
+def _put_dots(rows: list[list[Box]], dots: list[Box], height: float) -> None:
+    """Join each dot with the letter below it; a dot without a near letter is dirt."""
+    # Sorted by their tops, so that the letters near a dot are one slice.
+    letters = sorted(
         (letter.top, letter.left, letter.right, row, at)
-        for row, line in enumerate(found)
+        for row, line in enumerate(rows)
         for at, letter in enumerate(line)
     )
-    places = np.array(known).reshape(-1, 5)
+    places = np.array(letters).reshape(-1, 5)
     for dot in dots:
         start, end = np.searchsorted(places[:, 0], (dot.bottom - 0.5 * height, dot.bottom + height))
         middle, near = (dot.left + dot.right) / 2, places[start:end]
         under = near[(near[:, 1] - 1 <= middle) & (middle <= near[:, 2] + 1)]
         for row in set(under[:, 3].tolist()):
             at = under[under[:, 3] == row, 4].min()
-            found[row][at] = found[row][at].join(dot)
+            rows[row][at] = rows[row][at].join(dot)
 
 
 def _words(line: list[Box], mask: Any) -> list[Box]:
@@ -228,20 +225,20 @@ def _words(line: list[Box], mask: Any) -> list[Box]:
 
 
 def _gaps(letters: list[Box], mask: Any) -> Any:
-    """How far each letter's ink is from the one before, in the rows that both have: a j does not reach under an a."""
-    found = []
+    """The distance of each letter's ink from the letter before, in the pixel rows of both: a j may reach under an a."""
+    gaps = []
     edges = [_edges(letter, mask) for letter in letters]
-    for index, (one, other) in enumerate(pairwise(letters)):
-        top, bottom = max(one.top, other.top), min(one.bottom, other.bottom)
-        rights = edges[index][1][max(0, top - one.top) : max(0, bottom - one.top)]
-        lefts = edges[index + 1][0][max(0, top - other.top) : max(0, bottom - other.top)]
-        nearest = int((lefts - rights).min(initial=FAR))
-        found.append(nearest if nearest < FAR else other.left - one.right)
-    return np.array(found, dtype=np.float64)
+    for index, (left, right) in enumerate(pairwise(letters)):
+        top, bottom = max(left.top, right.top), min(left.bottom, right.bottom)
+        ends = edges[index][1][max(0, top - left.top) : max(0, bottom - left.top)]
+        starts = edges[index + 1][0][max(0, top - right.top) : max(0, bottom - right.top)]
+        nearest = int((starts - ends).min(initial=FAR))
+        gaps.append(nearest if nearest < FAR else right.left - left.right)
+    return np.array(gaps, dtype=np.float64)
 
 
 def _edges(letter: Box, mask: Any) -> tuple[Any, Any]:
-    """First column of ink, and one beyond the last, of each row of a letter; far outside where a row has none."""
+    """The first column of ink, and one beyond the last, of each pixel row of a letter; far outside for an empty row."""
     inside = mask[letter.top : letter.bottom, letter.left : letter.right]
     inked = inside.any(axis=1)
     first = np.where(inked, letter.left + inside.argmax(axis=1), FAR)
@@ -249,7 +246,7 @@ def _edges(letter: Box, mask: Any) -> tuple[Any, Any]:
 
 
 def _word_gap(gaps: Any) -> float:
-    """From which of the sorted gaps on a line a word ends: small and wide ones as far apart as Otsu's method gets."""
+    """The smallest gap between two words among a line's sorted gaps: Otsu's threshold of small and wide gaps."""
     if len(gaps) < 2:
         return WORD_GAP
     small = np.arange(1, len(gaps))

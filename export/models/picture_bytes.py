@@ -1,6 +1,6 @@
-"""Bytes that somebody says are a picture: decoded within limits, or refused with the reason.
+"""Decodes the bytes of an untrusted picture within limits, or refuses them with a reason.
 
-Carried by model folders beside model.py (export/HOOKS.md), so it imports nothing of this project.
+Copied beside model.py (serve/policies/README.md), so it imports nothing of this project.
 """
 
 import io
@@ -12,8 +12,8 @@ from PIL import Image
 KINDS = ("empty", "too_many_bytes", "not_a_picture", "too_many_pixels", "too_many_parts", "truncated", "broken")
 
 PNG, JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
-# The parts of a file that make its pixels; texts, colour profiles, thumbnails and further frames are left out, so that
-# Pillow, which unpacks and parses them all, spends no time on them. Of a JPEG also its tables, and what Adobe says.
+# The parts of a file that its pixels need. Texts, colour profiles, thumbnails and further frames are removed, because
+# Pillow would unpack and parse them. A JPEG keeps its tables and the Adobe marker as well.
 PNG_PARTS = (b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND")
 JFIF, EXIF, ADOBE = 0xE0, 0xE1, 0xEE
 SCAN, END, COMMENT = 0xDA, 0xD9, 0xFE
@@ -21,9 +21,9 @@ NO_LENGTH = (0x00, 0x01, *range(0xD0, 0xD8))
 FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
 # A 20 MB PNG in parts of 8 kB, as most programs write it, has 2,500.
 MOST_PARTS = 20_000
-# Each goes over the whole picture: 40 take 1 s for 40 million pixels. A progressive file has 10 or so.
+# Each scan covers the whole picture: 40 take 1 s for 40 million pixels. A progressive file has about 10.
 MOST_SCANS = 40
-# How to turn what was shot upright but stored otherwise, by EXIF's orientation.
+# How to turn a picture upright, by its EXIF orientation.
 TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -37,7 +37,7 @@ ORIENTATION, SHORT = 0x0112, 3
 
 
 class UnreadableError(ValueError):
-    """Not a picture that is served; `kind` is one of `KINDS`, the text says what was found and what to do."""
+    """The bytes are refused; `kind` is one of `KINDS`, the text says what is wrong and what to do."""
 
     def __init__(self, kind: str, reason: str) -> None:
         super().__init__(reason)
@@ -46,9 +46,9 @@ class UnreadableError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What a picture may cost: bytes as sent, pixels once decoded (at 3 bytes each), and pixels of a side.
+    """Limits of one picture: bytes of the file, decoded pixels (3 bytes each), and pixels of a side.
 
-    A decoder works row by row: a picture of 1 x 39,000,000 takes a hundred times as long as one of 6,245 x 6,245.
+    A decoder works row by row: 1 x 39,000,000 pixels take a hundred times as long as 6,245 x 6,245.
     """
 
     bytes: int = 20_000_000
@@ -58,7 +58,7 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class _Outline:
-    """What a file says of its pixels, and `content`, the file without anything else."""
+    """Size and EXIF orientation of a picture, and `content`: the file with only the parts that its pixels need."""
 
     size: tuple[int, int]
     orientation: int
@@ -68,14 +68,14 @@ class _Outline:
 def decode(content: bytes, limits: Limits, *, draft: int = 0) -> Image.Image:
     """A decoded picture, upright, opaque (white shows through) and in 8 bits; raises `UnreadableError`.
 
-    Its size is read from the header first, so a decompression bomb costs nothing. With `draft` a JPEG may be decoded
-    at a half, a quarter or an eighth of its size, as long as both sides keep that many pixels.
+    The size is checked before decoding, so a decompression bomb costs nothing. With `draft` a JPEG may be decoded at a
+    half, a quarter or an eighth of its size, as long as both sides keep at least `draft` pixels.
     """
     if not content:
         raise UnreadableError("empty", "0 bytes. Send the content of a JPEG or PNG file.")
     if len(content) > limits.bytes:
         raise UnreadableError(
-            "too_many_bytes", f"{len(content)} bytes, at most {limits.bytes} are read. Send a smaller picture."
+            "too_many_bytes", f"{len(content)} bytes; the limit is {limits.bytes}. Send a smaller picture."
         )
     if content.startswith(PNG):
         outline = _png(content)
@@ -88,22 +88,19 @@ def decode(content: bytes, limits: Limits, *, draft: int = 0) -> Image.Image:
 
 
 def _check_size(width: int, height: int, limits: Limits) -> None:
-    found = f"{width} x {height} pixels"
+    size = f"{width} x {height} pixels"
     if not width or not height:
-        raise UnreadableError("empty", f"{found}. Send a picture of at least one pixel.")
+        raise UnreadableError("empty", f"{size}. Send a picture of at least one pixel.")
     if max(width, height) > limits.side:
         raise UnreadableError(
-            "too_many_pixels",
-            f"{found}, at most {limits.side} on a side are decoded. Send a smaller picture, or parts.",
+            "too_many_pixels", f"{size}; the limit of a side is {limits.side}. Send a smaller picture, or parts of it."
         )
     if width * height > limits.pixels:
-        raise UnreadableError(
-            "too_many_pixels", f"{found}, at most {limits.pixels} are decoded. Send a smaller picture."
-        )
+        raise UnreadableError("too_many_pixels", f"{size}; the limit is {limits.pixels}. Send a smaller picture.")
 
 
 def _png(content: bytes) -> _Outline:
-    kept, exif, at = [PNG], b"", len(PNG)
+    parts, exif, at = [PNG], b"", len(PNG)
     if content[at + 4 : at + 8] != b"IHDR"[: len(content) - at - 4]:
         raise UnreadableError("broken", "a PNG file without a header. Send the file as it was written.")
     for _ in range(MOST_PARTS):
@@ -114,7 +111,7 @@ def _png(content: bytes) -> _Outline:
         if len(head) < 8 or end > len(content):
             raise _truncated("PNG", content)
         if head[4:] in PNG_PARTS:
-            kept.append(content[at:end])
+            parts.append(content[at:end])
         elif head[4:] == b"eXIf":
             exif = content[at + 8 : end - 4]
         at = end
@@ -125,11 +122,11 @@ def _png(content: bytes) -> _Outline:
     if len(content) < 24 or int.from_bytes(content[8:12], "big") < 8:  # the header, which has the size
         raise _truncated("PNG", content)
     width, height = struct.unpack(">II", content[16:24])
-    return _Outline(size=(width, height), orientation=_orientation(exif), content=b"".join(kept))
+    return _Outline(size=(width, height), orientation=_orientation(exif), content=b"".join(parts))
 
 
 def _jpeg(content: bytes) -> _Outline:
-    kept, exif, size, at = [JPEG[:2]], b"", (0, 0), 2
+    parts, exif, size, at = [JPEG[:2]], b"", (0, 0), 2
     for _ in range(MOST_PARTS):
         at = content.find(b"\xff", at)
         kind = content[at + 1] if 0 <= at < len(content) - 1 else END
@@ -146,33 +143,36 @@ def _jpeg(content: bytes) -> _Outline:
         if kind == EXIF and content[at + 4 : at + 10] == b"Exif\0\0":
             exif = exif or content[at + 10 : end]
         if kind in (JFIF, ADOBE) or not (JFIF <= kind <= 0xEF or kind == COMMENT):
-            kept.append(content[at:end])
+            parts.append(content[at:end])
         at = end
     else:
         raise _too_many_parts("JPEG")
-    # Within the pixels 0xff stands before a marker only; what comes after the end is another picture or a film.
+    # Between pixels 0xff comes only before a marker. The bytes after the end are another picture or a film.
     end = content.find(bytes((0xFF, END)), at)
     end = len(content) if end < 0 else end + 2
     if (scans := content.count(bytes((0xFF, SCAN)), at, end)) > MOST_SCANS:
         raise UnreadableError(
             "too_many_parts",
-            f"a JPEG in {scans} scans, at most {MOST_SCANS} are decoded. Save it again as a JPEG or PNG.",
+            f"a JPEG in {scans} scans; the limit is {MOST_SCANS}. Save it again as a JPEG or PNG.",
         )
-    return _Outline(size=size, orientation=_orientation(exif), content=b"".join((*kept, content[at:end])))
+    return _Outline(size=size, orientation=_orientation(exif), content=b"".join((*parts, content[at:end])))
 
 
 def _truncated(format: str, content: bytes) -> UnreadableError:
-    found = f"a {format} file that is truncated: it ends within a part, after {len(content)} bytes"
-    return UnreadableError("truncated", f"{found}. Send the whole file.")
+    return UnreadableError(
+        "truncated",
+        f"a truncated {format} file: it ends within a part, after {len(content)} bytes. Send the whole file.",
+    )
 
 
 def _too_many_parts(format: str) -> UnreadableError:
-    found = f"a {format} file of more than {MOST_PARTS} parts"
-    return UnreadableError("too_many_parts", f"{found}. Save it again, without metadata.")
+    return UnreadableError(
+        "too_many_parts", f"a {format} file of more than {MOST_PARTS} parts. Save it again, without metadata."
+    )
 
 
 def _orientation(exif: bytes) -> int:
-    """1 to 8 as EXIF says, 1 where it says nothing. Pillow would read all other fields as well, of any size."""
+    """EXIF's orientation, 1 to 8, or 1 without EXIF. Pillow would read all other fields too, of any size."""
     order = {b"II*\0": "<", b"MM\0*": ">"}.get(exif[:4])
     if order is None or len(exif) < 10:
         return 1

@@ -1,23 +1,22 @@
-"""Ragged batches: turn a model of padded items into one that takes Triton's ragged input, padding inside the graph.
+"""Turns a torch model of padded items into one that takes Triton's ragged input and pads inside the graph.
 
-Triton runs requests of different length together only when their input says `allow_ragged_batch: true`. The
-onnxruntime backend then hands the graph ONE rank-1 tensor, the elements of all requests one after the other, and index
-tensors (`batch_input`) that say where each request begins. No exporter makes such a graph. This recipe does:
+Triton runs requests of different length together only if their input has `allow_ragged_batch: true`. The onnxruntime
+backend then gives the graph one rank-1 tensor with the elements of all requests, and index tensors (`batch_input`) that
+say where each request begins. No exporter makes such a graph. These steps do:
 
-1. Have a torch module `model(padded, lengths)`: `padded` (N, *item) with one open axis, `lengths` (N,) int64 along it.
-   Nothing beyond an item's own length may reach its answer. For attention that is a mask; for convolutions
-   see `keep`: a convolution sees zeros beyond a picture's edge, so zero them again after every layer.
+1. Write a torch module `model(padded, lengths)`: `padded` (N, *item) with one open axis, `lengths` (N,) int64 along it.
+   Nothing beyond an item's own length may reach its answer. Attention needs a mask; for convolutions see `keep`: a
+   convolution sees zeros beyond a picture's edge, so set the padding to zero again after every layer.
 2. Wrap it: `Ragged(model, item=(-1,))` for tokens, `(1, 32, -1)` for pictures 32 pixels high and of any width,
-   `(-1, 80)` for frames of 80 features. The answer's first axis is the item; it is cut into replies as every batch is.
-   `scatter=True` instead flattens an answer (N, length, ...), and each reply has its own length.
-   `packed=True` calls `model(flat, packing)`: layers that treat every element alone then compute no padding at all, and
-   only those that look across an item use `packing.pad` and `packing.pack` around them
-   (export/models/ragged_encoder.py).
-3. `ragged_onnx.write(...)` it with torch's own exporter. The file takes the flat tensor and
-   - `counts="offsets"`: BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO, in other words cu_seqlens, and
-     BATCH_MAX_ELEMENT_COUNT_AS_SHAPE, whose shape is what the batch is padded to. A request is one item (batch axis 1);
-   - `counts="item_shape"`: BATCH_ITEM_SHAPE alone, and requests of several equal items work too.
-4. Declare it (data type INT32: with a graph that takes INT64 counts the model loads and fails at its first request):
+   `(-1, 80)` for frames of 80 features. The first axis of the answer is the item.
+   `scatter=True` flattens an answer (N, length, ...), and each reply has its own length.
+   `packed=True` calls `model(flat, packing)`: layers that treat every element alone then compute no padding. Only
+   layers that look across an item need `packing.pad` and `packing.pack` (export/models/ragged_encoder.py).
+3. Export it with `ragged_onnx.write(...)`. The file takes the flat tensor and
+   - `counts="offsets"`: BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO (cu_seqlens) and BATCH_MAX_ELEMENT_COUNT_AS_SHAPE,
+     whose shape is the padded length. A request is one item (batch axis 1);
+   - `counts="item_shape"`: BATCH_ITEM_SHAPE only. A request may have several items of equal shape.
+4. Declare it with data type INT32: with INT64 counts the model loads, and its first request fails.
 
        input [ { name: "TOKENS" data_type: TYPE_INT32 dims: [ -1 ] allow_ragged_batch: true } ]
        batch_input [
@@ -28,14 +27,14 @@ tensors (`batch_input`) that say where each request begins. No exporter makes su
        ]
        dynamic_batching { }
 
-   with scatter=True also (a -1 of the output's dims becomes the request's dim at the same place):
+   With `scatter=True` also this (a -1 of the output's dims becomes the request's dim at the same place):
 
        batch_output [ { kind: BATCH_SCATTER_WITH_INPUT_SHAPE target_name: "VECTORS" source_input: "TOKENS" } ]
 
-5. Prove it: `python -m export.verify` runs random mixes of lengths against each item alone.
+5. Prove it: `python -m export.verify` compares random mixes of lengths with each item alone.
 
-All of it is index arithmetic and gathers: no loop over the items. Semantics: Triton's user_guide/ragged_batching and
-backend/src/backend_input_collector.cc. Asked for in onnxruntime_backend#192 and server#3741, #5872, #6984.
+The graph has index arithmetic and gathers, and no loop over the items. Semantics: Triton's user_guide/ragged_batching
+and backend/src/backend_input_collector.cc. See onnxruntime_backend#192 and server#3741, #5872, #6984.
 """
 
 import math
@@ -54,7 +53,7 @@ class Item:
     """One item: its `shape` with exactly one -1, the axis along which lengths differ.
 
     `before` and `after` are the elements in the dims on either side of that axis, so an item of length n has
-    before x n x after elements. Raises `ValueError` for a shape without, or with a second, open axis.
+    before x n x after elements. Raises `ValueError` unless the shape has exactly one open axis.
     """
 
     shape: tuple[int, ...]
@@ -68,25 +67,26 @@ class Item:
 
     @property
     def axis(self) -> int:
-        """Which dim is open."""
+        """The index of the open dim."""
         return self.shape.index(-1)
 
     @property
     def before(self) -> int:
-        """Elements across the dims before the open one."""
+        """Elements in the dims before the open one."""
         return math.prod(self.shape[: self.axis])
 
     @property
     def after(self) -> int:
-        """Elements across the dims after it."""
+        """Elements in the dims after the open one."""
         return math.prod(self.shape[self.axis + 1 :])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Packing:
-    """Where the N items of one batch lie in the flat tensor of `total` vectors.
+    """Where the N items of one batch are in the flat tensor of `total` vectors.
 
-    `places` (N, before, longest): the vector at each padded place, `total` beyond an item's end; `lengths` (N,) int64.
+    `places` (N, before, longest): the index of the vector at each padded place, `total` beyond an item's end.
+    `lengths` (N,) int64.
     """
 
     places: Tensor
@@ -94,29 +94,29 @@ class Packing:
     total: int
 
     def pad(self, vectors: Tensor, fill: float = 0.0) -> Tensor:
-        """(total, ...) to (N, before, longest, ...); the places beyond an item's end hold `fill`."""
+        """(total, ...) to (N, before, longest, ...), with `fill` beyond an item's end."""
         padding = torch.full((1, *vectors.shape[1:]), fill, dtype=vectors.dtype)
-        # Every place beyond an end reads the one vector after the last.
+        # Every place beyond an item's end reads this vector, which is appended at index `total`.
         return torch.cat([vectors, padding])[self.places]
 
     def pack(self, padded: Tensor) -> Tensor:
         """(N, before, longest, ...) to (total, ...): the inverse of `pad`."""
         places = self.places.flatten()
         numbers = torch.arange(places.shape[0])
-        # The number of each vector's padded place; the padding all lands on the surplus last one.
-        found = torch.zeros(self.total + 1, dtype=torch.int64).index_put((places,), numbers)[:-1]
-        return padded.flatten(0, 2)[found]
+        # The padded place of each vector; all padding goes to the last entry, which is dropped.
+        sources = torch.zeros(self.total + 1, dtype=torch.int64).index_put((places,), numbers)[:-1]
+        return padded.flatten(0, 2)[sources]
 
     def positions(self) -> Tensor:
-        """(total,): the place of each vector along its own item, from 0; only for items with nothing before."""
+        """(total,): the position of each vector in its item, from 0; only for items whose open axis is the first."""
         return self.pack(torch.arange(self.places.shape[2]).expand(self.places.shape))
 
 
 class Ragged(nn.Module):
     """`model` behind Triton's ragged input; see this module's docstring.
 
-    `fill` is the value that pads. With `scatter` the model must answer (N, longest, ...) for items whose open axis is
-    the first. Zero-length items arrive as rows of padding with length 0: the model must allow for them.
+    `fill` is the padding value. With `scatter` the open axis must be the first, and the model must return
+    (N, longest, ...). Items of length 0 are rows of padding, and the model must accept them.
     """
 
     def __init__(
@@ -133,13 +133,13 @@ class Ragged(nn.Module):
         self.model, self.item = model, Item(shape=tuple(item))
         self.counts, self.scatter, self.packed, self.fill = counts, scatter, packed, fill
         if scatter and self.item.before != 1:
-            raise ValueError(f"item shape {list(item)}: an answer can be scattered only along the first dim.")
+            raise ValueError(f"item shape {list(item)}: scatter needs the open dim to be the first.")
 
     def forward(self, flat: Tensor, counts: Tensor, longest: Tensor) -> Tensor:
-        """Answer a ragged batch of N items.
+        """Run a ragged batch of N items.
 
-        `flat` (elements,): all items' elements. `counts` int32: element offsets (N + 1,) from 0, or item shapes
-        (N, rank). `longest` int32 (elements of the longest item,): only its shape is used, its values are not set.
+        `flat` (elements,): the elements of all items. `counts` int32: element offsets (N + 1,) from 0, or item shapes
+        (N, rank). `longest` int32 (elements of the longest item,): only its shape is used; its values are undefined.
         """
         item = self.item
         length = longest.shape[0] // (item.before * item.after)
@@ -172,5 +172,5 @@ class Ragged(nn.Module):
 
 
 def keep(lengths: Tensor, length: int) -> Tensor:
-    """1.0 for the own columns of each item and 0.0 beyond: (N, 1, 1, length) to multiply feature maps with."""
+    """A mask (N, 1, 1, length) for feature maps: 1.0 for an item's own columns, 0.0 beyond."""
     return (torch.arange(length) < lengths[:, None])[:, None, None, :].to(torch.float32)

@@ -1,7 +1,7 @@
-"""A small transformer encoder: tokens in, one pooled vector per text out; weights from a seed.
+"""A small transformer encoder with weights from a seed: tokens to one pooled vector per text.
 
 Pre-norm blocks (Xiong et al., ICML 2020) with sinusoidal positions (Vaswani et al., NeurIPS 2017, section 3.5), so a
-text may have any length. In a ragged batch everything but attention runs on the tokens as they are, without padding.
+text may have any length. In a ragged batch only attention needs padding.
 """
 
 import torch
@@ -11,7 +11,7 @@ from export.models.ragged import Packing
 
 VOCABULARY = 8192
 PAD = 0
-# Not -inf: a text without tokens would become NaN in the softmax.
+# Not -inf, because the softmax of a text without tokens would be NaN.
 NEVER = -1e9
 
 
@@ -29,7 +29,7 @@ class Block(nn.Module):
     def forward(self, x: Tensor, hidden: Tensor, packing: Packing | None) -> Tensor:
         """(N, L, width), or (tokens, width) with a packing.
 
-        `hidden` (N, 1, 1, L) is 0 for tokens that may be looked at and `NEVER` for others.
+        `hidden` (N, 1, 1, L) is 0 for tokens that attention may read, `NEVER` for others.
         """
         joined = self.query_key_value(self.norm1(x))
         if packing is None:
@@ -53,8 +53,8 @@ class Block(nn.Module):
 class Encoder(nn.Module):
     """Tokens (N, L) int32 to the mean vector of each text's own tokens, (N, width).
 
-    With a packing the tokens are those of all texts in one flat tensor. Tokens equal to `PAD` are left out as if they
-    were not there, so a client may also pad; a text without any token gets zeros.
+    With a packing, the tokens of all texts are one flat tensor. Tokens equal to `PAD` are ignored, so a client may pad.
+    A text without tokens gets zeros.
     """
 
     frequencies: Tensor
@@ -67,7 +67,7 @@ class Encoder(nn.Module):
         self.register_buffer("frequencies", 10_000.0 ** -(torch.arange(0, width, 2) / width), persistent=False)
 
     def forward(self, tokens: Tensor, packing: Packing | None = None) -> Tensor:
-        """Mean over own tokens of the last block's normed states."""
+        """The mean of the last block's normed states over each text's own tokens."""
         own = (tokens != PAD).to(torch.float32)
         positions = torch.arange(tokens.shape[1]) if packing is None else packing.positions()
         angles = positions[:, None] * self.frequencies
@@ -84,8 +84,8 @@ class Encoder(nn.Module):
 def build(seed: int, width: int = 32, blocks: int = 24, heads: int = 2) -> Encoder:
     """The encoder in eval mode with random weights drawn from `seed`.
 
-    Deep and narrow on purpose: the cost of an execution is then mostly that of starting some 800 operators, as it is
-    for a larger encoder on a GPU, and it is the same for 1 text or 32.
+    Deep and narrow, so that an execution costs mostly the start of some 800 operators, as for a larger encoder on a
+    GPU. That cost is the same for 1 text or 32.
     """
     with torch.random.fork_rng():
         torch.manual_seed(seed)

@@ -1,4 +1,4 @@
-"""The ONNX file of a `Ragged` module: dynamic axes for elements, items and the longest item."""
+"""Exports a `Ragged` module to ONNX, with dynamic axes for elements, items and the longest item."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,13 +13,13 @@ from export.graph import torch_onnx
 from export.graph.recipe import Recipe
 from export.models.ragged import Item, Ragged
 
-# Lengths of the example that the exporter traces: three items, all different, none of them 0 or 1.
+# Lengths of the items that the exporter traces: all different, none of them 0 or 1.
 EXAMPLE = (12, 9, 16)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Names:
-    """The tensor names of the file, as config.pbtxt declares them; `longest` is no input with item shapes."""
+    """The tensor names of the file, as in config.pbtxt; with item shapes `longest` is not an input."""
 
     input: str
     counts: str
@@ -59,10 +59,10 @@ def _counts(module: Ragged) -> list[int] | list[list[int]]:
 
 
 def _compute_longest(path: Path, names: Names, item: Item) -> None:
-    """Let the graph make `longest` from the item shapes.
+    """Let the graph compute `longest` from the item shapes.
 
-    torch exports a graph cleanly when the padded length is a shape, not a value; and BATCH_MAX_ELEMENT_COUNT_AS_SHAPE
-    counts a request of several items as one, so it would pad them to the sum of their lengths.
+    torch needs the padded length as a shape, not as a value. BATCH_MAX_ELEMENT_COUNT_AS_SHAPE does not help: it counts
+    a request of several items as one item, and would pad to the sum of their lengths.
     """
     model = onnx.load(path)
     graph, name = model.graph, names.longest

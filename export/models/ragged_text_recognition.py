@@ -1,8 +1,8 @@
-"""The text recogniser for word crops of different width in one batch, each read as if it were alone.
+"""The text recogniser for word crops of different width in one batch; each crop gets the answer that it gets alone.
 
-A narrow crop is padded on the right to the widest one of its batch. A 3x3 convolution would carry what lies in the
-padding into the crop's last columns, layer by layer. Beyond the edge of a crop alone it sees zeros, so the columns
-beyond each crop's own width are set to zero again wherever the next layer could look at them.
+A narrow crop is padded on the right to the widest crop of its batch. Layer by layer, 3x3 convolutions would carry the
+padding into the crop's last columns. Beyond the edge of a crop alone they see zeros, so the columns beyond each
+crop's own width are set to zero before every layer that could read them.
 """
 
 import torch
@@ -11,15 +11,15 @@ from torch import Tensor, nn
 from export.models.ragged import keep
 from export.models.text_recognition import CLASSES, TextRecogniser
 
-# What stands for "no character" in the steps that a crop does not have: CTC's blank is class 0.
+# The logit of every character in the steps that a crop does not have.
 NEVER = -1e4
 
 
 class RaggedRecogniser(nn.Module):
     """Padded crops (N, 1, 32, W) and own widths (N,) to logits (N, W // 4 + 1, 37).
 
-    Steps 0 to width // 4 of an item are its own, equal to those of `recogniser` on the crop alone; the others say
-    blank (logit 0) and nothing else (-10000), so that decoding all of them reads the same word.
+    Steps 0 to width // 4 of an item equal those of `recogniser` on the crop alone. The others are blank (logit 0 for
+    class 0, -10000 for the characters), so that decoding all steps reads the same word.
     """
 
     def __init__(self, recogniser: TextRecogniser) -> None:
@@ -35,7 +35,7 @@ class RaggedRecogniser(nn.Module):
         x = net.relu(net.bn1(net.conv1(_stage(net.layer1, x, own))))
         x, own, widths = _cut(net.maxpool2(x), widths // 2)
         x = net.relu(net.bn2(net.conv2(_stage(net.layer2, x, own)))) * own
-        # The pool pads with -inf and here meets zeros: the same, because nothing is below zero after a ReLU.
+        # The pool pads with -inf and reads zeros here, which is the same because a ReLU's output is never negative.
         x, own, widths = _cut(net.maxpool3(x), widths + 1)
         x = net.relu(net.bn3(net.conv3(_stage(net.layer3, x, own)))) * own
         x = net.relu(net.bn4_1(net.conv4_1(_stage(net.layer4, x, own))))
@@ -46,7 +46,7 @@ class RaggedRecogniser(nn.Module):
 
 
 def _cut(x: Tensor, widths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Zero the columns beyond the items' new widths; also what to multiply with, and the widths."""
+    """Set the columns beyond the items' new widths to zero; returns the result, its mask and the widths."""
     own = keep(widths, x.shape[-1])
     return x * own, own, widths
 

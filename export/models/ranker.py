@@ -1,8 +1,7 @@
-"""The ranker: a pairwise scorer, a wide multi-layer perceptron of 105 MB of weights, built with numpy and onnx alone.
+"""The ranker: a multi-layer perceptron with 105 MB of weights that scores pairs, built with numpy and onnx only.
 
-A row is a pair of candidates, as pairwise ranking compares them (RankNet, Burges et al. 2005); both are scored with the
-same weights. One pass over the weights costs about the same for 1 row or 8, so this is a model that batching really
-speeds up on a CPU.
+A row is a pair of candidates, as in pairwise ranking (RankNet, Burges et al. 2005); the same weights score both. To
+read the weights costs about the same for 1 row or 8, so batching makes this model faster on a CPU.
 """
 
 import itertools
@@ -25,7 +24,7 @@ Layer = tuple[NDArray[np.float32], NDArray[np.float32]]
 
 
 def layers(seed: int) -> list[Layer]:
-    """Weights (in, out) and biases (out,) of every layer, scaled to keep activations at unit variance (He 2015)."""
+    """Weights (in, out) and biases (out,) of every layer, scaled so that activations have unit variance (He 2015)."""
     rng = np.random.default_rng(seed)
     return [
         (
@@ -38,18 +37,18 @@ def layers(seed: int) -> list[Layer]:
 
 def write(recipe: Recipe, path: Path) -> None:
     """Write the graph: `features` FP32 (batch, 2, 256) -> `score` FP32 (batch, 2)."""
-    made = layers(recipe.seed)
+    parameters = layers(recipe.seed)
     weights = [
         numpy_helper.from_array(np.array([-1, WIDTHS[0]]), "candidates"),
         numpy_helper.from_array(np.array([-1, PAIR]), "pairs"),
     ]
     nodes = [helper.make_node("Reshape", [FEATURES, "candidates"], ["layer"])]
     tensor = "layer"
-    for index, (matrix, bias) in enumerate(made):
+    for index, (matrix, bias) in enumerate(parameters):
         weights += [numpy_helper.from_array(matrix, f"w{index}"), numpy_helper.from_array(bias, f"b{index}")]
         nodes.append(helper.make_node("Gemm", [tensor, f"w{index}", f"b{index}"], [f"sum{index}"]))
         tensor = f"sum{index}"
-        if index < len(made) - 1:
+        if index < len(parameters) - 1:
             nodes.append(helper.make_node("Relu", [tensor], [f"layer{index}"]))
             tensor = f"layer{index}"
     nodes.append(helper.make_node("Reshape", [tensor, "pairs"], [SCORE]))
@@ -67,7 +66,7 @@ def write(recipe: Recipe, path: Path) -> None:
 
 
 class Reference:
-    """The same network in numpy, sharing no code with onnxruntime."""
+    """The same network in numpy, without onnxruntime."""
 
     def __init__(self, seed: int) -> None:
         self._layers = layers(seed)

@@ -77,7 +77,7 @@ def _stages() -> list[nn.Sequential]:
 def build(weights: Path | None = None, seed: int = 0) -> ResNet50:
     """ResNet-50 in eval mode, filled from the file `weights`, or else with random weights drawn from `seed`.
 
-    Raises ValueError when the file does not fit (see state_dict.load).
+    Raises ValueError if the file does not fit (see state_dict.load).
     """
     model = ResNet50()
     if weights is None:

@@ -15,7 +15,7 @@ CLASSES = len(alphabet.ALPHABET) + 1
 
 
 class Block(nn.Module):
-    """Two 3x3 convolutions and a shortcut, which is a 1x1 convolution where the channels change."""
+    """Two 3x3 convolutions and a shortcut, which is a 1x1 convolution if the number of channels changes."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class ConvNet(nn.Module):
         self.maxpool2 = nn.MaxPool2d(2, 2)
         self.layer2 = _stage(c1, c2, 2)
         self.conv2, self.bn2 = nn.Conv2d(c2, c2, 3, 1, 1, bias=False), nn.BatchNorm2d(c2)
-        # From here on only the height shrinks: the columns are the time steps of CTC.
+        # From here on only the height shrinks, because the columns are the time steps of CTC.
         self.maxpool3 = nn.MaxPool2d(2, (2, 1), (0, 1))
         self.layer3 = _stage(c2, width, 5)
         self.conv3, self.bn3 = nn.Conv2d(width, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width)
@@ -80,7 +80,7 @@ def _stage(inputs: int, outputs: int, blocks: int) -> nn.Sequential:
 
 
 class FeatureExtractor(nn.Module):
-    """Only a level of names: the public weights say FeatureExtraction.ConvNet.conv0_1 and so on."""
+    """A level of names only: the public weights have names like FeatureExtraction.ConvNet.conv0_1."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -109,8 +109,8 @@ class TextRecogniser(nn.Module):
     def forward(self, pictures: Tensor) -> Tensor:
         """Raw logits, no softmax."""
         features = self.FeatureExtraction(pictures)
-        # The height is 1 for 32-pixel pictures. The original averages over it, which also fits taller ones; a
-        # mean says the same as its adaptive pool and exports with every batch size and width.
+        # The height is 1 for 32-pixel pictures. The mean equals the original's adaptive pool, and it exports for every
+        # batch size and width.
         steps = features.mean(dim=2).permute(0, 2, 1)
         logits: Tensor = self.Prediction(steps)
         return logits
@@ -119,7 +119,7 @@ class TextRecogniser(nn.Module):
 def build(width: int = PUBLIC_WIDTH, weights: Path | None = None, seed: int = 0) -> TextRecogniser:
     """The recogniser in eval mode, filled from the file `weights`, or else with random weights from `seed`.
 
-    Raises ValueError when the file does not fit (see state_dict.load).
+    Raises ValueError if the file does not fit (see state_dict.load).
     """
     model = TextRecogniser(width)
     if weights is None:

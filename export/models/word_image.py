@@ -1,4 +1,7 @@
-"""A picture of a word as the recogniser's input: grey, 32 pixels high, values from -1 to 1."""
+"""Turns a picture of a word into the recogniser's input: grey, 32 pixels high, values from -1 to 1.
+
+Copied beside model.py (serve/policies/README.md), so it imports nothing of this project.
+"""
 
 import io
 from pathlib import Path
@@ -15,9 +18,8 @@ MIN_WIDTH = 8
 def prepare(picture: str | Path | bytes | Image.Image, width: int | None = WIDTH) -> npt.NDArray[np.float32]:
     """One picture as float32 (1, 32, width); `width=None` gives its natural width (1, 32, 8 or more).
 
-    The height becomes 32 and the aspect ratio is kept; a wider result is squeezed to `width`, a narrower one
-    filled up on the right with the picture's own border colour. Raises ValueError when the picture cannot
-    be read.
+    The height becomes 32 and the aspect ratio stays. A wider result is squeezed to `width`; a narrower one is padded on
+    the right with the colour of the picture's border. Raises ValueError for a picture that cannot be read.
     """
     return scale(fit(_grey(_open(picture)), width))
 
@@ -31,7 +33,7 @@ def scale(pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
 def fit(grey: Image.Image, width: int | None) -> npt.NDArray[np.uint8]:
     """A grey picture as uint8 (32, width), or (32, natural width) for None."""
     natural = natural_width(grey)
-    # One resampling straight to the final size keeps more detail than scaling first and squeezing after.
+    # One resampling to the final size keeps more detail than scaling first and squeezing afterwards.
     pixels = stretch(grey, natural if width is None else min(natural, width))
     if width is None or natural >= width:
         return pixels
@@ -44,7 +46,7 @@ def natural_width(picture: Image.Image) -> int:
 
 
 def stretch(grey: Image.Image, width: int) -> npt.NDArray[np.uint8]:
-    """A grey picture as uint8 (32, width), whatever its aspect ratio."""
+    """A grey picture as uint8 (32, width), without keeping its aspect ratio."""
     return np.asarray(grey.resize((width, HEIGHT), Image.Resampling.BILINEAR), dtype=np.uint8)
 
 
@@ -80,7 +82,7 @@ def _grey(picture: Image.Image) -> Image.Image:
         return upright.convert("L")
     ink = upright.convert("LA")
     values, alpha = (np.asarray(band, dtype=np.float32) for band in ink.split())
-    # What shows through: white under dark ink, black under light ink, so that the word stays visible.
+    # The background is white under dark ink and black under light ink, so that the word stays visible.
     light_ink = alpha.any() and np.average(values, weights=alpha) > 127
     behind = 0.0 if light_ink else 255.0
     mixed = values * alpha / 255 + behind * (1 - alpha / 255)

@@ -1,1 +1,1 @@
-"""Training data of the text recogniser: rendered words, and the training itself."""
+"""The training data of the text recogniser (rendered words) and its training."""

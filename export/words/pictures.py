@@ -1,6 +1,5 @@
-"""Seeded pictures of words; `python -m export.words.pictures --out clients/pictures` draws the sample pictures."""
+"""Draws seeded pictures of words; `python -m export.words.pictures --out FOLDER` draws the sample pictures."""
 
-import argparse
 import functools
 import importlib.metadata
 import importlib.util
@@ -17,6 +16,7 @@ import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
 
 from export.models.alphabet import ALPHABET
+from triton_batching.terminal import guarded, program_parser
 
 PACKAGES = {
     "font-roboto": "font_roboto/files",
@@ -27,11 +27,11 @@ PACKAGES = {
     "font-hanken-grotesk": "font_hanken_grotesk/files",
     "matplotlib": "matplotlib/mpl-data/fonts/ttf",
 }
-# Faces too thin or too heavy for a blurred picture 32 pixels high, and DejaVu files that lack most letters.
+# Faces that are too thin or too heavy for a blurred picture 32 pixels high, and DejaVu files without most letters.
 SKIPPED_FACES = ("Thin", "ExtraLight", "Black", "Variable", "DejaVuSansDisplay", "DejaVuSerifDisplay")
-# How often a word of 1, 2, ... 10 characters is drawn.
+# The shares of words with 1, 2, ... 10 characters.
 LENGTH_WEIGHTS = np.array([3, 5, 10, 14, 15, 15, 13, 11, 8, 6]) / 100
-# Beginnings, middles and ends of syllables; the leading blanks of the last are ends that are empty.
+# Beginnings, middles and ends of syllables; the leading blanks of the last line are empty ends.
 SYLLABLE = (
     "b c d f g h j k l m n p qu r s t v w x y z ch sh th st tr br cr gr pl cl str sp wh ph",
     "a e i o u a e i o u y ai ea ee ie oo ou",
@@ -44,7 +44,7 @@ SAMPLE_SEED = 139
 
 @dataclass(frozen=True, kw_only=True)
 class WordPicture:
-    """A grey picture, the word on it and the face it is drawn in (a file name without its ending)."""
+    """A grey picture, its word and its typeface (a file name without its ending)."""
 
     word: str
     face: str
@@ -55,7 +55,7 @@ class WordPicture:
 def font_files() -> tuple[Path, ...]:
     """The usable font files of the installed packages, sorted by name.
 
-    Raises ModuleNotFoundError that says what to install when a package is missing.
+    Raises ModuleNotFoundError with the packages to install if one is missing.
     """
     missing = [name for name in PACKAGES if importlib.util.find_spec(name.replace("-", "_")) is None]
     if missing:
@@ -80,7 +80,7 @@ def _font(path: Path, size: int) -> ImageFont.FreeTypeFont:
 
 
 def draw_word(rng: np.random.Generator, taken: Container[str] = ()) -> str:
-    """A word of 1 to 10 characters, of 3 or more none from `taken` (shorter ones are too few to omit)."""
+    """A word of 1 to 10 characters that is not in `taken`, or of 1 or 2, because there are few of those."""
     while True:
         length = int(rng.choice(len(LENGTH_WEIGHTS), p=LENGTH_WEIGHTS)) + 1
         kind = rng.random()
@@ -104,7 +104,7 @@ def _pronounceable(rng: np.random.Generator, length: int) -> str:
 
 
 def draw_picture(rng: np.random.Generator, word: str) -> WordPicture:
-    """The word in a random face, size, shape, colour and quality; equal generators give equal pixels."""
+    """The word in a random typeface, size, shape, colour and quality; equal generators give equal pixels."""
     path = font_files()[rng.integers(len(font_files()))]
     size = int(rng.integers(8, 25)) * 2
     ink = _bend(rng, _ink(_font(path, size), word), size)
@@ -122,16 +122,16 @@ def _ink(font: ImageFont.FreeTypeFont, word: str) -> Image.Image:
 
 
 def _bend(rng: np.random.Generator, ink: Image.Image, size: int) -> Image.Image:
-    """Stretched, sheared, rotated, with margins; one resampling for all."""
+    """Stretch, shear and rotate the ink and add margins, with one resampling."""
     stretch, shear = rng.uniform(0.7, 1.4), rng.uniform(-0.2, 0.2) * (rng.random() < 0.5)
-    # A long word turned as far as a short one would be mostly background, hence the bound by its shape.
+    # A long word is rotated less, because its picture would be mostly background.
     steepest = min(math.radians(5), 0.3 * ink.height / (ink.width * stretch))
     angle = rng.uniform(-steepest, steepest) * (rng.random() < 0.5)
     turn = np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
     forward = turn @ np.array([[stretch, shear], [0.0, 1.0]])
     corners = forward @ np.array([[0, ink.width, 0, ink.width], [0, 0, ink.height, ink.height]], dtype=np.float64)
     loose = rng.random() < 0.5
-    # Left, right, top and bottom, in parts of the font size.
+    # Left, right, top and bottom, as multiples of the font size.
     margins = rng.uniform(0, np.array([0.5, 0.5, 0.3, 0.3]) if loose else 0.06, 4) * size
     low = corners.min(axis=1) - margins[[0, 2]]
     width, height = np.ceil(corners.max(axis=1) + margins[[1, 3]] - low).astype(int)
@@ -147,7 +147,7 @@ def _bend(rng: np.random.Generator, ink: Image.Image, size: int) -> Image.Image:
 
 
 def _colour(rng: np.random.Generator, ink: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.uint8]:
-    """Ink coverage (H, W) from 0 to 1 to grey values: dark on light or light on dark, shaded, noisy."""
+    """Ink coverage (H, W) from 0 to 1 to grey values: dark on light or light on dark, with shade and noise."""
     contrast = rng.uniform(70, 255)
     dark = rng.uniform(0, 255 - contrast)
     paper, pen = (dark, dark + contrast) if rng.random() < 0.5 else (dark + contrast, dark)
@@ -169,20 +169,20 @@ def _compress(rng: np.random.Generator, picture: Image.Image) -> Image.Image:
 
 def main(argv: list[str] | None = None) -> int:
     """Draw the sample pictures."""
-    parser = argparse.ArgumentParser(
-        description="Draw the sample word pictures.",
-        epilog="example: python -m export.words.pictures --out clients/pictures",
-    )
+    parser = program_parser("python -m export.words.pictures", __doc__, example="--out clients/pictures")
     parser.add_argument("--out", type=Path, required=True, help="folder for <word>.png")
-    parser.add_argument("--seed", type=int, default=SAMPLE_SEED, help="decides faces and conditions")
+    parser.add_argument("--seed", type=int, default=SAMPLE_SEED, help=f"seed of the pictures (default {SAMPLE_SEED})")
     arguments = parser.parse_args(argv)
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    rng = np.random.default_rng(arguments.seed)
+    return guarded(lambda: _draw_samples(arguments.out, arguments.seed))
+
+
+def _draw_samples(folder: Path, seed: int) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(seed)
     for word in SAMPLES:
         sample = draw_picture(rng, word)
-        sample.picture.save(arguments.out / f"{word}.png", optimize=True)
-        print(f"{arguments.out / word}.png  {sample.face}  {sample.picture.width}x{sample.picture.height}")
-    return 0
+        sample.picture.save(folder / f"{word}.png", optimize=True)
+        print(f"{folder / word}.png  {sample.face}  {sample.picture.width}x{sample.picture.height}")
 
 
 if __name__ == "__main__":

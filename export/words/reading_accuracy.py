@@ -1,4 +1,4 @@
-"""How many words a text recogniser reads right on rendered pictures that it has not seen."""
+"""Measures how many words a text recogniser reads right on rendered pictures that it was not trained on."""
 
 from collections.abc import Container, Sequence
 
@@ -11,13 +11,13 @@ from export.models import alphabet, word_image
 from export.words import pictures as words
 
 WORDS = 1000
-# Words on which training chooses the weights that it keeps, and words that only the final record is made from.
+# Seeds of the words on which training chooses its weights, and of those that only the final record uses.
 VALIDATION_SEED = 1_000_003
 HELD_OUT_SEED = 2_000_003
 
 
 def pictures(seed: int, count: int = WORDS, taken: Container[str] = ()) -> list[words.WordPicture]:
-    """`count` pictures of one seed, without words of 3 or more characters of `taken` (shorter ones are too few)."""
+    """`count` pictures of one seed; words of 3 or more characters are not in `taken`."""
     rng = np.random.default_rng(seed)
     return [words.draw_picture(rng, words.draw_word(rng, taken)) for _ in range(count)]
 
@@ -25,13 +25,13 @@ def pictures(seed: int, count: int = WORDS, taken: Container[str] = ()) -> list[
 def measure(
     model: nn.Module, width: int | None, seed: int = VALIDATION_SEED, taken: Container[str] = ()
 ) -> tuple[float, float]:
-    """Share of a seed's words read exactly, and share of their characters; `width` as in `read`, `taken` as above."""
-    drawn = pictures(seed, taken=taken)
-    return accuracy(read(model, [one.picture for one in drawn], width), [one.word for one in drawn])
+    """The shares of a seed's words and of their characters that are read right; `width` as in `read`."""
+    samples = pictures(seed, taken=taken)
+    return accuracy(read(model, [sample.picture for sample in samples], width), [sample.word for sample in samples])
 
 
 def read(model: nn.Module, pictures: Sequence[Image.Image], width: int | None) -> list[str]:
-    """What the model reads on each picture, prepared as a client prepares it; None is the natural width."""
+    """The model's answer for each picture, prepared as by a client; a `width` of None is the natural width."""
     inputs = [word_image.prepare(picture, width) for picture in pictures]
     rows = 1 if width is None else 100
     answers = []
@@ -43,7 +43,7 @@ def read(model: nn.Module, pictures: Sequence[Image.Image], width: int | None) -
 
 
 def accuracy(answers: Sequence[str], expected: Sequence[str]) -> tuple[float, float]:
-    """Share of words read exactly, and share of characters: 1 - edit distance / characters."""
+    """The share of words read exactly, and the share of characters: 1 - edit distance / characters."""
     exact = sum(a == e for a, e in zip(answers, expected, strict=True)) / len(expected)
     edits = sum(_edit_distance(a, e) for a, e in zip(answers, expected, strict=True))
     return exact, 1 - edits / sum(map(len, expected))

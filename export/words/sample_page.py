@@ -1,4 +1,4 @@
-"""The sample page: lower-case words and digits in three faces; `python -m export.words.sample_page` draws it."""
+"""Draws the sample page: lower-case words and digits in four typefaces (`python -m export.words.sample_page`)."""
 
 import sys
 from pathlib import Path
@@ -37,29 +37,29 @@ PARTS = (
 
 
 def text() -> list[tuple[int, str, str]]:
-    """Every line as drawn: font size, face, words."""
-    found = []
+    """Every line of the page: font size, face, words."""
+    lines = []
     for size, face, words in PARTS:
         font = _font(face, size)
         line = ""
         for word in words.split():
-            encode(word)  # raises for what the recogniser cannot read
+            encode(word)  # raises ValueError for characters that the recogniser cannot read
             longer = f"{line} {word}".strip()
             if font.getlength(longer) > WIDTH - 2 * MARGIN:
-                found.append((size, face, line))
+                lines.append((size, face, line))
                 longer = word
             line = longer
-        found.append((size, face, line))
-    return found
+        lines.append((size, face, line))
+    return lines
 
 
 def draw() -> Image.Image:
     """The page: dark grey on warm white."""
-    drawn = text()
-    height = 2 * MARGIN + round(sum(size * SPACING for size, _, _ in drawn))
+    lines = text()
+    height = 2 * MARGIN + round(sum(size * SPACING for size, _, _ in lines))
     page = Image.new("RGB", (WIDTH, height), (250, 247, 240))
     pen, y = ImageDraw.Draw(page), float(MARGIN)
-    for size, face, line in drawn:
+    for size, face, line in lines:
         pen.text((MARGIN, y), line, fill=(40, 40, 48), font=_font(face, size))
         y += size * SPACING
     return page
@@ -71,7 +71,7 @@ def _font(face: str, size: int) -> ImageFont.FreeTypeFont:
 
 
 def write(folder: Path) -> None:
-    """Save page.png, and its words beside it as page.txt."""
+    """Save page.png and its words, page.txt."""
     folder.mkdir(parents=True, exist_ok=True)
     draw().convert("P", palette=Image.Palette.ADAPTIVE, colors=32).save(folder / "page.png", optimize=True)
     (folder / "page.txt").write_text("".join(f"{line}\n" for _, _, line in text()))

@@ -1,6 +1,5 @@
-"""Trains the narrow text recogniser on rendered words (`python -m export.words.train_text_recognition`)."""
+"""Train the narrow text recogniser on rendered words. A stopped training goes on when it is started again."""
 
-import argparse
 import importlib.metadata
 import json
 import os
@@ -20,6 +19,7 @@ from export.models.text_recognition import build
 from export.words import pictures as words
 from export.words import reading_accuracy, word_pool
 from export.words.training import BUILD, SHORT_UNTIL, WIDTH, Run, set_training, start, step
+from triton_batching.terminal import program_parser
 
 BATCH = 128
 POOL = 240_000
@@ -27,13 +27,13 @@ CHECK_SECONDS = 150.0
 
 
 def load_pool(seed: int, progress: Progress) -> word_pool.Pool:
-    """The training pictures, without the words on which the weights are chosen."""
+    """The training pictures, without the validation words."""
     bar = progress.add_task("pictures", total=POOL)
     pool = word_pool.load(
         BUILD / f"pool-{seed}.npz",
         pictures=POOL,
         seed=seed,
-        taken={drawn.word for drawn in reading_accuracy.pictures(reading_accuracy.VALIDATION_SEED)},
+        taken={sample.word for sample in reading_accuracy.pictures(reading_accuracy.VALIDATION_SEED)},
         progress=lambda done: progress.update(bar, completed=done),
     )
     progress.update(bar, completed=POOL)
@@ -41,7 +41,7 @@ def load_pool(seed: int, progress: Progress) -> word_pool.Pool:
 
 
 def train(run: Run, pool: word_pool.Pool, progress: Progress) -> None:
-    """Train until the minutes are spent, earlier starts included, with a check every 150 s."""
+    """Train until `run.minutes` are spent, including earlier starts, with a check every 150 s."""
     rng = np.random.default_rng([run.seed, run.steps])
     bar = progress.add_task("training", total=run.minutes * 60, completed=int(run.seconds))
     before, next_check, first, loss = time.monotonic(), run.seconds + CHECK_SECONDS, run.steps, 0.0
@@ -62,7 +62,7 @@ def train(run: Run, pool: word_pool.Pool, progress: Progress) -> None:
 
 
 def check(run: Run) -> float:
-    """The share of held-out words read right; a model at least as good as the best before is written."""
+    """The share of validation words read right; saves the weights if they are at least as good as the best."""
     exact, _ = reading_accuracy.measure(run.model.eval(), word_image.WIDTH)
     if exact >= run.best:
         run.best = exact
@@ -71,7 +71,7 @@ def check(run: Run) -> float:
 
 
 def record(run: Run, out: Path, seen: Container[str]) -> dict[str, object]:
-    """The training, and how many words the kept weights read that were in none of its pictures (`seen`)."""
+    """Facts of the training, and how many words that are not in `seen`, its pictures, the weights in `out` read."""
     model = build(WIDTH, out)
     facts: dict[str, object] = {
         "model": f"None-ResNet-None-CTC, width {WIDTH}",
@@ -106,14 +106,13 @@ def machine() -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Train, or go on with a stopped training, and write the weights and their record."""
-    parser = argparse.ArgumentParser(
-        description="Train the narrow text recogniser. A stopped training goes on when started again.",
-        epilog="example: python -m export.words.train_text_recognition --minutes 60 --out export/weights",
+    """Train, or continue a stopped training, and write the weights and their record."""
+    parser = program_parser(
+        "python -m export.words.train_text_recognition", __doc__, example="--minutes 60 --out export/weights"
     )
     parser.add_argument("--minutes", type=float, default=60.0, help="training time (default 60)")
-    parser.add_argument("--seed", type=int, default=0, help="of weights, pictures and batches (default 0)")
-    parser.add_argument("--out", type=Path, default=Path("export/weights"), help="default export/weights")
+    parser.add_argument("--seed", type=int, default=0, help="seed of weights, pictures and batches (default 0)")
+    parser.add_argument("--out", type=Path, default=Path("export/weights"), help="folder (default export/weights)")
     arguments = parser.parse_args(argv)
     out: Path = arguments.out / "text_recognition.pth"
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -124,7 +123,7 @@ def main(argv: list[str] | None = None) -> int:
             train(run, pool, progress)
         except KeyboardInterrupt:
             run.save()
-            print(f"Stopped after {run.seconds:.0f} s; the same command goes on. Best so far: {run.best_weights}")
+            print(f"Stopped after {run.seconds:.0f} s; the same command continues. Best so far: {run.best_weights}")
             return 130
     shutil.copyfile(run.best_weights, out)
     text = json.dumps(record(run, out, pool.padded.words()), indent=2)

@@ -12,15 +12,15 @@ from export.models.text_recognition import TextRecogniser, build
 BUILD = Path("build/text_recognition")
 WIDTH = 64
 PEAK_RATE = 2e-3
-# In parts of the training time: words of at most 4 characters first, because CTC aligns them sooner; and at
-# the end fixed batch-norm statistics, because a batch has one width and inference sees the mix of all.
+# Shares of the training time. Words of at most 4 characters come first, because CTC aligns them sooner. Batch-norm
+# statistics are fixed at the end, because a batch has one width and inference sees all widths.
 SHORT_UNTIL = 0.04
 FREEZE_FROM = 0.75
 
 
 @dataclass(kw_only=True)
 class Run:
-    """What a training carries from step to step, and from one start of the program to the next."""
+    """The state of a training, which its checkpoint keeps between two starts of the program."""
 
     model: TextRecogniser
     optimizer: torch.optim.Optimizer
@@ -33,17 +33,17 @@ class Run:
 
     @property
     def part(self) -> float:
-        """How much of the training time is spent, from 0 to 1."""
+        """The share of the training time that is spent, from 0 to 1."""
         return min(1.0, self.seconds / (self.minutes * 60))
 
     @property
     def checkpoint(self) -> Path:
-        """Where an unfinished training of this seed is kept."""
+        """The file of an unfinished training of this seed."""
         return BUILD / f"checkpoint-{self.seed}.pth"
 
     @property
     def best_weights(self) -> Path:
-        """The weights that read most so far; only a finished training replaces those in use."""
+        """The file of the best weights so far; only a finished training replaces the weights in use."""
         return BUILD / f"best-{self.seed}.pth"
 
     def save(self) -> None:
@@ -78,7 +78,7 @@ def step(run: Run, pictures: Tensor, labels: Tensor) -> float:
         logits = run.model(pictures.contiguous(memory_format=torch.channels_last))
     scores = logits.float().log_softmax(2).transpose(0, 1)
     steps = torch.full((len(labels),), scores.shape[0])
-    # zero_infinity: a word with more characters than its narrow picture has steps teaches nothing.
+    # zero_infinity ignores words with more characters than their narrow picture has steps.
     loss = nn.functional.ctc_loss(scores, labels, steps, (labels > 0).sum(1), zero_infinity=True)
     run.optimizer.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call]
@@ -90,7 +90,7 @@ def step(run: Run, pictures: Tensor, labels: Tensor) -> float:
 
 
 def set_training(run: Run) -> None:
-    """Training mode, with the batch-norm statistics fixed towards the end."""
+    """Switch to training mode, with fixed batch-norm statistics from `FREEZE_FROM` on."""
     run.model.train()
     for module in run.model.modules():
         if isinstance(module, nn.BatchNorm2d):

@@ -1,4 +1,4 @@
-"""The pool of rendered word pictures that training draws its batches from, kept as one .npz file."""
+"""Renders the pool of word pictures that training draws its batches from, and keeps it in an .npz file."""
 
 from collections.abc import Callable, Collection
 from concurrent.futures import ProcessPoolExecutor
@@ -16,7 +16,7 @@ from export.words.pictures import draw_picture, draw_word
 
 CHUNK = 2000
 LONGEST = 10
-# Natural widths are rounded to one of these, so that whole batches share one; wider words are squeezed.
+# Natural widths are rounded to one of these, so that a batch has one width; wider words are squeezed.
 WIDTHS = range(32, 201, 8)
 
 Bytes = npt.NDArray[np.uint8]
@@ -24,13 +24,13 @@ Bytes = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, kw_only=True)
 class Shelf:
-    """Pictures of one width by word length: pixels (N, 32, W) and class numbers (N, 10), 0 after the end."""
+    """Pictures of one width, sorted by word length: pixels (N, 32, W) and class numbers (N, 10), 0 after the end."""
 
     pixels: Bytes
     labels: Bytes
 
     def count(self, longest: int) -> int:
-        """How many of the pictures, counted from the first, have words of at most `longest` characters."""
+        """The number of pictures with words of at most `longest` characters, which come first."""
         return int(np.searchsorted((self.labels > 0).sum(axis=1), longest, side="right"))
 
     def words(self) -> frozenset[str]:
@@ -40,7 +40,7 @@ class Shelf:
 
 @dataclass(frozen=True, kw_only=True)
 class Pool:
-    """The same pictures twice: padded or squeezed to 100 pixels, and by natural width."""
+    """The same pictures twice: at 100 pixels, padded or squeezed, and by natural width."""
 
     padded: Shelf
     natural: dict[int, Shelf]
@@ -76,9 +76,9 @@ def _vary(rng: np.random.Generator, pictures: npt.NDArray[np.float32]) -> npt.ND
 
 
 def load(file: Path, *, pictures: int, seed: int, taken: Collection[str], progress: Callable[[int], None]) -> Pool:
-    """The pool stored in `file`, rendered first by 2 processes (about 40 s per 100,000) if it is not there.
+    """Read the pool from `file`; if it does not exist, render it with 2 processes (about 40 s per 100,000 pictures).
 
-    `taken` are words to leave out; `progress` is told after every chunk how many pictures are done.
+    `taken` are words to leave out. `progress` is called after every chunk with the number of pictures done.
     """
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -113,14 +113,14 @@ def _render_chunk(seed: int, chunk: int, taken: frozenset[str]) -> dict[str, Byt
     pixels: dict[str, list[Bytes]] = {}
     labels: dict[str, list[Bytes]] = {}
     for _ in range(CHUNK):
-        drawn = draw_picture(rng, draw_word(rng, taken))
+        sample = draw_picture(rng, draw_word(rng, taken))
         label = np.zeros(LONGEST, dtype=np.uint8)
-        label[: len(drawn.word)] = encode(drawn.word)
-        natural = word_image.natural_width(drawn.picture)
+        label[: len(sample.word)] = encode(sample.word)
+        natural = word_image.natural_width(sample.picture)
         width = WIDTHS[int(np.abs(np.array(WIDTHS) - natural).argmin())]
         for name, picture in (
-            ("", word_image.fit(drawn.picture, word_image.WIDTH)),
-            (str(width), word_image.stretch(drawn.picture, width)),
+            ("", word_image.fit(sample.picture, word_image.WIDTH)),
+            (str(width), word_image.stretch(sample.picture, width)),
         ):
             pixels.setdefault(name, []).append(picture)
             labels.setdefault(name, []).append(label)
@@ -129,7 +129,7 @@ def _render_chunk(seed: int, chunk: int, taken: frozenset[str]) -> dict[str, Byt
 
 
 def _sorted(chunks: list[dict[str, Bytes]]) -> dict[str, Bytes]:
-    """The chunks joined, each width sorted by word length (for the curriculum)."""
+    """The chunks joined, each width sorted by word length, because training starts with short words."""
     joined: dict[str, Bytes] = {}
     for name in sorted({name for chunk in chunks for name in chunk if name.startswith("labels")}):
         labels = np.concatenate([chunk[name] for chunk in chunks if name in chunk])

@@ -3,14 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup, ModelQueuePolicy
+from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelQueuePolicy
 
+from export.repository import instance_count
 from perf.batcher.request import US, Request, Time
 from triton_batching.terminal import Mistake
 
-# For these backends Triton makes two instances on a CPU if the configuration gives no count.
-TWO_ON_CPU = ("onnxruntime", "tensorflow")
-# A library of this name in the folder of a model or version closes batches by its own rules.
+# A library of this name in the folder of a model or of a version closes batches by rules of its own.
 STRATEGY_FILE = "batchstrategy.so"
 
 # The `Rules.batch_key` of every request if nothing must be equal.
@@ -121,20 +120,6 @@ class Rules:
         shapes = tuple((name, request.shapes.get(name)) for name in sorted(self.equal_shape))
         contents = tuple((name, request.contents.get(name)) for name in sorted(self.equal_contents))
         return shapes, contents, frozenset(request.shapes) if self.optional else None
-
-
-def instance_count(config: ModelConfig, *, gpus: int = 0) -> int:
-    """Return how many instances Triton makes of `config`, without passive ones, which take no requests."""
-    groups = config.instance_group or [ModelInstanceGroup()]
-    return sum(_instances(group, config.backend, gpus) for group in groups if not group.passive)
-
-
-def _instances(group: ModelInstanceGroup, backend: str, gpus: int) -> int:
-    on_gpu = group.kind == ModelInstanceGroup.KIND_GPU or (group.kind == ModelInstanceGroup.KIND_AUTO and gpus > 0)
-    if on_gpu:
-        return max(int(group.count), 1) * (len(group.gpus) or max(gpus, 1))
-    by_default = 2 if backend in TWO_ON_CPU else 1
-    return int(group.count) if group.count > 0 else by_default
 
 
 def _refuse_other_schedulers(config: ModelConfig) -> None:

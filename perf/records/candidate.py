@@ -6,7 +6,8 @@ from typing import Any
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
-from perf.batcher.rules import Rules, instance_count
+from export.repository import instance_count
+from perf.batcher.rules import Rules
 
 THREADS = "intra_op_thread_count"
 

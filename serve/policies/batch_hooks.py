@@ -1,6 +1,6 @@
-"""Hooks for a Python model that see whole batches, while every request fails or succeeds by itself.
+"""Base class for a Python model with hooks that take whole batches; each request succeeds or fails on its own.
 
-Carried by model folders beside model.py (export/HOOKS.md), so it imports nothing of this project:
+Copied beside model.py (serve/policies/README.md), so it imports nothing of this project:
 
     from batch_hooks import BatchHooks
 
@@ -25,9 +25,9 @@ CALLS = 32
 
 
 class Request:
-    """One client's request, as grps' context: its inputs by name, each (rows, ...), and what became of it.
+    """One client's request: its inputs by name, each (rows, ...), and its answer or the reason why it failed.
 
-    `data` is free for the hooks. A request holds an answer, or the reason why it failed, or neither yet.
+    `data` is for the hooks' own use.
     """
 
     def __init__(self, inputs: Arrays, *, id: str = "") -> None:
@@ -37,47 +37,47 @@ class Request:
         self.answer: Arrays | None = None
         self.reason: str | None = None
         self.bad = False
-        """Whether the client is to blame, or the model."""
+        """Whether the error is the client's, not the model's."""
         self.code = "INTERNAL"
-        """The name of its error in Triton's `TritonError`."""
+        """The name of the error in Triton's `TritonError`."""
 
     def fail(self, reason: str, *, bad: bool = True, unavailable: bool = False) -> None:
-        """End this request with an error; its neighbours in the batch go on without it.
+        """End this request with an error; the others of the batch run without it.
 
-        With INVALID_ARG where it is `bad`, UNAVAILABLE where a later try may succeed, INTERNAL otherwise.
+        The code is UNAVAILABLE if a later try may succeed, INVALID_ARG if the request is `bad`, else INTERNAL.
         """
         self.reason, self.bad, self.answer = reason, bad and not unavailable, None
         self.code = "UNAVAILABLE" if unavailable else "INVALID_ARG" if bad else "INTERNAL"
 
 
 def accepted(requests: Sequence[Request]) -> list[Request]:
-    """Those that have not failed."""
+    """The requests that have not failed."""
     return [request for request in requests if request.reason is None]
 
 
 def pack(requests: Sequence[Request]) -> dict[str, Any]:
-    """The rows of all accepted requests as one array by input name; raises `ValueError` for shapes that differ.
+    """The rows of all accepted requests, in one array per input name.
 
-    And for names that differ: an optional input of some requests must be neither dropped nor given to the others.
+    Raises `ValueError` if shapes differ, or if only some requests have an optional input.
     """
     parts = accepted(requests)
     if any(request.inputs.keys() != parts[0].inputs.keys() for request in parts):
-        raise ValueError("some requests have an optional input that others lack, so their rows make no one array.")
+        raise ValueError("some requests have an optional input that others lack, so their rows cannot be packed.")
     return {name: np.concatenate([request.inputs[name] for request in parts]) for name in parts[0].inputs}
 
 
 def split(results: Arrays, requests: Sequence[Request]) -> list[dict[str, Any]]:
-    """Each request's own rows of `results` (views); raises `ValueError` unless there are as many rows as asked."""
+    """Each request's own rows of `results` (views); raises `ValueError` for another number of rows."""
     ends = np.cumsum([request.rows for request in requests])
     for name, array in results.items():
         if len(array) != ends[-1]:
-            raise ValueError(f"{name} has {len(array)} rows for {ends[-1]} of the requests. Give one for each row.")
+            raise ValueError(f"{name} has {len(array)} rows for {ends[-1]} rows of the requests. Return one for each.")
     bounds = zip([0, *ends[:-1]], ends, strict=True)
     return [{name: array[start:end] for name, array in results.items()} for start, end in bounds]
 
 
 class CallError(Exception):
-    """Another model refused or failed a call; `unavailable` is whether it has no time now (its queue is full)."""
+    """Another model refused or failed a call; `unavailable` if it is overloaded (its queue is full)."""
 
     def __init__(self, text: str, *, unavailable: bool = False) -> None:
         super().__init__(text)
@@ -85,10 +85,10 @@ class CallError(Exception):
 
 
 class BatchHooks:
-    """Base class of a `TritonPythonModel`; override the hooks that are needed, all others pass on what they get.
+    """Base class of a `TritonPythonModel`; override the hooks that you need.
 
-    When a hook raises, the batch is halved and run again until the request at fault stands alone: it gets the error,
-    the others their answers. A request that a hook itself calls `fail` on costs no second run.
+    If a hook raises, the batch is halved and run again until the failing request runs alone. It gets the error, and the
+    others get their answers. A request on which a hook calls `fail` costs no second run.
     """
 
     config: Mapping[str, Any]
@@ -100,7 +100,7 @@ class BatchHooks:
         """Load what the hooks need, once per instance; raise `ValueError` to refuse the load."""
 
     def batch_preprocess(self, requests: Sequence[Request]) -> Any:
-        """What `infer` takes for the accepted ones of `requests`; call `fail` on those that cannot be served."""
+        """The argument of `infer` for the accepted requests; call `fail` on requests that cannot be served."""
         return pack(requests)
 
     def infer(self, batch: Any) -> Any:
@@ -108,34 +108,34 @@ class BatchHooks:
         return batch
 
     def batch_postprocess(self, results: Any, requests: Sequence[Request]) -> Sequence[Arrays]:
-        """Outputs by name for each of `requests`, which are the accepted ones, in order."""
+        """Outputs by name for each of `requests`, which are the accepted ones in order."""
         return split(results, requests)
 
     def run(self, requests: Sequence[Request]) -> None:
-        """Give each request its answer or its reason."""
+        """Give each request its answer or its error."""
         try:
             batch = self.batch_preprocess(requests)
-            if not (left := accepted(requests)):
+            if not (remaining := accepted(requests)):
                 return
-            answers = self.batch_postprocess(self.infer(batch), left)
-            for request, answer in zip(left, answers, strict=True):
+            answers = self.batch_postprocess(self.infer(batch), remaining)
+            for request, answer in zip(remaining, answers, strict=True):
                 if request.reason is None:
                     request.answer = answer
         except Exception as error:
-            left = accepted(requests)
+            remaining = accepted(requests)
             if isinstance(error, CallError) and error.unavailable:
-                # A model that has no time has none for the calls of two halves either.
-                for request in left:
+                # An overloaded model would refuse the calls of both halves too.
+                for request in remaining:
                     request.fail(str(error), unavailable=True)
                 return
             if len(requests) == 1:
                 requests[0].fail(f"{type(error).__name__}: {error}", bad=False)
                 return
-            for half in (left[: len(left) // 2], left[len(left) // 2 :]):
+            for half in (remaining[: len(remaining) // 2], remaining[len(remaining) // 2 :]):
                 if half:
                     self.run(half)
 
-    # What follows is the part that Triton calls and that calls Triton.
+    # Triton calls the following functions.
 
     def initialize(self, args: Mapping[str, str]) -> None:
         """Called by Triton once per instance."""
@@ -181,7 +181,7 @@ class BatchHooks:
         try:
             for name, array in (request.answer or {}).items():
                 tensors.append(self.triton.Tensor(name, np.ascontiguousarray(array)))
-        except Exception as error:  # of a type that Triton has not: the others of the batch keep their answers
+        except Exception as error:  # an array of a type that Triton does not have
             request.fail(f"{name}: {type(error).__name__}: {error}", bad=False)
         if request.answer is None:
             self._hook_failed[request.bad].increment(1)
@@ -194,15 +194,15 @@ class BatchHooks:
         return str(self.config.get("parameters", {}).get(name, {}).get("string_value", default))
 
     def call(self, model: str, inputs: Sequence[Arrays], outputs: Sequence[str]) -> list[Arrays | CallError]:
-        """One request to another model for each of `inputs`, all in flight together, so that its batcher joins them."""
+        """Send one request for each of `inputs` to another model, all at once, so that its batcher joins them."""
         if len(inputs) == 1:
             return [self._call(model, inputs[0], outputs)]
         self._hook_calls = self._hook_calls or ThreadPoolExecutor(CALLS)
-        return list(self._hook_calls.map(lambda one: self._call(model, one, outputs), inputs))
+        return list(self._hook_calls.map(lambda arrays: self._call(model, arrays, outputs), inputs))
 
     def _call(self, model: str, inputs: Arrays, outputs: Sequence[str]) -> Arrays | CallError:
         tensors = [self.triton.Tensor(name, array) for name, array in inputs.items()]
-        # Into CPU memory also from a model on a GPU: numpy reads no other.
+        # CPU memory, also for the outputs of a model on a GPU, because numpy needs it.
         memory = self.triton.PreferredMemory(self.triton.TRITONSERVER_MEMORY_CPU, 0)
         answer = self.triton.InferenceRequest(
             model_name=model, requested_output_names=list(outputs), inputs=tensors, preferred_memory=memory
@@ -212,25 +212,25 @@ class BatchHooks:
             return CallError(error.message(), unavailable=error.code() == self.triton.TritonError.UNAVAILABLE)
         return {tensor.name(): tensor.as_numpy() for tensor in answer.output_tensors()}
 
-    # User metrics, on Triton's /metrics: every instance of a model adds to the same series. A call takes some 60 us of
-    # the batch's time, so count batches, not rows.
+    # Custom metrics on Triton's /metrics; all instances of a model add to one series. An update takes about 60 us, so
+    # count once per batch, not per row.
 
     def counter(self, name: str, description: str, **labels: str) -> Any:
-        """A total that only grows; use `.increment(amount)`."""
+        """A metric that only grows; use `.increment(amount)`."""
         return self._family(name, description, "COUNTER").Metric(labels={**self._hook_labels, **labels})
 
     def gauge(self, name: str, description: str, **labels: str) -> Any:
-        """A value that goes up and down; use `.set(value)` and `.increment(amount)`."""
+        """A metric that goes up and down; use `.set(value)` and `.increment(amount)`."""
         return self._family(name, description, "GAUGE").Metric(labels={**self._hook_labels, **labels})
 
     def histogram(self, name: str, description: str, buckets: Sequence[float], **labels: str) -> Any:
-        """Counts of values up to each of `buckets`; use `.observe(value)`. release 24.10 has them."""
+        """Counts of values up to each of `buckets`; use `.observe(value)`. Needs release 24.10."""
         return self._family(name, description, "HISTOGRAM").Metric(
             labels={**self._hook_labels, **labels}, buckets=list(buckets)
         )
 
     def _family(self, name: str, description: str, kind: str) -> Any:
-        # The family must live as long as its metrics: Triton removes both when Python drops it.
+        # The family must live as long as its metrics, because Triton removes both with it.
         if name not in self._hook_families:
             family = self.triton.MetricFamily
             self._hook_families[name] = family(name=name, description=description, kind=getattr(family, kind))

@@ -1,16 +1,16 @@
-"""How many of the waiting requests run together next, and which can no longer be answered in time: three policies.
+"""Three policies that choose which waiting requests run together next, and which are refused.
 
-Carried by folders beside their model.py, and simulated by perf, so it imports nothing of this project. Times are
-seconds of one monotonic clock, sizes are batch rows. A policy serves one instance:
+Copied beside model.py (serve/policies/README.md) and simulated by perf, so it imports nothing of this project.
+Times are seconds of one monotonic clock, sizes are rows. Each instance has its own policy:
 
-    choice = policy.choose(waiting, now)        # requests in order of arrival
-    ...                                         # drop choice.drop, run choice.take
-    policy.observe(rows, seconds)               # how long that batch took
+    choice = policy.choose(waiting, now)        # waiting requests in order of arrival
+    ...                                         # refuse choice.drop, run choice.take
+    policy.observe(rows, seconds)               # the service time of that batch
 
-`all`       everything that waits, up to the model's limit: what Triton itself does.
+`all`       every waiting request, up to the model's maximum, as in Triton.
 `aimd`      as many rows as the latency target allows, found by additive increase and multiplicative decrease
             (Crankshaw et al.: Clipper, NSDI 2017, section 4.3.1).
-`deadline`  the largest batch that ends before its earliest deadline, without the requests that would make it too small
+`deadline`  the largest batch that ends before its earliest deadline; refuses requests that would make it too small
             (Shen et al.: Nexus, SOSP 2019, early drop).
 """
 
@@ -23,23 +23,23 @@ from typing import Any, Protocol
 STEP_ROWS, FACTOR = 1.0, 0.9
 
 MEMORY = 0.95
-"""Weight of a batch once another one has run: a model that changes is learned anew within some 20 batches."""
+"""The factor by which each new batch lowers the weight of earlier ones: about the last 20 batches count."""
 FIRST_MEMORY, LEAST_WEIGHT = 0.7, 0.01
-"""Of the first execution of a size, often a slow one: 13 batches later it does not count at all."""
+"""The same factor for the first execution of a size, which is often slow: it is dropped after 13 batches."""
 GROWTH = OUTLIER = 2.0
 PROBE_EVERY_S = 1.0
-PAUSE = 0.1  # little beside the batch that it holds back, and enough for those that come with its first request
+PAUSE = 0.1  # short beside the batch that waits for it, and long enough for requests that arrive with the first one
 ONE_SIZE = 1e-6
-"""Variance of the rows, with fading weights, below which all batches that count had one size."""
-Sums = tuple[float, ...]  # of weights of batches, and by them of rows, rows x rows, seconds and rows x seconds
+"""The weighted variance of rows below which all batches had the same size."""
+Sums = tuple[float, ...]  # weighted sums over batches: 1, rows, rows x rows, seconds, rows x seconds
 NOTHING: Sums = (0.0,) * 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Waiting:
-    """One request: its rows, when it arrived, and when its answer is due (`math.inf` for no deadline).
+    """One request: its rows, its arrival, and the deadline of its answer (`math.inf` for none).
 
-    Only requests of the same `kind` can run together: the shapes of inputs that are not ragged.
+    Only requests of equal `kind` can run together: the shapes of inputs that are not ragged.
     """
 
     rows: int
@@ -50,9 +50,9 @@ class Waiting:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Choice:
-    """Indices into what waits: those that run together now, and those to be refused at once; the others wait on.
+    """Indices of waiting requests: `take` run together now, `drop` are refused now; the others keep waiting.
 
-    With neither, nothing is to be done before the time `until`, unless a request arrives.
+    If both are empty, choose again at the time `until`, or when a request arrives.
     """
 
     take: Sequence[int]
@@ -61,13 +61,13 @@ class Choice:
 
 
 class BatchTime(Protocol):
-    """What a batch needs."""
+    """Predicts the service time of a batch."""
 
     def seconds(self, rows: float) -> float:
-        """What a batch of so many rows is expected to need."""
+        """The expected service time of a batch of `rows` rows."""
 
     def rows_within(self, seconds: float, most: int) -> int:
-        """The largest batch of up to `most` rows that is expected to need no more; 0 when not even one row does."""
+        """The largest batch, up to `most` rows, that is expected to take at most `seconds`; 0 if one row takes more."""
 
     def observe(self, rows: int, seconds: float) -> None:
         """Learn from one batch."""
@@ -78,17 +78,17 @@ class Policy(Protocol):
 
     @property
     def cap(self) -> float:
-        """Rows that a batch may have now; for a metric."""
+        """The number of rows that a batch may have now, for a metric."""
 
     def choose(self, waiting: Sequence[Waiting], now: float) -> Choice:
-        """What to do with the requests that wait, in order of arrival."""
+        """Choose among the waiting requests, which are in order of arrival."""
 
     def observe(self, rows: int, seconds: float) -> None:
         """Learn from the batch that `choose` formed."""
 
 
 class All:
-    """Everything that waits, up to `max_rows`."""
+    """Runs every waiting request, up to `max_rows`."""
 
     def __init__(self, *, max_rows: int) -> None:
         self.cap = float(max_rows)
@@ -98,43 +98,42 @@ class All:
         return Choice(take=_fill(waiting, range(len(waiting)), self.cap)[0])
 
     def observe(self, rows: int, seconds: float) -> None:
-        """Nothing to learn."""
+        """Learns nothing."""
 
 
 class Aimd:
     """Tracks the largest batch that takes at most `slo_s`.
 
-    A batch that was as large as the cap allowed and took no longer raises it by `step` rows; one that took longer
-    multiplies it by `factor`, gently, since the best size moves little. The cap keeps its fraction, so that the steps
-    do not fall into lockstep with whole rows.
+    A batch within `slo_s` that was as large as the cap raises the cap by `step` rows. A slower batch multiplies it by
+    `factor`, which is close to 1 because the best size changes little. The cap keeps its fraction.
     """
 
     def __init__(self, *, max_rows: int, slo_s: float, step: float = STEP_ROWS, factor: float = FACTOR) -> None:
         self._max, self._slo, self._step, self._factor = float(max_rows), slo_s, step, factor
-        self._held = False
+        self._is_full = False
         self.cap = 1.0
 
     def choose(self, waiting: Sequence[Waiting], now: float) -> Choice:
-        """The oldest requests of one kind that fit under the cap; one that is larger by itself runs alone."""
-        take, self._held = _fill(waiting, range(len(waiting)), math.floor(self.cap))
+        """The oldest requests of one kind within the cap; a single request larger than the cap runs alone."""
+        take, self._is_full = _fill(waiting, range(len(waiting)), math.floor(self.cap))
         return Choice(take=take)
 
     def observe(self, rows: int, seconds: float) -> None:
         """Move the cap."""
         if seconds > self._slo:
             self.cap = max(1.0, self.cap * self._factor)
-        elif self._held or rows >= math.floor(self.cap):
+        elif self._is_full or rows >= math.floor(self.cap):
             self.cap = min(self._max, self.cap + self._step)
-        self._held = False
+        self._is_full = False
 
 
 class RowTime:
-    """Seconds of a batch by its rows, learned from batches: fixed + row x rows, and what it is usually wrong by.
+    """Learns the service time of a batch by its rows: fixed + row x rows + the usual error.
 
-    Least squares with fading weights, no negative coefficient. One size alone says nothing of others. Until two have
-    been seen it hopes, since what is never tried is never learned: a smaller batch is taken to need less in proportion,
-    one of up to twice the rows as long, a larger one in proportion to that. The first execution of a size is often slow
-    (allocation, compilation), so it soon stops to count, and so does a line that only such ones gave.
+    Least squares with fading weights and no negative coefficient. It needs two sizes. Until then it guesses low, so
+    that other sizes are tried: a smaller batch takes proportionally less, a batch of up to twice the rows takes the
+    same time, a larger one proportionally more. The first execution of a size is often slow (allocation, compilation),
+    so its weight fades faster.
     """
 
     def __init__(self) -> None:
@@ -147,14 +146,14 @@ class RowTime:
         self._sloped = self._proven = False
 
     def seconds(self, rows: float) -> float:
-        """What a batch of so many rows is expected to need; 0 before anything was observed."""
+        """The expected service time of a batch of `rows` rows; 0 before the first batch."""
         if self._sloped:
             return self.fixed + self.row * rows + self.error
         share = rows / (self._mean_rows or math.inf)
         return self._mean * (share if share < 1 else max(1.0, share / GROWTH)) + self.error
 
     def rows_within(self, seconds: float, most: int) -> int:
-        """The largest batch of up to `most` rows that is expected to need no more; 0 when not even one row does."""
+        """The largest batch, up to `most` rows, that is expected to take at most `seconds`; 0 if one row takes more."""
         left = seconds - self.error + 1e-9
         if self._sloped:
             left -= self.fixed
@@ -165,7 +164,11 @@ class RowTime:
         return int(max(0.0, min(most, self._mean_rows * (share if share < 1 else GROWTH * share))))
 
     def observe(self, rows: int, seconds: float) -> None:
-        """Learn from one batch; only a stall is as slow as twice the others, and only a stall taught the model that."""
+        """Learn from one batch.
+
+        A batch slower than twice the expectation was a stall, so its time is limited. A batch faster than half of it
+        means that a stall was learned, so everything is forgotten.
+        """
         least, longest = self._bounds(rows)
         if seconds * OUTLIER < least:
             self._forget()
@@ -202,41 +205,42 @@ class RowTime:
 
 
 def _sums(old: Sums, keep: float, more: Sums) -> Sums:
-    return tuple(keep * one + another for one, another in zip(old, more, strict=True))
+    return tuple(keep * before + added for before, added in zip(old, more, strict=True))
 
 
 class Deadline:
-    """Runs batches that end in time and refuses early what cannot be part of one.
+    """Runs batches that end in time, and refuses early the requests that cannot be part of one.
 
-    Requests are taken by deadline. The first one whose deadline lets a full batch end in time, or all that are left,
-    leads the batch; those before it would make it smaller than the load can bear, so they are refused now, before any
-    work is spent on them. Full is the batch that a request's deadline allowed when it arrived.
+    Requests are sorted by deadline. The batch is led by the first request whose deadline leaves time for a full batch,
+    or for all requests behind it. Earlier deadlines would force smaller batches than the load needs, so those requests
+    are refused now, before they cost any work. A batch is full if it has the rows that the leader's deadline allowed
+    when it arrived.
 
-    A batch that could be larger waits for more until its first request is `pause` x the time of one row old, where that
-    deadline allows it: the first of a burst would keep the others from the instance.
+    A batch that could be larger waits until its first request is `pause` x the time of one row old, if the deadline
+    allows it. Otherwise the first request of a burst would run alone.
     """
 
     def __init__(self, *, max_rows: int, time: BatchTime | None = None, pause: float = 0.0) -> None:
         self._max, self._pause = max_rows, pause
         self.time = RowTime() if time is None else time
-        # Of hopeless requests: when one was tried last, the seconds that it had, and how many were refused since.
+        # For requests that cannot be in time: when one was last tried, its remaining seconds, and refusals since then.
         self._tried, self._had = math.nan, -math.inf
         self._refused, self._patience = 0, 1
         self.cap = float(max_rows)
 
     def choose(self, waiting: Sequence[Waiting], now: float) -> Choice:
-        """The leader and those of its kind that fit before its deadline; refused are those that it passed over."""
+        """The leader and requests of its kind that fit before its deadline; refuses those with earlier deadlines."""
         order = sorted(range(len(waiting)), key=lambda index: waiting[index].deadline)
         behind = self._rows_behind(waiting, order)
         drop: list[int] = []
         for place, index in enumerate(order):
-            one = waiting[index]
-            cap = self._rows_until(one.deadline, now)
-            if cap >= one.rows and cap >= min(self._rows_until(one.deadline, one.arrived), behind[place]):
-                take, held = _fill(waiting, order[place:], cap)
+            leader = waiting[index]
+            cap = self._rows_until(leader.deadline, now)
+            if cap >= leader.rows and cap >= min(self._rows_until(leader.deadline, leader.arrived), behind[place]):
+                take, is_full = _fill(waiting, order[place:], cap)
                 rows = sum(waiting[index].rows for index in take)
                 until = min(waiting[index].arrived for index in take) + self._pause * self.time.seconds(1)
-                if not held and now < until and rows < self._rows_until(one.deadline, until):
+                if not is_full and now < until and rows < self._rows_until(leader.deadline, until):
                     return Choice(take=(), drop=drop, until=until)
                 self.cap, self._tried = float(cap), now if math.isnan(self._tried) else self._tried
                 return Choice(take=take, drop=drop)
@@ -244,7 +248,7 @@ class Deadline:
         return self._none_in_time(waiting, order, now)
 
     def observe(self, rows: int, seconds: float) -> None:
-        """Learn how long batches take."""
+        """Learn the service time of batches."""
         self.time.observe(rows, seconds)
         self._patience, self._had = 1 if seconds <= self._had else self._patience, -math.inf
 
@@ -252,9 +256,10 @@ class Deadline:
         return self.time.rows_within(deadline - start, self._max) if deadline >= start else 0
 
     def _none_in_time(self, waiting: Sequence[Waiting], order: Sequence[int], now: float) -> Choice:
-        """Refuse all, but try the latest if not even idle would do: after 1, 2, 4, ... more refusals and each second.
+        """Refuse all requests, or try the one with the latest deadline.
 
-        Only that shows that the model has become faster, or that a stall had taught it wrong.
+        It is tried if an idle instance would be too slow for it as well, after 1, 2, 4, ... refusals and every second.
+        Only a trial shows that the model has become faster, or that a stall was learned.
         """
         last = waiting[order[-1]]
         if self._rows_until(last.deadline, last.arrived) < last.rows:
@@ -266,17 +271,17 @@ class Deadline:
         return Choice(take=(), drop=order)
 
     def _rows_behind(self, waiting: Sequence[Waiting], order: Sequence[int]) -> list[int]:
-        """By place in `order`: the rows of this request and those of its kind behind it."""
+        """For each request in `order`: its rows and those of the requests of its kind behind it."""
         rows: defaultdict[Hashable, int] = defaultdict(int)
-        found = []
+        totals = []
         for index in reversed(order):
             rows[waiting[index].kind] += waiting[index].rows
-            found.append(rows[waiting[index].kind])
-        return found[::-1]
+            totals.append(rows[waiting[index].kind])
+        return totals[::-1]
 
 
 def _fill(waiting: Sequence[Waiting], order: Iterable[int], cap: float) -> tuple[list[int], bool]:
-    """The first of `order` and those of its kind behind it up to `cap` rows, and whether one did not fit."""
+    """The first request of `order` and those of its kind behind it, up to `cap` rows, and whether one did not fit."""
     order = iter(order)
     first = next(order, None)
     if first is None:
@@ -292,7 +297,7 @@ def _fill(waiting: Sequence[Waiting], order: Iterable[int], cap: float) -> tuple
 
 
 def create(settings: Any) -> Policy:
-    """The policy that a configuration asks for; `settings` is a `policy_settings.PolicySettings`."""
+    """The policy of a configuration; `settings` is a `policy_settings.PolicySettings`."""
     if settings.mode == "aimd":
         return Aimd(max_rows=settings.max_rows, slo_s=settings.slo_s, step=settings.step, factor=settings.factor)
     if settings.mode == "deadline":

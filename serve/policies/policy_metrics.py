@@ -1,7 +1,9 @@
-"""What the batch policy of an instance did, on the server's /metrics, labelled with model, version and instance.
+"""Counts the batches and refusals of a batch policy on the server's /metrics, by model, version and instance.
 
-Carried by folders beside their model.py, so it imports nothing of this project. Triton's own statistics see requests
-being taken over: batches of its batcher's sizes, in next to no time, and refusals as answers.
+Copied beside model.py (serve/policies/README.md), so it imports nothing of this project.
+
+Triton's own statistics count the moment when the policy takes requests: the batch sizes of Triton's batcher, nearly no
+time, and refusals as answers.
 """
 
 from collections.abc import Mapping
@@ -43,12 +45,12 @@ class PolicyMetrics:
             return None
 
     def _metric(self, name: str, kind: Any, description: str, **extra: Any) -> Any:
-        # The family must live as long as its metric: Triton removes both when Python drops it.
+        # The family must live as long as its metric, because Triton removes both with it.
         self._families.append(self._family(name=f"batch_policy_{name}", description=description, kind=kind))
         return self._families[-1].Metric(labels=self._labels, **extra)
 
     def ran(self, rows: int, seconds: float, late: int, cap: float) -> None:
-        """Count a batch; 25 us for each metric."""
+        """Count a batch; each metric takes 25 us."""
         self._cap.set(cap)
         self._rows.observe(rows)
         if seconds > self._slo_s:
@@ -57,5 +59,5 @@ class PolicyMetrics:
             self._late.increment(late)
 
     def refused(self, *, cancelled: bool) -> None:
-        """Count a request that is not run, by its client's will or by the policy's."""
+        """Count a request that did not run: cancelled by its client, or refused by the policy."""
         (self._cancelled if cancelled else self._dropped).increment(1)

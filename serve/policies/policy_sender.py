@@ -1,6 +1,6 @@
-"""Sends the answers of one instance's batches, one by one, while the next batch runs; and the refusals.
+"""Sends the answers of one instance's batches while the next batch runs, and the refusals.
 
-Carried by folders beside their model.py, so it imports nothing of this project.
+Copied beside model.py (serve/policies/README.md), so it imports nothing of this project.
 """
 
 import contextlib
@@ -13,18 +13,15 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 SEND_S = 0.2e-3
-"""What sending one answer takes, until it has been measured."""
+"""The time to send one answer, until it is measured."""
 SEND_MEMORY = 0.1
 BATCHES_AHEAD = 2
-"""Batches that may run before the answers of the first are sent: of a quick model sending takes longer than running."""
+"""Batches that may run before the answers of the first are sent; a fast model runs faster than its answers are sent."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entry:
-    """A request that waits, with the names of `batch_policy.Waiting`; `deadline` is when its answer is due.
-
-    `cancelled`: Triton said that its client has cancelled it.
-    """
+    """A waiting request, with the fields of `batch_policy.Waiting`; `cancelled` if its client cancelled it."""
 
     request: Any
     sender: Any
@@ -38,9 +35,9 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Batch:
-    """Requests that ran together; `responses` has None for those that were answered already.
+    """Requests that ran together, with one response each, None for requests that have their answer already.
 
-    `cap` is the policy's when they were chosen, `waiting` the requests that it left.
+    `cap` is the policy's when it chose them, `waiting` the number of requests that kept waiting.
     """
 
     entries: Sequence[Entry]
@@ -51,9 +48,9 @@ class Batch:
 
 
 class PolicySender:
-    """One thread that sends what it is given; `refused` is called with each request before its refusal is sent.
+    """A thread that sends answers and refusals; calls `refused` with a request before it sends its refusal.
 
-    `seconds` is what sending one answer takes. The other arguments are those of `policy_loop.PolicyLoop`.
+    `seconds` is the time to send one answer. The other arguments are those of `policy_loop.PolicyLoop`.
     """
 
     def __init__(
@@ -63,24 +60,24 @@ class PolicySender:
         self._settings, self._policy, self._name, self._triton = settings, policy, name, triton
         self._metrics, self._refused = metrics, refused
         self._ahead = threading.Semaphore(BATCHES_AHEAD)
-        # A request stands for its refusal.
+        # An `Entry` is a request to refuse, None ends the thread.
         self._answers: SimpleQueue[Batch | Entry | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._send_all, daemon=True)
         self._thread.start()
 
     def wait(self) -> None:
-        """Wait until one more batch may run; `answer` says what became of it."""
+        """Wait until one more batch may run; `answer` must follow."""
         self._ahead.acquire()
 
     def answer(self, batch: Batch | None) -> None:
-        """Send the answers of a batch, None when none was run."""
+        """Send the answers of a batch; None if no batch ran."""
         if batch:
             self._answers.put(batch)
         else:
             self._ahead.release()
 
     def refuse(self, entries: Iterable[Entry]) -> None:
-        """Tell the clients of these requests that they are not run."""
+        """Refuse these requests."""
         for entry in entries:
             self._answers.put(entry)
 
@@ -90,49 +87,49 @@ class PolicySender:
             self._send(entry, self.error(text, "INTERNAL"))
 
     def error(self, text: str, code: str) -> Any:
-        """A response that is an error."""
+        """An error response."""
         error = self._triton.TritonError
         return self._triton.InferenceResponse(error=error(text, getattr(error, code)))
 
     def end(self) -> None:
-        """Nothing more comes."""
+        """End the thread once everything is sent."""
         self._answers.put(None)
 
     def join(self, seconds: float) -> None:
-        """Wait until all is sent, but no longer than that."""
+        """Wait until everything is sent, at most `seconds`."""
         self._thread.join(seconds)
 
     def _send_all(self) -> None:
-        """Answers first: a refusal takes as long to send, and nobody's deadline depends on it."""
+        """Send answers before refusals, which take as long to send and have no deadline."""
         refused: deque[Entry] = deque()
         open_ = True
         while open_ or refused:
             try:
-                found = self._answers.get(block=open_ and not refused)
+                item = self._answers.get(block=open_ and not refused)
             except Empty:
                 self._or_log(self._refuse, refused.popleft())
                 continue
-            if isinstance(found, Entry):
-                refused.append(found)
-            elif found is None:
+            if isinstance(item, Entry):
+                refused.append(item)
+            elif item is None:
                 open_ = False
             else:
-                self._or_log(self._send_batch, found)
+                self._or_log(self._send_batch, item)
                 self._ahead.release()
 
-    def _or_log(self, act: Callable[[Any], None], what: Batch | Entry) -> None:
+    def _or_log(self, send: Callable[[Any], None], item: Batch | Entry) -> None:
         try:
-            act(what)
-        except Exception as error:  # of a metric: without this whoever is next would wait for ever
+            send(item)
+        except Exception as error:  # an error of a metric must not end this thread
             self._triton.Logger.log_error(f"batch_policy {self._name}: {type(error).__name__}: {error}")
 
     def _send_batch(self, batch: Batch) -> None:
-        began, late = time.monotonic(), 0
+        started, late = time.monotonic(), 0
         for entry, response in zip(batch.entries, batch.responses, strict=True):
             if response is not None:
                 self._send(entry, response)
             late += time.monotonic() > entry.deadline
-        self.seconds += SEND_MEMORY * ((time.monotonic() - began) / len(batch.entries) - self.seconds)
+        self.seconds += SEND_MEMORY * ((time.monotonic() - started) / len(batch.entries) - self.seconds)
         rows = sum(entry.rows for entry in batch.entries)
         if self._metrics:
             self._metrics.ran(rows, batch.seconds, late, self._policy.cap)
@@ -146,10 +143,10 @@ class PolicySender:
         final = self._triton.TRITONSERVER_RESPONSE_COMPLETE_FINAL
         try:
             entry.sender.send(response, final)
-        except Exception as error:  # the others still wait for theirs
+        except Exception as error:  # the other requests still need their answers
             text = f"batch_policy {self._name}: an answer was not sent: {type(error).__name__}: {error}"
             self._triton.Logger.log_error(text)
-            # Triton refuses this one where it had taken the answer itself: there is one for each request.
+            # Triton refuses the error if it did take the answer, because a request has only one.
             with contextlib.suppress(Exception):
                 entry.sender.send(self.error(text, "INTERNAL"), final)
 
@@ -162,8 +159,8 @@ class PolicySender:
         else:
             text = (
                 f"batch_policy deadline: refused after {waited * 1e3:.1f} of {budget * 1e3:.1f} ms: the answer would "
-                "be late or delay others too long. Send fewer requests, or allow more time (the request's timeout, or "
-                "slo_ms)."
+                "be late, or would delay others too long. Send fewer requests, or allow more time (the request's "
+                "timeout, or slo_ms)."
             )
             self._send(entry, self.error(text, "UNAVAILABLE"))
         if self._metrics:

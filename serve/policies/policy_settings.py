@@ -1,6 +1,6 @@
-"""The parameters of config.pbtxt that say how the instances of a model form their batches.
+"""Reads the parameters of config.pbtxt that choose how the instances of a model form their batches.
 
-Carried by folders beside their model.py, so it imports nothing of this project.
+Copied beside model.py (serve/policies/README.md), so it imports nothing of this project.
 """
 
 import math
@@ -14,7 +14,7 @@ SWITCH = {"true": True, "false": False}
 
 
 class PolicyError(ValueError):
-    """The parameter `key` cannot be used, so the model must not load."""
+    """The parameter `key` is invalid, so the model must not load."""
 
     def __init__(self, key: str, text: str) -> None:
         super().__init__(text)
@@ -23,10 +23,10 @@ class PolicyError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class PolicySettings:
-    """`batch_policy` and what belongs to it.
+    """The parameter `batch_policy` and its settings.
 
-    `slo_s`: the target, seconds; of aimd for a batch, of deadline for a request that brings no timeout of its own.
-    `step` (rows) and `factor`: how far aimd goes up and down. `log`: whether each batch is a line of the server's log.
+    `slo_s`: the target in seconds, of a batch for aimd, of a request without its own timeout for deadline. `step`
+    (rows) and `factor`: how aimd raises and lowers the batch size. `log`: whether the server logs each batch.
     """
 
     mode: str
@@ -38,9 +38,10 @@ class PolicySettings:
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> "PolicySettings | None":
-        """As config.pbtxt says (Triton's JSON), None for `all`; raises `PolicyError`."""
+        """Read the configuration (Triton's JSON); None for `all`. Raises `PolicyError`."""
         where = f"model '{config.get('name', '')}'"
-        parameters = {key: str(one.get("string_value", "")) for key, one in (config.get("parameters") or {}).items()}
+        values = (config.get("parameters") or {}).items()
+        parameters = {key: str(value.get("string_value", "")) for key, value in values}
         mode = parameters.get("batch_policy", "all")
         if mode not in MODES:
             raise _error("batch_policy", f"{where} has batch_policy '{mode}', which is none of {', '.join(MODES)}")
@@ -50,7 +51,7 @@ class PolicySettings:
         _refuse_without_batches(where, config)
         if "slo_ms" not in parameters:
             raise PolicyError(
-                "batch_policy", f"{where} and no slo_ms, so there is no time to keep to. Add slo_ms, in milliseconds."
+                "batch_policy", f"{where} and no slo_ms, so there is no time to keep. Add slo_ms, in milliseconds."
             )
         log = parameters.get("batch_policy_log", "false")
         if log not in SWITCH:
@@ -90,7 +91,7 @@ def _number(
         value = math.nan
     if not 0.0 < value < below:
         meaning = "more than 0" if below == math.inf else f"between 0 and {below:g}"
-        raise _error(key, f"{where} and {key} '{text}', which is no number {meaning}")
+        raise _error(key, f"{where} and {key} '{text}', which is not a number {meaning}")
     return value
 
 

@@ -1,10 +1,11 @@
-"""Refuses requests that would wait too long in the queue of a model; the batches stay those of Triton's scheduler.
+"""Refuses requests that would wait too long in a model's queue; Triton's scheduler still forms the batches.
 
-Carried by folders beside their model.py, so it imports nothing of this project. Triton's own queue policies make normal
-load slower: each of them switches prefetching off, and an instance that becomes free then waits for the next request or
-for a poll of 500 ms. Instead, while requests come, the instance reads from the server's metrics how many wait, a few
-times within the limit. It refuses those that cannot be answered within it, the oldest first: they have the least time
-left, and those behind them are answered sooner.
+Copied beside model.py (serve/policies/README.md), so it imports nothing of this project.
+
+Triton's own queue policies slow normal load: each of them switches prefetching off, and a free instance then waits for
+the next request or for a poll of 500 ms. Instead, a few times within the limit, the instance reads from the server's
+metrics how many requests wait. It refuses those that cannot be answered within the limit, the oldest first: they have
+the least time left, and the requests behind them are answered sooner.
 
     limit = QueueLimit.of(config, args, pb_utils)  # in initialize; None without the parameter
     return limit.apply(requests, run)  # in execute
@@ -21,20 +22,23 @@ from typing import Any
 
 KEY = "queue_limit_ms"
 LOOKS, LOOK_S = 4, 0.25
-"""Looks within the limit, and the longest time between two, because a refusal waits for one. A look takes 0.3 ms."""
+"""Readings of the metrics within the limit, and the longest time between two. A reading takes 0.3 ms."""
 KEPT = 0.75
-"""Share of the limit within which a request that is kept must be answered; the rest is the time between two looks."""
+"""The share of the limit within which an accepted request must be answered; the rest is the time between readings."""
 LEAST = 3
 """Batches that must have run while requests waited before any request is refused."""
 MEMORY = 0.95
-"""Weight of the earlier batches when another one has run: some twenty of them say how fast the model is."""
+"""The factor by which each new batch lowers the weight of earlier ones: about the last 20 batches count."""
 ANSWER_S = 0.2
-"""Longest wait for the metrics; they come within 2 ms from a server that has a core for them."""
+"""The longest wait for the metrics; a server with a free core answers within 2 ms."""
 GAUGE = "nv_inference_pending_request_count"
 
 
 class QueueLimit:
-    """The limit of one of `instances`; `pending` is how many requests of the model wait in Triton's queue, or None."""
+    """The limit of one of `instances` instances.
+
+    `pending` returns how many requests of the model wait in Triton's queue, None if unknown. `refused` counts refusals.
+    """
 
     def __init__(
         self,
@@ -53,20 +57,23 @@ class QueueLimit:
 
     @classmethod
     def of(cls, config: Mapping[str, Any], args: Mapping[str, str], triton: Any) -> "QueueLimit | None":
-        """As config.pbtxt says (Triton's JSON), None on a server without metrics; raises `ValueError`."""
+        """Read the configuration (Triton's JSON).
+
+        None without the parameter or on a server without metrics; raises `ValueError` for an invalid value.
+        """
         text = (config.get("parameters") or {}).get(KEY, {}).get("string_value")
         if text is None:
             return None
         limit_s, instances = limit(config["name"], text) / 1e3, _instances(config)
-        if (counted := _counter(args, triton)) is None:
+        if (counter := _counter(args, triton)) is None:
             return None
         pending = Pending(args["model_name"], args["model_version"], triton)
-        return cls(limit_s=limit_s, instances=instances, pending=pending, triton=triton, refused=counted)
+        return cls(limit_s=limit_s, instances=instances, pending=pending, triton=triton, refused=counter)
 
     def apply(self, requests: Sequence[Any], run: Callable[[Sequence[Any]], list[Any]]) -> list[Any]:
         """The answers of `run`, or a refusal for each request."""
         count, now, crowded = len(requests), time.monotonic(), self._crowded
-        # What an older look found may be gone: other instances take from the same queue, and clients give up.
+        # An older reading is no longer right: other instances take from the same queue, and clients give up.
         if now - self._looked_s >= self._every_s:
             self._excess = self._look(now)
         if self._excess > 0:
@@ -75,30 +82,30 @@ class QueueLimit:
             return self._refusals(count)
         started = time.monotonic()
         answers = run(requests)
-        # A batch that was formed while none waited may be a small one, and says nothing of what the model can do.
+        # A batch that was formed while no other request waited may be small, so it does not show the capacity.
         if crowded and self._crowded:
             self._learn(count, time.monotonic() - started)
         self._ran.add(count)
         return answers
 
     def _learn(self, count: int, seconds: float) -> None:
-        if count in self._ran:  # the first of a size is slow: memory is made, kernels are chosen
+        if count in self._ran:  # the first batch of a size is slow: it allocates memory and chooses kernels
             self._learned += 1
             self._batches = 1 + MEMORY * self._batches
             self._answered = count + MEMORY * self._answered
             self._busy_s = max(seconds, 1e-6) + MEMORY * self._busy_s
 
     def _look(self, now: float) -> int:
-        """How many of the waiting requests are too many, at the rate at which this instance answers while some wait."""
+        """How many waiting requests this instance cannot answer within the limit, at its rate while requests wait."""
         self._looked_s = now
         waiting = self._pending() or 0
         self._crowded = waiting > 0
         if self._learned < LEAST:
             return 0
         batch_s = self._busy_s / self._batches
-        # Even of a slow model one batch may always wait.
-        kept = self._answered / self._busy_s * max(KEPT * self._limit_s - batch_s, batch_s)
-        return int(waiting / self._instances - kept)
+        # One batch may always wait, also for a slow model.
+        accepted = self._answered / self._busy_s * max(KEPT * self._limit_s - batch_s, batch_s)
+        return int(waiting / self._instances - accepted)
 
     def _refusals(self, count: int) -> list[Any]:
         error, response = self._triton.TritonError, self._triton.InferenceResponse
@@ -106,53 +113,53 @@ class QueueLimit:
             f"{KEY}: refused: more requests wait than can be answered within {self._limit_s * 1e3:g} ms. Send fewer, "
             "or serve more instances."
         )
-        # An object for each: tritonserver ends with a crash when it is given the same response twice.
+        # One object for each, because tritonserver crashes if it gets the same response twice.
         return [response(error=error(text, error.UNAVAILABLE)) for _ in range(count)]
 
 
 class Pending:
-    """Asks the metrics of the server that started this process how many requests of a model wait."""
+    """Reads from the metrics of the server that started this process how many requests of a model wait."""
 
     def __init__(self, model: str, version: str, triton: Any) -> None:
         self._line = f'{GAUGE}{{model="{model}",version="{version}"}} '
         self._host, self._port = address(_command_line())
         self._connection = http.client.HTTPConnection(self._host, self._port, timeout=ANSWER_S)
-        self._triton, self._told = triton, False
+        self._triton, self._warned = triton, False
 
     def __call__(self) -> int | None:
-        """None where the metrics do not tell, which is said once in the server's log."""
+        """The number of waiting requests; None, with one warning in the server's log, if the metrics lack it."""
         try:
             self._connection.request("GET", "/metrics")
             text = self._connection.getresponse().read().decode(errors="replace")
             return int(float(text.partition(self._line)[2].partition("\n")[0]))
         except (OSError, http.client.HTTPException, ValueError) as error:
             self._connection.close()
-            if not self._told:
-                self._told = True
+            if not self._warned:
+                self._warned = True
                 self._triton.Logger.log_warn(
                     f"{KEY}: http://{self._host}:{self._port}/metrics does not tell how many requests wait ({error}), "
-                    "so the queue has no limit meanwhile. Leave the server's metrics on."
+                    "so the queue has no limit until it does. Leave the server's metrics on."
                 )
             return None
 
 
 def limit(model: str, text: str) -> float:
-    """The parameter's milliseconds; raises `ValueError`."""
+    """The parameter's value in milliseconds; raises `ValueError`."""
     with contextlib.suppress(ValueError):
         if 0 < (value := float(text)) < float("inf"):
             return value
-    raise ValueError(f"model '{model}' has {KEY} '{text}', which is no number above 0. Write milliseconds.")
+    raise ValueError(f"model '{model}' has {KEY} '{text}', which is not a number above 0. Write milliseconds.")
 
 
 def address(arguments: Sequence[str]) -> tuple[str, int]:
     """Host and port of the metrics of a tritonserver with this command line."""
-    found = {"--metrics-port": "8002", "--metrics-address": "", "--http-address": ""}
-    for argument, after in itertools.pairwise([*arguments, ""]):
+    flags = {"--metrics-port": "8002", "--metrics-address": "", "--http-address": ""}
+    for argument, following in itertools.pairwise([*arguments, ""]):
         name, equals, value = argument.partition("=")
-        if name in found:
-            found[name] = value if equals else after
-    host = found["--metrics-address"] or found["--http-address"]
-    port = found["--metrics-port"]
+        if name in flags:
+            flags[name] = value if equals else following
+    host = flags["--metrics-address"] or flags["--http-address"]
+    port = flags["--metrics-port"]
     return "127.0.0.1" if host in ("", "0.0.0.0") else host, int(port) if port.isdecimal() else 8002
 
 
@@ -165,13 +172,13 @@ def _command_line() -> list[str]:
 
 def _instances(config: Mapping[str, Any]) -> int:
     groups = config.get("instance_group") or [{}]
-    return max(1, sum(int(one.get("count", 1)) * max(1, len(one.get("gpus") or ())) for one in groups))
+    return max(1, sum(int(group.get("count", 1)) * max(1, len(group.get("gpus") or ())) for group in groups))
 
 
 def _counter(args: Mapping[str, str], triton: Any) -> Callable[[int], object] | None:
-    """Counts refusals in the server's metrics, because its own statistics take them for answers; None without metrics.
+    """A counter of refusals in the server's metrics, because its own statistics count them as answers.
 
-    Then nothing may be asked on the port of the metrics either, which may be another program's.
+    None without metrics. The port of the metrics may then be another program's, so it must not be read.
     """
     try:
         family = triton.MetricFamily(

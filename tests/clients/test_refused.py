@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from client_calls import address
+from policy_models import stand_in
 
 from clients import AsyncModel, Model, RejectedError
 from clients.transport import Transport
 from perf.load import __main__ as fleet
 from serve.launcher import Server, Settings, launch
-from tests.serve.policies.test_policy import stand_in
 
 pytestmark = pytest.mark.server
 REFUSED = "batch_policy deadline: refused after"

@@ -1,4 +1,4 @@
-"""`python -m export.add` as a person uses it: the folder that it writes, and what it refuses."""
+"""`python -m export.add`: the folder that it writes, and what it refuses."""
 
 import re
 import subprocess
@@ -39,13 +39,13 @@ def test_the_folder_holds_what_was_asked_for(tmp_path: Path, capsys: pytest.Capt
     assert (config.output[0].name, list(config.output[0].dims)) == ("y", [3])
     text = (folder / "config.pbtxt").read_text()
     assert "# m, from scores.onnx." in text
-    assert "waits 2000 us (2 ms) at most for others" in text
+    assert "waits at most 2000 us (2 ms) for others" in text
     assert "# Rows in one execution, over all requests in it. Batches of 1, 2, 3, 8, 16 were compared" in text
     variants = {path.stem: read_config(path) for path in folder.glob("configs/*.pbtxt")}
     assert set(variants) == {"baseline", "dynamic", "dynamic_2_instances"}
     assert not variants["baseline"].HasField("dynamic_batching")
     assert variants["dynamic"] == config
-    assert "batches of 1, 2, 3, 8, 16 rows answered as their rows alone" in (folder / "README.md").read_text()
+    assert "in batches of 1, 2, 3, 8, 16 rows, every row got the answer" in (folder / "README.md").read_text()
     assert list(faults(tmp_path / "models")) == []
     assert "serve it: make serve MODEL=m" in capsys.readouterr().out
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
@@ -81,16 +81,16 @@ def test_a_model_without_a_batch_axis_is_served_whole_or_not_at_all(
     nodes, constants, gives = mixing("Softmax")
     path = graph(tmp_path / "m.onnx", nodes, gives=gives, constants=constants)
     assert add(path, tmp_path / "models") == 1
-    said = capsys.readouterr().err
-    assert 'node "culprit" (Softmax) normalises over axis 0, the batch axis' in said
-    assert "--batching none" in said
+    message = capsys.readouterr().err
+    assert 'node "culprit" (Softmax) normalises over axis 0, the batch axis' in message
+    assert "--batching none" in message
     assert not (tmp_path / "models" / "m").exists()
     assert add(path, tmp_path / "models", "--batching", "none") == 0
     config = read_config(tmp_path / "models" / "m" / "config.pbtxt")
     assert (config.max_batch_size, list(config.input[0].dims)) == (0, [-1, 4])
-    said = capsys.readouterr().out
-    assert "(Softmax) normalises over axis 0, the batch axis" in said
-    assert "--batching none" not in said + "".join(map(str, contents(tmp_path / "models" / "m").values()))
+    message = capsys.readouterr().out
+    assert "(Softmax) normalises over axis 0, the batch axis" in message
+    assert "--batching none" not in message + "".join(map(str, contents(tmp_path / "models" / "m").values()))
 
 
 def test_the_name_is_the_files_where_it_can_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -98,7 +98,7 @@ def test_the_name_is_the_files_where_it_can_be(tmp_path: Path, capsys: pytest.Ca
     assert main([str(linear(tmp_path / "scores.onnx")), *where]) == 0
     assert read_config(tmp_path / "models" / "scores" / "config.pbtxt").name == "scores"
     assert main([str(linear(tmp_path / "two words.onnx")), *where]) == 2
-    assert "Say it: --name NAME" in capsys.readouterr().err
+    assert "Add --name NAME" in capsys.readouterr().err
     assert main([str(tmp_path / "nowhere.onnx"), *where]) == 2
     assert "nowhere.onnx: no such file" in capsys.readouterr().err
 
@@ -113,10 +113,10 @@ def test_an_unknown_operator_is_named_with_the_persons_file(
     model.opset_import.append(onnx.helper.make_opsetid("mine", 1))
     onnx.save(model, path)
     assert add(path, tmp_path / "models") == 2
-    said = capsys.readouterr().err
-    assert said.startswith(f"{path}: onnxruntime cannot load it ([ONNXRuntimeError]")
-    assert "Frobnicate" in said
-    assert "triton-batching-" not in said
+    message = capsys.readouterr().err
+    assert message.startswith(f"{path}: onnxruntime cannot load it ([ONNXRuntimeError]")
+    assert "Frobnicate" in message
+    assert "triton-batching-" not in message
 
 
 def test_weights_beside_the_file_come_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,12 +134,12 @@ def test_weights_beside_the_file_come_along(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
-        (["--batch-timeout-us", "2"], "--batch-timeout-us: 2 is in microseconds, so 0.002 ms.*For 2 ms write 2000"),
+        (["--batch-timeout-us", "2"], "--batch-timeout-us: 2 microseconds .0.002 ms..*For 2 ms write 2000"),
         (["--batch-timeout-us", "2000000"], "--batch-timeout-us: 2000000 .* a lone request would wait 2 s"),
-        (["--batch-timeout-us", "0"], "--batch-timeout-us: 0 is no time to wait. Leave it out"),
-        (["--batch-timeout-us", "-5"], "--batch-timeout-us: -5 is no time to wait"),
+        (["--batch-timeout-us", "0"], "--batch-timeout-us: 0 is not a time to wait. Leave it out"),
+        (["--batch-timeout-us", "-5"], "--batch-timeout-us: -5 is not a time to wait"),
         (["--max-batch-size", "0"], "--max-batch-size: 0 is not from 1 to 65536: it is rows in one execution"),
         (["--instances", "0"], "--instances: 0 is not from 1 to 64"),
         (["--tolerance", "2"], "--tolerance: 2.0 is not between 0 and 1"),
@@ -148,43 +148,43 @@ def test_weights_beside_the_file_come_along(tmp_path: Path, monkeypatch: pytest.
         (["--name", ".hidden"], "--name: '.hidden' cannot name a model"),
         (["--range", "x=3"], "--range x=3: not a range of values"),
         (["--range", "x=3:1"], "--range x=3:1: not a range of values"),
-        (["--range", "z=0:1"], "has no input z for the range that was given, it has x"),
+        (["--range", "z=0:1"], "--range names z, which is not an input. The inputs are x"),
         (["--samples", "nowhere.npz"], "nowhere.npz: not a readable .npz file"),
     ],
 )
 def test_mistakes_end_with_one_line_and_nothing_is_left(
-    arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert add(linear(tmp_path / "m.onnx"), tmp_path / "models", *arguments) == 2
     printed = capsys.readouterr().err
-    assert re.search(said, printed)
+    assert re.search(message, printed)
     assert len(printed.strip().splitlines()) == 1
     assert contents(tmp_path) == {"m.onnx": (tmp_path / "m.onnx").read_bytes()}
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "message"),
     [
-        ("m.onnx", b"nothing", "not a readable ONNX file"),
+        ("m.onnx", b"nothing", "not a complete ONNX file"),
         ("m.onnx", None, "no such file. Name an ONNX file"),
-        ("m.pt", b"", "TorchScript, which know no input shapes"),
+        ("m.pt", b"", "TorchScript without input shapes"),
         ("m.h5", b"", "not a kind of model that can be added"),
     ],
 )
 def test_files_that_are_no_model_are_refused(
-    name: str, content: bytes | None, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, content: bytes | None, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if content is not None:
         (tmp_path / name).write_bytes(content)
     assert add(tmp_path / name, tmp_path / "models") == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_an_existing_model_is_replaced_only_by_force(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert add(linear(tmp_path / "m.onnx"), tmp_path / "models") == 0
     before = contents(tmp_path / "models")
     assert add(texts(tmp_path / "other.onnx"), tmp_path / "models") == 2
-    assert "is there already, and nothing was changed" in capsys.readouterr().err
+    assert "exists already, and nothing was changed" in capsys.readouterr().err
     assert contents(tmp_path / "models") == before
     assert add(texts(tmp_path / "other.onnx"), tmp_path / "models", "--force") == 0
     assert read_config(tmp_path / "models" / "m" / "config.pbtxt").input[0].name == "tokens"
@@ -217,7 +217,7 @@ def test_an_onnx_file_needs_no_torch(tmp_path: Path) -> None:
     linear(tmp_path / "m.onnx")
     code = (
         "import sys; sys.modules['torch'] = None\n"
-        "from export.add import main\n"
+        "from export.add.__main__ import main\n"
         f"options = ['--name', 'm', '--repository', {str(tmp_path / 'models')!r}, '--force']\n"
         f"assert main([{str(tmp_path / 'm.onnx')!r}, *options]) == 0\n"
         "assert main(['a:b', *options]) == 2\n"

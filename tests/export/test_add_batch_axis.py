@@ -1,4 +1,4 @@
-"""The proof of a batch axis, the node that is named when it fails, and the graphs that are rewritten to have one."""
+"""The proof of a batch axis, the node that a failed proof names, and the rewrite of graphs with fixed rows."""
 
 from pathlib import Path
 from typing import Any
@@ -12,20 +12,20 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import helper
 
-from export.graph import batch_culprit
-from export.graph.batch_axis import difference
-from export.graph.batch_graph import BatchAxisError, Batched, Trial, batched
-from export.graph.batch_layout import Place
-from export.graph.batch_layout import reshaped as place_after
+from export.add.model_source import read
+from export.graph.axis_proof import difference
+from export.graph.batched import BatchAxisError, Batched, ProofSettings, batched
+from export.graph.culprit import batch_axis
 from export.graph.input_values import Range, parse_range
-from export.graph.model_source import read
+from export.graph.layout import Place
+from export.graph.layout import reshaped as place_after
 from export.graph.onnx_graph import save
 from triton_batching.terminal import Mistake
 
 
 def tried(path: Path, **changes: object) -> Batched:
-    trial = Trial(**({"largest": 16, "given": {}, "samples": None, "tolerance": None} | changes))  # type: ignore[arg-type]
-    return batched(read(str(path)), trial)
+    settings = ProofSettings(**({"largest": 16, "ranges": {}, "samples": None, "tolerance": None} | changes))  # type: ignore[arg-type]
+    return batched(read(str(path)), settings)
 
 
 def answers(made: Batched, folder: Path, x: NDArray[Any]) -> NDArray[Any]:
@@ -57,27 +57,29 @@ def test_a_fixed_axis_is_made_dynamic(build: object, rows: int, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("kind", "said"),
+    ("kind", "message"),
     [
         ("ReduceMean", "reduces over axis 0, the batch axis"),
         ("Softmax", "normalises over axis 0, the batch axis"),
         ("CumSum", "adds up along axis 0, the batch axis"),
         ("MatMul", "multiplies rows of the batch with one another"),
         ("BatchNormalization", "is in training mode"),
-        ("DynamicQuantizeLinear", "takes one scale for the whole batch"),
+        ("DynamicQuantizeLinear", "uses one scale for the whole batch"),
         ("Gather", "picks rows out of axis 0, the batch axis"),
         ("RandomNormalLike", "draws random numbers"),
     ],
 )
-def test_the_node_that_mixes_rows_is_named(kind: str, said: str, tmp_path: Path) -> None:
+def test_the_node_that_mixes_rows_is_named(kind: str, message: str, tmp_path: Path) -> None:
     nodes, constants, gives = mixing(kind)
     path = graph(tmp_path / "m.onnx", nodes, gives=gives, constants=constants)
-    with pytest.raises(BatchAxisError, match=rf'the first axis is not a batch axis.*node "culprit" \({kind}\) {said}'):
+    with pytest.raises(
+        BatchAxisError, match=rf'the first axis is not a batch axis.*node "culprit" \({kind}\) {message}'
+    ):
         tried(path)
 
 
 def test_a_reshape_that_no_change_can_mend_is_named(tmp_path: Path) -> None:
-    """(rows, 4) -> (2, 2 rows) puts halves of different rows into one row."""
+    """(rows, 4) -> (2, 2 rows) mixes halves of different rows."""
     nodes = [
         helper.make_node("Reshape", ["x", "halves"], ["h"], name="culprit"),
         helper.make_node("Softmax", ["h"], ["s"], axis=1),
@@ -91,19 +93,19 @@ def test_a_reshape_that_no_change_can_mend_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("takes", "said"),
+    ("takes", "message"),
     [
         ((), 'input "x" is a scalar'),
         ((5, 4), 'the inputs fix their first axes to different sizes, "x" to 5, "other" to 3'),
     ],
 )
-def test_inputs_without_a_common_batch_are_named(takes: tuple[int, ...], said: str, tmp_path: Path) -> None:
+def test_inputs_without_a_common_batch_are_named(takes: tuple[int, ...], message: str, tmp_path: Path) -> None:
     other = helper.make_tensor_value_info("other", 1, [3, 4])
     nodes = [
         helper.make_node("ReduceSum", ["x"], ["sum"], keepdims=0),
         helper.make_node("Add", ["other", "sum"], ["y"]),
     ]
-    with pytest.raises(BatchAxisError, match=said):
+    with pytest.raises(BatchAxisError, match=message):
         tried(graph(tmp_path / "m.onnx", nodes, takes=takes, gives=(3, 4), others=[other]))
 
 
@@ -115,7 +117,7 @@ def test_indices_stay_inside_the_table_that_they_look_up(tmp_path: Path) -> None
 
 
 def test_values_that_do_not_run_ask_for_a_range(tmp_path: Path) -> None:
-    """The table is computed, so its size is not seen."""
+    """The table is computed, so its size is unknown."""
     nodes = [
         helper.make_node("Add", ["w", "w"], ["table"]),
         helper.make_node("Sub", ["x", "nine"], ["index"]),
@@ -131,7 +133,7 @@ def test_values_that_do_not_run_ask_for_a_range(tmp_path: Path) -> None:
     )
     with pytest.raises(Mistake, match=r"no row of random values runs.*--range NAME=lo:hi"):
         tried(path)
-    assert tried(path, given=dict([parse_range("x=9:13")])).valid["x"].high == 13
+    assert tried(path, ranges=dict([parse_range("x=9:13")])).valid["x"].high == 13
 
 
 def test_half_precision_has_the_tolerance_of_its_type(tmp_path: Path) -> None:
@@ -157,7 +159,7 @@ def test_samples_take_the_place_of_random_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arrays", "said"),
+    ("arrays", "message"),
     [
         ({"tokens": np.zeros((4, 5), dtype=np.int64)}, 'has no array "mask"'),
         ({"tokens": np.zeros((4, 5)), "mask": np.zeros((4, 5))}, '"tokens" is float64, the model takes int64'),
@@ -165,15 +167,15 @@ def test_samples_take_the_place_of_random_rows(tmp_path: Path) -> None:
         ({name: np.zeros((1, 5), dtype=np.int64) for name in ("tokens", "mask")}, "2 or more"),
     ],
 )
-def test_samples_that_do_not_fit_are_refused(arrays: dict[str, NDArray[Any]], said: str, tmp_path: Path) -> None:
+def test_samples_that_do_not_fit_are_refused(arrays: dict[str, NDArray[Any]], message: str, tmp_path: Path) -> None:
     np.savez(tmp_path / "rows.npz", **arrays)
-    with pytest.raises(Mistake, match=said):
+    with pytest.raises(Mistake, match=message):
         tried(texts(tmp_path / "m.onnx"), samples=tmp_path / "rows.npz")
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=4), st.integers(1, 4), st.data())
 def test_the_batch_is_followed_through_a_reshape(shape: list[int], rows: int, data: st.DataObject) -> None:
-    """Merging the batch with its neighbours and splitting it again gives the place where it was."""
+    """Merging the batch axis with others and splitting it again gives its old place."""
     axis = data.draw(st.integers(0, len(shape)))
     before = [*shape[:axis], rows, *shape[axis:]]
     place = place_after(Place(axis=axis), before, [int(np.prod(before))], rows)
@@ -192,8 +194,8 @@ def test_the_axis_that_holds_the_rows_is_seen(axis: int, interleaved: bool) -> N
     whole = np.concatenate(parts, axis=axis)
     if interleaved:
         whole = np.stack(parts, axis=axis + 1).reshape(whole.shape)
-    assert batch_culprit.batch_axis(list(parts), whole, 1e-6) == axis
-    assert batch_culprit.batch_axis(list(parts), whole + 1, 1e-6) is None
+    assert batch_axis(list(parts), whole, 1e-6) == axis
+    assert batch_axis(list(parts), whole + 1, 1e-6) is None
 
 
 @pytest.mark.parametrize(

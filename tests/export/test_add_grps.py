@@ -1,4 +1,4 @@
-"""Many models at once from a file in grps' form: what it makes, and the field that each mistake names."""
+"""Many models from one file in grps' form: what is written, and the field that each error names."""
 
 from pathlib import Path
 
@@ -68,7 +68,7 @@ def test_each_model_gets_its_own_settings(folder: Path) -> None:
 def test_one_wrong_model_leaves_none(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "texts.onnx").write_bytes(b"nothing")
     assert main(["--yaml", str(written(folder, TWO)), "--repository", str(folder / "models")]) == 2
-    assert "texts.onnx: not a readable ONNX file" in capsys.readouterr().err
+    assert "texts.onnx: not a complete ONNX file" in capsys.readouterr().err
     assert list((folder / "models").iterdir()) == []
 
 
@@ -87,22 +87,22 @@ def test_no_batching_block_means_none(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         ("max_batch_size: 8", "max_batch_size: 0", r"batching.max_batch_size: 0 is not from 1"),
         ("max_batch_size: 8", "max_batch_size: many", r"batching.max_batch_size: 'many' is not a whole number"),
-        ("timeout_us: 1000", "timeout_us: 1", r"batching.batch_timeout_us: 1 is in microseconds, so 0.001 ms"),
-        ("timeout_us: 1000", "timeout_us: -1", r"batching.batch_timeout_us: -1 is no time to wait"),
-        ("type: dynamic", "type: static", r"batching.type: 'static' is no kind of batching"),
-        ("type: dynamic", "kind: dynamic", r"batching.kind: is not a field that can be served"),
+        ("timeout_us: 1000", "timeout_us: 1", r"batching.batch_timeout_us: 1 microseconds .0.001 ms"),
+        ("timeout_us: 1000", "timeout_us: -1", r"batching.batch_timeout_us: -1 is not a time to wait"),
+        ("type: dynamic", "type: static", r"batching.type: 'static' is not a kind of batching"),
+        ("type: dynamic", "kind: dynamic", r"batching.kind: is not a field that Triton can serve"),
         ("name: scores", "name: a/b", r"name: 'a/b' cannot name a model"),
         ("name: scores", "label: scores", r"models\[0\].label: is not a field"),
-        ("version: 1.0.0", "version: 1.2.0", r"version: 1.2.0 has no folder"),
+        ("version: 1.0.0", "version: 1.2.0", r"version: 1.2.0: Triton's versions are whole numbers"),
         ("version: 1.0.0", "device: cpu", r"version: is missing"),
         ("device: cpu", "device: tpu", r"device: tpu is unknown"),
-        ("device: cpu", "inp_device: cpu", r"inp_device: is not a field that can be served"),
-        ("inferer_type: onnx", "inferer_type: tensorrt", r"inferer_type: tensorrt cannot be served by onnxruntime"),
-        ("inferer_type: onnx", "inferer_type: tensorflow", r"inferer_type: tensorflow .* tf2onnx"),
+        ("device: cpu", "inp_device: cpu", r"inp_device: is not a field that Triton can serve"),
+        ("inferer_type: onnx", "inferer_type: tensorrt", r"inferer_type: onnxruntime cannot serve tensorrt"),
+        ("inferer_type: onnx", "inferer_type: tensorflow", r"serve tensorflow.* tf2onnx"),
         ("inferer_type: onnx", "inferer_type: jax", r"inferer_type: 'jax' is unknown"),
         ("inferer_type: onnx", "inferer_type: torch", r"inferer_path: scores.onnx is not what torch takes: FILE.pt2"),
         (
@@ -122,18 +122,18 @@ def test_no_batching_block_means_none(folder: Path) -> None:
             r"inferer_args.ranges.x: 90 is not a range of values. Write 'lo:hi' in quotation marks",
         ),
         ("models:", "server: {}\nmodels:", r"server: is not a field"),
-        ("models:", "model:", r"models: is no list of models"),
+        ("models:", "model:", r"models: is not a list of models"),
         ("models:", "models: [", r"not YAML"),
     ],
 )
-def test_mistakes_name_file_field_and_reason(old: str, new: str, said: str, folder: Path) -> None:
-    with pytest.raises(Mistake, match=rf"inference\.yml: .*{said}"):
+def test_mistakes_name_file_field_and_reason(old: str, new: str, message: str, folder: Path) -> None:
+    with pytest.raises(Mistake, match=rf"inference\.yml: .*{message}"):
         grps.read(written(folder, ONE.replace(old, new, 1)))
 
 
 def test_a_name_serves_one_model(folder: Path) -> None:
     twice = ONE + ONE.replace("models:\n", "").replace("1.0.0", "2.0.0")
-    with pytest.raises(Mistake, match=r"models\[1\]\.name: scores is models\[0\] already"):
+    with pytest.raises(Mistake, match=r"models\[1\]\.name: models\[0\] has the name scores too"):
         grps.read(written(folder, twice))
 
 
@@ -148,7 +148,7 @@ dag:
 
 
 def chained(folder: Path, *, gives: int = 4) -> str:
-    """Two models of which the second takes what the first gives, under another name."""
+    """Two models; the second takes the first one's output under another name."""
     for name, wide in (("scores", gives), ("again", 2)):
         nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
         graph(folder / f"{name}.onnx", nodes, gives=("batch", wide), constants=[weights(4, wide)])
@@ -166,21 +166,21 @@ def test_a_sequential_dag_becomes_an_ensemble(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         ("type: sequential", "type: parallel", r"dag.type: parallel is unknown"),
-        ("name: chain", "name: scores", r"dag.name: scores is a model of this file already"),
-        ("model: again-1.0.0", "model: other-1.0.0", r"dag.nodes\[1\].model: other-1.0.0 is none of the models above"),
+        ("name: chain", "name: scores", r"dag.name: scores is a model of this file"),
+        ("model: again-1.0.0", "model: other-1.0.0", r"dag.nodes\[1\].model: other-1.0.0 is not in `models:`"),
         ("type: model, model: again", "type: splitter, model: again", r"dag.nodes\[1\].type: splitter is unknown"),
     ],
 )
-def test_a_dag_that_cannot_be_served_is_refused(old: str, new: str, said: str, folder: Path) -> None:
-    with pytest.raises(Mistake, match=rf"inference\.yml: {said}"):
+def test_a_dag_that_cannot_be_served_is_refused(old: str, new: str, message: str, folder: Path) -> None:
+    with pytest.raises(Mistake, match=rf"inference\.yml: {message}"):
         grps.read(written(folder, chained(folder).replace(old, new, 1)))
 
 
 def test_steps_that_do_not_fit_are_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = written(folder, chained(folder, gives=5))
     assert main(["--yaml", str(path), "--repository", str(folder / "models")]) == 2
-    assert "dag: again takes x as FP32 [-1, 4], scores gives y as FP32 [-1, 5]" in capsys.readouterr().err
+    assert "dag: again takes x as FP32 [-1, 4], scores returns y as FP32 [-1, 5]" in capsys.readouterr().err
     assert list((folder / "models").iterdir()) == []

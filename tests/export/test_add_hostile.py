@@ -1,4 +1,4 @@
-"""`python -m export.add` with files that are hostile or damaged, and on disks that are full: one line, nothing left."""
+"""`python -m export.add` with hostile or damaged files and full disks prints one line and leaves no files."""
 
 import os
 import re
@@ -21,11 +21,11 @@ ROOT = Path(__file__).parents[2]
 
 
 def refused(path: Path, folder: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """The one line that is printed when the model is refused, once nothing is left of it."""
+    """The line that is printed for a refused model; checks that no file of it is left."""
     assert main([str(path), "--name", "m", "--repository", str(folder / "models"), *arguments]) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert not (folder / "models" / "m").exists()
-    assert [one.name for one in folder.iterdir() if one.name.startswith(".")] == []
+    assert [path.name for path in folder.iterdir() if path.name.startswith(".")] == []
     return line
 
 
@@ -34,22 +34,22 @@ def relu(path: Path, *, takes: Shape, gives: Shape | None = None) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("takes", "said"),
+    ("takes", "message"),
     [
         (["batch", 2**62], "one request. Correct the shape"),
-        (["batch", 2**31, 2**31], "4.61e\\+18 elements or more"),
-        ([2**62, 4], "elements or more"),
-        (["batch", 10**9], "random values for 16 rows of it take 119 GiB, at most 4 are made"),
+        (["batch", 2**31, 2**31], "at least 4.61e\\+18 elements"),
+        ([2**62, 4], "which is at least .* elements"),
+        (["batch", 10**9], "random values for 16 rows of it take 119 GiB, and the limit is 4"),
         (["batch", -5], "which no tensor can have"),
         (["batch", -1], "which no tensor can have"),
         (["batch", 0], "which no tensor can have"),
     ],
 )
 def test_a_shape_that_no_request_has_is_refused(
-    takes: list[int | str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    takes: list[int | str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     line = refused(relu(tmp_path / "m.onnx", takes=takes), tmp_path, capsys)
-    assert re.search(said, line)
+    assert re.search(message, line)
     assert 'input "x"' in line
 
 
@@ -79,27 +79,27 @@ def damaged(path: Path, kind: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("kind", "said"),
+    ("kind", "message"),
     [
         ("no outputs", "m.onnx: the graph has no outputs"),
         ("two inputs of one name", 'm.onnx: "x" names 2 inputs and outputs. Export'),
         ("two outputs of one name", 'm.onnx: "y" names 2 inputs and outputs. Export'),
-        ("an input without a name", "m.onnx: '' is no name for a tensor in a request. Export"),
-        ("a line feed in a name", "m.onnx: 'x\\nmax_batch_size: 9' is no name for a tensor in a request. Export"),
+        ("an input without a name", "m.onnx: a request cannot name the tensor ''. Export"),
+        ("a line feed in a name", "m.onnx: a request cannot name the tensor 'x\\nmax_batch_size: 9'. Export"),
         ("an input without a shape", 'm.onnx: input "x" has no shape in the graph'),
         ("an opset of the future", "onnxruntime cannot load it ([ONNXRuntimeError] : 1 : FAIL : ONNX Runtime only"),
     ],
 )
 def test_a_graph_that_cannot_be_served_is_refused(
-    kind: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    kind: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert said in refused(damaged(tmp_path / "m.onnx", kind), tmp_path, capsys)
+    assert message in refused(damaged(tmp_path / "m.onnx", kind), tmp_path, capsys)
 
 
 def test_half_a_file_and_a_pointer_say_what_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = linear(tmp_path / "m.onnx")
     path.write_bytes(path.read_bytes()[:-20])
-    assert "not a readable ONNX file, or not all of it" in refused(path, tmp_path, capsys)
+    assert "not a complete ONNX file" in refused(path, tmp_path, capsys)
     path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
     assert "a pointer of Git LFS, not the model itself. Fetch it: git lfs pull" in refused(path, tmp_path, capsys)
 
@@ -139,7 +139,7 @@ def test_names_with_quotation_marks_are_served_under_them(tmp_path: Path) -> Non
 
 
 def test_text_of_the_graph_stays_in_its_comment(tmp_path: Path) -> None:
-    """A table's name and a node's stand in config.pbtxt as reasons."""
+    """config.pbtxt names a table and a node in its comments."""
     hostile = "w\nmax_batch_size: 99\n#"
     nodes = [helper.make_node("Gather", [hostile, "x"], ["y"], name=hostile)]
     table = weights(20, 3)
@@ -156,7 +156,7 @@ def test_text_of_the_graph_stays_in_its_comment(tmp_path: Path) -> None:
 
 
 def test_20000_nodes_are_no_recursion(tmp_path: Path) -> None:
-    """An index that goes through 5,000 nodes to its table, in a graph of 20,000."""
+    """An index passes 5,000 nodes before its table, in a graph of 20,000 nodes."""
     nodes = [helper.make_node("Identity", [f"i{n}" if n else "x"], [f"i{n + 1}"]) for n in range(5000)]
     nodes.append(helper.make_node("Gather", ["w", "i5000"], ["v0"]))
     nodes += [helper.make_node("Relu", [f"v{n}"], [f"v{n + 1}"]) for n in range(15_000)]
@@ -174,7 +174,7 @@ def large(path: Path) -> Path:
 
 
 def program(path: Path, repository: Path, *, file_bytes: int | None = None, **environment: str) -> str:
-    """What the program prints to standard error, in a process of its own; its exit code must be 2."""
+    """The program's standard error, in its own process; its exit code must be 2."""
 
     def limit() -> None:
         if file_bytes is not None:
@@ -218,8 +218,8 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(small_disk: Path, tmp_path: 
         program(path, small_disk / "models"),
         program(path, tmp_path / "models", TMPDIR=str(small_disk)),
     ):
-        assert "the model could not be written (No space left on device), and nothing was added. Make room" in line
-    assert {one.name for one in small_disk.rglob("*")} <= {"models", ".ses"}  # .ses is onnxruntime's
+        assert "the model could not be written (No space left on device), and nothing was added. Free some" in line
+    assert {path.name for path in small_disk.rglob("*")} <= {"models", ".ses"}  # .ses is onnxruntime's
     assert list((tmp_path / "models").iterdir()) == []
 
 

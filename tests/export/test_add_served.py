@@ -1,4 +1,4 @@
-"""Added models on a real server: their answers are onnxruntime's, their settings are in the server's own report."""
+"""Added models on a real server: the answers are onnxruntime's, and the server reports their settings."""
 
 import os
 import signal
@@ -98,17 +98,17 @@ def test_the_server_answers_as_onnxruntime_does(
 
 def test_each_models_settings_are_the_servers(served: Server, client: triton.InferenceServerClient) -> None:
     scores, texts, prefixed_ = (client.get_model_config(name).config for name in ("scores", "texts", "prefixed"))
-    assert [one.max_batch_size for one in (scores, texts, prefixed_)] == [8, 4, 6]
+    assert [config.max_batch_size for config in (scores, texts, prefixed_)] == [8, 4, 6]
     assert scores.dynamic_batching.max_queue_delay_microseconds == 900_000
     assert texts.dynamic_batching.max_queue_delay_microseconds == 2000
     assert not prefixed_.HasField("dynamic_batching")
-    assert [one.instance_group[0].count for one in (scores, texts, prefixed_)] == [1, 2, 1]
+    assert [config.instance_group[0].count for config in (scores, texts, prefixed_)] == [1, 2, 1]
 
 
 def test_requests_of_one_row_fill_the_batch(
     repository: Path, served: Server, client: triton.InferenceServerClient
 ) -> None:
-    """Eight requests are a full batch, which leaves at once; each gets its own row of the one execution."""
+    """Eight requests are a full batch, which runs at once; each gets its own row."""
     rows = random_rows(repository, "scores", 8)["x"]
     before = Counters.read(served.grpc_url, "scores")
     answers: list[triton.InferResult] = []

@@ -1,4 +1,4 @@
-"""torch modules and torch.export files that are added, and the factories that cannot be."""
+"""torch modules and torch.export files that are added, and factories that are refused."""
 
 from pathlib import Path
 
@@ -58,7 +58,8 @@ def test_a_saved_program_with_a_dynamic_batch_stays_as_it_is(
     torch.export.save(
         torch.export.export(Pooled().eval(), examples, dynamic_shapes=(rows, rows)), tmp_path / "pooled.pt2"
     )
-    assert [one.name for one in added(str(tmp_path / "pooled.pt2"), tmp_path / "m").get_inputs()] == ["tokens", "scale"]
+    session = added(str(tmp_path / "pooled.pt2"), tmp_path / "m")
+    assert [tensor.name for tensor in session.get_inputs()] == ["tokens", "scale"]
     assert "fixed number of rows" not in capsys.readouterr().out
 
 
@@ -69,7 +70,7 @@ def test_a_module_in_training_mode_is_refused(tmp_path: Path, capsys: pytest.Cap
 
 
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("source", "message"),
     [
         ("added_modules:nowhere", "added_modules has no function nowhere"),
         ("no_such_module:make", "no module no_such_module to import"),
@@ -79,8 +80,8 @@ def test_a_module_in_training_mode_is_refused(tmp_path: Path, capsys: pytest.Cap
         ("added_modules:does_not_run", "the module does not run on its example inputs"),
     ],
 )
-def test_a_factory_that_breaks_the_contract_is_refused(source: str, said: str) -> None:
-    with pytest.raises(Mistake, match=said + r".*"):
+def test_a_factory_that_breaks_the_contract_is_refused(source: str, message: str) -> None:
+    with pytest.raises(Mistake, match=message + r".*"):
         from_factory(source)
 
 

@@ -6,7 +6,7 @@ from export.models import alphabet
 
 
 def logits_of(*paths: str) -> npt.NDArray[np.float32]:
-    """Logits whose likeliest class at each step is the one written: "-" is the blank."""
+    """Logits whose likeliest class at each step is that of `paths`; "-" is the blank."""
     classes = "-0123456789abcdefghijklmnopqrstuvwxyz"
     logits = np.random.default_rng(0).uniform(-1, 1, (len(paths), len(paths[0]), 37)).astype(np.float32)
     for row, path in enumerate(paths):

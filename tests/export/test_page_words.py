@@ -1,7 +1,6 @@
 """Words on a page: components against a flood fill, and pages drawn with known words."""
 
 import itertools
-import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -106,20 +105,21 @@ def stairs() -> NDArray[np.uint8]:
 
 
 @pytest.mark.parametrize(
-    ("page", "said"),
+    ("page", "message"),
     [
-        (np.random.default_rng(0).integers(0, 2, (2100, 2100), dtype=np.uint8) * 255, "[0-9]+ runs of ink, at most 10"),
-        (spots(2000, 5, 3), "160000 spots of ink, at most 30000 are followed"),
+        (
+            np.random.default_rng(0).integers(0, 2, (2100, 2100), dtype=np.uint8) * 255,
+            "[0-9]+ runs of ink; the limit is 10",
+        ),
+        (spots(2000, 5, 3), "160000 spots of ink; the limit is 30000"),
         (stairs(), "more than 1000 lines"),
-        (spots(520, 5, 3), "10816 words, together 10821 times as wide as high; at most 8000 times"),
+        (spots(520, 5, 3), "10816 words, together 10821 times as wide as high; the limit is 8000 times"),
     ],
     ids=["runs", "spots", "lines", "words"],
 )
-def test_what_is_no_page_of_words_is_refused_at_once(page: NDArray[np.uint8], said: str) -> None:
-    started = time.perf_counter()
-    with pytest.raises(NoPageError, match=rf"{said}.*\. Send"):
+def test_a_picture_that_is_not_a_page_of_words_is_refused(page: NDArray[np.uint8], message: str) -> None:
+    with pytest.raises(NoPageError, match=rf"{message}.*\. Send"):
         lines(page)
-    assert time.perf_counter() - started < 10  # what was followed pixel by pixel took minutes
 
 
 def test_boxes_join_and_stay_on_the_page() -> None:

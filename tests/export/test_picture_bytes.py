@@ -1,8 +1,8 @@
-"""Bytes from anyone: decoded within limits, or refused with the reason."""
+"""Untrusted pictures are decoded within limits or refused with a reason."""
 
 import io
 import struct
-import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,42 +21,53 @@ def saved(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
     return content.getvalue()
 
 
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The size of every file that Pillow opens."""
+    sizes: list[int] = []
+
+    def counted(file: io.BytesIO, **options: Any) -> Image.Image:
+        sizes.append(len(file.getvalue()))
+        return pillow(file, **options)
+
+    pillow = Image.open
+    monkeypatch.setattr(Image, "open", counted)
+    return sizes
+
+
 @pytest.mark.parametrize("name", BAD)
 def test_each_bad_picture_has_its_reason(name: str) -> None:
-    content, kind, said = BAD[name]
-    with pytest.raises(UnreadableError, match=said) as refused:
+    content, kind, message = BAD[name]
+    with pytest.raises(UnreadableError, match=message) as refused:
         decode(content, Limits())
     assert refused.value.kind == kind
     assert kind in KINDS
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_a_bomb_is_refused_before_it_is_decoded(name: str) -> None:
-    make, kind, said = BOMBS[name]
-    content = make()
-    started = time.perf_counter()
-    with pytest.raises(UnreadableError, match=said) as refused:
-        decode(content, Limits())
-    assert time.perf_counter() - started < 1  # 2 to 10 s when Pillow decodes or parses it
+def test_a_bomb_is_refused_before_it_is_decoded(name: str, opened: list[int]) -> None:
+    make, kind, message = BOMBS[name]
+    with pytest.raises(UnreadableError, match=message) as refused:
+        decode(make(), Limits())
+    # Only the pixels show that this one is truncated.
+    assert len(opened) == (name == "cut JPEG")
     assert refused.value.kind == kind
     assert kind in KINDS
 
 
 @pytest.mark.parametrize("name", HARMLESS)
-def test_metadata_of_any_size_is_skipped(name: str) -> None:
-    content = HARMLESS[name]()
-    started = time.perf_counter()
-    assert decode(content, Limits()).size in ((9, 9), (320, 240))
-    assert time.perf_counter() - started < 1
+def test_metadata_of_any_size_is_skipped(name: str, opened: list[int]) -> None:
+    assert decode(HARMLESS[name](), Limits()).size in ((9, 9), (320, 240))
+    assert [size < 20_000 for size in opened] == [True]
 
 
 def test_the_limits_are_limits() -> None:
     content = picture("red", size=(40, 30))
     assert decode(content, Limits(bytes=len(content), pixels=1200)).size == (40, 30)
-    with pytest.raises(UnreadableError, match="40 x 30 pixels, at most 1199") as refused:
+    with pytest.raises(UnreadableError, match="40 x 30 pixels; the limit is 1199") as refused:
         decode(content, Limits(pixels=1199))
     assert refused.value.kind == "too_many_pixels"
-    with pytest.raises(UnreadableError, match="at most 100 are read") as refused:
+    with pytest.raises(UnreadableError, match="the limit is 100") as refused:
         decode(content, Limits(bytes=100))
     assert refused.value.kind == "too_many_bytes"
 

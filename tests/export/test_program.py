@@ -53,18 +53,18 @@ def test_a_second_export_has_nothing_to_do(ranker: Path, capsys: pytest.CaptureF
 
 
 @pytest.mark.parametrize(
-    ("mistake", "said"),
+    ("mistake", "message"),
     [
         ("weights", "differs from its reference"),
         ("fixed batch", "cannot hold a batch although max_batch_size is 64"),
         ("renamed", 'input "features" is not in the graph|input "renamed" is not declared'),
     ],
 )
-def test_a_wrong_file_is_not_proved(ranker: Path, tmp_path: Path, mistake: str, said: str) -> None:
+def test_a_wrong_file_is_not_proved(ranker: Path, tmp_path: Path, mistake: str, message: str) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(ranker.read_bytes())
     ruined(mistake, path)
-    with pytest.raises((ProofError, RepositoryError), match=said):
+    with pytest.raises((ProofError, RepositoryError), match=message):
         prove("ranker", path, CATALOGUE["ranker"])
 
 
@@ -137,12 +137,12 @@ def test_a_failed_proof_keeps_the_old_file(ranker: Path, tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["nothing"], "unknown model 'nothing'. Known: ranker, resnet50"),
         (["ranker", "--weights", "w.pth"], "'ranker' takes no --weights"),
         (["ranker", "--width", "64"], "'ranker' has no --width"),
-        (["--width", "64"], "belong to one model"),
+        (["--width", "64"], "are for one model"),
         (["resnet50", "--weights", "absent.pth"], "absent.pth: no such weights file"),
         (["resnet50", "--weights", str(TRAINED)], "text_recognition.pth"),
         (["text_recognition", "--width", "128", "--weights", str(TRAINED)], "text_recognition.pth"),
@@ -150,11 +150,11 @@ def test_a_failed_proof_keeps_the_old_file(ranker: Path, tmp_path: Path, monkeyp
     ],
 )
 def test_mistakes_end_with_one_line_and_code_2(
-    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == 2
     printed = capsys.readouterr()
-    assert said in printed.err
+    assert message in printed.err
     assert len(printed.err.strip().splitlines()) == 1
     assert printed.out == ""
 
@@ -203,7 +203,7 @@ def test_weights_are_known_by_their_digest_and_not_by_their_folder(tmp_path: Pat
     assert moved.weights_of(exporter.recipe) == elsewhere
     elsewhere.write_bytes(b"other")
     assert moved.recipe != exporter.recipe
-    with pytest.raises(Mistake, match=r"made from text_recognition\.pth, which is not at hand.*--weights"):
+    with pytest.raises(Mistake, match=r"exported from, text_recognition\.pth, which are not here.*--weights"):
         moved.weights_of(exporter.recipe)
 
 

@@ -1,4 +1,4 @@
-"""Any padded model behind a ragged input: every item is answered as if it were alone."""
+"""A padded model with a ragged input gives every item the answer that it gets alone."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ OFFSETS = "BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO"
 
 
 class Mean(nn.Module):
-    """Mean over an item's own length, whatever the shape; zeros for an empty item."""
+    """The mean over an item's own length, for any shape; zeros for an empty item."""
 
     def __init__(self, axis: int) -> None:
         super().__init__()
@@ -32,14 +32,14 @@ class Mean(nn.Module):
 
 
 class Sum(nn.Module):
-    """A running sum along the length: one answer per step, and padding before a step would spoil it."""
+    """A running sum along the length: one answer per step, which padding before it would change."""
 
     def forward(self, padded: Tensor, lengths: Tensor) -> Tensor:
         return padded.cumsum(1)
 
 
 class Conv(nn.Module):
-    """Two 3x3 convolutions; without `keep` the second would see what the first wrote into the padding."""
+    """Two 3x3 convolutions; without `keep` the second would read the first one's output in the padding."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class Conv(nn.Module):
 
 
 def flatten(module: Ragged, items: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """What Triton makes of the items, by its definition."""
+    """The batch inputs of the items, by Triton's definition."""
     sizes = [item.numel() for item in items]
     counts = [list(item.shape) for item in items] if module.counts == "item_shape" else [0, *np.cumsum(sizes)]
     return (
@@ -118,7 +118,7 @@ def test_an_item_has_one_open_axis(shape: tuple[int, ...]) -> None:
 
 
 def test_a_picture_cannot_be_scattered() -> None:
-    with pytest.raises(ValueError, match="only along the first dim"):
+    with pytest.raises(ValueError, match="scatter needs the open dim to be the first"):
         Ragged(Conv(), item=(1, 4, -1), scatter=True)
 
 
@@ -152,7 +152,7 @@ def test_frames_in_a_file_scattered_by_the_input_shape(tmp_path: Path) -> None:
 
 
 def test_pictures_in_a_file_with_several_in_a_request(tmp_path: Path) -> None:
-    """A file for pictures 4 high with item shapes: the longest is found inside, not given by the server."""
+    """A file for pictures 4 high with item shapes; the graph computes the longest length."""
     path = tmp_path / "model.onnx"
     model = Conv().eval()
     names = Names(input="P", counts="SHAPES", output="Y")
@@ -165,10 +165,12 @@ def test_pictures_in_a_file_with_several_in_a_request(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     # Three requests: 2 pictures of width 3, 1 of width 8, 3 of width 5.
     requests = [rng.standard_normal((rows, 1, 4, width), dtype=np.float32) for rows, width in ((2, 3), (1, 8), (3, 5))]
-    shapes = np.array([one.shape[1:] for one in requests for _ in one], dtype=np.int32)
-    found = session.run(None, {"P": np.concatenate([one.ravel() for one in requests]), "SHAPES": shapes})[0]
+    shapes = np.array([crops.shape[1:] for crops in requests for _ in crops], dtype=np.int32)
+    found = session.run(None, {"P": np.concatenate([crops.ravel() for crops in requests]), "SHAPES": shapes})[0]
     with torch.inference_mode():
-        expected = [model(torch.from_numpy(one), torch.full((len(one),), one.shape[-1])).numpy() for one in requests]
+        expected = [
+            model(torch.from_numpy(crops), torch.full((len(crops),), crops.shape[-1])).numpy() for crops in requests
+        ]
     np.testing.assert_allclose(found, np.concatenate(expected), atol=1e-5)
 
 

@@ -1,4 +1,4 @@
-"""The ragged models of the repository: proved, alone in every mix, and checked against their configuration."""
+"""The ragged models of the repository: their proofs, and the checks of their configurations."""
 
 import dataclasses
 from pathlib import Path
@@ -60,7 +60,7 @@ def test_logits_are_those_of_the_recogniser_at_its_natural_width(recogniser: Tex
 
 
 def test_without_zeroing_the_padding_would_be_seen(recogniser: TextRecogniser) -> None:
-    """What the wrapper is for: zeros at the right of a crop are not what a convolution sees at its edge."""
+    """Without the wrapper, columns of padding change the answer of a crop."""
     crop = torch.rand(1, 1, 32, 60) * 2 - 1
     with torch.inference_mode():
         alone = recogniser(crop)[0]
@@ -69,7 +69,7 @@ def test_without_zeroing_the_padding_would_be_seen(recogniser: TextRecogniser) -
 
 
 def test_a_client_may_pad_texts() -> None:
-    """Tokens of 0 are left out, so padded texts get the vectors of the unpadded ones."""
+    """Tokens of 0 are ignored, so padded texts get the vectors of the unpadded ones."""
     path = REPOSITORY / "ragged_encoder" / "1" / "model.onnx"
     config = read_config(REPOSITORY / "ragged_encoder" / "config.pbtxt")
     session = onnxruntime.InferenceSession(str(path))
@@ -100,7 +100,7 @@ dynamic_batching { }
 
 
 class Leaky(nn.Module):
-    """The mean over the padded length: an item's answer depends on the longest item beside it."""
+    """The mean over the padded length, so an item's answer depends on the longest item of the batch."""
 
     def forward(self, padded: Tensor, lengths: Tensor) -> Tensor:
         return padded.mean(1, keepdim=True)
@@ -137,7 +137,7 @@ def test_a_mix_holds_one_item_equal_ones_and_both_ends() -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         (" allow_ragged_batch: true", "", 'input "X" has dims'),
         ('"S" data_type', '"T" data_type', "batch_input T: the graph has no T, it has S, X"),
@@ -145,7 +145,7 @@ def test_a_mix_holds_one_item_equal_ones_and_both_ends() -> None:
         ('source_input: "X"', 'source_input: "Z"', "source_input Z is not an input. Name one of X"),
         ('source_input: "X"', 'source_input: "X" source_input: "X"', "has 1 targets and 2 sources"),
         ("ITEM_SHAPE", "ELEMENT_COUNT", "BATCH_ELEMENT_COUNT has 1 dims. Choose another kind"),
-        ("TYPE_INT32", "TYPE_INT64", "TYPE_INT64, Triton makes TYPE_INT32 or TYPE_FP32"),
+        ("TYPE_INT32", "TYPE_INT64", "TYPE_INT64, Triton has TYPE_INT32 and TYPE_FP32 only"),
         ("TYPE_INT32", "TYPE_FP32", "has data_type TYPE_FP32, the graph has TYPE_INT32"),
         ("TYPE_FP32 dims: [ -1 ]", "TYPE_INT32 dims: [ -1 ]", 'input "X" has data_type TYPE_INT32, the graph has'),
         ("allow_ragged_batch: true", "allow_ragged_batch: true optional: true", "ragged and optional"),
@@ -153,12 +153,12 @@ def test_a_mix_holds_one_item_equal_ones_and_both_ends() -> None:
         ("dynamic_batching", 'batch_output [ { target_name: "V" source_input: "X" } ] dynamic_batching', "has no V"),
     ],
 )
-def test_disagreements_with_a_ragged_graph(leaky: Path, old: str, new: str, said: str) -> None:
+def test_disagreements_with_a_ragged_graph(leaky: Path, old: str, new: str, message: str) -> None:
     path = leaky / "leaky" / "config.pbtxt"
     assert list(faults(leaky)) == []
     try:
         path.write_text(CONFIG.replace(old, new, 1))
-        assert any(said in fault for fault in faults(leaky)), list(faults(leaky))
+        assert any(message in fault for fault in faults(leaky)), list(faults(leaky))
     finally:
         path.write_text(CONFIG)
 

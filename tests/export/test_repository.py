@@ -1,9 +1,11 @@
-"""Model repositories on disk: what is found, and every mistake with its place and its cure."""
+"""Model repositories on disk: their layout, and errors that say where and what to do."""
 
 from pathlib import Path
 
 import pytest
+from google.protobuf import text_format
 from tiny_models import lookup, mixing, python_model
+from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export import repository
 from export.repository import (
@@ -11,6 +13,7 @@ from export.repository import (
     RepositoryError,
     config_file,
     faults,
+    instance_count,
     main,
     model_file,
     model_folder,
@@ -70,9 +73,9 @@ def test_the_newest_version_is_served(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
-        ('name: "lookup"', 'name: "other"', 'name is "other", Triton wants the folder\'s'),
+        ('name: "lookup"', 'name: "other"', 'name is "other", but Triton requires the folder\'s'),
         ("TYPE_FP32", "TYPE_INT32", 'input "x" has data_type TYPE_INT32, the graph has TYPE_FP32. Write TYPE_FP32'),
         ("dims: [ 1 ]", "dims: [ 8, 1 ]", 'input "x" has dims [8, 1], the graph has [1] after the batch axis'),
         ('name: "y"', 'name: "z"', 'output "z" is not in the graph, which has y'),
@@ -80,10 +83,10 @@ def test_the_newest_version_is_served(tmp_path: Path) -> None:
         ("max_batch_size: 8", "max_batch_size: 0", "dims [1], the graph has [-1, 1]"),
     ],
 )
-def test_disagreements_with_the_graph(tmp_path: Path, old: str, new: str, said: str) -> None:
+def test_disagreements_with_the_graph(tmp_path: Path, old: str, new: str, message: str) -> None:
     folder = lookup(tmp_path)
     edit(folder / "config.pbtxt", old, new)
-    assert any(said in fault for fault in faults(tmp_path)), list(faults(tmp_path))
+    assert any(message in fault for fault in faults(tmp_path)), list(faults(tmp_path))
     assert main([str(tmp_path)]) == 1
 
 
@@ -154,3 +157,19 @@ def test_models_are_followed_by_all_that_they_call(tmp_path: Path) -> None:
     assert repository.with_steps(["lookup", "pipeline"], repository=tmp_path) == ["lookup", "pipeline"]
     with pytest.raises(RepositoryError, match=r"no model 'nowhere' there"):
         repository.with_steps(["nowhere"], repository=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "gpus", "count"),
+    [
+        ("", 0, 1),
+        ('backend: "onnxruntime"', 0, 2),
+        ('backend: "onnxruntime"', 1, 1),
+        ("instance_group [ { count: -3 }, { count: 2 kind: KIND_CPU } ]", 0, 3),
+        ("instance_group [ { count: 2 passive: true }, { count: 1 } ]", 0, 1),
+        ("instance_group [ { count: 2 kind: KIND_GPU gpus: [ 0, 1 ] } ]", 0, 4),
+        ("instance_group [ { count: 2 } ]", 4, 8),
+    ],
+)
+def test_instances_are_counted_as_triton_does(text: str, gpus: int, count: int) -> None:
+    assert instance_count(text_format.Parse(text, ModelConfig()), gpus=gpus) == count

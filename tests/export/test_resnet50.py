@@ -10,7 +10,7 @@ from export.models import resnet50
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Two threads of small layers mostly wait for each other where other processes share the cores."""
+    """One thread: two threads of small layers mostly wait for each other on shared cores."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -48,7 +48,7 @@ PARAMETERS_512 = {
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Two threads of small layers mostly wait for each other where other processes share the cores."""
+    """One thread: two threads of small layers mostly wait for each other on shared cores."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -182,7 +182,7 @@ def test_missing_and_left_over_tensors(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r'"Prediction\.bias" is missing: the model needs shape \[37\]'):
         build(16, file)
     torch.save({**state, "Attention.weight": torch.zeros(2, 3)}, file)
-    with pytest.raises(ValueError, match=r'"Attention\.weight" of shape \[2, 3\] is left over'):
+    with pytest.raises(ValueError, match=r'"Attention\.weight" of shape \[2, 3\] is not used'):
         build(16, file)
 
 
@@ -205,7 +205,7 @@ def test_files_that_hold_no_state_dict(tmp_path: Path) -> None:
 def test_trained_model_reads_words_it_has_not_seen(width: int | None, count: int) -> None:
     model = build(64, WEIGHTS)
     drawn = reading_accuracy.pictures(reading_accuracy.HELD_OUT_SEED, count)
-    answers = reading_accuracy.read(model, [one.picture for one in drawn], width)
+    answers = reading_accuracy.read(model, [sample.picture for sample in drawn], width)
     right = sum(answer == one.word for answer, one in zip(answers, drawn, strict=True))
     assert right / count >= 0.95
 

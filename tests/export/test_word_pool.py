@@ -10,7 +10,7 @@ from export.words import reading_accuracy, training, word_pool
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Two threads of small layers mostly wait for each other where other processes share the cores."""
+    """One thread: two threads of small layers mostly wait for each other on shared cores."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -73,8 +73,8 @@ def test_accuracy(answers: list[str], expected: list[str], exact: float, charact
 
 
 def test_held_out_words_are_always_the_same() -> None:
-    assert [one.word for one in reading_accuracy.pictures(7, 3)] == [
-        one.word for one in reading_accuracy.pictures(7, 5)
+    assert [picture.word for picture in reading_accuracy.pictures(7, 3)] == [
+        picture.word for picture in reading_accuracy.pictures(7, 5)
     ][:3]
 
 

@@ -29,8 +29,8 @@ class Answers:
     def __exit__(self, *_: object) -> None:
         self._client.close()
 
-    def send(self, request: dict[str, Array]) -> None:
-        """One request by the names of its inputs."""
+    def send(self, request: dict[str, Array], *, timeout_ms: int = 0) -> None:
+        """Send one request: arrays by the names of its inputs; the timeout is Triton's, not the connection's."""
         number, tensors = len(self.calls), []
         for name, array in request.items():
             tensor = triton.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
@@ -43,7 +43,7 @@ class Answers:
                 self._found[number] = str(error) if error else {name: result.as_numpy(name) for name in names}
                 self._more.notify()
 
-        self.calls.append(self._client.async_infer(self._model, tensors, answered))
+        self.calls.append(self._client.async_infer(self._model, tensors, answered, timeout=1000 * timeout_ms or None))
 
     def all(self) -> list[dict[str, Array] | str]:
         """The outputs of each request by name, or its error, in the order of the requests."""

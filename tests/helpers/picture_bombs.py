@@ -44,14 +44,14 @@ def jpeg(*, comments: int = 0, scans: int = 0, side: int = 64) -> bytes:
 
 
 BOMBS: dict[str, tuple[Callable[[], bytes], str, str]] = {
-    "one column": (lambda: png(1, 39_000_000), "too_many_pixels", "1 x 39000000 pixels, at most 20000 on a side"),
-    "one row": (lambda: png(39_000_000, 1), "too_many_pixels", "39000000 x 1 pixels, at most 20000 on a side"),
+    "one column": (lambda: png(1, 39_000_000), "too_many_pixels", "1 x 39000000 pixels; the limit of a side is 20000"),
+    "one row": (lambda: png(39_000_000, 1), "too_many_pixels", "39000000 x 1 pixels; the limit of a side is 20000"),
     "parts": (lambda: png(9, 9, metadata=chunk(b"tEXt", b"a\0b") * 900_000), "too_many_parts", "more than 20000 parts"),
     "comments": (lambda: jpeg(comments=4_000_000), "too_many_parts", "a JPEG file of more than 20000 parts"),
-    "scans": (lambda: jpeg(scans=4000, side=2000), "too_many_parts", "a JPEG in 4006 scans, at most 40"),
+    "scans": (lambda: jpeg(scans=4000, side=2000), "too_many_parts", "a JPEG in 4006 scans; the limit is 40"),
     "no pixels": (lambda: png(0, 0), "empty", "0 x 0 pixels. Send a picture of at least one pixel"),
-    "cut PNG": (lambda: png(90, 90)[:60], "truncated", "a PNG file that is truncated.* after 60 bytes. Send the whole"),
-    "cut header": (lambda: jpeg()[:30], "truncated", "a JPEG file that is truncated.* after 30 bytes. Send the whole"),
+    "cut PNG": (lambda: png(90, 90)[:60], "truncated", "a truncated PNG file.* after 60 bytes. Send the whole"),
+    "cut header": (lambda: jpeg()[:30], "truncated", "a truncated JPEG file.* after 30 bytes. Send the whole"),
     "cut JPEG": (lambda: picture("red")[:-900], "truncated", "a truncated file .*Send the whole file"),
     "noise of markers": (lambda: b"\xff\xd8" + b"\xff" * 100_000, "too_many_parts", "more than 20000 parts"),
 }

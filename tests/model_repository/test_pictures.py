@@ -1,10 +1,9 @@
-"""The picture models on a real server: right answers, one error for one bad picture, and the metrics they export."""
+"""The picture models on a real server: right answers, one error for one bad picture, and their metrics."""
 
 import asyncio
 import io
 import re
 import shutil
-import time
 import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -32,7 +31,7 @@ MEAN, DEVIATION = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225
 
 
 def colour_classifier(repository: Path) -> None:
-    """In the place of resnet50: logit c is the mean of channel c for c < 3, and -100 for the other classes."""
+    """Replaces resnet50: logit c is the mean of channel c for c < 3, and -100 for the other classes."""
     weights = np.zeros((3, 1000), dtype=np.float32)
     weights[range(3), range(3)] = 1
     bias = np.full(1000, -100, dtype=np.float32)
@@ -69,7 +68,7 @@ def pipelines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 async def ask(url: str, model: str, contents: Sequence[bytes]) -> list[dict[str, NDArray[np.generic]] | Exception]:
-    """One request of one row for each content, all in flight together."""
+    """One request of one row for each content, all at once."""
     async with connect(url) as connection:
         await connection.check(model)
         tensors = [np.array([[content]], dtype=np.object_) for content in contents]
@@ -99,18 +98,14 @@ def test_bad_pictures_among_good_ones(pipelines: Server, model: str) -> None:
     bad = [content for content, _, _ in BAD.values()]
     mixed = [*contents[:9], bad[0], *contents[9:17], bad[1], bad[2], *contents[17:30], bad[3], *contents[30:]]
     asyncio.run(ask(pipelines.grpc_url, model, contents[:1]))
-    started = time.perf_counter()
     answers = asyncio.run(ask(pipelines.grpc_url, model, mixed))
-    took = time.perf_counter() - started
-    print(f"{model}: 36 answers in {took:.2f} s")
     good = [answer for answer, content in zip(answers, mixed, strict=True) if content not in bad]
     right = [list(COLOURS).index(name) for name in names[:32]]
     assert [int(answer["CLASS"][0, 0]) for answer in good if isinstance(answer, dict)] == right
     refused = [answer for answer, content in zip(answers, mixed, strict=True) if content in bad]
-    for answer, (_, _, said) in zip(refused, BAD.values(), strict=True):
+    for answer, (_, _, message) in zip(refused, BAD.values(), strict=True):
         assert isinstance(answer, InvalidInputError)
-        assert said in str(answer)
-    assert took < 10  # nothing waits for a time-out
+        assert message in str(answer)
 
 
 def test_the_pixels_are_those_of_torchvision(pipelines: Server) -> None:

@@ -10,14 +10,14 @@ OUTPUTS = ("LABEL", "PROBABILITY", "CLASS")
 
 
 class TritonPythonModel(BatchHooks):
-    """Each hook is one step; a batch meets the classifier and the labels as one request."""
+    """Each hook calls one step; the classifier and the labels get the whole batch as one request."""
 
     def setup(self) -> None:
-        """The models to call, in order, as config.pbtxt names them."""
+        """Read the models to call, in order, from config.pbtxt."""
         self._pictures, self._classifier, self._labels = self.parameter("steps", "").split(",")
 
     def batch_preprocess(self, requests: Sequence[Request]) -> Any:
-        """Call image_preprocess for each request, so that a bad picture fails its own; (rows, 3, 224, 224)."""
+        """Call image_preprocess for each request, so that a bad picture fails alone; returns (rows, 3, 224, 224)."""
         pixels = []
         answers = self.call(self._pictures, [request.inputs for request in requests], ["PIXELS"])
         for request, answer in zip(requests, answers, strict=True):
@@ -28,7 +28,7 @@ class TritonPythonModel(BatchHooks):
         return np.concatenate(pixels) if pixels else None
 
     def infer(self, batch: Any) -> Any:
-        """Classify the whole batch in one request; (rows, 1000)."""
+        """Classify the whole batch in one request; returns logits (rows, 1000) by name."""
         return self._step(self._classifier, {"input": batch}, ["output"])
 
     def batch_postprocess(self, results: Any, requests: Sequence[Request]) -> Sequence[Arrays]:

@@ -1,4 +1,4 @@
-"""Bytes of JPEG and PNG pictures of any size as normalised 224 x 224 RGB, all requests of a batch in one pass."""
+"""Turns JPEG and PNG files of any size into normalised 224 x 224 RGB, all requests of a batch in one pass."""
 
 import os
 from collections.abc import Sequence
@@ -10,14 +10,14 @@ from batch_hooks import BatchHooks, Request
 from picture_bytes import KINDS, Limits, UnreadableError, decode
 from PIL import Image
 
-# torchvision's: the centre 224 of a picture whose shorter side is scaled to 256, and ImageNet's mean and deviation.
+# As in torchvision: the centre 224 of a picture whose shorter side is scaled to 256, and ImageNet's mean and deviation.
 SIZE, SHORTER = 224, 256
 MEAN = np.array([0.485, 0.456, 0.406], dtype=np.float32)
 DEVIATION = np.array([0.229, 0.224, 0.225], dtype=np.float32)
 
 
 class TritonPythonModel(BatchHooks):
-    """Decodes on one thread per core: Pillow releases Python's lock while it decodes and scales."""
+    """Decodes on one thread per core, because Pillow releases Python's lock while it decodes and scales."""
 
     def setup(self) -> None:
         """Read the limits and start the workers."""
@@ -58,14 +58,14 @@ class TritonPythonModel(BatchHooks):
 
     def _decode(self, content: bytes) -> Any:
         try:
-            # Twice the size that is needed: the rest of the way is filtered.
+            # Twice the needed size, so that `crop` still filters.
             return crop(decode(bytes(content), self._limits, draft=2 * SHORTER))
         except UnreadableError as error:
             return error
 
 
 def crop(picture: Image.Image) -> Any:
-    """The centre of a picture as uint8 (224, 224, 3): 224/256 of its shorter side, scaled without a step between."""
+    """The centre of a picture as uint8 (224, 224, 3): 224/256 of its shorter side, scaled in one step."""
     side = min(picture.size) * SIZE / SHORTER
     left, top = (picture.width - side) / 2, (picture.height - side) / 2
     box = (left, top, left + side, top + side)

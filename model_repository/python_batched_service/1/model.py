@@ -1,7 +1,7 @@
-"""Adds up the values of each request and says how many they were, whatever the lengths in the batch are.
+"""Returns the sum and the number of the values of each request, for requests of any length in one batch.
 
-The Python backend hands over the requests one by one, each with its own shape: for it `allow_ragged_batch` only
-changes what Triton puts into one call of `execute`. The type of the declared input says how values are carried.
+A Python model gets the requests one by one, each with its own shape, so `allow_ragged_batch` only changes which
+requests Triton puts into one call of `execute`. The data type of the input chooses how values are encoded.
 """
 
 import json
@@ -23,7 +23,7 @@ class TritonPythonModel:
         self._read = READERS[self._input["data_type"]]
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
-        """One response per request; a request that cannot be read fails alone."""
+        """One response per request; an unreadable request fails alone."""
         return [self._answer(request) for request in requests]
 
     def _answer(self, request: Any) -> Any:
@@ -63,7 +63,7 @@ def message(row: Any) -> Any:
         elif tag & 7 == FIXED32 and at + 4 <= len(content):
             value, at = int.from_bytes(content[at : at + 4], "little") - 1, at + 4
         else:
-            raise ValueError(f"field {tag >> 3} has wire type {tag & 7} or is cut short. Send int32 or fixed32 fields.")
+            raise ValueError(f"field {tag >> 3} has wire type {tag & 7} or is truncated. Send int32 or fixed32 fields.")
         values.append(value)
     return np.array(values, dtype=np.float32)
 
@@ -75,7 +75,7 @@ def _varint(content: bytes, at: int) -> tuple[int, int]:
         value, shift, at = value | (byte & 127) << shift, shift + 7, at + 1
         if byte < 128:
             return value, at
-    raise ValueError("a varint is cut short. Send the whole serialised message.")
+    raise ValueError("a varint is truncated. Send the whole serialised message.")
 
 
 READERS: dict[str, Callable[[Any], Any]] = {"TYPE_FP32": floats, "TYPE_STRING": packed, "TYPE_UINT8": message}

@@ -1,6 +1,6 @@
-"""A stand-in for a model on an accelerator: each execution sleeps `fixed_ms + row_ms x rows`, whatever the CPU is.
+"""Simulates a model on an accelerator: each execution sleeps `fixed_ms + row_ms x rows` on any CPU.
 
-Each output row holds the mean of its input row, so that a client can prove that its answer is its own.
+Each output row has the mean of its input row, so that a client can check that an answer belongs to its request.
 """
 
 import json
@@ -23,7 +23,7 @@ class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         """Read the configuration's parameters: `fixed_ms`, `row_ms` (milliseconds) and those of README.md."""
         config = json.loads(args["model_config"])
-        parameters = {key: one["string_value"] for key, one in config["parameters"].items()}
+        parameters = {key: value["string_value"] for key, value in config["parameters"].items()}
         self._fixed, self._row = float(parameters["fixed_ms"]) / 1e3, float(parameters["row_ms"]) / 1e3
         self._row_after = float(parameters.get("row_ms_after", parameters["row_ms"])) / 1e3
         self._left = int(parameters.get("after_executions", 0))
@@ -40,13 +40,13 @@ class TritonPythonModel:
             self._loop = PolicyLoop(settings, create(settings), self._answers, args, pb_utils, metrics)
 
     def execute(self, requests: Sequence[Any]) -> list[Any] | None:
-        """Answer every request of the batch, now or in batches of the policy's."""
+        """Answer every request of the batch, now or in the policy's batches."""
         if self._limit and not self._loop:
             return self._limit.apply(requests, self._answers)
         return self._loop.take(requests) if self._loop else self._answers(requests)
 
     def finalize(self) -> None:
-        """Answer what still waits."""
+        """Answer the requests that still wait."""
         if self._loop:
             self._loop.end()
 
@@ -55,12 +55,12 @@ class TritonPythonModel:
         start = time.perf_counter()
         pictures = [pb_utils.get_input_tensor_by_name(request, self._input).as_numpy() for request in requests]
         answers = [self._answer(picture) for picture in pictures]
-        # What this function itself took is part of the simulated time.
+        # The time of this function is part of the simulated time.
         time.sleep(max(0.0, self._seconds(sum(map(len, pictures))) - (time.perf_counter() - start)))
         return answers
 
     def _seconds(self, rows: int) -> float:
-        """What this execution takes; another price of a row after `after_executions` of them, as a busy device has."""
+        """The time of this execution; after `after_executions` executions rows take `row_ms_after`."""
         self._left -= 1
         return self._fixed + (self._row if self._left >= 0 else self._row_after) * rows
 

@@ -1,4 +1,4 @@
-"""The words on a picture of a page: found by their ink, read by a recogniser that takes crops of any width."""
+"""Reads the words on a picture of a page: finds them by their ink, and sends the crops to a recogniser."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,15 +11,15 @@ from picture_bytes import Limits, UnreadableError, decode
 from PIL import Image
 from word_image import natural_width, prepare
 
-# Columns of a crop. No word is 40 times as wide as high, and the widest decides how long its batch takes.
+# The columns of a crop, 40 times its height; the widest crop decides the time of its batch.
 WIDEST = 1280
 
 
 class TritonPythonModel(BatchHooks):
-    """All words of all pages of a batch are in flight together, and Triton's batcher runs them together."""
+    """Sends the words of all pages of a batch at once, and Triton's batcher runs them together."""
 
     def setup(self) -> None:
-        """Read the limits, and the model that reads words."""
+        """Read the limits and the name of the recogniser from config.pbtxt."""
         standard = Limits()
         self._limits = Limits(
             bytes=int(self.parameter("max_bytes", str(standard.bytes))),
@@ -30,7 +30,7 @@ class TritonPythonModel(BatchHooks):
         self._words = self.histogram("text_reading_page_words", about, (0, 10, 30, 100, 300, 1000))
 
     def batch_preprocess(self, requests: Sequence[Request]) -> Any:
-        """Crop every word of every page: a list of float32 (1, 1, 32, width). A request keeps its lines' lengths."""
+        """Crop every word of every page: a list of float32 (1, 1, 32, width); `data` has the lines' lengths."""
         crops: list[Any] = []
         for request in requests:
             try:
@@ -43,7 +43,7 @@ class TritonPythonModel(BatchHooks):
         return crops
 
     def infer(self, batch: Any) -> Any:
-        """One request for each word; those of like width stand next to each other, so that little is padded."""
+        """Send one request for each word, sorted by width, so that batches have little padding."""
         order = sorted(range(len(batch)), key=lambda index: batch[index].shape[-1])
         answers = self.call(self._recogniser, [{"CROP": batch[index]} for index in order], ["LOGITS"])
         words: list[Any] = [None] * len(batch)
@@ -58,17 +58,17 @@ class TritonPythonModel(BatchHooks):
 
     def _page(self, content: bytes) -> list[list[Any]]:
         grey = np.asarray(decode(content, self._limits).convert("L"))
-        found = lines(grey)
-        self._words.observe(sum(map(len, found)))
-        return [[_crop(grey, box) for box in line] for line in found]
+        boxes = lines(grey)
+        self._words.observe(sum(map(len, boxes)))
+        return [[_crop(grey, box) for box in line] for line in boxes]
 
     def _text(self, request: Request, words: Any) -> Arrays:
         pages = []
         for page in request.data:
-            read = [[next(words) for _ in range(length)] for length in page]
-            for word in (word for line in read for word in line if isinstance(word, CallError)):
+            rows = [[next(words) for _ in range(length)] for length in page]
+            for word in (word for line in rows for word in line if isinstance(word, CallError)):
                 request.fail(f"{self._recogniser}: {word}", bad=False, unavailable=word.unavailable)
-            pages.append("\n".join(" ".join(map(str, line)) for line in read))
+            pages.append("\n".join(" ".join(map(str, line)) for line in rows))
         return {"TEXT": np.array([[page.encode()] for page in pages], dtype=np.object_)}
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from perf.batcher.rules import instance_count
+from export.repository import instance_count
 from perf.load import run, target
 from perf.load.load import Load
 from perf.load.target import Target

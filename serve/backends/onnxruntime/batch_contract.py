@@ -1,15 +1,15 @@
-"""The contract of `batch_input` and `batch_output`, which the C++ backend does not check.
+"""Checks `batch_input` and `batch_output` against the graph when the model loads.
 
-There a wrong target or type shows at the first request, and a shape that does not fit is read past its end.
+The C++ backend does not: there the first request shows a wrong target or type, and a wrong shape is read past its end.
 """
 
 from collections.abc import Sequence
 
 from batch_inputs import batch_inputs
-from contract_error import ContractError
 from tensor_types import (
     ONNX_TYPES,
     Config,
+    ContractError,
     GraphTensor,
     configured_dims,
     graph_shape,
@@ -20,7 +20,7 @@ from tensor_types import (
 
 
 def check_batch_inputs(config: Config, inputs: Sequence[GraphTensor]) -> None:
-    """Raise `ContractError` unless every batch input is a graph input of its own, of its type and rank."""
+    """Raise `ContractError` unless every batch input has its own graph input, with the same type and rank."""
     graph = {tensor.name: tensor for tensor in inputs}
     declared = {tensor["name"] for tensor in config["input"]}
     seen: set[str] = set()
@@ -30,20 +30,20 @@ def check_batch_inputs(config: Config, inputs: Sequence[GraphTensor]) -> None:
                 f"unable to load model '{config['name']}', a batch_input of kind {entry.get('kind')} has no "
                 "target_name, so the graph would never get it. Name the graph input that takes it."
             )
-    for wanted in batch_inputs(config):
-        where = f"unable to load model '{config['name']}', batch input '{wanted.target}' ({wanted.kind})"
-        if wanted.target in declared or wanted.target in seen:
+    for batch_input in batch_inputs(config):
+        where = f"unable to load model '{config['name']}', batch input '{batch_input.target}' ({batch_input.kind})"
+        if batch_input.target in declared or batch_input.target in seen:
             raise ContractError(
                 f"{where} is declared twice: a client's input or another batch input has that name. "
                 "Remove one; clients must not send batch inputs."
             )
-        seen.add(wanted.target)
-        if wanted.target not in graph:
+        seen.add(batch_input.target)
+        if batch_input.target not in graph:
             raise ContractError(
                 f"{where} is not an input of the graph, so the first request would fail. "
                 f"The graph's inputs are: {name_list(inputs)}."
             )
-        _check_tensor(where, wanted.data_type, wanted.rank, graph[wanted.target])
+        _check_tensor(where, batch_input.data_type, batch_input.rank, graph[batch_input.target])
 
 
 def _check_tensor(where: str, data_type: str, rank: int, provided: GraphTensor) -> None:
@@ -61,7 +61,7 @@ def _check_tensor(where: str, data_type: str, rank: int, provided: GraphTensor) 
 
 
 def check_batch_outputs(config: Config) -> None:
-    """Raise `ContractError` when an open dimension of a batch output has no counterpart in its source input."""
+    """Raise `ContractError` if an open dimension of a batch output has no counterpart in its source input."""
     batch = 1 if config["max_batch_size"] > 0 else 0
     inputs = {tensor["name"]: tensor for tensor in config["input"]}
     outputs = {tensor["name"]: tensor for tensor in config["output"]}

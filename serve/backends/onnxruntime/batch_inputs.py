@@ -1,13 +1,13 @@
-"""Batch inputs: the index tensors that tell a graph where each request of a ragged batch begins and ends.
+"""Makes batch inputs: index tensors that tell a graph where each request of a ragged batch begins and ends.
 
 The kinds and their values are those of Triton's C++ backends (`BackendInputCollector`). For three requests of shapes
 [1,3], [2,2] and [1,5], whose elements come as one tensor of 12:
 
 BATCH_ELEMENT_COUNT                        [3, 4, 5]             elements of each request
 BATCH_ACCUMULATED_ELEMENT_COUNT            [3, 7, 12]            where each request ends
-BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO  [0, 3, 7, 12]         the same behind a zero (cu_seqlens)
-BATCH_MAX_ELEMENT_COUNT_AS_SHAPE           five zeros            the shape is the message
-BATCH_ITEM_SHAPE                           [[3], [2], [2], [5]]  shape of each item, that is, of each batch row
+BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO  [0, 3, 7, 12]         the same after a zero (cu_seqlens)
+BATCH_MAX_ELEMENT_COUNT_AS_SHAPE           five zeros            its shape is the longest request
+BATCH_ITEM_SHAPE                           [[3], [2], [2], [5]]  shape of each row
 BATCH_ITEM_SHAPE_FLATTEN                   [3, 2, 2, 5]          the same, flat
 """
 
@@ -23,11 +23,11 @@ Shape = Sequence[int]
 """The shape of the source input in one request, batch dimension included."""
 
 EXACT_IN_FP32 = 2**24
-"""Every whole number up to here is a 32-bit float; beyond it some are not."""
+"""Every whole number up to this one is exact as a 32-bit float."""
 
 
 class BatchInputError(ValueError):
-    """A batch input that could not be built exactly."""
+    """A value of a batch input is too large for its data type."""
 
 
 def _counts(shapes: Sequence[Shape]) -> NDArray[np.int64]:
@@ -76,14 +76,14 @@ class BatchInput:
 
     @property
     def rank(self) -> int:
-        """Dimensions of the tensor: items x dims for BATCH_ITEM_SHAPE, else one."""
+        """Number of dimensions: two (rows x dims) for BATCH_ITEM_SHAPE, else one."""
         return 2 if self.kind == "BATCH_ITEM_SHAPE" else 1
 
     def tensor(self, shapes: Sequence[Shape]) -> NDArray[np.generic]:
-        """The tensor for requests of these shapes, in this order.
+        """The tensor for requests whose source inputs have these shapes, in this order.
 
-        Raises `BatchInputError` where the data type cannot hold a value exactly: the C++ backend rounds or wraps it,
-        and the graph then cuts the batch at the wrong elements.
+        Raises `BatchInputError` if the data type cannot hold a value exactly. The C++ backend rounds or wraps such a
+        value, and the graph then splits the batch at the wrong elements.
         """
         values = KINDS[self.kind](shapes)
         limit = EXACT_IN_FP32 if self.data_type == "TYPE_FP32" else np.iinfo(np.int32).max
@@ -96,7 +96,7 @@ class BatchInput:
 
 
 def batch_inputs(config: Config) -> list[BatchInput]:
-    """The batch inputs of a configuration; core has checked that each has one source and a type of two."""
+    """The batch inputs of a configuration; core has checked that each has one source and TYPE_INT32 or TYPE_FP32."""
     return [
         BatchInput(
             target=target,

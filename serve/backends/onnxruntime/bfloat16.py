@@ -1,6 +1,6 @@
-"""TYPE_BF16 tensors, which numpy does not have: they are handled as arrays of uint16 that hold the same bits.
+"""Handles TYPE_BF16 tensors, which numpy does not have, as arrays of uint16 with the same bits.
 
-Triton's Python interface hands them over only as DLPack capsules, onnxruntime's only as `OrtValue`.
+Triton's Python interface has them only as DLPack capsules, onnxruntime's only as `OrtValue`.
 """
 
 import ctypes
@@ -16,7 +16,7 @@ GRAPH_TYPE = "tensor(bfloat16)"
 
 
 class _DLTensor(ctypes.Structure):
-    """`DLTensor` of dlpack.h, with which a `DLManagedTensor` begins."""
+    """`DLTensor` of dlpack.h, the first field of a `DLManagedTensor`."""
 
     _fields_ = (
         ("data", ctypes.c_void_p),
@@ -37,18 +37,18 @@ _pointer_of.restype, _pointer_of.argtypes = ctypes.c_void_p, (ctypes.py_object, 
 
 
 def from_triton(tensor: Any) -> NDArray[np.uint16]:
-    """The bits of a `pb_utils.Tensor` in its own memory, which they keep alive."""
+    """The bits of a `pb_utils.Tensor`: a view that keeps the tensor's memory alive."""
     capsule = tensor.to_dlpack()
-    described = _DLTensor.from_address(_pointer_of(capsule, b"dltensor"))
-    shape = tuple(described.shape[: described.ndim])
-    return _at((described.data or 0) + described.byte_offset, shape, owner=capsule)
+    header = _DLTensor.from_address(_pointer_of(capsule, b"dltensor"))
+    shape = tuple(header.shape[: header.ndim])
+    return _at((header.data or 0) + header.byte_offset, shape, owner=capsule)
 
 
 def to_dlpack(bits: NDArray[np.uint16]) -> onnxruntime.OrtValue:
-    """A BF16 tensor that has `__dlpack__`, a copy of the array.
+    """A copy of the array as a BF16 tensor that has `__dlpack__`.
 
-    A DLPack capsule keeps its `OrtValue` alive and that its own memory, but not a numpy array that it points into. So
-    whoever takes the capsule, a response of Triton, owns the copy for as long as it needs it.
+    A DLPack capsule keeps its `OrtValue` and the memory of that alive, but not a numpy array. So the response that
+    takes the capsule owns the copy.
     """
     value = onnxruntime.OrtValue.ortvalue_from_shape_and_type(bits.shape, ONNX_BFLOAT16)
     _bits_of(value)[...] = bits
@@ -61,7 +61,7 @@ def is_used(session: Any) -> bool:
 
 
 class Bfloat16Session:
-    """A session that takes and gives BF16 tensors as arrays of uint16, and all others as they are."""
+    """A session whose BF16 inputs and outputs are arrays of uint16."""
 
     def __init__(self, session: Any) -> None:
         self._session = session
@@ -89,12 +89,12 @@ class Bfloat16Session:
 
 
 def _bits_of(value: onnxruntime.OrtValue) -> NDArray[np.uint16]:
-    """The memory of a BF16 value, which it keeps alive."""
+    """The bits of a BF16 value: a view that keeps the value alive."""
     return _at(value.data_ptr(), tuple(value.shape()), owner=value)
 
 
 def _at(address: int, shape: tuple[int, ...], owner: Any) -> NDArray[np.uint16]:
-    """The array at an address, which keeps `owner` alive."""
+    """An array of the memory at `address`; it keeps `owner` alive."""
     if 0 in shape:
         return np.empty(shape, dtype=np.uint16)
     memory = (ctypes.c_uint16 * int(np.prod(shape))).from_address(address)

@@ -1,27 +1,26 @@
-"""What a configuration leaves out, filled in from the graph as the C++ backend does it (`AutoCompleteConfig`).
+"""Completes a configuration from the graph, as the C++ backend does (`AutoCompleteConfig`).
 
-Only a configuration without inputs or without outputs is completed; one that has both is taken as it is, so a model
-with max_batch_size and no dynamic_batching stays as written.
+A configuration with inputs and outputs is not changed, so a model with max_batch_size and no dynamic_batching stays as
+written.
 """
 
 from collections.abc import Sequence
 
-from contract_error import ContractError
-from tensor_types import TRITON_TYPES, Config, GraphTensor, graph_shape, unsupported
+from tensor_types import TRITON_TYPES, Config, ContractError, GraphTensor, graph_shape, unsupported
 
 
 def is_complete(config: Config) -> bool:
-    """Whether inputs and outputs are there already; batch inputs count as inputs."""
+    """Whether the configuration has inputs and outputs; batch inputs count as inputs."""
     return bool((config.get("input") or config.get("batch_input")) and config.get("output"))
 
 
 def complete(
     config: Config, inputs: Sequence[GraphTensor], outputs: Sequence[GraphTensor], *, default_max_batch_size: int
 ) -> str | None:
-    """Fill in max_batch_size, dynamic_batching, inputs and outputs where they are missing; changes `config`.
+    """Add a missing max_batch_size, dynamic_batching, inputs and outputs to `config`.
 
-    Returns what a person should know of it, in the C++ backend's words, or None. Raises `ContractError` for a graph
-    that cannot batch and a configuration that says it does.
+    Returns a warning for the log, in the C++ backend's words, or None. Raises `ContractError` if the configuration has
+    a max_batch_size and the graph has no batch axis.
     """
     if fault := unsupported([*inputs, *outputs]):
         raise ContractError(fault)
@@ -63,7 +62,7 @@ def _declared(config: Config, tensor: GraphTensor) -> Config:
     dims = graph_shape(tensor)[1 if batching else 0 :]
     declared: Config = {"name": tensor.name, "data_type": TRITON_TYPES.get(tensor.type, "TYPE_INVALID")}
     if not dims and batching:
-        # One value per row: the client sends [rows, 1], the graph gets [rows].
+        # One value per row: the client sends [rows, 1], the graph takes [rows].
         declared["reshape"] = {"shape": []}
     declared["dims"] = dims or [1]
     return declared

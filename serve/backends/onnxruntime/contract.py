@@ -1,7 +1,7 @@
-"""The contract between an ONNX graph and its Triton model configuration, checked when the model loads.
+"""Checks the model configuration against the ONNX graph when the model loads.
 
-The order and the wording are those of Triton's C++ backend (onnxruntime_backend, `ValidateInputs`, `ValidateOutputs`,
-`CompareDimsSupported`), so that a search for the message finds its threads; one sentence of what to do follows.
+Order and wording are those of Triton's C++ backend (onnxruntime_backend, `ValidateInputs`, `ValidateOutputs`,
+`CompareDimsSupported`), so that a web search finds the message. One more sentence says what to do.
 """
 
 from collections import Counter
@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 import sequences
 from batch_contract import check_batch_inputs, check_batch_outputs
-from contract_error import ContractError
 from tensor_types import (
     ONNX_TYPES,
     Config,
+    ContractError,
     GraphTensor,
     configured_dims,
     graph_shape,
@@ -31,10 +31,10 @@ def check(
     outputs: Sequence[GraphTensor],
     initializers: Sequence[GraphTensor] = (),
 ) -> None:
-    """Raise `ContractError` with the first way in which the configuration disagrees with the graph.
+    """Raise `ContractError` with the first difference between the configuration and the graph.
 
-    `inputs` and `outputs` are the graph's; `initializers` those of its inputs that have a default value, which may be
-    declared as optional inputs. Outputs may be a subset of the graph's; inputs must be all of them.
+    `inputs` and `outputs` are the graph's. `initializers` are its inputs with a default value, which the configuration
+    may declare as optional inputs. The configuration may omit outputs, but no inputs.
     """
     if fault := unsupported([*inputs, *outputs]):
         raise ContractError(fault)
@@ -47,21 +47,21 @@ def check(
         provided = _find(config, tensor, outputs, kind="output")
         if tensor["name"] not in batch_outputs:
             _check_shape(config, tensor, provided, exact=True)
-    # From here on, ours: what the C++ backend loads and then fails at run time, or answers wrongly.
-    _check_twice(config, "input")
-    _check_twice(config, "output")
+    # The following checks are ours. The C++ backend loads such models, and then fails or answers wrongly.
+    _check_duplicates(config, "input")
+    _check_duplicates(config, "output")
     check_batch_inputs(config, inputs)
     check_batch_outputs(config)
     sequences.refuse_states(config)
-    _refuse_streams(config)
+    _refuse_decoupled(config)
 
 
-def _refuse_streams(config: Config) -> None:
-    """The C++ backend has no word for decoupled models; Triton fails what a Python backend returns for one."""
+def _refuse_decoupled(config: Config) -> None:
+    """Refuse decoupled models: Triton accepts no returned response from a Python backend for them."""
     if (config.get("model_transaction_policy") or {}).get("decoupled"):
         raise ContractError(
             f"unable to load model '{config['name']}', model_transaction_policy says decoupled, which this backend "
-            "does not serve: a graph gives one answer to each request. Remove decoupled: true."
+            "does not serve: a graph has one answer for each request. Remove decoupled: true."
         )
 
 
@@ -107,7 +107,7 @@ def _check_input(config: Config, tensor: Config, graph: Sequence[GraphTensor]) -
 
 
 def _find(config: Config, tensor: Config, graph: Sequence[GraphTensor], *, kind: str) -> GraphTensor:
-    """The graph's tensor for a declared one, after its name and its type are checked."""
+    """The graph's tensor for a declared tensor, after a check of its name and type."""
     model, name = config["name"], tensor["name"]
     provided = next((node for node in graph if node.name == name), None)
     if provided is None:
@@ -142,7 +142,7 @@ def _check_shape(config: Config, tensor: Config, provided: GraphTensor, *, exact
 
 
 def _check_dims(config: Config, name: str, shape: list[int], dims: list[int], *, exact: bool) -> None:
-    """`shape` is the graph's with -1 for an open dimension; `dims` the configuration's, without the batch axis."""
+    """`shape` is the graph's, with -1 for an open dimension; `dims` are the configuration's, without the batch axis."""
     where = f"model '{config['name']}', tensor '{name}'"
     batching = config["max_batch_size"] > 0
     if batching and shape[0] != -1:
@@ -153,7 +153,7 @@ def _check_dims(config: Config, name: str, shape: list[int], dims: list[int], *,
         )
     full = [-1, *dims] if batching else dims
     fits = len(shape) == len(full) and all(
-        ours == theirs or (theirs == -1 and not exact) for ours, theirs in zip(full, shape, strict=True)
+        configured == dim or (dim == -1 and not exact) for configured, dim in zip(full, shape, strict=True)
     )
     if fits:
         return
@@ -170,7 +170,7 @@ def _check_dims(config: Config, name: str, shape: list[int], dims: list[int], *,
     )
 
 
-def _check_twice(config: Config, kind: str) -> None:
+def _check_duplicates(config: Config, kind: str) -> None:
     for name, times in Counter(tensor["name"] for tensor in config[kind]).items():
         if times > 1:
             raise ContractError(

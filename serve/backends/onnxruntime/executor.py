@@ -1,4 +1,4 @@
-"""One loaded model: it answers a batch of requests with one run, and finds the request that spoils a batch."""
+"""Runs batches of requests on one session, and isolates the request that makes a batch fail."""
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
@@ -6,11 +6,10 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import parameters
-import text
 from gather import Allocate, Gather, Tensors
 from numpy.typing import NDArray
 from scatter import Scatter
-from tensor_types import Config, GraphTensor
+from tensor_types import Config, GraphTensor, to_bytes
 
 Answer = Sequence[NDArray[np.generic]]
 """The outputs of one request, in the order of config.pbtxt."""
@@ -19,11 +18,11 @@ Request = TypeVar("Request")
 
 
 class NanError(ValueError):
-    """An output that is not a number, of a model whose users want to know."""
+    """An output has NaN, and the model's parameter `nan_outputs` is "error"."""
 
 
 class Session(Protocol):
-    """What this module needs of an `onnxruntime.InferenceSession`."""
+    """The part of `onnxruntime.InferenceSession` that this module uses."""
 
     def get_inputs(self) -> Sequence[GraphTensor]:
         """The graph's inputs."""
@@ -43,11 +42,15 @@ class Executor:
         self._scatter = Scatter(config)
         self.outputs = self._scatter.names
         self._refuses_nan = parameters.choice(config, "nan_outputs", ("pass", "error"), default="pass") == "error"
-        self._texts = [index for index, one in enumerate(config["output"]) if one.get("data_type") == "TYPE_STRING"]
+        types = [output.get("data_type") for output in config["output"]]
+        self._texts = [index for index, data_type in enumerate(types) if data_type == "TYPE_STRING"]
 
     @classmethod
     def of(cls, config: Config, session: Any, run_options: Any, args: Mapping[str, str]) -> "Executor":
-        """The executor that the graph's types and the instance's kind ask for; `args` are those of `initialize`."""
+        """The executor for the graph's types and the instance's kind; `args` are those of `initialize`.
+
+        Raises `ValueError` for BF16 tensors with texts or on a GPU.
+        """
         import bfloat16
 
         has_bfloat16 = bfloat16.is_used(session)
@@ -69,12 +72,12 @@ class Executor:
         return cls(config, bfloat16.Bfloat16Session(session) if has_bfloat16 else session, run_options)
 
     def run(self, requests: Sequence[Tensors]) -> list[Answer]:
-        """Answer all requests from one run of the graph, in their order; raises what goes wrong."""
+        """The answers of all requests, in their order, from one run of the graph; raises any error of the run."""
         outputs = self._run(self.outputs, self._gather(requests), self._options)
         if self._refuses_nan:
             _check_numbers(self.outputs, outputs)
         for index in self._texts:
-            outputs[index] = text.to_bytes(outputs[index])
+            outputs[index] = to_bytes(outputs[index])
         return self._scatter(outputs, requests)
 
 
@@ -88,9 +91,9 @@ def _check_numbers(names: Sequence[str], outputs: Sequence[Any]) -> None:
 
 
 def isolate(requests: Sequence[Request], run: Callable[[Sequence[Request]], list[Answer]]) -> list[Answer | Exception]:
-    """Answer the requests together; when that fails, one by one, so that only the guilty ones get an error."""
+    """Run the requests together, or one by one if that fails, so that only failing requests get an error."""
     if len(requests) > 1:
-        # Whichever request spoils the batch raises again below, alone.
+        # The failing request raises again below, alone.
         with contextlib.suppress(Exception):
             return list(run(requests))
     return [_alone(request, run) for request in requests]

@@ -1,4 +1,4 @@
-"""Requests into one batch: the tensors of all requests, joined along the batch axis or end to end."""
+"""Joins the tensors of all requests into one batch, along the batch axis or end to end."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from tensor_types import Config, GraphTensor
 
 Tensors = Mapping[str, NDArray[np.generic]]
-"""The tensors of one request or one batch by name; those of a request have the shapes that the client sent."""
+"""The tensors of one request or one batch by name; a request's tensors have the shapes that the client sent."""
 
 Allocate = Callable[[int, "np.dtype[Any]"], NDArray[Any]]
-"""Makes an array of so many elements of a type."""
+"""Makes an array with that number of elements of a type."""
 
 
 class GatherError(ValueError):
@@ -21,11 +21,11 @@ class GatherError(ValueError):
 
 
 class Gather:
-    """Joins requests into what one run of the graph takes.
+    """Makes the inputs of one run of the graph from its requests.
 
-    A ragged input becomes one tensor of rank 1 with the elements of all requests in their order; any other one is
-    joined along the batch axis; batch inputs are added. Joined tensors live in buffers that the next call reuses: a
-    fresh 100 MB array costs more in page faults than the copy into it. One request alone is not copied at all.
+    A ragged input becomes one tensor of rank 1 with the elements of all requests in their order. Other inputs are
+    joined along the batch axis. Batch inputs are added. Joined tensors use buffers that the next call reuses, because
+    the page faults of a new 100 MB array cost more than the copy into it. A single request is not copied.
     """
 
     def __init__(self, config: Config, inputs: Sequence[GraphTensor], allocate: Allocate = np.empty) -> None:
@@ -39,7 +39,7 @@ class Gather:
     def __call__(self, requests: Sequence[Tensors]) -> dict[str, NDArray[np.generic]]:
         """Tensors by graph input for one run.
 
-        Raises `ValueError` when inputs that are not ragged differ beyond the batch axis, and `BatchInputError`.
+        Raises `ValueError` if shapes of inputs that are not ragged differ after the batch axis, and `BatchInputError`.
         """
         if self._plain and len(requests) == 1:
             return dict(requests[0])
@@ -51,8 +51,8 @@ class Gather:
             feed[name] = arrays[0] if len(arrays) == 1 else self._join(name, arrays)
             if name in self._scalars:
                 feed[name] = _scalar(name, feed[name])
-        for wanted in self._batch_inputs:
-            feed[wanted.target] = wanted.tensor([request[wanted.source].shape for request in requests])
+        for batch_input in self._batch_inputs:
+            feed[batch_input.target] = batch_input.tensor([request[batch_input.source].shape for request in requests])
         return feed
 
     def _join(self, name: str, arrays: list[NDArray[np.generic]]) -> NDArray[np.generic]:
@@ -70,7 +70,7 @@ class Gather:
 def _scalar(name: str, array: NDArray[np.generic]) -> NDArray[np.generic]:
     if array.size != 1:
         raise GatherError(
-            f"input '{name}' is a scalar in the graph, and {array.size} values came for one run: the C++ backend "
+            f"input '{name}' is a scalar in the graph, and the run has {array.size} values for it: the C++ backend "
             "would use the first and ignore the others. Send one row per request and set max_batch_size: 0."
         )
     return array.reshape(())

@@ -1,6 +1,6 @@
 """CUDA instances: staging in pinned memory and onnxruntime's I/O binding.
 
-Never run on a GPU so far: on machines without one its parts are tested with the CPU in the GPU's place.
+This has never run on a GPU. Its tests use the CPU as the device.
 """
 
 import ctypes
@@ -16,9 +16,9 @@ PORTABLE = 1
 
 
 def pinned_memory(names: Sequence[str] = LIBRARIES) -> Allocate:
-    """An allocator of page-locked arrays, which a GPU reads twice as fast; ordinary ones where CUDA gives none.
+    """An allocator of page-locked arrays, which a GPU reads twice as fast; of ordinary arrays if CUDA has none.
 
-    The memory is kept until the process ends: the staging buffers live as long as their model.
+    The memory is not freed before the process ends, because staging buffers live as long as their model.
     """
     library = next(filter(None, map(_load, names)), None)
 
@@ -42,7 +42,7 @@ def _load(name: str) -> ctypes.CDLL | None:
 
 
 class BoundSession:
-    """A session whose inputs and outputs are bound to a device before each run, so that nothing is copied twice."""
+    """A session whose inputs and outputs are bound to a device before each run, which saves a copy."""
 
     def __init__(self, session: Any, device: str, device_id: int) -> None:
         self._session, self._device, self._device_id = session, device, device_id
@@ -53,7 +53,7 @@ class BoundSession:
         return self._session.get_inputs()
 
     def run(self, names: Sequence[str], feed: dict[str, NDArray[Any]], options: Any = None) -> list[NDArray[Any]]:
-        """Copy the inputs to the device, run there, copy the outputs of these names back."""
+        """Copy the inputs to the device, run the graph there, and copy these outputs back."""
         binding = self._session.io_binding()
         for name, array in feed.items():
             binding.bind_cpu_input(name, array)

@@ -1,9 +1,9 @@
-"""How long a run takes for its rows, its elements and its longest item, learned from the runs themselves.
+"""Learns the time of a run from its rows, its elements and its longest item.
 
 seconds(rows, elements, length) = a + b rows + c elements + d rows length + e rows length^2, with no negative
-coefficient: a fixed cost per run, one per item, one per element, one per padded element, and attention's. Fitted to
-the relative error over buckets of runs of similar rows, length and share of padding, so that a thousand runs of one
-size do not drown out the few of another.
+coefficient: the cost per run, per item, per element, per padded element, and of attention. The fit minimises the
+relative error over buckets of runs with similar rows, length and share of padding, so that a thousand runs of one size
+do not outweigh a few of another.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,9 +22,9 @@ SWEEPS = 60
 
 
 class Latency:
-    """The cost of a run in seconds; learns with every run."""
+    """The cost of a run in seconds; learns from every run."""
 
-    # Runs of one size differ by as much on a shared machine, and a part costs the backend more than its run.
+    # Runs of one size differ by as much on a shared machine, and the backend has other costs for each run.
     margin = 0.20
 
     def __init__(self) -> None:
@@ -35,19 +35,19 @@ class Latency:
         self.coefficients = [0.0] * FEATURES
 
     def prices(self, length: int) -> Callable[[int, int], float]:
-        """Seconds of a run by its rows and its own elements, each row padded to `length` elements."""
+        """The seconds of a run by its rows and its own elements, with rows padded to `length` elements."""
         fixed, per_row, per_element, per_padded, per_square = self.coefficients
         slope = per_row + length * (per_padded + length * per_square)
         return lambda rows, elements: fixed + rows * slope + elements * per_element
 
     def least(self, sizes: Sequence[tuple[int, int]]) -> float:
-        """Two runs without any padding."""
+        """The cost of two runs without padding."""
         fixed, per_row, per_element, per_padded, per_square = self.coefficients
         per_length = per_element + per_padded
         return 2 * fixed + sum(rows * (per_row + length * (per_length + length * per_square)) for rows, length in sizes)
 
     def probing(self) -> bool:
-        """Every other one of the first batches is split in two: equal runs would not tell fixed costs from others."""
+        """True for every second one of the first batches: runs of other sizes show the fixed cost."""
         self._probes += 1
         return self._probes <= 2 * PROBES and self._probes % 2 == 0
 
@@ -61,27 +61,27 @@ class Latency:
             self._buckets[key] = Bucket(features, seconds)
         self._seen += 1
         if self._seen >= self._next_fit:
-            # A fit takes 0.6 ms: the more is known, the rarer.
+            # A fit takes 0.6 ms, so it becomes rarer with the number of runs.
             least, most = REFIT_EVERY
             self._next_fit = self._seen + round(min(max(least, REFIT_SHARE * self._seen), most))
-            points = [(one.features, one.seconds) for one in self._buckets.values() if one.seconds > 0]
+            points = [(bucket.features, bucket.seconds) for bucket in self._buckets.values() if bucket.seconds > 0]
             self.coefficients = fit(points, self.coefficients)
 
 
 @lru_cache(maxsize=4096)
 def step(number: int) -> int:
-    """Half octaves: 1, 1.4, 2, 2.8, 4 .. are one step apart."""
+    """The number on a scale of half octaves: 1, 1.4, 2, 2.8, 4 ... are one step apart."""
     return round(2 * log2(number))
 
 
 class Bucket:
-    """A fading mean of similar runs, nearer to the fast ones: others on the machine only ever make a run slower."""
+    """A fading mean of similar runs that prefers fast ones, because other processes only make a run slower."""
 
     def __init__(self, features: tuple[float, ...], seconds: float) -> None:
         self.features, self.seconds, self.count = features, seconds, 1
 
     def add(self, features: tuple[float, ...], seconds: float) -> None:
-        """Take in one more; a run that was much slower than the others was disturbed, or the first of its size."""
+        """Add a run; a much slower one counts less, because it was disturbed or the first of its size."""
         self.count += 1
         if self.count <= FIRST:
             self.seconds = seconds = min(self.seconds, seconds)
@@ -100,13 +100,13 @@ def fit(points: Sequence[tuple[tuple[float, ...], float]], start: Sequence[float
     scaled = [[value / seconds for value in features] for features, seconds in points]
     sizes = [max((row[i] for row in scaled), default=0.0) or 1.0 for i in span]
     gram = [[sum(row[i] * row[j] for row in scaled) / sizes[i] / sizes[j] for j in span] for i in span]
-    found = [value * size for value, size in zip(start, sizes, strict=True)]
-    gradient = [sum(gram[i][j] * found[j] for j in span) - sum(row[i] for row in scaled) / sizes[i] for i in span]
+    weights = [value * size for value, size in zip(start, sizes, strict=True)]
+    gradient = [sum(gram[i][j] * weights[j] for j in span) - sum(row[i] for row in scaled) / sizes[i] for i in span]
     for _ in range(SWEEPS):
         for i in span:
             if gram[i][i] > 0:
-                move = max(-found[i], -gradient[i] / gram[i][i])
-                found[i] += move
+                move = max(-weights[i], -gradient[i] / gram[i][i])
+                weights[i] += move
                 for j in span:
                     gradient[j] += move * gram[i][j]
-    return [value / size for value, size in zip(found, sizes, strict=True)]
+    return [value / size for value, size in zip(weights, sizes, strict=True)]

@@ -1,7 +1,7 @@
-"""Triton's onnxruntime backend as a Python-based backend: it serves `backend: "onnxruntime"` without the C++ library.
+"""Triton's onnxruntime backend as a Python-based backend: serves `backend: "onnxruntime"` without the C++ library.
 
-tritonserver uses this folder only where it finds no `libtriton_onnxruntime.so`; the model repository is the same.
-Triton imports this file in an extra process at load, so the heavy imports wait until they are needed.
+tritonserver uses this folder only if it finds no `libtriton_onnxruntime.so`; the model repository is the same. Triton
+imports this file in an extra process at load, so heavy imports are inside functions.
 """
 
 import gc
@@ -18,12 +18,12 @@ from complete import complete, is_complete
 from executor import Answer, Executor, isolate
 from gather import Tensors
 from padding import Padding, Run
+from parameters import backend_options, default_max_batch_size
 from policy_loop import PolicyLoop
 from policy_metrics import PolicyMetrics
 from policy_settings import PolicySettings
 from queue_limit import QueueLimit
-from server_options import backend_options, default_max_batch_size
-from text import to_text
+from tensor_types import to_text
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
@@ -33,7 +33,7 @@ class TritonPythonModel:
 
     @staticmethod
     def auto_complete_config(model_config: Any) -> Any:
-        """Fill in what config.pbtxt leaves out, from the graph."""
+        """Complete config.pbtxt from the graph."""
         config = model_config.as_dict()
         if not is_complete(config):
             import session
@@ -49,7 +49,7 @@ class TritonPythonModel:
         return model_config
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Open the session and check the graph against the configuration; a disagreement refuses the load."""
+        """Open the session and check the configuration against the graph; a difference refuses the load."""
         import contract
         import session
 
@@ -77,23 +77,23 @@ class TritonPythonModel:
             metrics = PolicyMetrics.of(policy, args, pb_utils)
             self._loop = PolicyLoop(policy, create(policy), self._answers, args, pb_utils, metrics)
         gc.collect()
-        gc.freeze()  # a full collection would walk all of onnxruntime's and numpy's objects in the middle of a batch
+        gc.freeze()  # else a full collection during a batch would walk all objects of onnxruntime and numpy
 
     def execute(self, requests: Sequence[Any]) -> list[Any] | None:
-        """Answer all requests, or take them over for the batches that batch_policy forms."""
+        """Answer all requests, or take them for the batches that batch_policy forms."""
         if self._limit and not self._loop:
             return self._limit.apply(requests, self._answers)
         return self._loop.take(requests) if self._loop else self._answers(requests)
 
     def finalize(self) -> None:
-        """Answer what still waits."""
+        """Answer the requests that still wait."""
         if self._loop:
             self._loop.end()
 
     def _answers(self, requests: Sequence[Any]) -> list[Any]:
-        """Answer all requests from one run, or from a few where padding_budget splits the batch.
+        """Answer all requests from one run, or from several if padding_budget splits the batch.
 
-        A request that fails does so alone: when the run of all fails, each one is run by itself.
+        If a run of several requests fails, each request runs alone.
         """
         try:
             read = [*map(self._read, requests)]
@@ -106,11 +106,11 @@ class TritonPythonModel:
         except Exception as error:
             if len(requests) == 1:
                 return [_failed(error)]
-            runs = [Run(members=[index]) for index in range(len(requests))]  # it shows whose fault it was
+            runs = [Run(members=[index]) for index in range(len(requests))]
         return self._execute_in_parts(requests, runs)
 
     def _execute_in_parts(self, requests: Sequence[Any], runs: Sequence[Run]) -> list[Any]:
-        """Return the answers of all runs, with None for those that were sent before the last run had ended."""
+        """The responses of all runs, None for those that were sent before the last run ended."""
         responses: list[Any] = [None] * len(requests)
         for run in runs:
             answers = isolate([requests[index] for index in run.members], partial(self._read_and_run, run))
@@ -136,7 +136,7 @@ class TritonPythonModel:
 
 
 def _padding_count(args: dict[str, str]) -> Any:
-    """None on a server without metrics."""
+    """A `PaddingCount`, None on a server without metrics."""
     from padding_count import PaddingCount
 
     try:
@@ -151,7 +151,7 @@ def _failed(error: Exception) -> Any:
 
 
 def _reader(inputs: Sequence[Any], graph_inputs: Sequence[str]) -> Callable[[Any], Tensors]:
-    """How to read the tensors of a request; most models have one input, or types that numpy has."""
+    """A function that reads the tensors of a request, as fast as the model's types allow."""
     special: dict[str, Callable[[Any], Any]] = {}
     for tensor in inputs:
         name, data_type = tensor["name"], tensor["data_type"]
@@ -177,7 +177,7 @@ def _read_text(name: str, tensor: Any) -> Any:
 
 
 def _maker(outputs: Sequence[Any]) -> Callable[[Answer], Any]:
-    """How to make a response from the outputs of a request."""
+    """A function that makes a response from the outputs of a request."""
     tensor, response = pb_utils.Tensor, pb_utils.InferenceResponse
     names = [output["name"] for output in outputs]
     if any(output["data_type"] == "TYPE_BF16" for output in outputs):

@@ -1,7 +1,7 @@
-"""Which requests of a ragged batch run together, where the graph pads every item to the longest of its run.
+"""Chooses which requests of a ragged batch run together; the graph pads every item to the longest of its run.
 
-`padding_budget` of config.pbtxt chooses the cost of a run of `rows` items padded to `length` elements each:
-elements: rows x length, plus `padding_budget_run_elements` for each run; latency: measured while serving.
+`padding_budget` of config.pbtxt chooses the cost of a run of `rows` items padded to `length` elements each.
+`elements`: rows x length, plus `padding_budget_run_elements` for each run. `latency`: measured while serving.
 """
 
 import itertools
@@ -20,8 +20,8 @@ RUN_COST = "padding_budget_run_elements"
 SMALL_GAIN = 0.75
 REFRESH_EVERY = 12
 
-# Of the time that the rest of a batch takes: what answering a part before it may cost. Sending an answer costs a round
-# trip to the server, 0.3 to 0.5 ms, where returning it with the others costs 10 us.
+# Early answers may cost this share of the time until the rest of the batch is ready. To send an answer costs a round
+# trip to the server, 0.3 to 0.5 ms; to return it with the others costs 10 us.
 EARLY_SHARE = 0.05
 SEND_S = 0.5e-3
 MEMORY = 0.1
@@ -29,9 +29,9 @@ MEMORY = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """Requests that run together: their indices in the batch, rows, own elements and the elements of the longest item.
+    """Requests that run together: their indices in the batch, rows, own elements, and elements of the longest item.
 
-    `early`: answer them before the next run.
+    `early`: send their answers before the next run.
     """
 
     members: Sequence[int]
@@ -42,26 +42,26 @@ class Run:
 
 
 class Cost(Protocol):
-    """What a run costs, in a unit of its own."""
+    """The cost of a run, in any unit."""
 
     margin: float
-    """The share of the cost of one run that a split must save at least."""
+    """The share of one run's cost that a split must save at least."""
 
     def prices(self, length: int) -> Callable[[int, int], float]:
-        """The cost of a run by its rows and its own elements, each row padded to `length` elements."""
+        """The cost of a run by its rows and its own elements, with rows padded to `length` elements."""
 
     def least(self, sizes: Sequence[tuple[int, int]]) -> float:
-        """No partition of these (rows, length) into two runs or more costs less; quick to compute."""
+        """A lower bound, fast to compute, of the cost of requests of (rows, length) in two or more runs."""
 
     def probing(self) -> bool:
-        """Whether the next batch should be split in two to learn what a run costs."""
+        """Whether to split the next batch in two, to learn the cost of a run."""
 
     def observe(self, rows: int, elements: int, length: int, seconds: float) -> None:
-        """Take notice of one run and its time."""
+        """Learn from one run and its time."""
 
 
 class Elements:
-    """Padded elements, plus a fixed number of them for each run."""
+    """The cost is padded elements, plus a fixed number of elements for each run."""
 
     margin = 0.0
 
@@ -69,23 +69,23 @@ class Elements:
         self._fixed = float(run_elements)
 
     def prices(self, length: int) -> Callable[[int, int], float]:
-        """The run's own cost and its padded elements."""
+        """The fixed cost and the padded elements of a run."""
         return lambda rows, elements: self._fixed + rows * length
 
     def least(self, sizes: Sequence[tuple[int, int]]) -> float:
-        """Two runs without any padding."""
+        """The cost of two runs without padding."""
         return 2 * self._fixed + sum(rows * length for rows, length in sizes)
 
     def probing(self) -> bool:
-        """Never: the cost is given."""
+        """False, because the cost is configured."""
         return False
 
     def observe(self, rows: int, elements: int, length: int, seconds: float) -> None:
-        """Nothing to learn."""
+        """Learns nothing."""
 
 
 class Padding:
-    """Splits ragged batches for one model; `cost` is what its runs cost."""
+    """Splits the ragged batches of one model by the `cost` of its runs."""
 
     def __init__(self, ragged: Sequence[str], cost: Cost) -> None:
         self._ragged, self.cost = ragged, cost
@@ -95,7 +95,7 @@ class Padding:
 
     @classmethod
     def of(cls, config: Config) -> "Padding | None":
-        """As config.pbtxt says, or None where `padding_budget` is off; raises `ParameterError`."""
+        """Read the configuration; None if `padding_budget` is off. Raises `ParameterError`."""
         mode = parameters.choice(config, "padding_budget", MODES, default="off")
         if mode == "off":
             return None
@@ -103,7 +103,7 @@ class Padding:
         if not ragged:
             raise ParameterError(
                 f"model '{config['name']}' has padding_budget '{mode}' and no input with allow_ragged_batch, so no "
-                "batch holds items of different length. Remove the parameter, or make an input ragged."
+                "batch has items of different length. Remove the parameter, or make an input ragged."
             )
         if mode == "latency":
             return cls(ragged, Latency())
@@ -116,7 +116,7 @@ class Padding:
         return cls(ragged, Elements(run_elements))
 
     def runs(self, requests: Sequence[Tensors]) -> list[Run]:
-        """The runs of a batch, the shortest items first; one run where splitting does not pay."""
+        """The runs of a batch, the shortest items first; one run if a split saves too little."""
         sizes = self._sizes(requests)
         everything = range(len(sizes))
         if len({length for _, length in sizes}) < 2:
@@ -131,18 +131,18 @@ class Padding:
         return self._timed([_run(order[start:end], sizes) for start, end in itertools.pairwise([0, *ends])])
 
     def _sizes(self, requests: Sequence[Tensors]) -> list[tuple[int, int]]:
-        """Items of each request, and the elements of one item; the longest of its ragged inputs counts."""
-        found = []
+        """The rows of each request, and the elements of one row in the longest ragged input."""
+        sizes = []
         for request in requests:
             arrays = [request[name] for name in self._ragged]
             rows = arrays[0].shape[0] or 1
-            found.append((rows, max([array.size for array in arrays]) // rows))
-        return found
+            sizes.append((rows, max([array.size for array in arrays]) // rows))
+        return sizes
 
     def _refreshes(self, price: float, whole: float) -> bool:
-        """Whether to run a batch whole although a split looks cheaper: now and then, where the gain is small.
+        """Whether to run a batch in one run although a split looks cheaper: every 12th time that the gain is small.
 
-        What splitting saves is then always compared with what runs of the whole take today.
+        So the time of unsplit batches stays up to date.
         """
         if price < SMALL_GAIN * whole or self.cost.margin == 0:
             return False
@@ -150,7 +150,7 @@ class Padding:
         return self._small_gains % REFRESH_EVERY == 0
 
     def _timed(self, runs: Sequence[Run]) -> list[Run]:
-        """The runs, each marked `early` where sending its answers is cheap against what the others still take."""
+        """The runs, marked `early` if sending their answers is cheap against the time of the runs after them."""
         rest, marked = 0.0, []
         for run in reversed(runs):
             early = len(run.members) * self._send_s < EARLY_SHARE * rest * self._seconds
@@ -159,14 +159,14 @@ class Padding:
         return marked[::-1]
 
     def observe(self, run: Run, seconds: float) -> None:
-        """Learn from a run that took so long."""
+        """Learn from a run and its time."""
         self.cost.observe(run.rows, run.elements, run.length, seconds)
         price = self.cost.prices(run.length)(run.rows, run.elements)
         if price > 0:
             self._seconds = seconds / price if not self._seconds else _faded(self._seconds, seconds / price)
 
     def sent(self, answers: int, seconds: float) -> None:
-        """Learn how long it took to send answers one by one."""
+        """Learn the time to send one answer."""
         self._send_s = _faded(self._send_s, seconds / answers)
 
 
@@ -185,13 +185,12 @@ def _run(members: Sequence[int], sizes: Sequence[tuple[int, int]]) -> Run:
 
 
 def split(sizes: Sequence[tuple[int, int]], cost: Cost) -> tuple[list[int], float, float]:
-    """Where to cut requests that are sorted by length, what that costs, and what one run of all costs.
+    """Split requests that are sorted by length; returns the end of each run, its cost, and the cost of a single run.
 
-    The cuts are the end of each run; the last is `len(sizes)`. They are the cheapest of all partitions into neighbours,
-    exactly, by dynamic programming: `best[i]` is the least cost of the first i requests. Where a run costs a fixed part
-    plus rows x something that grows with length, no other partition is cheaper: a run's cost is set by its longest
-    item, so a shorter item of a run of longer ones may move to the shorter run for nothing. One run comes back unless
-    the best saves more than `cost.margin` of its cost.
+    The last end is `len(sizes)`. The runs are the cheapest partition into neighbours, exactly, by dynamic programming:
+    `best[i]` is the least cost of the first i requests. If a run costs a fixed part plus rows x a function that grows
+    with length, no other partition is cheaper: the longest item decides a run's cost, so a shorter item costs less in
+    the run of shorter ones. Returns a single run unless the best partition saves more than `cost.margin` of its cost.
     """
     count = len(sizes)
     rows = [0, *itertools.accumulate(size[0] for size in sizes)]
@@ -200,13 +199,14 @@ def split(sizes: Sequence[tuple[int, int]], cost: Cost) -> tuple[list[int], floa
     limit = whole * (1 - cost.margin)
     if cost.least(sizes) >= limit:
         return [count], whole, whole
-    # A run that ends amid equal lengths is never better than one that ends behind them.
+    # A run that ends between equal lengths is never better than one that ends after them.
     ends = [index for index in range(1, count + 1) if index == count or sizes[index - 1][1] != sizes[index][1]]
     best, came_from = {0: 0.0}, {0: 0}
     for end in ends:
-        price, until, own = cost.prices(sizes[end - 1][1]), rows[end], elements[end]
+        price = cost.prices(sizes[end - 1][1])
         best[end], came_from[end] = min(
-            (before + price(until - rows[start], own - elements[start]), start) for start, before in best.items()
+            (before + price(rows[end] - rows[start], elements[end] - elements[start]), start)
+            for start, before in best.items()
         )
     if best[count] >= limit:
         return [count], whole, whole

@@ -1,18 +1,29 @@
-"""The `parameters` of config.pbtxt: text by key, read as the C++ backend reads it, with its error messages."""
+"""Reads the `parameters` of config.pbtxt as the C++ backend does, with its error messages, and the server's options.
 
-from collections.abc import Iterable
+The server's options are those of `--backend-config=onnxruntime,KEY=VALUE`. Triton gives them to C++ backends only, so
+they are read from the command line of the tritonserver that started this process.
+"""
+
+import itertools
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from tensor_types import Config
+
+FLAG = "--backend-config"
+BACKEND = "onnxruntime"
+DEFAULT_MAX_BATCH_SIZE = 4
 
 SWITCH = {"true": True, "on": True, "1": True, "false": False, "off": False, "0": False}
 
 
 class ParameterError(ValueError):
-    """A parameter has a value that cannot be used, so the model must not load."""
+    """A parameter has an invalid value, so the model must not load."""
 
 
 def text(config: Config, key: str) -> str | None:
-    """The `string_value` of a parameter, or None when config.pbtxt does not have it."""
+    """The `string_value` of a parameter; None if config.pbtxt does not have it."""
     entry = config.get("parameters", {}).get(key)
     return None if entry is None else str(entry["string_value"])
 
@@ -24,18 +35,18 @@ def number(config: Config, key: str, default: int = 0) -> int:
 
 
 def switch(config: Config, key: str, *, default: bool) -> bool:
-    """true, on or 1; false, off or 0; in any case. Raises `ParameterError` for anything else."""
+    """True for true, on and 1, False for false, off and 0, in any case; raises `ParameterError` for anything else."""
     value = text(config, key)
     return default if value is None else as_switch(config, key, value)
 
 
 def choice(config: Config, key: str, values: Iterable[str], *, default: str) -> str:
-    """One of a few words; raises `ParameterError` for anything else. These parameters are this backend's own."""
-    value = text(config, key) or default
-    if value not in (known := list(values)):
+    """One of `values`, for parameters that only this backend has; raises `ParameterError` for anything else."""
+    value, allowed = text(config, key) or default, list(values)
+    if value not in allowed:
         raise ParameterError(
             f"model '{config['name']}' has parameter {key} with value '{value}', which is none of "
-            f"{', '.join(known)}. Write one of those, or leave the parameter out for '{default}'."
+            f"{', '.join(allowed)}. Write one of those, or leave the parameter out for '{default}'."
         )
     return value
 
@@ -61,3 +72,33 @@ def as_switch(config: Config, key: str, value: str) -> bool:
 
 def _where(config: Config, key: str) -> str:
     return f"It is the value of '{key}' of model '{config['name']}'."
+
+
+def backend_options(arguments: Sequence[str] | None = None) -> dict[str, str]:
+    """The server's options for this backend and for all backends; {} if the command line cannot be read.
+
+    An option of this backend wins over the same option of all backends.
+    """
+    line = list(_command_line() if arguments is None else arguments)
+    values = [argument.removeprefix(f"{FLAG}=") for argument in line if argument.startswith(f"{FLAG}=")]
+    values += [following for flag, following in itertools.pairwise(line) if flag == FLAG]
+    options: dict[str, dict[str, str]] = {"": {}, BACKEND: {}}
+    for value in values:
+        setting, _, content = value.partition("=")
+        backend, _, key = setting.rpartition(",")
+        if backend in options:
+            options[backend][key] = content
+    return options[""] | options[BACKEND]
+
+
+def default_max_batch_size(options: dict[str, str]) -> int:
+    """The max_batch_size of a model whose graph can batch and whose configuration has none; 0 for no batching."""
+    value = options.get("default-max-batch-size", "")
+    return max(0, int(value)) if value.lstrip("-").isdigit() else DEFAULT_MAX_BATCH_SIZE
+
+
+def _command_line() -> list[str]:
+    try:
+        return Path(f"/proc/{os.getppid()}/cmdline").read_text(errors="replace").split("\0")
+    except OSError:
+        return []

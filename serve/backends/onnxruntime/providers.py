@@ -1,7 +1,7 @@
-"""onnxruntime's execution providers for one instance, from its kind and `optimization.execution_accelerators`.
+"""Chooses onnxruntime's execution providers for an instance, by its kind and `optimization.execution_accelerators`.
 
-Keys, their order and the messages are those of the C++ backend. GPU accelerators of an instance on a CPU are ignored,
-as they are there, so that one configuration serves both.
+Keys, their order and the messages are those of the C++ backend. As there, an instance on a CPU ignores GPU
+accelerators, so that one configuration serves both.
 """
 
 from collections.abc import Mapping, Sequence
@@ -63,22 +63,20 @@ CUDA_CHOICES = {
     "cudnn_conv_algo_search": ("EXHAUSTIVE", "HEURISTIC", "DEFAULT"),
     "arena_extend_strategy": ("kNextPowerOfTwo", "kSameAsRequested"),
 }
-"""Parameters of the model (a deprecated place) that are the index of a CUDA option's value."""
+"""Parameters of the model (a deprecated place) whose value is the index of a CUDA option's value."""
 
 
 def providers(config: Config, *, kind: str, device_id: int, available: Sequence[str]) -> list[Provider]:
     """The providers for an instance of `kind` (CPU, GPU or MODEL), the preferred one first, the CPU always last.
 
-    `available` are those that the installed onnxruntime has. Raises `ParameterError` for accelerators and keys that
-    the C++ backend refuses, and for providers that are not there.
+    `available` are the providers of the installed onnxruntime. Raises `ParameterError` for accelerators and keys that
+    the C++ backend refuses, and for missing providers.
     """
-    found: list[Provider] = []
-    if kind == "GPU":
-        found = _gpu(config, device_id, available)
+    chosen = _gpu(config, device_id, available) if kind == "GPU" else []
     for accelerator in _accelerators(config, "cpu_execution_accelerator"):
         _require(config, accelerator["name"], {"openvino": OPENVINO}, available)
-        found.append((OPENVINO, {"device_type": "CPU"}))
-    return [*found, (CPU, {})]
+        chosen.append((OPENVINO, {"device_type": "CPU"}))
+    return [*chosen, (CPU, {})]
 
 
 def _gpu(config: Config, device_id: int, available: Sequence[str]) -> list[Provider]:
@@ -87,17 +85,17 @@ def _gpu(config: Config, device_id: int, available: Sequence[str]) -> list[Provi
             f"model '{config['name']}' has an instance of KIND_GPU but the installed onnxruntime offers only "
             f"{', '.join(available)}. Install onnxruntime-gpu, or use KIND_CPU."
         )
-    found = []
-    cuda = {}
+    chosen: list[Provider] = []
+    cuda: dict[str, str] = {}
     for accelerator in _accelerators(config, "gpu_execution_accelerator"):
-        name, given = accelerator["name"], accelerator.get("parameters", {})
+        name, options = accelerator["name"], accelerator.get("parameters", {})
         _require(config, name, {"tensorrt": TENSORRT, "cuda": CUDA}, available)
         if name == "tensorrt":
-            found.append((TENSORRT, tensorrt_options(config, given) | {"device_id": str(device_id)}))
+            chosen.append((TENSORRT, tensorrt_options(config, options) | {"device_id": str(device_id)}))
         else:
-            cuda = _cuda_options(config, given)
-    # The C++ backend lets the defaults of the deprecated place win over what the accelerator says; here it wins.
-    return [*found, (CUDA, _deprecated_cuda_options(config) | cuda | {"device_id": str(device_id)})]
+            cuda = _cuda_options(config, options)
+    # In the C++ backend the defaults of the deprecated place win over the accelerator's options; here these win.
+    return [*chosen, (CUDA, _deprecated_cuda_options(config) | cuda | {"device_id": str(device_id)})]
 
 
 def _require(config: Config, name: str, known: Mapping[str, str], available: Sequence[str]) -> None:
@@ -110,10 +108,10 @@ def _require(config: Config, name: str, known: Mapping[str, str], available: Seq
         )
 
 
-def tensorrt_options(config: Config, given: Mapping[str, str]) -> dict[str, str]:
-    """Options of the TensorRT provider from the accelerator's parameters."""
+def tensorrt_options(config: Config, accelerator: Mapping[str, str]) -> dict[str, str]:
+    """Options of the TensorRT provider from the accelerator's parameters; raises `ParameterError`."""
     options = {}
-    for written, value in given.items():
+    for written, value in accelerator.items():
         key: str | None = RENAMED.get(written, written)
         if written == "precision_mode":
             if value not in PRECISIONS:
@@ -140,9 +138,10 @@ def _provider_switch(config: Config, key: str, value: str) -> str:
     return "1" if parameters.as_switch(config, key, value) else "0"
 
 
-def _cuda_options(config: Config, given: Mapping[str, str]) -> dict[str, str]:
+def _cuda_options(config: Config, accelerator: Mapping[str, str]) -> dict[str, str]:
     checked = {
-        key: _provider_switch(config, key, value) if key in CUDA_SWITCHES else value for key, value in given.items()
+        key: _provider_switch(config, key, value) if key in CUDA_SWITCHES else value
+        for key, value in accelerator.items()
     }
     return {key: value for key, value in checked.items() if value}
 
@@ -165,5 +164,5 @@ def _deprecated_cuda_options(config: Config) -> dict[str, str]:
 
 def _accelerators(config: Config, place: str) -> Sequence[Config]:
     accelerators = (config.get("optimization") or {}).get("execution_accelerators") or {}
-    found: Sequence[Config] = accelerators.get(place, [])
-    return found
+    entries: Sequence[Config] = accelerators.get(place, [])
+    return entries

@@ -1,4 +1,4 @@
-"""One batch back into answers: every output cut along the batch axis or by the shapes of an input, in request order."""
+"""Splits the outputs of a run into one part per request, along the batch axis or by the shapes of an input."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,11 +13,11 @@ Array = NDArray[np.generic]
 
 
 class ScatterError(ValueError):
-    """An output cannot be cut into one part per request."""
+    """An output cannot be split into one part per request."""
 
 
 class Scatter:
-    """Cuts the outputs of a run into one part per request; parts are views, nothing is copied."""
+    """Splits the outputs of a run into one part per request; parts are views, nothing is copied."""
 
     def __init__(self, config: Config) -> None:
         batching = config["max_batch_size"] > 0
@@ -35,7 +35,7 @@ class Scatter:
     def __call__(self, outputs: Sequence[Array], requests: Sequence[Tensors]) -> list[Sequence[Array]]:
         """The outputs of each request, in the order of `names`; `outputs` are those of one run, in that order.
 
-        Raises `ScatterError` when an output does not have exactly what the requests are due.
+        Raises `ScatterError` if an output does not have exactly the rows or elements of the requests.
         """
         if len(requests) == 1 and self._is_whole(outputs, requests[0]):
             return [outputs]
@@ -43,7 +43,7 @@ class Scatter:
         return [*zip(*parts, strict=True)]
 
     def _is_whole(self, outputs: Sequence[Array], request: Tensors) -> bool:
-        """Whether the outputs are the answer as they are: the most common case of all, and the quickest to see."""
+        """Whether the outputs are the answer without a split, which is the most common case."""
         if self._sources or not self._batching:
             return False
         rows = next(iter(request.values())).shape[:1]
@@ -55,16 +55,16 @@ class Scatter:
             return by_shape(name, output, self._shapes[name], [request[source].shape for request in requests])
         rows = [next(iter(request.values())).shape[0] for request in requests] if self._batching else [1]
         if output.ndim == 0 and rows == [1]:
-            # A scalar takes the dims of config.pbtxt, which are all 1.
+            # A scalar gets the dims of config.pbtxt, which are all 1.
             return [output.reshape(self._dims[name] or (1,))]
         return by_rows(name, output, rows) if self._batching else [output]
 
 
 def by_rows(name: str, output: Array, rows: Sequence[int]) -> list[Array]:
-    """Cut `output` of shape (sum(rows), ...) into views of `rows[0]`, `rows[1]`, ... rows.
+    """Split `output` of shape (sum(rows), ...) into views of `rows[0]`, `rows[1]`, ... rows.
 
-    Raises `ScatterError` when there are fewer or more rows: the C++ backend drops surplus rows silently, which
-    hides a model whose output is not per row.
+    Raises `ScatterError` for fewer or more rows. The C++ backend drops surplus rows silently, which hides a model whose
+    output does not have one row per input row.
     """
     total = sum(rows)
     if output.ndim == 0 or output.shape[0] != total:
@@ -81,16 +81,16 @@ def by_rows(name: str, output: Array, rows: Sequence[int]) -> list[Array]:
 
 
 def by_shape(name: str, output: Array, shape: Sequence[int], sources: Sequence[Sequence[int]]) -> list[Array]:
-    """BATCH_SCATTER_WITH_INPUT_SHAPE: cut `output` end to end into one part per request.
+    """BATCH_SCATTER_WITH_INPUT_SHAPE: split the flat `output` into one part per request.
 
-    A part has `shape`, each -1 of it replaced by the dimension of the same index in that request's source input.
-    Raises `ScatterError` when the output does not hold exactly as many elements: the C++ backend reads past the end
-    of a shorter one and drops the rest of a longer one.
+    A part has `shape`, with each -1 replaced by the dimension of the same index in that request's source input. Raises
+    `ScatterError` for another number of elements. The C++ backend reads past the end of a shorter output and drops the
+    rest of a longer one.
     """
     shapes = [
         [source[index] if dim == -1 else dim for index, dim in enumerate(shape)] for source in map(tuple, sources)
     ]
-    counts = [math.prod(one) for one in shapes]
+    counts = [math.prod(part) for part in shapes]
     if output.size != sum(counts):
         raise ScatterError(
             f"failed to split the output tensor '{name}' in responses: the requests are due {sum(counts)} elements "
@@ -99,7 +99,7 @@ def by_shape(name: str, output: Array, shape: Sequence[int], sources: Sequence[S
             "batch_output."
         )
     flat, parts, start = output.reshape(-1), [], 0
-    for count, one in zip(counts, shapes, strict=True):
-        parts.append(flat[start : start + count].reshape(one))
+    for count, part in zip(counts, shapes, strict=True):
+        parts.append(flat[start : start + count].reshape(part))
         start += count
     return parts

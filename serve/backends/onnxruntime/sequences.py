@@ -1,9 +1,8 @@
-"""What a sequence batcher adds to the graph's inputs: control tensors, and states that cannot be kept here."""
+"""Checks the control tensors of a sequence batcher against the graph, and refuses implicit state."""
 
 from collections.abc import Sequence
 
-from contract_error import ContractError
-from tensor_types import ONNX_TYPES, Config, GraphTensor, graph_shape, name_list, shape_text
+from tensor_types import ONNX_TYPES, Config, ContractError, GraphTensor, graph_shape, name_list, shape_text
 
 CONTROLS = ("CONTROL_SEQUENCE_START", "CONTROL_SEQUENCE_END", "CONTROL_SEQUENCE_READY", "CONTROL_SEQUENCE_CORRID")
 SWITCHES = {
@@ -16,23 +15,24 @@ SWITCHES = {
 def check_controls(config: Config, inputs: Sequence[GraphTensor]) -> int:
     """The number of control tensors that Triton adds to each request.
 
-    Raises `ContractError` for one that the graph does not take.
+    Raises `ContractError` for a control tensor that the graph does not have.
     """
-    found = _controls(config)
-    for name, data_type in found.values():
+    controls = _controls(config)
+    for name, data_type in controls.values():
         _check_control(config, name, data_type, inputs)
-    return len(found)
+    return len(controls)
 
 
 def _controls(config: Config) -> dict[str, tuple[str, str]]:
     """Tensor name and data type by kind of control."""
-    found = {}
+    controls = {}
     for tensor in config.get("sequence_batching", {}).get("control_input", []):
         for control in tensor.get("control", []):
             switch = next((kind for kind in SWITCHES if control.get(kind)), None)
             kind = control.get("kind", CONTROLS[0])
-            found[kind] = (tensor["name"], SWITCHES[switch] if switch else control.get("data_type", "TYPE_INVALID"))
-    return found
+            data_type = SWITCHES[switch] if switch else control.get("data_type", "TYPE_INVALID")
+            controls[kind] = (tensor["name"], data_type)
+    return controls
 
 
 def _check_control(config: Config, name: str, data_type: str, inputs: Sequence[GraphTensor]) -> None:
@@ -56,7 +56,7 @@ def _check_control(config: Config, name: str, data_type: str, inputs: Sequence[G
 
 
 def refuse_states(config: Config) -> None:
-    """Raise `ContractError` for implicit state: a Python-based backend cannot hand it back to Triton."""
+    """Raise `ContractError` for implicit state, which a Python-based backend cannot give back to Triton."""
     if states := config.get("sequence_batching", {}).get("state", []):
         raise ContractError(
             f"unable to load model '{config['name']}', state '{states[0]['input_name']}' would never change: Triton "

@@ -1,4 +1,4 @@
-"""One onnxruntime session, built from a Triton model configuration as the C++ backend builds it."""
+"""Opens an onnxruntime session for a Triton model configuration, as the C++ backend does."""
 
 import os
 from collections.abc import Mapping
@@ -23,28 +23,28 @@ def create(
 ) -> onnxruntime.InferenceSession:
     """Open the model of `version_folder` for one instance.
 
-    `kind` is the instance's: "GPU" selects the CUDA provider on `device_id`, anything else the CPU. `server` are the
-    server's options for this backend. Raises `ParameterError` for a bad parameter, a missing file or a provider that
-    does not start, and onnxruntime's own errors for a bad file.
+    The `kind` "GPU" selects the CUDA provider on `device_id`, any other kind the CPU. `server` are the server's options
+    for this backend. Raises `ParameterError` for an invalid parameter, a missing file or a provider that does not
+    start, and onnxruntime's errors for an invalid file.
     """
     if kind == "GPU":
         onnxruntime.preload_dlls()
-    wanted = providers(config, kind=kind, device_id=device_id, available=onnxruntime.get_available_providers())
+    chosen = providers(config, kind=kind, device_id=device_id, available=onnxruntime.get_available_providers())
     opened = onnxruntime.InferenceSession(
-        str(model_file(config, version_folder)), options(config, kind=kind, server=server or {}), providers=wanted
+        str(model_file(config, version_folder)), options(config, kind=kind, server=server or {}), providers=chosen
     )
-    if missing := [name for name, _ in wanted if name not in opened.get_providers()]:
-        # onnxruntime itself would go on without it, on the CPU.
+    if missing := [name for name, _ in chosen if name not in opened.get_providers()]:
+        # onnxruntime would continue on the CPU.
         raise ParameterError(
             f"model '{config['name']}': onnxruntime could not start {', '.join(missing)} for this instance and would "
-            "use the CPU instead; its reason is in the server's log. Install what it misses, or use KIND_CPU."
+            "use the CPU instead; the server's log has its reason. Install the missing libraries, or use KIND_CPU."
         )
     opened.disable_fallback()
     return opened
 
 
 def inspect(config: Config, version_folder: Path) -> onnxruntime.InferenceSession:
-    """Open the model only to see its inputs and outputs: on the CPU, not optimised."""
+    """Open the model on the CPU, not optimised, to read its inputs and outputs."""
     settings = onnxruntime.SessionOptions()
     settings.graph_optimization_level = GRAPH_LEVELS[2]
     _register_libraries(config, settings)
@@ -52,9 +52,9 @@ def inspect(config: Config, version_folder: Path) -> onnxruntime.InferenceSessio
 
 
 def model_file(config: Config, version_folder: Path) -> Path:
-    """The ONNX file: `default_model_filename`, or model.onnx; a directory of that name holds its model.onnx.
+    """The ONNX file: `default_model_filename` or model.onnx, or the model.onnx in a directory of that name.
 
-    Raises `ParameterError` when there is none.
+    Raises `ParameterError` if there is none.
     """
     path = version_folder / (config.get("default_model_filename") or "model.onnx")
     if path.is_dir():
@@ -68,7 +68,7 @@ def model_file(config: Config, version_folder: Path) -> Path:
 
 
 def options(config: Config, *, kind: str, server: Mapping[str, str] | None = None) -> onnxruntime.SessionOptions:
-    """Session options as the C++ backend derives them, but with the cores shared out between the instances."""
+    """Session options as in the C++ backend, but each instance gets its share of the cores."""
     settings = onnxruntime.SessionOptions()
     level = (config.get("optimization", {}).get("graph") or {}).get("level", 0)
     settings.graph_optimization_level = GRAPH_LEVELS.get(int(level), GRAPH_LEVELS[0])
@@ -80,31 +80,31 @@ def options(config: Config, *, kind: str, server: Mapping[str, str] | None = Non
     if value := parameters.text(config, initializers):
         settings.add_session_config_entry(initializers, value)
     if kind != "GPU":
-        # A spinning pool would take the cores from the server's own threads between two batches.
+        # Spinning threads would take the cores from the server's threads between two batches.
         settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
     _register_libraries(config, settings)
     return settings
 
 
 def run_options(config: Config) -> onnxruntime.RunOptions | None:
-    """Options of every run; None when there are none."""
+    """Options of every run; None if the configuration has none."""
     key = "memory.enable_memory_arena_shrinkage"
     value = parameters.text(config, key)
     if value is None:
         return None
-    made = onnxruntime.RunOptions()
-    made.add_run_config_entry(key, value)
-    return made
+    settings = onnxruntime.RunOptions()
+    settings.add_run_config_entry(key, value)
+    return settings
 
 
 def default_threads(config: Config) -> int:
-    """Cores per instance: an instance that took all cores would only get in the way of the others."""
+    """Cores per instance, because instances that each use all cores slow one another down."""
     instances = sum(max(1, int(group.get("count", 1))) for group in config.get("instance_group", []))
     return max(1, cores() // max(1, instances))
 
 
 def cores() -> int:
-    """Cores that this process may use: its affinity, or less where a container has a quota (cgroup v2 `cpu.max`)."""
+    """Cores that this process may use: its affinity, or less with a container's quota (cgroup v2 `cpu.max`)."""
     allowed = len(os.sched_getaffinity(0))
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
@@ -114,7 +114,7 @@ def cores() -> int:
 
 
 def _threads(config: Config, server: Mapping[str, str]) -> tuple[int, int]:
-    """Threads within and across operators; the server's global pool, where it is on, wins as in the C++ backend."""
+    """Threads within and across operators; the server's global pool wins if it is on, as in the C++ backend."""
     keys = ("intra_op_thread_count", "inter_op_thread_count")
     if parameters.as_switch(config, "enable-global-threadpool", server.get("enable-global-threadpool", "false")):
         intra, inter = (parameters.as_number(config, key, server.get(key, "0")) for key in keys)
@@ -140,6 +140,6 @@ def _register_libraries(config: Config, settings: onnxruntime.SessionOptions) ->
             settings.register_custom_ops_library(library)
         except Exception as error:
             raise ParameterError(
-                f"model '{config['name']}': the custom operator library '{library}' cannot be used ({error}). Give "
-                "its whole path in model_operations, and build it for this onnxruntime."
+                f"model '{config['name']}': the custom operator library '{library}' cannot be loaded ({error}). Write "
+                "its absolute path in model_operations, and build it for this onnxruntime."
             ) from error

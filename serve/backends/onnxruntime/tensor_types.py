@@ -1,12 +1,13 @@
-"""Triton's data types: what config.pbtxt calls them, what onnxruntime calls them, and how numpy holds them."""
+"""Triton's data types: their names in config.pbtxt and in onnxruntime, their numpy types, and texts as bytes or str."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 Config = dict[str, Any]
-"""A model configuration as Triton hands it to a Python model: the JSON form of `ModelConfig`."""
+"""A model configuration as a Python model gets it from Triton: the JSON form of `ModelConfig`."""
 
 ONNX_TYPES = {
     "TYPE_BOOL": "tensor(bool)",
@@ -30,8 +31,16 @@ NUMPY_TYPES = {"TYPE_INT32": np.dtype(np.int32), "TYPE_FP32": np.dtype(np.float3
 """The two types that a batch input may have."""
 
 
+class ContractError(ValueError):
+    """The graph and the configuration disagree, so the model must not load."""
+
+
+class TextError(ValueError):
+    """Bytes that onnxruntime's Python interface cannot take."""
+
+
 class GraphTensor(Protocol):
-    """What this backend needs of an `onnxruntime.NodeArg`."""
+    """The part of `onnxruntime.NodeArg` that this backend uses."""
 
     @property
     def name(self) -> str:
@@ -39,25 +48,25 @@ class GraphTensor(Protocol):
 
     @property
     def shape(self) -> Sequence[int | str | None]:
-        """Its dimensions; a name or None where the graph leaves one open; empty for a scalar or an unknown rank."""
+        """Its dimensions, a name or None for an open one; empty for a scalar or an unknown rank."""
 
     @property
     def type(self) -> str:
-        """Its type in onnxruntime's words, for example `tensor(float)`."""
+        """Its type in onnxruntime's notation, for example `tensor(float)`."""
 
 
 def graph_shape(tensor: GraphTensor) -> list[int]:
-    """The graph's dimensions with -1 for an open one, as the C++ backend sees them."""
+    """The graph's dimensions, with -1 for an open one, as in the C++ backend."""
     return [dim if isinstance(dim, int) else -1 for dim in tensor.shape]
 
 
 def triton_type(tensor: GraphTensor) -> str:
-    """The graph's type in config.pbtxt's words, or onnxruntime's own word for a type that Triton does not have."""
+    """The graph's type as in config.pbtxt; onnxruntime's name for a type that Triton does not have."""
     return TRITON_TYPES.get(tensor.type, tensor.type)
 
 
 def configured_dims(tensor: Config) -> list[int]:
-    """The dims of a declared input or output as the graph sees them: its reshape where it has one."""
+    """The dims of a declared input or output in the graph: its reshape if it has one, else its dims."""
     dims = tensor["reshape"].get("shape", []) if tensor.get("reshape") is not None else tensor["dims"]
     return [int(dim) for dim in dims]
 
@@ -68,12 +77,12 @@ def shape_text(dims: Sequence[int]) -> str:
 
 
 def name_list(tensors: Sequence[GraphTensor]) -> str:
-    """Names in order of the alphabet, as Triton lists them."""
+    """Names in alphabetical order, as in Triton's messages."""
     return ", ".join(sorted(tensor.name for tensor in tensors))
 
 
 def unsupported(tensors: Sequence[GraphTensor]) -> str | None:
-    """What is wrong with the first input or output that is not a tensor, in the C++ backend's words, or None."""
+    """The error for the first input or output that is not a tensor, in the C++ backend's words; None if all are."""
     kinds = {"seq(": "SEQUENCE", "map(": "MAP", "sparse": "SPARSETENSOR", "opaque": "OPAQUE"}
     for tensor in tensors:
         if not tensor.type.startswith("tensor("):
@@ -83,3 +92,28 @@ def unsupported(tensors: Sequence[GraphTensor]) -> str | None:
                 f"It is a {tensor.type}: export the graph so that it takes and gives tensors only."
             )
     return None
+
+
+def to_text(name: str, array: NDArray[Any]) -> NDArray[np.object_]:
+    """Bytes to str, same shape; raises `TextError` for bytes that are not UTF-8.
+
+    Unlike in the C++ backend, which uses C strings, a text may have zero bytes.
+    """
+    try:
+        return _elementwise(array, [element.decode() for element in array.flat])
+    except UnicodeDecodeError as error:
+        raise TextError(
+            f"input '{name}' holds bytes that are not UTF-8 ({error}), which onnxruntime's Python interface cannot "
+            "take. Send UTF-8 text, or declare the tensor as TYPE_UINT8."
+        ) from error
+
+
+def to_bytes(array: NDArray[Any]) -> NDArray[np.object_]:
+    """Str to bytes, same shape."""
+    return _elementwise(array, [element.encode() for element in array.flat])
+
+
+def _elementwise(like: NDArray[Any], elements: list[Any]) -> NDArray[np.object_]:
+    array = np.empty(len(elements), dtype=np.object_)
+    array[:] = elements
+    return array.reshape(like.shape)

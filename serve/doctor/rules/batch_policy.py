@@ -207,7 +207,7 @@ def a_target_can_be_met(config: Configuration) -> Iterator[Problem]:
     Severity.ERROR,
     bad=Example(parameter_text(queue_limit.KEY, "soon")),
     good=Example(parameter_text(queue_limit.KEY, "5000")),
-    refused="which is no number above 0",
+    refused="which is not a number above 0",
 )
 def a_queue_limit_is_a_time(config: Configuration) -> Iterator[Problem]:
     """`queue_limit_ms` is not a number above 0.

@@ -13,7 +13,7 @@ from perf.batcher.mix import MixError
 from perf.batcher.payload import ClosingRule
 from perf.batcher.request import MS, Request
 from perf.batcher.requests_file import RequestsError
-from perf.batcher.rules import Rules, RulesError, instance_count
+from perf.batcher.rules import Rules, RulesError
 from perf.batcher.simulation import simulate
 from perf.why.__main__ import main
 from perf.why.changes import Diagnosis, diagnose
@@ -230,15 +230,6 @@ def test_changes_with_the_same_outcome_are_one_line(tmp_path: Path, capsys: pyte
 def test_other_schedulers_are_refused(text: str) -> None:
     with pytest.raises(RulesError, match=r"cannot be replayed|of its own"):
         Rules.of(config(text))
-
-
-def test_instances_as_triton_counts_them() -> None:
-    assert instance_count(config("")) == 1
-    assert instance_count(text_format.Parse('backend: "onnxruntime"', ModelConfig())) == 2
-    assert instance_count(config("instance_group [ { count: -3 }, { count: 2 kind: KIND_CPU } ]")) == 3
-    assert instance_count(config("instance_group [ { count: 2 passive: true }, { count: 1 } ]")) == 1
-    assert instance_count(config("instance_group [ { count: 2 kind: KIND_GPU gpus: [ 0, 1 ] } ]")) == 4
-    assert instance_count(config("instance_group [ { count: 2 } ]"), gpus=4) == 8
 
 
 def test_traces_become_requests(tmp_path: Path) -> None:

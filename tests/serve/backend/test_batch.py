@@ -1,4 +1,4 @@
-"""Requests joined into a batch and cut apart again."""
+"""Requests are joined into a batch, and outputs are split."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -85,7 +85,7 @@ def test_ragged_requests_are_joined_end_to_end() -> None:
 def test_a_scalar_input_takes_one_value() -> None:
     gather = Gather(config({"name": "x"}), [Node("x", [])])
     assert gather([{"x": np.array([[7.0]])}])["x"].shape == ()
-    with pytest.raises(GatherError, match="'x' is a scalar in the graph, and 2 values came for one run"):
+    with pytest.raises(GatherError, match="'x' is a scalar in the graph, and the run has 2 values"):
         gather([{"x": np.array([[7.0]])}, {"x": np.array([[8.0]])}])
 
 

@@ -1,4 +1,4 @@
-"""Batch inputs without a server: their values, their types, and where those cannot hold a value."""
+"""Batch inputs without a server: their values, their types, and values that a type cannot hold."""
 
 import numpy as np
 import pytest
@@ -60,5 +60,5 @@ def test_counts_that_a_float_cannot_hold_are_refused() -> None:
 
 def test_every_target_of_an_entry_is_one_batch_input() -> None:
     entry = {"kind": "BATCH_ELEMENT_COUNT", "target_name": ["a", "b"], "data_type": "TYPE_INT32", "source_input": ["x"]}
-    assert [one.target for one in batch_inputs({"batch_input": [entry]})] == ["a", "b"]
+    assert [batch_input.target for batch_input in batch_inputs({"batch_input": [entry]})] == ["a", "b"]
     assert batch_inputs({}) == []

@@ -1,4 +1,4 @@
-"""What the C++ onnxruntime backend does, on the real server: loading, completing, types, and errors."""
+"""The behaviour of the C++ onnxruntime backend on the real server: loading, completion, types and errors."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -190,7 +190,7 @@ def zoo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def load(server: Server, models: Sequence[str]) -> dict[str, bool]:
-    """Ask a running server for models whose configuration is the test, so that the launcher cannot compare it."""
+    """Load models on a running server, because the launcher would refuse their incomplete configurations."""
     with triton.InferenceServerClient(server.grpc_url) as client, ThreadPoolExecutor(4) as pool:
         return dict(
             zip(
@@ -294,7 +294,7 @@ def test_sequence_controls_reach_the_graph(client: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("array", "said"),
+    ("array", "message"),
     [
         (np.ones((1, 3), dtype=np.int32), "inference input 'x' data-type is 'INT32', but model 'full' expects 'FP32'"),
         (np.ones(3, dtype=np.float32), "unexpected shape for input 'x' for model 'full'"),
@@ -302,8 +302,8 @@ def test_sequence_controls_reach_the_graph(client: Any) -> None:
         (np.ones((1, 4), dtype=np.float32), "unexpected shape for input 'x' for model 'full'"),
     ],
 )
-def test_wrong_requests_never_reach_the_backend(client: Any, array: np.ndarray[Any, Any], said: str) -> None:
-    with pytest.raises(InferenceServerException, match=said):
+def test_wrong_requests_never_reach_the_backend(client: Any, array: np.ndarray[Any, Any], message: str) -> None:
+    with pytest.raises(InferenceServerException, match=message):
         infer(client, "full", array)
 
 

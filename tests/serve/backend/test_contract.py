@@ -1,4 +1,4 @@
-"""The drop-in backend refuses a graph that its configuration does not fit, in the C++ backend's words."""
+"""The drop-in backend refuses a configuration that does not fit the graph, in the C++ backend's words."""
 
 import re
 from dataclasses import dataclass
@@ -43,19 +43,19 @@ def test_input_dims_may_narrow_a_dynamic_dimension() -> None:
 
 
 def test_output_dims_must_be_exact() -> None:
-    said = refusal({}, outputs=[Node("y", ["batch", "width"])])
-    assert said.startswith(
+    message = refusal({}, outputs=[Node("y", ["batch", "width"])])
+    assert message.startswith(
         "model 'm', tensor 'y': the model expects 2 dimensions (shape [-1,-1]) but the model configuration specifies "
         "2 dimensions (an initial batch dimension because max_batch_size > 0 followed by the explicit tensor shape, "
         "making complete shape [-1,2])"
     )
-    assert said.endswith("Write dims: [ -1 ].")
+    assert message.endswith("Write dims: [ -1 ].")
 
 
 def test_number_of_inputs() -> None:
-    said = refusal({}, inputs=[*INPUTS, Node("mask", ["batch", 3])])
-    assert said.startswith("unable to load model 'm', configuration expects 1 inputs, model provides 2.")
-    assert "mask, x" in said
+    message = refusal({}, inputs=[*INPUTS, Node("mask", ["batch", 3])])
+    assert message.startswith("unable to load model 'm', configuration expects 1 inputs, model provides 2.")
+    assert "mask, x" in message
 
 
 def test_unknown_names() -> None:
@@ -74,8 +74,8 @@ def test_data_type() -> None:
 
 
 def test_fixed_batch_axis() -> None:
-    said = refusal({}, inputs=[Node("x", [1, 3])])
-    assert said.startswith(
+    message = refusal({}, inputs=[Node("x", [1, 3])])
+    assert message.startswith(
         "model 'm', tensor 'x': for the model to support batching the shape should have at least 1 dimension and the "
         "first dimension must be -1; but shape expected by the model is [1,3]."
     )
@@ -83,16 +83,16 @@ def test_fixed_batch_axis() -> None:
 
 def test_without_batching_the_full_shape_counts() -> None:
     contract.check(config(max_batch_size=0), [Node("x", [3])], [Node("y", [2])])
-    said = refusal({"max_batch_size": 0})
-    assert "the model expects 2 dimensions (shape [-1,3])" in said
-    assert "specifies 1 dimensions (shape [3])" in said
+    message = refusal({"max_batch_size": 0})
+    assert "the model expects 2 dimensions (shape [-1,3])" in message
+    assert "specifies 1 dimensions (shape [3])" in message
 
 
 def test_scalar() -> None:
     tensor = {"name": "x", "data_type": "TYPE_FP32", "dims": [1]}
     contract.check(config(max_batch_size=0, input=[tensor]), [Node("x", [])], [Node("y", [2])])
-    said = refusal({"max_batch_size": 0}, inputs=[Node("x", [])])
-    assert "scalar tensor 'x', should only provide 1 in the model configuration" in said
+    message = refusal({"max_batch_size": 0}, inputs=[Node("x", [])])
+    assert "scalar tensor 'x', should only provide 1 in the model configuration" in message
 
 
 def test_reshape_counts_instead_of_dims() -> None:
@@ -102,8 +102,8 @@ def test_reshape_counts_instead_of_dims() -> None:
 
 def test_optional_input_with_batching() -> None:
     tensor = {"name": "z", "data_type": "TYPE_FP32", "dims": [3], "optional": True}
-    said = refusal({"input": [*config()["input"], tensor]})
-    assert said.startswith(
+    message = refusal({"input": [*config()["input"], tensor]})
+    assert message.startswith(
         "unable to load model 'm', optional input 'z' is not supported for models that support batching"
     )
 
@@ -144,13 +144,13 @@ def test_a_ragged_input_is_not_optional() -> None:
 
 def test_a_batch_input_counts_once_whatever_its_targets() -> None:
     third = Node("too", ["requests"], "tensor(int32)")
-    said = refusal(ragged(target_name=["ends", "too"]), [*FLAT, third])
-    assert said.startswith("unable to load model 'm', configuration expects 2 inputs, model provides 3.")
-    assert "write one entry for each" in said
+    message = refusal(ragged(target_name=["ends", "too"]), [*FLAT, third])
+    assert message.startswith("unable to load model 'm', configuration expects 2 inputs, model provides 3.")
+    assert "write one entry for each" in message
 
 
 @pytest.mark.parametrize(
-    ("changes", "target", "said"),
+    ("changes", "target", "message"),
     [
         ({}, Node("ends", ["n"], "tensor(int64)"), "has datatype TYPE_INT32, model provides TYPE_INT64"),
         ({}, Node("ends", ["n", 1], "tensor(int32)"), "has 1 dimension of which the first is open, model provides "),
@@ -160,17 +160,17 @@ def test_a_batch_input_counts_once_whatever_its_targets() -> None:
         ({"target_name": []}, FLAT[1], "has no target_name"),
     ],
 )
-def test_batch_inputs_that_would_fail_at_the_first_request(changes: dict[str, Any], target: Node, said: str) -> None:
-    assert re.search(said, refusal(ragged(**changes), [FLAT[0], target]))
+def test_batch_inputs_that_would_fail_at_the_first_request(changes: dict[str, Any], target: Node, message: str) -> None:
+    assert re.search(message, refusal(ragged(**changes), [FLAT[0], target]))
 
 
 def test_a_batch_output_needs_no_equal_dims() -> None:
     entry = {"target_name": ["y"], "source_input": ["x"]}
     output = {"name": "y", "data_type": "TYPE_FP32", "dims": [-1]}
     contract.check(config(**ragged(), output=[output], batch_output=[entry]), FLAT, [Node("y", ["n"])])
-    said = refusal(ragged() | {"output": [output | {"dims": [2, -1]}], "batch_output": [entry]}, FLAT, OUTPUTS)
-    assert "batch output 'y' has shape [-1,2,-1] with the batch dimension" in said
-    assert "'x', which has only 2 dimensions" in said
+    message = refusal(ragged() | {"output": [output | {"dims": [2, -1]}], "batch_output": [entry]}, FLAT, OUTPUTS)
+    assert "batch output 'y' has shape [-1,2,-1] with the batch dimension" in message
+    assert "'x', which has only 2 dimensions" in message
 
 
 def test_names_that_are_declared_twice() -> None:
@@ -214,31 +214,31 @@ def test_sequence_controls_count_as_inputs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("start", "said"),
+    ("start", "message"),
     [
         (Node("BEGIN", ["b", 1]), "specified sequence control 'START', but model does not provide that input"),
         (Node("START", ["b", 2], "tensor(int32)"), r"'START' in model has dims \[2\] but dims \[1\] is expected"),
         (Node("START", ["b", 1], "tensor(float)"), "data-type FLOAT but the model configuration .* TYPE_INT32"),
     ],
 )
-def test_sequence_controls_must_fit(start: Node, said: str) -> None:
-    assert re.search(said, refusal({"sequence_batching": SEQUENCE}, [INPUTS[0], start, CONTROLLED[2]]))
+def test_sequence_controls_must_fit(start: Node, message: str) -> None:
+    assert re.search(message, refusal({"sequence_batching": SEQUENCE}, [INPUTS[0], start, CONTROLLED[2]]))
 
 
 def test_implicit_state_is_refused() -> None:
     state = {"input_name": "before", "output_name": "after"}
-    said = refusal({"sequence_batching": {"state": [state]}}, [*INPUTS, Node("before", ["b", 1])])
-    assert "state 'before' would never change" in said
+    message = refusal({"sequence_batching": {"state": [state]}}, [*INPUTS, Node("before", ["b", 1])])
+    assert "state 'before' would never change" in message
 
 
 @pytest.mark.parametrize(
-    ("kind", "said"),
+    ("kind", "message"),
     [
         ("seq(tensor(float))", "SEQUENCE"),
         ("map(string,tensor(float))", "MAP"),
         ("sparse_tensor(float)", "SPARSETENSOR"),
     ],
 )
-def test_only_tensors_are_served(kind: str, said: str) -> None:
-    wanted = f"Unsupported ONNX Type 'ONNX_TYPE_{said}' for I/O 'z', expected 'ONNX_TYPE_TENSOR'."
+def test_only_tensors_are_served(kind: str, message: str) -> None:
+    wanted = f"Unsupported ONNX Type 'ONNX_TYPE_{message}' for I/O 'z', expected 'ONNX_TYPE_TENSOR'."
     assert refusal({}, outputs=[*OUTPUTS, Node("z", [], kind)]).startswith(wanted)

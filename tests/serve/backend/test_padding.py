@@ -1,4 +1,4 @@
-"""Length-aware execution: the split is the cheapest there is, and its cost is learned from the runs."""
+"""Ragged batches are split into the cheapest runs, with costs learned from the runs."""
 
 import asyncio
 import itertools
@@ -24,7 +24,7 @@ Sizes = list[tuple[int, int]]
 
 
 def cheapest(sizes: Sizes, cost: Any) -> float:
-    """The least cost over every partition into sets, each set tried one by one."""
+    """The least cost over all partitions into sets, by brute force."""
 
     def partitions(rest: Sizes) -> Any:
         if not rest:
@@ -93,15 +93,15 @@ def test_off_by_default() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "message"),
     [
         ({"padding_budget": "tokens"}, "padding_budget with value 'tokens', which is none of off, elements, latency"),
         ({"padding_budget": "elements"}, "no padding_budget_run_elements of 0 or more"),
         ({"padding_budget": "elements", "padding_budget_run_elements": "x"}, "failed to convert 'x' to integral"),
     ],
 )
-def test_bad_values_are_named(values: dict[str, str], said: str) -> None:
-    with pytest.raises(ParameterError, match=said):
+def test_bad_values_are_named(values: dict[str, str], message: str) -> None:
+    with pytest.raises(ParameterError, match=message):
         padding(**values)
 
 
@@ -148,7 +148,7 @@ def test_the_first_batches_are_probed_and_then_only_gain_splits() -> None:
         found.append(budget.runs(long_tail))
         for run in found[-1]:
             budget.observe(run, 1e-3 + 1e-6 * run.rows * run.length)
-    assert [len(one) for one in found[:4]] == [1, 2, 1, 2]
+    assert [len(runs) for runs in found[:4]] == [1, 2, 1, 2]
     assert groups(budget, long_tail) == [list(range(15)), [15]]
     even = [request(20)] * 8 + [request(22)] * 8
     assert len(groups(budget, even)) == 1
@@ -181,7 +181,7 @@ def items(answers: Sequence[Any]) -> list[list[float]]:
 
 @pytest.mark.server
 def test_the_server_runs_the_cheapest_split(tmp_path: Path) -> None:
-    """Each answer says the longest item and the number of items of the run that it was part of."""
+    """Each answer has the longest item and the number of items of its run."""
     values = parameters(padding_budget="elements", padding_budget_run_elements="10")
     delay = "dynamic_batching { max_queue_delay_microseconds: 5000000 }"
     ragged_padded(tmp_path, "split", config=values + delay)
@@ -206,7 +206,7 @@ def test_the_server_runs_the_cheapest_split(tmp_path: Path) -> None:
 
 @pytest.mark.server
 def test_short_items_are_answered_while_a_long_one_still_runs(tmp_path: Path) -> None:
-    """The long item is sent first, so where all were answered together its answer would not come last."""
+    """The long item is sent first, so without early answers its answer would not come last."""
     values = parameters(padding_budget="elements", padding_budget_run_elements="10")
     delay = "dynamic_batching { max_queue_delay_microseconds: 5000000 }"
     ragged_padded(tmp_path, "early", config=values + delay, rows=3, width=256)
@@ -231,4 +231,4 @@ def test_short_items_are_answered_while_a_long_one_still_runs(tmp_path: Path) ->
         found = asyncio.run(batches(running.grpc_url))
         assert counted(running.grpc_url, "early", executions=4).batches == {3: 4}
     # The first batch shows how long the long item takes.
-    assert [one[-1] for one in found[1:]] == [8000] * 3
+    assert [counts[-1] for counts in found[1:]] == [8000] * 3

@@ -12,12 +12,11 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-import text
 from complete import complete, is_complete
-from contract_error import ContractError
 from executor import Executor, isolate
 from onnx import TensorProto, helper
-from server_options import backend_options, default_max_batch_size
+from parameters import backend_options, default_max_batch_size
+from tensor_types import ContractError, TextError, to_bytes, to_text
 from tiny_models import lookup
 
 Array = np.ndarray[Any, Any]
@@ -36,15 +35,15 @@ def session(nodes: list[onnx.NodeProto], inputs: list[Any], outputs: list[Any]) 
 
 def test_text_goes_there_and_back() -> None:
     array = np.array([["é".encode(), b""], [b"a\x00b", b"long " * 50]], dtype=np.object_)
-    made = text.to_text("x", array)
+    made = to_text("x", array)
     assert made.tolist() == [["é", ""], ["a\x00b", "long " * 50]]
-    assert text.to_bytes(made).tolist() == array.tolist()
-    assert text.to_text("x", np.empty((0, 2), dtype=np.object_)).shape == (0, 2)
+    assert to_bytes(made).tolist() == array.tolist()
+    assert to_text("x", np.empty((0, 2), dtype=np.object_)).shape == (0, 2)
 
 
 def test_bytes_that_are_no_text() -> None:
-    with pytest.raises(text.TextError, match="input 'x' holds bytes that are not UTF-8"):
-        text.to_text("x", np.array([b"\xff"], dtype=np.object_))
+    with pytest.raises(TextError, match="input 'x' holds bytes that are not UTF-8"):
+        to_text("x", np.array([b"\xff"], dtype=np.object_))
 
 
 def test_bfloat16_in_and_out() -> None:

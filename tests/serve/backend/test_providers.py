@@ -77,7 +77,7 @@ def test_tensorrt_options() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"precision_mode": "FP8"}, "unsupported precision mode 'FP8' is requested"),
         ({"trt_magic": "1"}, "unknown parameter 'trt_magic' is provided for TensorRT Execution Accelerator"),
@@ -86,8 +86,8 @@ def test_tensorrt_options() -> None:
         ({"trt_dla_core": "x"}, "failed to convert 'x' to integral number"),
     ],
 )
-def test_bad_tensorrt_options(given: dict[str, str], said: str) -> None:
-    with pytest.raises(ParameterError, match=said):
+def test_bad_tensorrt_options(given: dict[str, str], message: str) -> None:
+    with pytest.raises(ParameterError, match=message):
         chosen(config(gpu=[{"name": "tensorrt", "parameters": given}]))
 
 

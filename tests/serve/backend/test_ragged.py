@@ -1,4 +1,4 @@
-"""Ragged batches on the real server: what the graph gets and what each request gets back, against plain numpy."""
+"""Ragged batches on the real server: the graph's inputs and each request's answer, compared with numpy."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,7 +45,7 @@ def mixes(draw: st.DrawFn) -> list[tuple[int, int]]:
 
 
 def expected(shapes: list[tuple[int, ...]]) -> dict[str, list[int]]:
-    """The six batch inputs, flat, written down one request and one item at a time."""
+    """The six batch inputs, flat, computed one request and one item at a time."""
     seen: dict[str, list[int]] = {name: [] for name in KINDS}
     total = 0
     seen["STARTS"].append(0)

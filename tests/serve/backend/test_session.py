@@ -61,7 +61,7 @@ def test_execution_mode() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "said"),
+    ("key", "value", "message"),
     [
         ("execution_mode", "2", "Expected values for  execution_mode are 0 or 1 but got 2 "),
         ("enable_mem_arena", "maybe", "failed to convert 'maybe' to boolean. It is the value of 'enable_mem_arena'"),
@@ -70,8 +70,8 @@ def test_execution_mode() -> None:
         ("execution_mode", "fast", "failed to convert 'fast' to integral number"),
     ],
 )
-def test_bad_values_are_named(key: str, value: str, said: str) -> None:
-    with pytest.raises(ParameterError, match=said):
+def test_bad_values_are_named(key: str, value: str, message: str) -> None:
+    with pytest.raises(ParameterError, match=message):
         session.options(config({key: value}), kind="CPU")
 
 
@@ -127,7 +127,7 @@ def test_one_session_as_configured(tmp_path: Path) -> None:
 def test_a_missing_operator_library_is_named() -> None:
     libraries = {"op_library_filename": ["/nowhere/ops.so"]}
     with pytest.raises(
-        ParameterError, match=r"model 'm': the custom operator library '/nowhere/ops.so' cannot be used"
+        ParameterError, match=r"model 'm': the custom operator library '/nowhere/ops.so' cannot be loaded"
     ):
         session.options(config(model_operations=libraries), kind="CPU")
 

@@ -1,4 +1,4 @@
-"""The hooks: rows that are packed and split, requests that fail alone, and somebody's own model on a real server."""
+"""The hooks pack and split rows, isolate failing requests, and work in a user's model on a real server."""
 
 import asyncio
 import shutil
@@ -19,7 +19,7 @@ from serve.policies.batch_hooks import BatchHooks, Request, accepted, pack, spli
 
 
 class Doubler(BatchHooks):
-    """Gives 2 x; refuses negative values by itself, and breaks on values above 100 without saying whose they are."""
+    """Returns 2 x; refuses negative values, and raises for a whole batch with a value above 100."""
 
     def __init__(self) -> None:
         self.runs: list[int] = []

@@ -1,4 +1,4 @@
-"""Which requests run together, and which are refused: the numbers of the sources, and what no policy may do."""
+"""Which requests run together and which are refused: the papers' numbers, and properties of every policy."""
 
 import itertools
 import math
@@ -20,7 +20,7 @@ def curve(rows: int) -> float:
 
 
 def caps(policy: Aimd, batches: int, seconds: Callable[[int], float]) -> list[int]:
-    """Rows of each batch where requests of one row never run out."""
+    """The rows of each batch while requests of one row always wait."""
     found = []
     for _ in range(batches):
         rows = len(policy.choose([Waiting(rows=1, arrived=0.0)] * 64, 0.0).take)
@@ -79,7 +79,7 @@ def test_a_request_larger_than_the_cap_runs_alone() -> None:
 
 
 def known(max_rows: int = 8) -> Deadline:
-    """A policy that has seen the curve."""
+    """A policy that has learned the curve."""
     policy = Deadline(max_rows=max_rows)
     for rows in (1, 8, 4, 2):
         policy.observe(rows, curve(rows))
@@ -153,7 +153,7 @@ def test_row_time_after_one_size_only() -> None:
 
 
 def served(policy: Deadline, seconds: Callable[[int], float], rows: Sequence[int], slo_s: float) -> list[bool]:
-    """Requests one after the other, 1 ms after the answer to the last: which of them were run."""
+    """Send each request 1 ms after the last answer; returns which of them ran."""
     now, found = 0.0, []
     for size in rows:
         choice = policy.choose([Waiting(rows=size, arrived=now, deadline=now + slo_s)], now)
@@ -179,7 +179,7 @@ def test_one_large_batch_does_not_lock_out_small_ones() -> None:
 @pytest.mark.parametrize("warm_ups", [1, 3, 64])
 @pytest.mark.parametrize("slow_s", [0.1, 0.25, 1.0, 10.0])
 def test_slow_first_executions_do_not_lock_out_later_ones(sizes: list[int], warm_ups: int, slow_s: float) -> None:
-    """The first execution of each of so many sizes takes long; then few are refused, and soon none."""
+    """The first execution of each size is slow; then few requests are refused, and soon none."""
     warm: set[int] = set()
 
     def seconds(rows: int) -> float:
@@ -187,7 +187,7 @@ def test_slow_first_executions_do_not_lock_out_later_ones(sizes: list[int], warm
         warm.add(rows)
         return slow_s if is_first else steep(rows)
 
-    rows = sizes[:1] + [one for one in sizes * 100 if one <= 5]
+    rows = sizes[:1] + [size for size in sizes * 100 if size <= 5]
     found = served(Deadline(max_rows=64), seconds, rows[:100], 0.04)
     assert found.count(False) <= 3 * len(sizes)
     assert all(found[40:])
@@ -196,7 +196,7 @@ def test_slow_first_executions_do_not_lock_out_later_ones(sizes: list[int], warm
 @pytest.mark.parametrize("first", [[], [1], [64], [64, 1]])
 @pytest.mark.parametrize("slow_s", [0.25, 1.0])
 def test_a_queue_teaches_the_size_that_is_in_time(first: list[int], slow_s: float) -> None:
-    """Where one-row requests never run out, batches soon have the five rows that 40 ms allow, whatever came first."""
+    """While one-row requests always wait, batches soon have the five rows that 40 ms allow, after any start."""
     policy, now, sizes = Deadline(max_rows=64), 0.0, []
     for rows in first:
         policy.observe(rows, slow_s)
@@ -222,7 +222,7 @@ WAITING = st.builds(
 
 @given(st.lists(WAITING, min_size=1, max_size=40), st.sampled_from(["all", "aimd", "deadline"]), st.integers(0, 99))
 def test_what_no_policy_may_do(waiting: Sequence[Waiting], mode: str, seed: int) -> None:
-    """Take or drop nothing, one request twice, too many rows or two kinds; drop where there is time alone."""
+    """Properties of a choice: no empty choice, no request twice, no more rows than the cap, only one kind."""
     draw = random.Random(seed)
     policies: dict[str, Policy] = {"all": All(max_rows=8), "aimd": Aimd(max_rows=8, slo_s=0.023), "deadline": known()}
     policy, now, left = policies[mode], 1.0, list(waiting)
@@ -250,7 +250,7 @@ def test_what_no_policy_may_do(waiting: Sequence[Waiting], mode: str, seed: int)
 
 
 def test_a_batch_that_could_be_larger_waits_a_moment() -> None:
-    """A tenth of one row's 20.5 ms, unless the batch is full, its deadline near or its oldest request that old."""
+    """The pause is a tenth of one row's 20.5 ms, unless the batch is full, late, or that old."""
     policy = Deadline(max_rows=4, pause=0.1)
     for rows in (1, 4, 2):
         policy.observe(rows, curve(rows))

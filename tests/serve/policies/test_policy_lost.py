@@ -1,4 +1,4 @@
-"""Under a policy nobody's call is lost: those that are cancelled do not run, and what cannot be sent is an error."""
+"""Under a policy no call is lost: cancelled requests do not run, and an answer that cannot be sent is an error."""
 
 import time
 from collections.abc import Iterator
@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from answers import Answers
+from policy_models import counted, rows_of, stand_in
 
 from serve.launcher import Server, Settings, launch
-from tests.serve.policies.test_policy import counted, rows_of, stand_in
 
 pytestmark = pytest.mark.server
 POLICIES = {"aimd": {"slo_ms": "5000"}, "deadline": {"slo_ms": "60000"}}
@@ -49,7 +49,7 @@ class TritonPythonModel:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A slow model under each policy, and one that fails by what it is asked."""
+    """A slow model under each policy, and one whose failure depends on the input."""
     repository = tmp_path_factory.mktemp("lost")
     for policy, settings in POLICIES.items():
         stand_in(repository, policy, fixed_ms=str(1e3 * BATCH_S), row_ms="0", batch_policy=policy, **settings)
@@ -84,13 +84,13 @@ def test_a_cancelled_request_does_not_run(server: Server, policy: str) -> None:
     assert found["batch_policy_rows_count"] == {"aimd": 3, "deadline": 2}[policy]
 
 
-@pytest.mark.parametrize(("number", "said"), [(1, "an answer was not sent"), (2, "SystemExit: the model ends")])
-def test_what_cannot_be_sent_is_an_error(server: Server, number: int, said: str) -> None:
+@pytest.mark.parametrize(("number", "message"), [(1, "an answer was not sent"), (2, "SystemExit: the model ends")])
+def test_what_cannot_be_sent_is_an_error(server: Server, number: int, message: str) -> None:
     with Answers(server.grpc_url, "failing") as sending:
         sending.send({"x": rows_of(number)})
         (answer,) = sending.all()
     assert isinstance(answer, str)
-    assert said in answer
+    assert message in answer
     with Answers(server.grpc_url, "failing") as sending:
         sending.send({"x": rows_of(7)})
         (answer,) = sending.all()

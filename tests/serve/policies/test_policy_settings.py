@@ -1,4 +1,4 @@
-"""The parameters of a batch policy, and the words with which wrong ones are refused."""
+"""The parameters of a batch policy, and the errors for invalid ones."""
 
 from typing import Any
 
@@ -35,12 +35,12 @@ def test_settings_are_read_and_make_their_policy() -> None:
     [
         ({"batch_policy": "AIMD"}, "batch_policy", "has batch_policy 'AIMD', which is none of all, aimd, deadline"),
         ({"batch_policy": "aimd"}, "batch_policy", "has batch_policy 'aimd' and no slo_ms"),
-        ({"batch_policy": "deadline", "slo_ms": "0"}, "slo_ms", "slo_ms '0', which is no number more than 0"),
-        ({"batch_policy": "deadline", "slo_ms": "30ms"}, "slo_ms", "slo_ms '30ms', which is no number more than 0"),
-        ({"batch_policy": "aimd", "slo_ms": "nan"}, "slo_ms", "slo_ms 'nan', which is no number more than 0"),
-        ({"batch_policy": "aimd", "slo_ms": "inf"}, "slo_ms", "slo_ms 'inf', which is no number more than 0"),
-        ({"batch_policy": "aimd", "slo_ms": "9", "aimd_step": "-1"}, "aimd_step", "no number more than 0"),
-        ({"batch_policy": "aimd", "slo_ms": "9", "aimd_factor": "1"}, "aimd_factor", "no number between 0 and 1"),
+        ({"batch_policy": "deadline", "slo_ms": "0"}, "slo_ms", "slo_ms '0', which is not a number more than 0"),
+        ({"batch_policy": "deadline", "slo_ms": "30ms"}, "slo_ms", "slo_ms '30ms', which is not a number more than 0"),
+        ({"batch_policy": "aimd", "slo_ms": "nan"}, "slo_ms", "slo_ms 'nan', which is not a number more than 0"),
+        ({"batch_policy": "aimd", "slo_ms": "inf"}, "slo_ms", "slo_ms 'inf', which is not a number more than 0"),
+        ({"batch_policy": "aimd", "slo_ms": "9", "aimd_step": "-1"}, "aimd_step", "not a number more than 0"),
+        ({"batch_policy": "aimd", "slo_ms": "9", "aimd_factor": "1"}, "aimd_factor", "not a number between 0 and 1"),
         ({"batch_policy": "aimd", "slo_ms": "9", "batch_policy_log": "on"}, "batch_policy_log", "not true or false"),
     ],
 )

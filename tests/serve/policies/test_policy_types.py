@@ -43,7 +43,7 @@ LONG, SHORT = 100_000, 3
 
 
 def echo(repository: Path, name: str, types: list[str], settings: dict[str, str]) -> None:
-    """Gives back one tensor of each type as it is."""
+    """Returns one tensor of each type unchanged."""
     inputs, outputs = (
         [helper.make_tensor_value_info(f"{letter}_{kind}", TYPES[kind][0], ["b", WIDTH]) for kind in types]
         for letter in "xy"
@@ -59,7 +59,7 @@ def echo(repository: Path, name: str, types: list[str], settings: dict[str, str]
 
 
 def ragged_echo(repository: Path, name: str, settings: dict[str, str]) -> None:
-    """Gives a ragged BF16 tensor back as it is, and takes its time: some 10 ms for `LONG` elements."""
+    """Returns a ragged BF16 tensor unchanged, in about 10 ms for `LONG` elements."""
     slow = [helper.make_node("Sin", [f"s{step}"], [f"s{step + 1}"]) for step in range(20)]
     nodes = [
         helper.make_node("Cast", ["X"], ["s0"], to=TensorProto.FLOAT),
@@ -68,7 +68,7 @@ def ragged_echo(repository: Path, name: str, settings: dict[str, str]) -> None:
         helper.make_node("Add", ["s0", "nothing"], ["same"]),
         helper.make_node("Cast", ["same"], ["Y"], to=TensorProto.BFLOAT16),
     ]
-    x, y = (helper.make_tensor_value_info(one, TensorProto.BFLOAT16, ["elements"]) for one in "XY")
+    x, y = (helper.make_tensor_value_info(name, TensorProto.BFLOAT16, ["elements"]) for name in "XY")
     save(
         repository,
         name,
@@ -82,16 +82,16 @@ def ragged_echo(repository: Path, name: str, settings: dict[str, str]) -> None:
 
 
 def values(kind: str, number: int, width: int = WIDTH) -> Array:
-    """One row that no other request has; whole numbers that every type can hold."""
+    """A row of whole numbers that no other request has and every type can hold."""
     row = np.random.default_rng(number).integers(0, 100, (1, width))
     if kind == "STRING":
-        return np.array([[b"%d of %d" % (one, number) for one in row[0]]], dtype=np.object_)
+        return np.array([[b"%d of %d" % (value, number) for value in row[0]]], dtype=np.object_)
     return row.astype(TYPES[kind][1]) if kind != "BOOL" else row > 50
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Of each policy a model with all types of numpy, one with BF16, and ragged BF16 whose short items go early."""
+    """For each policy a model with all numpy types, one with BF16, and ragged BF16 with early answers."""
     repository = tmp_path_factory.mktemp("types")
     for policy, settings in POLICIES.items():
         echo(repository, f"numpy_{policy}", NUMPY, settings)
@@ -129,6 +129,6 @@ def test_bf16_alone_comes_back(server: Server, policy: str) -> None:
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_bf16_that_is_answered_early_comes_back(server: Server, policy: str) -> None:
-    """Short items that wait beside long ones run first, and are answered while those run."""
+    """Short items run before long ones, and are answered while those run."""
     lengths = [LONG if number % 8 == 0 else SHORT for number in range(REQUESTS)]
-    check(server, f"ragged_{policy}", [{"X": values("BF16", *one)} for one in enumerate(lengths)])
+    check(server, f"ragged_{policy}", [{"X": values("BF16", number, length)} for number, length in enumerate(lengths)])

@@ -1,4 +1,4 @@
-"""What waits too long is refused: on a real server under ten times its capacity, and the limit's own arithmetic."""
+"""Requests that wait too long are refused: on a real server at ten times its capacity, and in the arithmetic."""
 
 import asyncio
 import re
@@ -30,7 +30,7 @@ ENDED_S = 20.0
 
 
 class Triton:
-    """What the limit uses of Triton's module."""
+    """The part of Triton's module that the limit uses."""
 
     class TritonError:
         UNAVAILABLE = 14
@@ -44,14 +44,14 @@ class Triton:
 
 
 class Clock:
-    """The time of the limit: a batch takes as long as it is told to."""
+    """The clock of the limit; a batch takes the time that the test sets."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 3600.0
         monkeypatch.setattr("serve.policies.queue_limit.time.monotonic", lambda: self.now)
 
     def run(self, one: QueueLimit, count: int, seconds: float) -> bool:
-        """Whether a batch of so many requests was run, which took so long, and not refused."""
+        """Offer a batch that takes that time; returns whether it ran."""
 
         def answers(requests: Any) -> list[Any]:
             self.now += seconds
@@ -70,7 +70,7 @@ def made(waiting: list[int], *, limit_s: float = 10.0, instances: int = 1) -> Qu
 
 
 def learned(clock: Clock, waiting: list[int], *, batch: int = 8, batch_s: float = 0.7, **options: Any) -> QueueLimit:
-    """A limit that knows that `batch` requests take `batch_s` while others wait."""
+    """A limit that has learned that `batch` requests take `batch_s` while others wait."""
     one = made(waiting, **options)
     after, waiting[0] = waiting[0], 1
     for _ in range(queue_limit.LEAST + 2):
@@ -84,7 +84,7 @@ def learned(clock: Clock, waiting: list[int], *, batch: int = 8, batch_s: float 
 def test_what_cannot_run_in_time_is_refused_the_oldest_first(
     clock: Clock, waiting: int, instances: int, refused: int
 ) -> None:
-    """Batches of 8 that take 0.525 s: in 75 % of 10 s, less the batch at hand, 106 requests are answered."""
+    """Batches of 8 take 0.525 s: in 75 % of 10 s, without the current batch, 106 requests are answered."""
     one = learned(clock, [waiting], batch_s=0.525, instances=instances)
     assert int((KEPT * 10 - 0.525) / 0.525 * 8) == 106
     ran = [clock.run(one, 8, 0.525) for _ in range(refused + 1)]
@@ -92,7 +92,7 @@ def test_what_cannot_run_in_time_is_refused_the_oldest_first(
 
 
 def test_a_burst_at_an_idle_model_is_answered(clock: Clock) -> None:
-    """The first request runs alone, as nobody waits yet; that says nothing of batches of 8."""
+    """The first request runs alone because no other waits, which says nothing about batches of 8."""
     waiting = [29]
     one = made(waiting, limit_s=2.0)
     for count in (1, 1, 8, 8, 8, 4):
@@ -120,7 +120,7 @@ def test_a_batch_that_runs_while_nobody_waits_is_not_learned_from(clock: Clock) 
 
 
 def test_an_excess_that_is_gone_refuses_nobody(clock: Clock) -> None:
-    """Clients gave up, or another instance took the queue: what comes later is not refused for them."""
+    """After clients gave up or another instance took the queue, later requests are not refused."""
     waiting = [200]
     one = learned(clock, waiting)
     assert not clock.run(one, 8, 0.7)
@@ -141,10 +141,10 @@ def test_where_the_metrics_do_not_tell_nothing_is_refused(clock: Clock) -> None:
 
 
 def test_each_refusal_is_an_object_of_its_own(clock: Clock) -> None:
-    """tritonserver ends with a crash when it is given the same response twice."""
-    said = learned(clock, [10**6]).apply(range(8), list)
-    assert len({id(found) for found in said}) == 8
-    assert {found.error.code for found in said} == {Triton.TritonError.UNAVAILABLE}
+    """tritonserver crashes if it gets the same response twice."""
+    message = learned(clock, [10**6]).apply(range(8), list)
+    assert len({id(found) for found in message}) == 8
+    assert {found.error.code for found in message} == {Triton.TritonError.UNAVAILABLE}
 
 
 def test_where_the_metrics_are() -> None:
@@ -156,7 +156,7 @@ def test_where_the_metrics_are() -> None:
 @pytest.mark.parametrize("text", ["soon", "0", "-1", "nan", "inf", ""])
 def test_a_limit_is_a_number_above_0(text: str) -> None:
     assert limit("m", "2000") == 2000
-    with pytest.raises(ValueError, match=r"model 'm' has queue_limit_ms '.*', which is no number above 0"):
+    with pytest.raises(ValueError, match=r"model 'm' has queue_limit_ms '.*', which is not a number above 0"):
         limit("m", text)
 
 
@@ -177,7 +177,7 @@ def gauge(server: Server, name: str) -> int:
 
 
 async def overload(server: Server) -> tuple[Counter[str], int]:
-    """Send ten times the capacity; outcomes by name, and the longest queue that was seen."""
+    """Send ten times the capacity; returns outcomes by name, and the longest queue."""
     seen: Counter[str] = Counter()
     longest = 0
     rng = np.random.default_rng(0)

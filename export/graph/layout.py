@@ -1,4 +1,4 @@
-"""Which axis of each tensor holds the rows of the batch, followed from the inputs through a graph of known shapes."""
+"""Follows the batch axis from the inputs through a graph of known shapes to every other tensor."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -13,14 +13,14 @@ Shapes = Mapping[str, Sequence[int]]
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where the rows lie: in `axis`, with `ahead` elements of another axis merged before them (time x batch)."""
+    """Where the rows are: in `axis`, with `ahead` elements of another axis merged before them (time x batch)."""
 
     axis: int
     ahead: int = 1
 
 
 def follow(model: onnx.ModelProto, shapes: Shapes) -> dict[str, Place]:
-    """Tensor -> where its rows lie, for every tensor in which they can be followed."""
+    """Tensor name -> where its rows are, for every tensor to which the batch axis can be followed."""
     net = Net.of(model)
     places = {value.name: Place(axis=0) for value in graph_inputs(model)}
     for node in model.graph.node:
@@ -35,10 +35,10 @@ def follow(model: onnx.ModelProto, shapes: Shapes) -> dict[str, Place]:
 
 
 def reshaped(place: Place, before: Sequence[int], after: Sequence[int], rows: int) -> Place | None:
-    """Where the rows lie after a reshape: as many elements come before them as did before.
+    """Where the rows are after a reshape from shape `before` to `after`: the number of elements before them stays.
 
-    With one row that is not always one place. An axis of exactly the row count is the likeliest, the last one, which
-    holds features, the least.
+    With one row several axes may fit. An axis of exactly the row count is the likeliest; the last axis, which holds
+    features, is the least likely.
     """
     ahead = math.prod(before[: place.axis]) * place.ahead
     starts = [math.prod(after[:axis]) for axis in range(len(after))]
@@ -67,7 +67,7 @@ Rule = Callable[[Net, onnx.NodeProto, int, str, int, Shapes], int | None]
 
 
 def _same(net: Net, node: onnx.NodeProto, axis: int, source: str, output: int, shapes: Shapes) -> int | None:
-    """Most nodes keep their axes; those that broadcast align them at the end."""
+    """Most nodes keep their axes; those that broadcast align shapes at the end."""
     if source in shapes and node.output[output] in shapes:
         return axis + len(shapes[node.output[output]]) - len(shapes[source])
     return axis
@@ -90,7 +90,7 @@ def _removed(net: Net, node: onnx.NodeProto, axis: int, source: str, output: int
     if source not in shapes or axes is None:
         return None
     rank = len(shapes[source])
-    return axis - sum(1 for one in axes if one % rank < axis)
+    return axis - sum(1 for removed in axes if removed % rank < axis)
 
 
 def _added(net: Net, node: onnx.NodeProto, axis: int, source: str, output: int, shapes: Shapes) -> int | None:
@@ -98,16 +98,16 @@ def _added(net: Net, node: onnx.NodeProto, axis: int, source: str, output: int, 
     if axes is None or node.output[0] not in shapes:
         return None
     rank = len(shapes[node.output[0]])
-    new = {one % rank for one in axes}
+    new = {added % rank for added in axes}
     return [index for index in range(rank) if index not in new][axis]
 
 
-def _picked(net: Net, node: onnx.NodeProto, axis: int, source: str, output: int, shapes: Shapes) -> int | None:
-    """Gather: the axes of the indices take the place of one of the data's."""
-    at: int = attribute(node, "axis", 0)
+def _gathered(net: Net, node: onnx.NodeProto, axis: int, source: str, output: int, shapes: Shapes) -> int | None:
+    """Gather: the axes of the indices replace one axis of the data."""
+    replaced: int = attribute(node, "axis", 0)
     if source != node.input[0]:
-        return at + axis
-    if at >= axis or node.output[0] not in shapes or source not in shapes:
+        return replaced + axis
+    if replaced >= axis or node.output[0] not in shapes or source not in shapes:
         return axis
     return axis + len(shapes[node.output[0]]) - len(shapes[source])
 
@@ -121,7 +121,7 @@ def _recurrent(net: Net, node: onnx.NodeProto, axis: int, source: str, output: i
 _RULES: dict[str, Rule] = {
     "Transpose": _transpose,
     "Unsqueeze": _added,
-    "Gather": _picked,
+    "Gather": _gathered,
     **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent),
     **dict.fromkeys(
         ("Squeeze", "ArgMax", "ArgMin", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp"), _removed

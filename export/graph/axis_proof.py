@@ -1,4 +1,4 @@
-"""The proof that the first axis of every input and output is a batch axis: a batch answers as its rows do alone."""
+"""Proves that the first axis of every tensor is a batch axis: a batch gives each row the answer that it gets alone."""
 
 import re
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from triton_batching.terminal import Failure, Mistake
 
 BATCHES = (1, 2, 3, 8)
 MOST_ROWS = 32
-"""Larger batches are proved with this many rows: what holds for 32 holds for more, and pictures take memory."""
+"""Larger batches are proved with this many rows: more rows show nothing new, and pictures take memory."""
 
 HALF_TYPES = {onnx.TensorProto.FLOAT16: 1e-2, onnx.TensorProto.BFLOAT16: 5e-2}
 TOLERANCE = 1e-4
@@ -23,11 +23,11 @@ CODE = re.compile(r"/onnxruntime_src/.*?\) ")
 
 
 class NotRowwise(Failure):
-    """A batch that does not answer as its rows do; the text says how it shows, not yet why."""
+    """A batch answers differently from its rows; the text says what differs, not why."""
 
 
 class NoValidRow(Mistake):
-    """Not even one row of the values tried runs; `tried` are the last of them."""
+    """Not even one row of random values runs; `tried` are the last rows."""
 
     def __init__(self, text: str, tried: Rows) -> None:
         super().__init__(text)
@@ -36,11 +36,11 @@ class NoValidRow(Mistake):
 
 @dataclass(frozen=True, kw_only=True)
 class Proof:
-    """What was shown.
+    """The result of a proof.
 
-    `batches` are the row counts that ran, `error` the largest difference of a batch from its rows over the largest
-    value of the output, `varied` whether different rows gave different answers at all: where they do not, rows that
-    reach each other could not be seen.
+    `batches` are the row counts that ran. `error` is the largest difference of a batch from its rows, divided by the
+    largest value of the output. `varied` is False if all rows gave the same answer; such a proof cannot show that rows
+    mix. `open_dim` is the size that open dimensions had, None if the graph has none.
     """
 
     batches: tuple[int, ...]
@@ -50,8 +50,11 @@ class Proof:
     open_dim: int | None
 
 
-def open_session(path: Path, *, optimised: bool = True, named: str = "") -> onnxruntime.InferenceSession:
-    """A quiet session on the CPU; raises `Mistake` for a file that onnxruntime refuses, by what a person `named`."""
+def open_session(path: Path, *, optimised: bool = True, user_path: str = "") -> onnxruntime.InferenceSession:
+    """A quiet session on the CPU.
+
+    Raises `Mistake` if onnxruntime refuses the file; the message names `user_path` instead of a temporary `path`.
+    """
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     if not optimised:
@@ -59,12 +62,13 @@ def open_session(path: Path, *, optimised: bool = True, named: str = "") -> onnx
     try:
         return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:
-        reason = one_line(error).replace(f"Load model from {path} failed:", "").replace(str(path), named or str(path))
-        raise Mistake(f"{named or path}: onnxruntime cannot load it ({reason}). Export it again.") from error
+        name = user_path or str(path)
+        reason = one_line(error).replace(f"Load model from {path} failed:", "").replace(str(path), name)
+        raise Mistake(f"{name}: onnxruntime cannot load it ({reason}). Export it again.") from error
 
 
 def tolerance_of(model: onnx.ModelProto) -> float:
-    """The difference that the graph's coarsest type explains: kernels add up one row and many in other orders."""
+    """The difference that rounding explains for the graph's coarsest type: kernels sum one row and many differently."""
     types = {tensor.data_type for tensor in model.graph.initializer}
     types |= {value.type.tensor_type.elem_type for value in [*model.graph.input, *model.graph.output]}
     return max([TOLERANCE, *(bound for kind, bound in HALF_TYPES.items() if kind in types)])
@@ -78,9 +82,9 @@ def choose_rows(
     rows: int,
     trying: int = 1,
 ) -> tuple[Rows, int | None]:
-    """Random rows that the model takes, and the size that its open dimensions were given (None: it has none).
+    """Random rows that the model runs, and the size of its open dimensions (None if it has none).
 
-    Raises `NoValidRow`.
+    Tries the sizes of `OPEN_SIZES` until the first `trying` rows run together; raises `NoValidRow` if none does.
     """
     problem = None
     for size in OPEN_SIZES if open_dims(model) else OPEN_SIZES[:1]:
@@ -93,8 +97,8 @@ def choose_rows(
         return drawn, size if open_dims(model) else None
     tried = ", ".join(f"{name} {bounds}" for name, bounds in valid.items())
     raise NoValidRow(
-        f"no row of random values runs ({one_line(problem)}). Tried: {tried}. Name valid ones with --range NAME=lo:hi, "
-        "or bring real ones with --samples FILE.npz.",
+        f"no row of random values runs ({one_line(problem)}). Tried: {tried}. Name valid values with --range "
+        "NAME=lo:hi, or give real ones with --samples FILE.npz.",
         drawn,
     )
 
@@ -102,7 +106,7 @@ def choose_rows(
 def prove(
     session: onnxruntime.InferenceSession, rows: Rows, *, largest: int, tolerance: float, open_dim: int | None = None
 ) -> Proof:
-    """Compare batches of `BATCHES` and of `largest` rows with each row alone; raises `NotRowwise`."""
+    """Compare batches of `BATCHES` and `largest` rows with each row alone; raises `NotRowwise` or `Mistake`."""
     count = len(next(iter(rows.values())))
     sizes = tuple(sorted({size for size in (*BATCHES, largest) if size <= min(count, max(largest, 2))}))
     alone = [run(session, take(rows, row, row + 1)) for row in range(count)]
@@ -111,13 +115,13 @@ def prove(
     _check_repeats(names, alone[0], run(session, take(rows, 0, 1)), tolerance)
     worst = 0.0
     for size in sizes:
-        # The last rows as well as the first: a row must not answer by its place.
+        # The first rows and the last: an answer must not depend on the row's place in the batch.
         for start in {0, count - size}:
             try:
-                found = run(session, take(rows, start, start + size))
+                batch = run(session, take(rows, start, start + size))
             except onnxruntime_errors() as error:
                 raise NotRowwise(f"{size} rows do not run: {one_line(error)}") from error
-            worst = max(worst, _compare(names, found, alone[start : start + size], tolerance))
+            worst = max(worst, _compare(names, batch, alone[start : start + size], tolerance))
     varied = any(
         difference(first, second) != 0 for other in alone[1:] for first, second in zip(alone[0], other, strict=True)
     )
@@ -126,8 +130,8 @@ def prove(
 
 def run(session: onnxruntime.InferenceSession, rows: Rows) -> list[Array]:
     """All outputs for one batch."""
-    found: list[Array] = session.run(None, dict(rows))
-    return found
+    outputs: list[Array] = session.run(None, dict(rows))
+    return outputs
 
 
 def take(rows: Rows, start: int, end: int) -> Rows:
@@ -135,48 +139,52 @@ def take(rows: Rows, start: int, end: int) -> Rows:
     return {name: array[start:end] for name, array in rows.items()}
 
 
-def difference(found: Array, expected: Array) -> float:
-    """Largest difference over the largest expected value; of whole numbers and texts 0 or infinity."""
-    if found.shape != expected.shape:
+def difference(actual: Array, expected: Array) -> float:
+    """Largest difference divided by the largest finite expected value; infinity for another shape.
+
+    Whole numbers and texts differ by 0 or infinity. Two NaN are equal; one NaN differs by infinity.
+    """
+    if actual.shape != expected.shape:
         return float("inf")
-    if found.dtype.kind not in "fV":
-        return 0.0 if np.array_equal(found, expected) else float("inf")
-    if not found.size:
+    if actual.dtype.kind not in "fV":
+        return 0.0 if np.array_equal(actual, expected) else float("inf")
+    if not actual.size:
         return 0.0
-    found, expected = found.astype(np.float64), expected.astype(np.float64)
+    actual, expected = actual.astype(np.float64), expected.astype(np.float64)
     scale = np.abs(expected[np.isfinite(expected)]).max(initial=0.0) or 1.0
     with np.errstate(invalid="ignore"):
-        apart = np.where((found == expected) | (np.isnan(found) & np.isnan(expected)), 0.0, np.abs(found - expected))
-    return float(apart.max() / scale) if not np.isnan(apart).any() else float("inf")
+        equal = (actual == expected) | (np.isnan(actual) & np.isnan(expected))
+        errors = np.where(equal, 0.0, np.abs(actual - expected))
+    return float(errors.max() / scale) if not np.isnan(errors).any() else float("inf")
 
 
 def one_line(error: BaseException | None) -> str:
-    """An error of onnxruntime without its source lines."""
+    """The message of an onnxruntime error on one line, without its source locations, at most 400 characters."""
     return CODE.sub("", " ".join(str(error).split()))[:400]
 
 
 def onnxruntime_errors() -> tuple[type[BaseException], ...]:
-    """What `run` raises; the classes have no common base but Exception."""
+    """The exceptions that `run` raises; they have no common base but Exception."""
     return (Exception,)
 
 
-def _compare(names: Sequence[str], found: list[Array], alone: list[list[Array]], tolerance: float) -> float:
+def _compare(names: Sequence[str], outputs: list[Array], alone: list[list[Array]], tolerance: float) -> float:
     worst = 0.0
-    for index, (name, batch) in enumerate(zip(names, found, strict=True)):
+    for index, (name, batch) in enumerate(zip(names, outputs, strict=True)):
         parts = [answer[index] for answer in alone]
         if batch.shape[:1] != (len(alone),):
             raise NotRowwise(f'output "{name}" has shape {list(batch.shape)} for {len(alone)} rows')
         if any(part.shape[:1] != (1,) for part in parts):
             raise NotRowwise(f'output "{name}" has shape {list(parts[0].shape)} for 1 row')
         if len({part.shape for part in parts}) != 1:
-            raise NotRowwise(f'output "{name}" has another shape for other values of a row')
-        apart = difference(batch, np.concatenate(parts))
-        if not apart <= tolerance:
+            raise NotRowwise(f'the shape of output "{name}" depends on the values of a row')
+        error = difference(batch, np.concatenate(parts))
+        if not error <= tolerance:
             raise NotRowwise(
-                f'output "{name}" of {len(alone)} rows differs from the rows alone by {apart:.1e} of its largest value '
+                f'output "{name}" of {len(alone)} rows differs from the rows alone by {error:.1e} of its largest value '
                 f"(tolerance {tolerance:.0e})"
             )
-        worst = max(worst, apart)
+        worst = max(worst, error)
     return worst
 
 
@@ -184,12 +192,12 @@ def _check_numbers(names: Sequence[str], alone: list[list[Array]]) -> None:
     for name, output in zip(names, alone[0], strict=True):
         if output.dtype.kind == "f" and not np.isfinite(output).any() and output.size:
             raise Mistake(
-                f'output "{name}" holds no number at all for the values tried, so nothing can be compared. Name valid '
-                "ones with --range NAME=lo:hi, or bring real ones with --samples FILE.npz."
+                f'output "{name}" has only NaN or infinity for the values tried, so there is nothing to compare. Name '
+                "valid values with --range NAME=lo:hi, or give real ones with --samples FILE.npz."
             )
 
 
 def _check_repeats(names: Sequence[str], first: list[Array], second: list[Array], tolerance: float) -> None:
-    for name, one, other in zip(names, first, second, strict=True):
-        if not difference(one, other) <= tolerance:
+    for name, before, after in zip(names, first, second, strict=True):
+        if not difference(before, after) <= tolerance:
             raise NotRowwise(f'output "{name}" differs between two runs of the same row')

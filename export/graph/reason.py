@@ -1,4 +1,4 @@
-"""What a node does to the batch axis, in words: a constant shape, a reduction over it, a neighbour that it reads."""
+"""Says in words what a node does to the batch axis: fix its size, reduce over it, mix its rows."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -11,18 +11,14 @@ Layout = Mapping[str, int]
 
 
 def reason(net: Net, node: onnx.NodeProto, layout: Layout) -> str:
-    """The end of a sentence that begins with the node's name."""
+    """What `node` does to the batch axis: the end of a sentence that begins with the node's name."""
     axis = next((layout[name] for name in node.input if name in layout), 0)
     special = _REASONS.get(node.op_type)
-    told = special(net, node, axis) if special else None
     return (
-        told
+        (special(net, node, axis) if special else None)
         or _by_axis(net, node, axis)
         or _by_constant(net, node, layout, axis)
-        or (
-            f"does not keep the rows of the batch apart: what it makes of a batch is not what it makes of each row "
-            f"({_inputs(node, layout)})"
-        )
+        or f"mixes the rows of the batch: its output for a batch is not that for each row ({_inputs(node, layout)})"
     )
 
 
@@ -35,7 +31,7 @@ def _inputs(node: onnx.NodeProto, layout: Layout) -> str:
 def _reshape(net: Net, node: onnx.NodeProto, axis: int) -> str | None:
     shape = net.numbers(node, "shape", 1)
     if shape is None:
-        return "takes a shape that is computed from a fixed number of rows"
+        return "reads a shape that is computed from a fixed number of rows"
     return f"has the constant shape {list(shape)}, which fixes the number of rows"
 
 
@@ -47,8 +43,8 @@ def _expand(net: Net, node: onnx.NodeProto, axis: int) -> str | None:
 def _normalisation(net: Net, node: onnx.NodeProto, axis: int) -> str | None:
     if attribute(node, "training_mode", 0) or len(node.output) > 1:
         return (
-            "is in training mode: it takes mean and variance over the batch, so every row changes the others. Export "
-            "the model after .eval()"
+            "is in training mode: it computes mean and variance over the batch, so every row changes the others. "
+            "Export the model after .eval()"
         )
     return None
 
@@ -65,29 +61,29 @@ def _recurrent(net: Net, node: onnx.NodeProto, axis: int) -> str | None:
     wanted = 0 if attribute(node, "layout", 0) else 1
     if axis != wanted:
         return (
-            f"reads axis {1 - wanted} as time and axis {wanted} as the batch, so with the batch in axis {axis} one row "
-            "follows the other in time. Export with the batch first (torch: batch_first=True)"
+            f"reads axis {1 - wanted} as time and axis {wanted} as the batch. The batch is in axis {axis}, so rows are "
+            "read as steps in time. Export with the batch first (torch: batch_first=True)"
         )
     return "has a constant initial state, which fixes the number of rows"
 
 
 def _quantise(net: Net, node: onnx.NodeProto, axis: int) -> str:
     return (
-        "takes one scale for the whole batch, so a row with large values coarsens the others. Quantise statically, or "
-        "accept the difference with --tolerance 0.05"
+        "uses one scale for the whole batch, so a row with large values makes the others less exact. Quantise "
+        "statically, or accept the difference with --tolerance 0.05"
     )
 
 
 def _matmul(net: Net, node: onnx.NodeProto, axis: int) -> str | None:
     if not any(name in net.constants for name in node.input):
-        return "multiplies rows of the batch with one another (both of its inputs hold the batch)"
+        return "multiplies rows of the batch with one another (both inputs hold the batch)"
     return None
 
 
 def _squeeze(net: Net, node: onnx.NodeProto, axis: int) -> str | None:
     axes = net.numbers(node, "axes", 1)
     if axes is None:
-        return "removes every axis of size 1, the batch axis of a single row too. Name its axes"
+        return "removes every axis of size 1, so also the batch axis of a single row. Name its axes"
     return f"removes axis {axis}, the batch axis" if axis in axes else None
 
 
@@ -107,8 +103,8 @@ _REASONS: dict[str, Callable[[Net, onnx.NodeProto, int], str | None]] = {
     **dict.fromkeys(("Multinomial", "Bernoulli"), _random),
 }
 
-# Nodes that work along one axis or several: what they do to it.
-_DOES = {
+# What nodes that work along an axis do to it.
+_VERBS = {
     "Softmax": "normalises over",
     "LogSoftmax": "normalises over",
     "Hardmax": "compares over",
@@ -136,16 +132,16 @@ def _by_axis(net: Net, node: onnx.NodeProto, axis: int) -> str | None:
         if axes is None:
             return "reduces over all axes, the batch axis too"
         return f"reduces over axis {axis}, the batch axis" if axis in axes else None
-    if kind not in _DOES:
+    if kind not in _VERBS:
         return None
-    found: Sequence[int] | None
+    changed: Sequence[int] | None
     if kind == "CumSum":
-        found = net.numbers(node, "", 1)
+        changed = net.numbers(node, "", 1)
     elif kind == "Slice":
-        found = net.numbers(node, "axes", 3)
+        changed = net.numbers(node, "axes", 3)
     else:
-        found = [attribute(node, "axis", _DEFAULT_AXES.get(kind, 0))]
-    return f"{_DOES[kind]} axis {axis}, the batch axis" if found is not None and axis in found else None
+        changed = [attribute(node, "axis", _DEFAULT_AXES.get(kind, 0))]
+    return f"{_VERBS[kind]} axis {axis}, the batch axis" if changed is not None and axis in changed else None
 
 
 _JOINS = {"Concat", "Add", "Sub", "Mul", "Div", "Pow", "Min", "Max", "Where", "And", "Or", "Equal", "Less", "Greater"}

@@ -1,0 +1,53 @@
+"""Reads the model that a user names: an ONNX file, a torch.export file or a torch module factory."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from export.graph.onnx_graph import load
+from export.graph.source import Source, check
+from triton_batching.terminal import Mistake
+
+FORMS = "an ONNX file (.onnx), a torch.export file (.pt2) or a torch module factory (package.module:function)"
+
+
+def read(text: str) -> Source:
+    """Read and check the model that `text` names; imports torch only for .pt2 files and factories.
+
+    Raises `Mistake` for a missing or unreadable file, a factory that fails, and a graph that Triton cannot serve.
+    """
+    path = Path(text)
+    if path.suffix == ".onnx":
+        source = Source(model=load(existing(path)), origin=path.name)
+    elif path.suffix == ".pt2" or (":" in text and not path.exists()):
+        source = _from_torch(text)
+    else:
+        raise Mistake(f"{text}: {_unreadable(path)} Name {FORMS}.")
+    source = replace(source, user_path=text)
+    check(source)
+    return source
+
+
+def existing(path: Path) -> Path:
+    """The same path; raises `Mistake` if no file is there."""
+    if not path.is_file():
+        raise Mistake(f"{path}: no such file. Name {FORMS}.")
+    return path
+
+
+def _from_torch(text: str) -> Source:
+    try:
+        from export.graph import torch_source
+    except ModuleNotFoundError as error:
+        raise Mistake(f"{text}: reading it needs {error.name}. Install it with the command: make export.") from error
+    if text.endswith(".pt2"):
+        return torch_source.from_program(existing(Path(text)))
+    return torch_source.from_factory(text)
+
+
+def _unreadable(path: Path) -> str:
+    if path.suffix in (".pt", ".pth", ".torchscript"):
+        return (
+            "holds weights or TorchScript without input shapes, so no graph can be made of it. Save the module with "
+            "torch.export.save, or build it in a factory."
+        )
+    return "not a kind of model that can be added."

@@ -1,0 +1,58 @@
+"""Stand-in models with a batch policy, and the metrics of their policy."""
+
+import re
+import shutil
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tiny_models import parameters
+
+from export.repository import REPOSITORY
+from serve.launcher import Server
+
+
+def stand_in(repository: Path, name: str, *, fixed_ms: str = "20", row_ms: str = "0.5", **values: str) -> str:
+    """A simulated accelerator that answers each row with the mean of its 4 values, and its name."""
+    folder = repository / name
+    shutil.copytree(REPOSITORY / "simulated_accelerator" / "1", folder / "1", ignore=shutil.ignore_patterns("__*"))
+    (folder / "config.pbtxt").write_text(
+        f'name: "{name}"\nbackend: "python"\nmax_batch_size: 64\ndynamic_batching {{ }}\n'
+        'input [ { name: "x" data_type: TYPE_FP32 dims: [ 4 ] } ]\n'
+        'output [ { name: "y" data_type: TYPE_FP32 dims: [ 1 ] } ]\ninstance_group [ { count: 1 } ]\n'
+        + parameters(fixed_ms=fixed_ms, row_ms=row_ms, **values)
+    )
+    return name
+
+
+def rows_of(number: int, rows: int = 1) -> "np.ndarray[Any, Any]":
+    return np.full((rows, 4), number, dtype=np.float32)
+
+
+def counted(server: Server, model: str, *, answered: int, refused: int = 0) -> dict[str, float]:
+    """The metrics of a model, once they have that many rows and refusals: an instance answers before it counts."""
+    end = time.monotonic() + 5
+    while True:
+        values = metrics(server, model)
+        both = values["batch_policy_rows_sum"], values["batch_policy_dropped_requests_total"]
+        if both == (answered, refused) or time.monotonic() > end:
+            assert both == (answered, refused)
+            return values
+        time.sleep(0.02)
+
+
+def metrics(server: Server, model: str) -> dict[str, float]:
+    """The policy's metrics of a model, buckets by their limit."""
+    with urllib.request.urlopen(f"http://{server.settings.host}:{server.metrics_port}/metrics") as page:
+        lines = [line for line in page.read().decode().splitlines() if line.startswith("batch_policy_")]
+    values = {}
+    for line in lines:
+        labels, value = line.rsplit(" ", 1)
+        if f'model="{model}"' in labels:
+            assert f'instance="{model}_0' in labels
+            assert 'version="1"' in labels
+            limit = re.search(r'le="(.+?)"', labels)
+            values[labels.partition("{")[0] + (limit[1] if limit else "")] = float(value)
+    return values
