@@ -89,7 +89,8 @@ def rows(lengths: list[int] | None = None, *, name: str = "x") -> list[Request]:
     return [{name: np.zeros((1, length), np.float32)} for length in lengths or [2] * HELD]
 
 
-MIXED = [1, 2] * (HELD // 2)
+# All different: whatever order they arrive in, no two neighbours are alike.
+LENGTHS = [*range(1, HELD + 1)]
 
 
 @pytest.mark.parametrize(
@@ -102,9 +103,9 @@ MIXED = [1, 2] * (HELD // 2)
         ("B204_bad", None, {4: 2}),
         ("B204_good", None, {8: 1}),
         ("preferred", None, {5: 1, 3: 1}),
-        ("delayed", MIXED, {1: 8}),
-        ("B216_bad", MIXED, {1: 8}),
-        ("B216_good", MIXED, {8: 1}),
+        ("delayed", LENGTHS, {1: 8}),
+        ("B216_bad", LENGTHS, {1: 8}),
+        ("B216_good", LENGTHS, {8: 1}),
     ],
 )
 def test_eight_requests_together_run_as(
