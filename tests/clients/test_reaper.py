@@ -32,8 +32,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 def connected(server: Server, name: str = "") -> socket.socket:
     client = socket.socket(socket.AF_UNIX)
+    client.connect(name or _address(Endpoint.of(server.grpc_url).target))  # waits while the listener's queue is full
     client.settimeout(10)
-    client.connect(name or _address(Endpoint.of(server.grpc_url).target))
     return client
 
 
