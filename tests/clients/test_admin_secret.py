@@ -68,7 +68,7 @@ def test_a_file_that_is_not_private_is_not_read(folder: Path, harm: str) -> None
     assert admin_secret.headers("127.0.0.1:8001") == {}
 
 
-def test_localhost_is_not_told_the_secret_if_another_user_has_the_port(
+def test_localhost_does_not_get_the_secret_if_another_user_has_the_port(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     admin.publish(SECRET, "127.0.0.1", [8001])

@@ -96,8 +96,8 @@ def test_callers_that_leave_do_not_end_the_server(server: Server, way: str, call
         name = "picky" if way == "coalesced" else "unbatched"
         async with AsyncModel(name, url=server.grpc_url, transport="grpc", coalesce=way == "coalesced") as model:
             async with asyncio.TaskGroup() as tasks:
-                for one in [leaver] * 8 + [waiter] * 2:
-                    tasks.create_task(one(model))
+                for kind in [leaver] * 8 + [waiter] * 2:
+                    tasks.create_task(kind(model))
             given, expected = case(way, 3)
             np.testing.assert_array_equal(await model.predict(given), expected)
 
@@ -152,7 +152,7 @@ def cancel_late_and_close(url: str) -> None:
             AsyncModel("slow", url=url, transport="grpc", coalesce=True) as merging,
             AsyncModel("slow", url=url, transport="grpc") as model,
         ):
-            tasks = [asyncio.create_task(one.predict(0.3 * ONE)) for one in (model, model, merging, merging)]
+            tasks = [asyncio.create_task(client.predict(0.3 * ONE)) for client in (model, model, merging, merging)]
             await asyncio.sleep(0.1)
             began = time.monotonic()
             tasks[0].cancel()
@@ -190,13 +190,13 @@ def test_nothing_is_cancelled_on_the_wire(server: Server) -> None:
         assert all_ended(relayed, 3)
         assert relayed.frames(RST_STREAM) == 0
         # The opening calls have deadlines only where the caller gave one.
-        assert not any(b"grpc-timeout" in one for one in relayed.sent)
+        assert not any(b"grpc-timeout" in stream for stream in relayed.sent)
     counted = Counters.read(server.grpc_url, "slow") - before
     assert (counted.rows, counted.failed_requests) == (7, 0)
 
 
 @pytest.mark.server
-def test_a_server_that_survives_it_is_told(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_survives_cancellations_gets_them(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("clients.cancelling.SURVIVES", (2, 51))
 
     async def leave(url: str) -> None:
@@ -211,7 +211,7 @@ def test_a_server_that_survives_it_is_told(server: Server, monkeypatch: pytest.M
         asyncio.run(leave(relayed.url))
         assert all_ended(relayed, 1)
         assert relayed.frames(RST_STREAM) >= 1
-        assert any(b"grpc-timeout" in one for one in relayed.sent)
+        assert any(b"grpc-timeout" in stream for stream in relayed.sent)
     assert server.running()
 
 

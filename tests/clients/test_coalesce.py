@@ -57,8 +57,8 @@ def test_calls_together_are_full_requests(client_server: Server, transport: str)
             answers = await asyncio.gather(*(model.predict(value(number**2)) for number in range(17)))
         assert [answer.item() for answer in answers] == list(range(17))
 
-    found = counted(client_server, "picky", scenario)
-    assert (found.requests, found.rows, found.batches) == (3, 17, {8: 2, 1: 1})
+    counters = counted(client_server, "picky", scenario)
+    assert (counters.requests, counters.rows, counters.batches) == (3, 17, {8: 2, 1: 1})
 
 
 def test_an_idle_server_gets_a_call_at_once(client_server: Server) -> None:
@@ -66,8 +66,8 @@ def test_an_idle_server_gets_a_call_at_once(client_server: Server) -> None:
         for number in range(5):
             assert (await model.predict(value(number**2))).item() == number
 
-    found = counted(client_server, "picky", scenario)
-    assert (found.requests, found.batches) == (5, {1: 5})
+    counters = counted(client_server, "picky", scenario)
+    assert (counters.requests, counters.batches) == (5, {1: 5})
 
 
 def test_what_comes_while_one_is_away_leaves_when_it_is_back(client_server: Server) -> None:
@@ -80,8 +80,8 @@ def test_what_comes_while_one_is_away_leaves_when_it_is_back(client_server: Serv
             await asyncio.sleep(0.01)
         await asyncio.gather(first, *rest)
 
-    found = counted(client_server, "slow", scenario)
-    assert (found.requests, found.batches) == (2, {1: 1, 5: 1})
+    counters = counted(client_server, "slow", scenario)
+    assert (counters.requests, counters.batches) == (2, {1: 1, 5: 1})
 
 
 def test_calls_of_several_rows_never_exceed_the_limit(client_server: Server) -> None:
@@ -90,8 +90,8 @@ def test_calls_of_several_rows_never_exceed_the_limit(client_server: Server) -> 
         answers = await asyncio.gather(*(model.predict(value(size**2, size)) for size in sizes))
         assert [answer.tolist() for answer in answers] == [[[float(size)]] * size for size in sizes]
 
-    found = counted(client_server, "picky", scenario)
-    assert (found.rows, found.requests) == (25, 4)
+    counters = counted(client_server, "picky", scenario)
+    assert (counters.rows, counters.requests) == (25, 4)
 
 
 def test_one_bad_call_fails_alone(client_server: Server) -> None:
@@ -103,9 +103,9 @@ def test_one_bad_call_fails_alone(client_server: Server) -> None:
         assert isinstance(answers[2], ServerFailureError)
         assert "no roots" in str(answers[2])
 
-    found = counted(client_server, "picky", scenario)
+    counters = counted(client_server, "picky", scenario)
     # The merged request of five, and each of the five once more, alone. The Python backend counts failures as served.
-    assert (found.requests + found.failed_requests, found.rows) == (6, 10)
+    assert (counters.requests + counters.failed_requests, counters.rows) == (6, 10)
 
 
 def test_calls_that_are_sent_again_fit_into_a_short_queue(client_server: Server) -> None:
@@ -116,8 +116,8 @@ def test_calls_that_are_sent_again_fit_into_a_short_queue(client_server: Server)
         )
         assert [type(answer) for answer in answers] == [np.ndarray] * 2 + [ServerFailureError] + [np.ndarray] * 5
 
-    found = counted(client_server, "narrow", scenario)
-    assert (found.requests + found.failed_requests, found.batches) == (9, {8: 1, 1: 8})
+    counters = counted(client_server, "narrow", scenario)
+    assert (counters.requests + counters.failed_requests, counters.batches) == (9, {8: 1, 1: 8})
 
 
 @pytest.mark.parametrize("number", [0, 2])
@@ -138,10 +138,10 @@ def test_a_call_that_is_cancelled_is_not_sent_again(client_server: Server, numbe
         kinds[number] = asyncio.CancelledError
         assert [type(answer) for answer in answers] == kinds
 
-    found = counted(client_server, "narrow", scenario)
+    counters = counted(client_server, "narrow", scenario)
     # "first", the three, "last", and two of the three again. The first of them may have been on its way by then; it is
     # not called back, because the server would not survive that.
-    assert found.requests + found.failed_requests in ({5, 6} if number == 0 else {5})
+    assert counters.requests + counters.failed_requests in ({5, 6} if number == 0 else {5})
 
 
 def test_an_answer_of_other_rows_is_nobodys(client_server: Server) -> None:
@@ -168,8 +168,8 @@ def test_a_cancelled_call_leaves_its_neighbours(client_server: Server) -> None:
         cancelled = [isinstance(answer, asyncio.CancelledError) for answer in answers]
         assert cancelled == [False, True, False, True, False]
 
-    found = counted(client_server, "slow", scenario)
-    assert (found.requests, found.batches) == (2, {1: 1, 4: 1})
+    counters = counted(client_server, "slow", scenario)
+    assert (counters.requests, counters.batches) == (2, {1: 1, 4: 1})
 
 
 def test_a_deadline_ends_one_call(client_server: Server) -> None:
@@ -179,8 +179,8 @@ def test_a_deadline_ends_one_call(client_server: Server) -> None:
         assert isinstance(answers[0], TimedOutError)
         assert all(answer.item() > 0 for answer in answers[1:])
 
-    found = counted(client_server, "slow", scenario)
-    assert (found.requests, found.batches) == (1, {4: 1})
+    counters = counted(client_server, "slow", scenario)
+    assert (counters.requests, counters.batches) == (1, {4: 1})
 
 
 def test_only_equal_calls_are_merged(client_server: Server) -> None:
@@ -190,16 +190,16 @@ def test_only_equal_calls_are_merged(client_server: Server) -> None:
         answers = await asyncio.gather(*(model.predict(np.ones((1, length), np.float32), second) for length in lengths))
         assert [total.item() for total, _ in answers] == [length + 2 for length in lengths]
 
-    found = counted(client_server, "pair", shapes)
-    assert (found.requests, found.rows) == (3, 5)
+    counters = counted(client_server, "pair", shapes)
+    assert (counters.requests, counters.rows) == (3, 5)
 
     async def terms(model: AsyncModel) -> None:
         calls: list[dict[str, Any]] = [{}, {"parameters": {"a": 1}}, {"parameters": {"a": 1}}, {"request_id": "x"}]
         calls.append({"parameters": {"a": True}})
         await asyncio.gather(*(model.predict(value(1), **call) for call in calls))
 
-    found = counted(client_server, "picky", terms)
-    assert (found.requests, found.rows) == (4, 5)
+    counters = counted(client_server, "picky", terms)
+    assert (counters.requests, counters.rows) == (4, 5)
 
 
 @pytest.mark.parametrize(("name", "array"), [("unbatched", np.arange(3)), ("ragged", np.ones((1, 3), np.float32))])

@@ -29,21 +29,21 @@ def metadata(text: str = PAIR) -> Metadata:
 
 
 def test_names_shapes_and_sizes() -> None:
-    found = metadata()
-    assert [(one.name, one.datatype, one.shape) for one in found.inputs] == [
+    model = metadata()
+    assert [(tensor.name, tensor.datatype, tensor.shape) for tensor in model.inputs] == [
         ("a", "FP32", (-1, 2, -1)),
         ("b", "BYTES", (-1, 1)),
         ("c", "UINT8", (-1, 1)),
     ]
-    assert [one.row_bytes for one in (*found.inputs, *found.outputs)] == [None, None, 1, 3 * 5 * 8, None]
-    assert (found.max_batch_size, found.instances, found.queue_timeout) == (4, 5, False)
-    assert [one.ragged for one in found.inputs] == [False, False, True]
+    assert [tensor.row_bytes for tensor in (*model.inputs, *model.outputs)] == [None, None, 1, 3 * 5 * 8, None]
+    assert (model.max_batch_size, model.instances, model.queue_timeout) == (4, 5, False)
+    assert [tensor.ragged for tensor in model.inputs] == [False, False, True]
 
 
 def test_without_a_batch_axis_the_shape_is_the_whole() -> None:
-    found = metadata('name: "m" input { name: "x" data_type: TYPE_INT64 dims: [ -1, 4 ] }')
-    assert (found.inputs[0].shape, found.inputs[0].row_bytes, found.max_batch_size) == ((-1, 4), None, 0)
-    assert found.check([np.ones((9, 4), np.int64)])["x"].shape == (9, 4)
+    model = metadata('name: "m" input { name: "x" data_type: TYPE_INT64 dims: [ -1, 4 ] }')
+    assert (model.inputs[0].shape, model.inputs[0].row_bytes, model.max_batch_size) == ((-1, 4), None, 0)
+    assert model.check([np.ones((9, 4), np.int64)])["x"].shape == (9, 4)
 
 
 def test_arrays_get_the_names_of_the_configuration() -> None:
@@ -80,11 +80,11 @@ def test_what_does_not_fit_is_named(arrays: list[Any], words: str) -> None:
 
 @pytest.mark.parametrize("kind", ["BOOL", "FP16", "INT64", "UINT8"])
 def test_the_dtype_of_the_hint_is_one_that_this_numpy_has(kind: str) -> None:
-    one = metadata(f'name: "m" input {{ name: "x" data_type: TYPE_{kind} dims: [ 1 ] }}')
+    model = metadata(f'name: "m" input {{ name: "x" data_type: TYPE_{kind} dims: [ 1 ] }}')
     with pytest.raises(InvalidInputError, match="Convert it") as raised:
-        one.check([np.ones(1, np.complex64)])
+        model.check([np.ones(1, np.complex64)])
     name = str(raised.value).rpartition("numpy.")[2].removesuffix(").")
-    assert np.dtype(getattr(np, name)) == one.inputs[0].dtype
+    assert np.dtype(getattr(np, name)) == model.inputs[0].dtype
 
 
 def test_an_answer_without_a_declared_output_is_the_models_fault() -> None:
@@ -110,14 +110,20 @@ class OnDevice:
 
 
 def test_an_array_on_a_gpu_is_checked_where_it_lies() -> None:
-    one = metadata('name: "m" max_batch_size: 4 input { name: "x" data_type: TYPE_FP32 dims: [ 2, -1 ] }')
+    model = metadata('name: "m" max_batch_size: 4 input { name: "x" data_type: TYPE_FP32 dims: [ 2, -1 ] }')
     array = OnDevice((3, 2, 0), "<f4", (0, 0, 4))
-    found: Any = one.check([array])["x"]
-    assert (found.owner, found.shape, found.dtype, found.nbytes, len(found)) == (array, (3, 2, 0), np.float32, 0, 3)
+    remote: Any = model.check([array])["x"]
+    assert (remote.owner, remote.shape, remote.dtype, remote.nbytes, len(remote)) == (
+        array,
+        (3, 2, 0),
+        np.float32,
+        0,
+        3,
+    )
     with pytest.raises(InvalidInputError, match="got float64"):
-        one.check([OnDevice((3, 2, 0), "<f8")])
+        model.check([OnDevice((3, 2, 0), "<f8")])
     with pytest.raises(InvalidInputError, match="must be contiguous"):
-        one.check([OnDevice((3, 2, 4), "<f4", (8, 4, 24))])
+        model.check([OnDevice((3, 2, 4), "<f4", (8, 4, 24))])
 
 
 @pytest.mark.parametrize("seconds", [0, -1.0, float("nan")])

@@ -67,24 +67,24 @@ def both(name: str, given: Any, **arguments: Any) -> list[Any]:
         with Model(name, **arguments) as model:
             return model.predict(given)
 
-    found: list[Any] = []
+    ends: list[Any] = []
     for ask in (blocked, lambda: asyncio.run(asked())):
         try:
-            found.append(ask())
+            ends.append(ask())
         except Exception as error:
-            found.append(error)
-    return found
+            ends.append(error)
+    return ends
 
 
 def answered(**arguments: Any) -> bool:
-    return all(np.array_equal(one, ROW[::-1]) for one in both("unbatched", ROW, **arguments))
+    return all(np.array_equal(answer, ROW[::-1]) for answer in both("unbatched", ROW, **arguments))
 
 
 def refused(error: type[Exception], words: str, **arguments: Any) -> bool:
-    found = both("unbatched", ROW, **arguments)
-    assert [type(one) for one in found] == [error] * 2, found
-    assert all(words in str(one) for one in found), found
-    assert not any("Start one" in str(one) for one in found)
+    ends = both("unbatched", ROW, **arguments)
+    assert [type(end) for end in ends] == [error] * 2, ends
+    assert all(words in str(end) for end in ends), ends
+    assert not any("Start one" in str(end) for end in ends)
     return True
 
 
@@ -148,9 +148,9 @@ def test_https(folder: Path, client_server: Server) -> None:
         assert refused(
             TlsError, "CERTIFICATE_VERIFY_FAILED", url=f"https://{front.url}", tls=Tls(ca=folder / "other.pem")
         )
-        found = both("unbatched", ROW, url=f"http://{front.url}")
-        assert [type(one) for one in found] == [ServerUnreachableError] * 2
-        assert all("https://" in str(one) for one in found)
+        ends = both("unbatched", ROW, url=f"http://{front.url}")
+        assert [type(end) for end in ends] == [ServerUnreachableError] * 2
+        assert all("https://" in str(end) for end in ends)
     with relay(client_server.http_url, tls_of(folder, "elsewhere")) as front:
         assert refused(TlsError, "IP address mismatch", url=f"https://{front.url}", tls=trusted)
     mutual = tls_of(folder, "server")
@@ -159,8 +159,8 @@ def test_https(folder: Path, client_server: Server) -> None:
     with relay(client_server.http_url, mutual) as front:
         own = Tls(ca=folder / "ca.pem", certificate=folder / "client.pem", key=folder / "client.key")
         assert answered(url=f"https://{front.url}", tls=own)
-        found = both("unbatched", ROW, url=f"https://{front.url}", tls=trusted)
-        assert all(isinstance(one, ServerUnreachableError) for one in found)
+        ends = both("unbatched", ROW, url=f"https://{front.url}", tls=trusted)
+        assert all(isinstance(end, ServerUnreachableError) for end in ends)
 
 
 def tls_of(folder: Path, name: str) -> ssl.SSLContext:
@@ -193,7 +193,7 @@ def test_headers_open_restricted_apis(tmp_path: Path) -> None:
 @pytest.mark.server
 def test_a_client_that_may_not_register_memory_sends_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(tmp_path, "--grpc-restricted-protocol=shared-memory:admin=secret") as server:
-        assert [(one == 2).all() for one in both("wide", 2 * WIDE, url=server.grpc_url)] == [True] * 2
+        assert [(answer == 2).all() for answer in both("wide", 2 * WIDE, url=server.grpc_url)] == [True] * 2
         # Where only those calls need a header, it goes with those calls; one that is given wins.
         monkeypatch.setattr(admin_secret, "headers", lambda url: {"triton-grpc-protocol-admin": "secret"})
         endpoint = Endpoint.of(server.grpc_url)

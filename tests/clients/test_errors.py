@@ -37,8 +37,8 @@ from clients.transport import Transport
 from serve.launcher import Server
 
 ONE = np.ones((1, 1), np.float32)
-CLASSES = [one for name in clients.__all__ if isinstance(one := getattr(clients, name), type)]
-ERRORS = [one for one in CLASSES if issubclass(one, ClientError)]
+CLASSES = [kind for name in clients.__all__ if isinstance(kind := getattr(clients, name), type)]
+ERRORS = [kind for kind in CLASSES if issubclass(kind, ClientError)]
 
 
 def data(error: BaseException) -> tuple[Any, ...]:
@@ -116,8 +116,8 @@ def test_what_real_calls_end_with(client_server: Server, transport: Transport, b
 
     assert ended("picky", np.ones((9, 1), np.float32)) == (InvalidInputError, None, "", False)
     assert ended("picky", ONE, timeout_s=-1) == (InvalidInputError, None, "", False)
-    said = "no roots of negative numbers"
-    assert ended("picky", -ONE) == (ServerFailureError, "INTERNAL", said, False)
+    message = "no roots of negative numbers"
+    assert ended("picky", -ONE) == (ServerFailureError, "INTERNAL", message, False)
     assert ended("absent", ONE)[::3] == (NotReadyError, True)
     late = ended("slow", 0.3 * ONE, timeout_s=0.1)
     assert late == (TimedOutError, "DEADLINE_EXCEEDED", "no answer within 0.1 s", False)

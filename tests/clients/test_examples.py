@@ -119,7 +119,7 @@ def test_the_example_prepares_and_decodes_as_the_model_was_trained(tmp_path: Pat
     for path in (*PICTURES.glob("*.png"), *stored_pictures(tmp_path)):
         np.testing.assert_allclose(recognize.prepare(path), word_image.prepare(path), atol=1e-6, err_msg=path.name)
     logits = np.random.default_rng(2).normal(size=(20, 26, 37))
-    assert [recognize.decode(one) for one in logits] == alphabet.decode(logits)
+    assert [recognize.decode(word) for word in logits] == alphabet.decode(logits)
 
 
 @pytest.mark.server

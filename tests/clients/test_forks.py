@@ -36,11 +36,11 @@ def test_a_forked_child(client_server: Server, transport: Transport, kind: str, 
         text=True,
         timeout=60,
     )
-    said = dict(line.split(": ", 1) for line in ended.stdout.splitlines())
+    output = dict(line.split(": ", 1) for line in ended.stdout.splitlines())
     errors = [line for line in ended.stderr.splitlines() if NOTE not in line]
-    assert (errors, ended.returncode, said.pop("parent")) == ([], 0, "2.0, child: 7")
+    assert (errors, ended.returncode, output.pop("parent")) == ([], 0, "2.0, child: 7")
     refused = kind in ("AsyncModel", "closed AsyncModel") and transport != "http"
-    for own in (said.pop("own Model"), said.pop("own AsyncModel")):
+    for own in (output.pop("own Model"), output.pop("own AsyncModel")):
         if refused:
             assert f"{client_server.grpc_url}: this process was forked from one that had opened an AsyncModel" in own
             assert 'get_context("spawn") or "forkserver"' in own
@@ -48,4 +48,4 @@ def test_a_forked_child(client_server: Server, transport: Transport, kind: str, 
         else:
             assert own == "3.0"
     inherited = {} if kind == "closed AsyncModel" else {"inherited": CLOSED, "close": "None"}
-    assert said == {**inherited, "own AsyncModel over HTTP": "3.0", "own Model over HTTP": "3.0"}
+    assert output == {**inherited, "own AsyncModel over HTTP": "3.0", "own Model over HTTP": "3.0"}

@@ -105,13 +105,13 @@ def ends(url: str) -> list[Any]:
         lambda: asyncio.run(ask(1, coalesce=True)),
         lambda: asyncio.run(ask(2, coalesce=True)),
     ]
-    found: list[Any] = []
+    answers: list[Any] = []
     for attempt in attempts:
         try:
-            found += attempt()
+            answers += attempt()
         except ClientError as error:
-            found.append(error)
-    return found
+            answers.append(error)
+    return answers
 
 
 def test_a_good_answer_is_one(between: tuple[type[Between], str]) -> None:
@@ -126,10 +126,10 @@ def test_a_good_answer_is_one(between: tuple[type[Between], str]) -> None:
 def test_a_page_in_place_of_a_configuration(between: tuple[type[Between], str], body: bytes) -> None:
     handler, url = between
     handler.config = 200, body
-    found = ends(url)
-    assert [type(end) for end in found] == [ServerFailureError] * 4
-    assert "is not what Triton sends" in str(found[0])
-    assert (found[0].status, found[0].model, found[0].url, found[0].retryable) == ("UNKNOWN", "m", url, False)
+    answers = ends(url)
+    assert [type(end) for end in answers] == [ServerFailureError] * 4
+    assert "is not what Triton sends" in str(answers[0])
+    assert (answers[0].status, answers[0].model, answers[0].url, answers[0].retryable) == ("UNKNOWN", "m", url, False)
 
 
 @pytest.mark.parametrize(
@@ -183,9 +183,9 @@ def test_a_page_in_place_of_a_configuration(between: tuple[type[Between], str], 
 def test_an_answer_that_was_cut_or_changed(between: tuple[type[Between], str], length: str | None, body: bytes) -> None:
     handler, url = between
     handler.answer = 200, length, body
-    found = ends(url)
-    assert [type(end) for end in found] == [ServerFailureError] * 5, found
-    assert {(end.model, end.url, end.retryable) for end in found} == {("m", url, False)}
+    answers = ends(url)
+    assert [type(end) for end in answers] == [ServerFailureError] * 5, answers
+    assert {(end.model, end.url, end.retryable) for end in answers} == {("m", url, False)}
 
 
 def test_a_kept_connection_with_tls_that_was_closed(tmp_path: Path) -> None:
@@ -203,13 +203,13 @@ def test_a_kept_connection_with_tls_that_was_closed(tmp_path: Path) -> None:
 def test_a_model_that_the_client_cannot_call(between: tuple[type[Between], str]) -> None:
     handler, url = between
     handler.config = 200, json.dumps(CONFIG | {"input": [{"name": "x", "data_type": "TYPE_INVALID"}]}).encode()
-    found = ends(url)
-    assert [(type(end), end.model, end.url) for end in found] == [(InvalidInputError, "m", url)] * 4
+    answers = ends(url)
+    assert [(type(end), end.model, end.url) for end in answers] == [(InvalidInputError, "m", url)] * 4
 
 
 def test_what_a_model_says_does_not_make_it_absent(between: tuple[type[Between], str]) -> None:
     handler, url = between
-    handler.answer = 500, None, b'{"error": "the key of an unknown model is not found"}'
+    handler.answer = 500, None, b'{"error": "the key of an unknown model is not answers"}'
     assert [(type(end), end.retryable) for end in ends(url)] == [(ServerFailureError, False)] * 5
 
 
@@ -228,9 +228,9 @@ def test_what_a_model_says_does_not_make_it_absent(between: tuple[type[Between],
 def test_a_page_with_another_status(between: tuple[type[Between], str], status: int, kind: type[ClientError]) -> None:
     handler, url = between
     handler.answer = status, None, PAGE * 100
-    found = ends(url)
-    assert [type(end) for end in found] == [kind] * 5
+    answers = ends(url)
+    assert [type(end) for end in answers] == [kind] * 5
     # The request may have reached Triton behind the proxy; one that was rejected has not.
-    assert {end.retryable for end in found} == {kind in (NotReadyError, RejectedError)}
-    assert all(len(str(end)) < 500 for end in found)
-    assert not any("gRPC server" in str(end) for end in found)
+    assert {end.retryable for end in answers} == {kind in (NotReadyError, RejectedError)}
+    assert all(len(str(end)) < 500 for end in answers)
+    assert not any("gRPC server" in str(end) for end in answers)

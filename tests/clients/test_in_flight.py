@@ -91,7 +91,7 @@ def test_requests_in_flight_never_exceed_the_bound(
 
 
 @pytest.mark.server
-def test_callers_that_wait_hold_no_request(client_server: Server) -> None:
+def test_callers_that_wait_have_encoded_no_request(client_server: Server) -> None:
     a, b = np.ones((8, 1024), np.float32), np.ones((8, 2), np.int32)
 
     async def crowd() -> int:
@@ -99,14 +99,14 @@ def test_callers_that_wait_hold_no_request(client_server: Server) -> None:
             tracemalloc.start()
             tasks = [asyncio.create_task(model.predict(a, b)) for _ in range(CALLERS)]
             await asyncio.sleep(0)  # every task has come as far as it can without an answer
-            held, _ = tracemalloc.get_traced_memory()
+            allocated, _ = tracemalloc.get_traced_memory()
             tracemalloc.stop()
             answers = await asyncio.gather(*tasks)
             assert all((twice == 2 * a).all() for _, twice in answers)
-        return held
+        return allocated
 
-    held = asyncio.run(crowd())
-    assert held / CALLERS < 8 << 10  # the request has 32 KB
+    allocated = asyncio.run(crowd())
+    assert allocated / CALLERS < 8 << 10  # the request has 32 KB
 
 
 @pytest.mark.server
@@ -147,7 +147,7 @@ def test_http_has_64_places(client_server: Server) -> None:
 
 
 @pytest.mark.server
-def test_callers_that_wait_are_told_of_the_end(client_server: Server) -> None:
+def test_callers_that_wait_raise_closed_error_at_the_end(client_server: Server) -> None:
     async def scenario() -> list[Any]:
         async with AsyncModel("slow", url=client_server.grpc_url, transport="grpc", max_in_flight=1) as model:
             tasks = [asyncio.create_task(model.predict(0.3 * ONE)) for _ in range(3)]

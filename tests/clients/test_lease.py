@@ -105,7 +105,7 @@ def test_killed_while_the_model_works_on_its_request(client_server: Server) -> N
 @pytest.mark.server
 def test_many_killed_at_once(client_server: Server) -> None:
     clients = [client(client_server, "slow", 0) for _ in range(6)]
-    assert all(one.stdout and one.stdout.readline() for one in clients)
+    assert all(client.stdout and client.stdout.readline() for client in clients)
     assert len(registered(client_server.grpc_url)) == 6
     for one in clients:
         one.kill()

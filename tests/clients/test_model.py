@@ -100,8 +100,8 @@ def test_threads_share_a_model(client_server: Server) -> None:
 def test_id_and_parameters_arrive(client_server: Server, transport: Transport) -> None:
     parameters: dict[str, str | int | bool] = {"text": "x", "count": 3, "flag": True}
     with Model("asked", url=address(client_server, transport), transport=transport) as model:
-        told = json.loads(model.predict(ONE, request_id="a-1", parameters=parameters).item())
-    assert told == {"id": "a-1", "parameters": parameters}
+        received = json.loads(model.predict(ONE, request_id="a-1", parameters=parameters).item())
+    assert received == {"id": "a-1", "parameters": parameters}
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

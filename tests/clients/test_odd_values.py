@@ -125,9 +125,9 @@ def test_a_time_without_end_is_no_deadline(ask: Ask, endless: Any) -> None:
 
 def test_the_largest_numbers_that_a_request_can_carry(ask: Ask) -> None:
     numbers = {"low": -(1 << 63), "high": (1 << 63) - 1}
-    told = ask(ONE, parameters=numbers, priority=(1 << 64) - 1).item().decode()
-    assert str(numbers["low"]) in told
-    assert str(numbers["high"]) in told
+    received = ask(ONE, parameters=numbers, priority=(1 << 64) - 1).item().decode()
+    assert str(numbers["low"]) in received
+    assert str(numbers["high"]) in received
 
 
 def test_a_string_that_no_utf8_holds(ask: Ask) -> None:

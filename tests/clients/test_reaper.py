@@ -32,8 +32,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 def connected(server: Server, name: str = "") -> socket.socket:
     client = socket.socket(socket.AF_UNIX)
+    client.connect(name or _address(Endpoint.of(server.grpc_url).target))  # waits while the listener's queue is full
     client.settimeout(10)
-    client.connect(name or _address(Endpoint.of(server.grpc_url).target))
     return client
 
 
@@ -41,8 +41,8 @@ def connected(server: Server, name: str = "") -> socket.socket:
 def test_no_bytes_end_the_reaper_or_drop_regions_of_others(server: Server) -> None:
     rng = random.Random(3)
     with Model("wide", url=server.grpc_url, transport="shared_memory") as model:
-        held = registered(server.grpc_url)
-        assert len(held) == 1
+        region_names = registered(server.grpc_url)
+        assert len(region_names) == 1
         with connected(server) as first:
             reaper = int(first.recv(32))
             hostile = [
@@ -68,7 +68,7 @@ def test_no_bytes_end_the_reaper_or_drop_regions_of_others(server: Server) -> No
             with connected(server) as many:
                 many.sendall(b"".join(b"+triton_client_%d\n" % number for number in range(1000)))
             assert alive({reaper}) == {reaper}
-        assert registered(server.grpc_url) == held
+        assert registered(server.grpc_url) == region_names
         assert (model.predict(2 * ONE) == 2).all()
     with connected(server) as again:
         assert int(again.recv(32)) == reaper
@@ -123,15 +123,15 @@ def test_many_connections_do_not_end_the_reaper(server: Server) -> None:
 
 @needs_root
 @pytest.mark.server
-def test_another_user_is_not_heard(server: Server) -> None:
+def test_another_user_is_disconnected(server: Server) -> None:
     with Model("wide", url=server.grpc_url, transport="shared_memory") as model:
-        (held,) = registered(server.grpc_url)
+        (region_name,) = registered(server.grpc_url)
         name = _address(Endpoint.of(server.grpc_url).target)
 
         def drops() -> int:
             with connected(server, name) as client:
                 try:
-                    client.sendall(f"+{held}\n".encode())
+                    client.sendall(f"+{region_name}\n".encode())
                     return len(client.recv(32))
                 except ConnectionError:
                     return 0

@@ -64,9 +64,9 @@ def test_bf16_goes_in_and_comes_out(tensor_server: Server, transport: Transport,
     given = np.random.default_rng(length).normal(size=(2, length)).astype(ml_dtypes.bfloat16)
     right = (given.astype(np.float32) * 3).astype(ml_dtypes.bfloat16)
     with Model("triple", url=url, transport=transport) as model:
-        found = model.predict(given)
-        assert found.dtype == ml_dtypes.bfloat16
-        np.testing.assert_array_equal(found.view(np.uint16), right.view(np.uint16))
+        answer = model.predict(given)
+        assert answer.dtype == ml_dtypes.bfloat16
+        np.testing.assert_array_equal(answer.view(np.uint16), right.view(np.uint16))
         with pytest.raises(InvalidInputError, match=r"is BF16, got float32. Convert it: array.astype\(ml_dtypes.bfl"):
             model.predict(given.astype(np.float32))
 

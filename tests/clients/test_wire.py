@@ -24,7 +24,7 @@ def test_parts_put_together_are_one_message(tensors: list[bytes], request_id: st
     whole = wire.joined(head + terms.encoded(queue_timeout=False), [memoryview(tensor) for tensor in tensors])
     request = ModelInferRequest.FromString(whole)
     assert (request.model_name, request.model_version, request.id) == ("m", "3", request_id)
-    assert [(one.name, one.datatype, list(one.shape)) for one in request.inputs] == [
+    assert [(tensor.name, tensor.datatype, list(tensor.shape)) for tensor in request.inputs] == [
         ("x", "FP32", [1, 2]),
         ("y", "BYTES", [1]),
     ]
