@@ -57,13 +57,17 @@ class Runs:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Sample:
+class LoadSample:
+    """Due time and latency of every request."""
+
     due_s: tuple[float, ...] = ()
     latencies_us: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Outcome:
+class LoadFigures:
+    """The figures of a run."""
+
     window_s: float
     rows_per_s: float
     percentiles_us: Mapping[int, float | None]
@@ -83,8 +87,8 @@ class LoadRecord:
     time_scale: float
     started_at: str
     load: Load
-    outcome: _Outcome
-    sample: _Sample = _Sample()
+    outcome: LoadFigures
+    sample: LoadSample = LoadSample()
 
 
 def read(text: str) -> Runs:

@@ -2,7 +2,6 @@
 
 import math
 import re
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,13 +9,19 @@ from typing import ClassVar, cast
 
 import numpy as np
 import pytest
+from studies import study
 
 from perf.compare import __main__ as compare
+from perf.load.load import Load
 from perf.measure import service_profile
 from perf.records import file, record, round_record, runs
 from perf.records.file import RecordError
+from perf.records.round_record import TrialKey
+from perf.records.runs import LoadFigures, LoadRecord
 from perf.records.study import Study
 from perf.report import __main__ as report
+from perf.stats.sla import Sla
+from tests.perf.records.test_record import MACHINE, RECORD
 
 PERF = Path(__file__).parents[3] / "perf"
 COMMITTED = [*(PERF / "results").rglob("*.json"), *(PERF / "studies" / "results").rglob("*.json")]
@@ -33,6 +38,20 @@ class Probe:
     sizes: tuple[dict[int, float], ...] = ()
 
 
+KEY = TrialKey(
+    model="ranker",
+    name="dynamic",
+    config="max_batch_size: 4",
+    model_sha256="f",
+    load="closed:16",
+    rows=1,
+    sla=Sla(latency_ms=40),
+    seconds=8.0,
+    stage="against the default",
+    round=1,
+    machine=MACHINE,
+    versions={"python": "3.11"},
+)
 PROBE = Probe(rows=1, latencies_us=(1.0, math.inf), trace=Path("/a"), sizes=({8: 1.5},))
 
 
@@ -78,18 +97,45 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         file.write(PROBE, tmp_path / "file" / "probe.json")
 
 
-@pytest.mark.parametrize("kind", ["record", "study", "round", "fleet"])
+def load_record(path: Path) -> Path:
+    """What a comparison reads of the record of one run of the load generator."""
+    record = LoadRecord(
+        model="ranker",
+        config_name=None,
+        config='name: "ranker" max_batch_size: 4',
+        transport="grpc",
+        time_scale=1.0,
+        started_at="2030-01-01T00:00:00+00:00",
+        load=Load(),
+        outcome=LoadFigures(window_s=10.0, rows_per_s=300.5, percentiles_us={50: 1.0, 99: 2.0}),
+    )
+    return file.write(record, path)
+
+
+def measurement(path: Path) -> Path:
+    return record.write(RECORD, path.parent)
+
+
+@pytest.mark.parametrize(
+    ("write", "is_reported"),
+    [
+        (measurement, True),
+        (lambda path: study().write(path), True),
+        (lambda path: round_record.write(KEY, study().trials[0], path.parent), False),
+        (load_record, False),
+    ],
+)
 def test_a_throughput_with_a_comma_ends_a_program_with_one_line(
-    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    write: Callable[[Path], Path], is_reported: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A trial whose throughput is "170,2" once reached numpy, which ended the program with a traceback."""
-    good = next(path for path in COMMITTED if file.kind_of(path) == kind)
-    name = r'("(?:throughput_rows_per_s|rows_per_s)": )[\d.]+'
-    path = tmp_path / "bad.json"
-    path.write_text(re.sub(name, r'\1"170,2"', good.read_text()))
+    """A throughput of "170,2" once reached numpy, which ended the program with a traceback."""
+    good = study().write(tmp_path / "good" / "study.json")
+    path = write(tmp_path / "bad" / "bad.json")
+    assert runs.read(str(path)).runs
+    path.write_text(re.sub(r'("(?:throughput_rows_per_s|rows_per_s)": )[\d.]+', r'\1"170,2"', path.read_text()))
     calls: list[Callable[[], int]] = [lambda: compare.main([str(path), str(good), "--out", str(tmp_path / "out")])]
-    if kind in ("record", "study"):
-        calls.append(lambda: report.main([str(tmp_path), "--out", str(tmp_path / "page")]))
+    if is_reported:
+        calls.append(lambda: report.main([str(path.parent), "--out", str(tmp_path / "page")]))
     for call in calls:
         assert call() == 2
         (line,) = capsys.readouterr().err.strip().splitlines()
@@ -105,17 +151,16 @@ def test_every_committed_record_is_read() -> None:
         Study.KIND: Study.read,
         service_profile.ServiceTimes.KIND: service_profile.load,
     }
-    counts = Counter(file.kind_of(path) for path in COMMITTED)
-    assert all(counts[kind] for kind in readers)
-    for path in COMMITTED:
-        readers.get(file.kind_of(path), file.kind_of)(path)
+    kinds = {path: file.kind_of(path) for path in COMMITTED}
+    assert {"record", "ceiling", "study", "service_times"} <= set(kinds.values())
+    for path, kind in kinds.items():
+        if kind in readers:
+            readers[kind](path)
 
 
-def test_committed_records_have_the_names_that_they_are_looked_up_by() -> None:
-    """A repeated sweep or comparison resumes from the files that its keys name."""
+def test_records_keep_the_names_that_they_are_looked_up_by() -> None:
+    """A repeated sweep or comparison resumes from the files that its keys name, whatever their classes are called."""
     for path in COMMITTED:
-        kind = file.kind_of(path)
-        if kind == "record":
+        if file.kind_of(path) == "record":
             assert cast("record.Measurement", record.load(path)).point.file_name == path.name
-        elif kind == "round":
-            assert round_record.read(path)[0].path(path.parent) == path
+    assert KEY.path(Path()).name == "ranker.dynamic.ac80971e.r1.json"
