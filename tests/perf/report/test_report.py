@@ -134,7 +134,7 @@ def test_of_a_folder_with_a_study_the_points_are_said_to_be_left_out(
     assert main([str(folder), "--format", "json"]) == 0
     # 2 configurations x 2 concurrencies x 2 repeats, the point that failed, and the ceiling
     line = capsys.readouterr().out.splitlines()[-1]
-    assert line.startswith(f"{folder}: 10 measured point(s) lie beside study.json, and only studies were reported.")
+    assert line.startswith(f"{folder}: only the studies are reported. Move the 10 measured point(s) into another folder")
 
 
 def test_a_bad_record_or_a_mixture_ends_with_2(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
