@@ -1,7 +1,7 @@
-"""The whole journey in one command: serve, batch, measure, report, and read words from pictures.
+"""Run the whole path in one command: export, measure with and without batching, report, and read words from pictures.
 
-`python -m perf.demo` takes about seven minutes; a stopped demo goes on where it was. `--quick` takes about two and is
-for a first look: too few repeats for a figure to quote.
+It takes about seven minutes; a stopped demo continues where it was. `--quick` takes about two minutes, with too few
+repeats for figures to quote.
 """
 
 import sys
@@ -22,9 +22,9 @@ PICTURE_SHAPE = (("input.1", (1, 32, 100)),)
 
 
 def studies(*, quick: bool) -> list[Sweep]:
-    """What is measured: the tutorial's sweep on a stand-in for an accelerator, and two models that run on this CPU."""
+    """The measured sweeps: a simulated accelerator, and two models on this CPU."""
     window_ms, repeats = (300, 1) if quick else (700, 2)
-    # Models that compute jitter more than one that sleeps.
+    # Models that compute vary more than one that sleeps.
     longer_ms = window_ms if quick else 1200
     accelerator = parse_range("2:16:14" if quick else "2:16:2")
     return [
@@ -61,7 +61,7 @@ def studies(*, quick: bool) -> list[Sweep]:
 
 
 def demo(store: Store, *, quick: bool) -> int:
-    """All steps, in order; each prints what it found. 1 when a picture could not be read."""
+    """Run all steps in order and print their results; 1 if a picture cannot be read."""
     console = terminal()
     console.rule("1. Export the ranker to ONNX (text_recognition comes trained and exported)")
     export_all(choose(["ranker"]))
@@ -80,7 +80,8 @@ def demo(store: Store, *, quick: bool) -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the demo; exit codes as `perf.measure.sweep`."""
+    """Run the demo; exit codes like `perf.measure.sweep`."""
+
     parser = program_parser("python -m perf.demo", __doc__, example="--results perf/results/mine")
     parser.add_argument("--results", type=Path, default=Path("perf/results/demo"), help="folder of the records")
     parser.add_argument("--quick", action="store_true", help="fewer and shorter measurements")

@@ -1,1 +1,1 @@
-"""What models hold in memory: traces of allocations, allocators replayed over them, and offsets planned offline."""
+"""How much memory a model holds under onnxruntime, and offset plans for memory."""

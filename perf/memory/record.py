@@ -1,13 +1,12 @@
-"""Record the memory of served models: one inference by onnxruntime per batch size, as trace files.
+"""Record the memory allocations of an inference: one trace file per model and batch size.
 
-The arena's pattern planning is off, so that every tensor is asked for by itself; a warm-up run comes first.
---read turns the files of other tools into trace files: TensorFlow logs, torch snapshots, and profiles, such as the one
-that `python -m export.eager_memory` makes of a torch model before its export.
+onnxruntime runs the model twice, and the second run is recorded. Its memory pattern is off, so that the arena allocates
+each tensor by itself.
 """
 
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from export.graph.ragged_feed import is_ragged
 from export.graph.samples import sample
 from export.repository import REPOSITORY, config_file, model_file, model_folder, read_config
 from perf.memory.trace import onnxruntime_profile, trace_file
-from perf.memory.trace.reading import named
 from perf.memory.trace.trace import Trace
 from triton_batching.terminal import Mistake, guarded, program_parser, terminal
 
@@ -31,12 +29,12 @@ OPTIMISATIONS = {
 
 
 def record(model: str, rows: int, *, optimisation: str = "all", repository: Path = REPOSITORY) -> Trace:
-    """The trace of one inference of `rows` rows, after a warm-up; raises `Mistake` for all but a batched ONNX model."""
+    """The trace of one inference of `rows` rows; raises `Mistake` unless the model is a batched ONNX model."""
     folder = model_folder(model, repository)
     config = read_config(config_file(folder, None))
     path = model_file(folder, config)
     if path.suffix != ".onnx" or is_ragged(config):
-        raise Mistake(f"'{model}' is not a batched ONNX model ({path.name}), so onnxruntime has no trace of a batch.")
+        raise Mistake(f"'{model}' is not a batched ONNX model ({path.name}). Name one that is.")
     if not path.is_file():
         raise Mistake(f"{path}: not exported yet. Run: make export ARGS={model}.")
     if not 1 <= rows <= max(1, config.max_batch_size):
@@ -46,8 +44,8 @@ def record(model: str, rows: int, *, optimisation: str = "all", repository: Path
     options.enable_mem_pattern = False
     options.enable_profiling = True
     inputs = sample(config, rows=rows)
-    with tempfile.TemporaryDirectory() as place:
-        options.profile_file_prefix = str(Path(place) / "profile")
+    with tempfile.TemporaryDirectory() as folder_of_profile:
+        options.profile_file_prefix = str(Path(folder_of_profile) / "profile")
         session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         for _ in range(2):
             session.run(None, inputs)
@@ -56,34 +54,25 @@ def record(model: str, rows: int, *, optimisation: str = "all", repository: Path
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Record and write; exit code 2 for a user's mistake."""
+    """Record and write the traces; exit code 2 for a user's mistake."""
     parser = program_parser("python -m perf.memory.record", __doc__, example="resnet50 --rows 1 8 32")
-    parser.add_argument("models", nargs="*", metavar="MODEL", help="a model of the repository")
-    parser.add_argument("--read", nargs="+", type=Path, default=[], metavar="FILE", help="files of other tools")
+    parser.add_argument("models", nargs="+", metavar="MODEL", help="a model of the repository")
     parser.add_argument("--rows", nargs="+", type=int, default=[1, 8], metavar="N", help="batch sizes (default: 1 8)")
     parser.add_argument("--optimisation", choices=sorted(OPTIMISATIONS), default="all", help="graph optimisation level")
-    parser.add_argument("--to", type=Path, default=FOLDER, metavar="FOLDER", help=f"where to (default: {FOLDER})")
+    parser.add_argument("--to", type=Path, default=FOLDER, metavar="FOLDER", help=f"of the files (default: {FOLDER})")
     arguments = parser.parse_args(argv)
-    points = [(model, rows) for model in arguments.models for rows in arguments.rows]
-    return guarded(lambda: _write_all(points, arguments.optimisation, arguments.read, arguments.to))
+    pairs = [(model, rows) for model in arguments.models for rows in arguments.rows]
+    return guarded(lambda: _write_all(pairs, arguments.optimisation, arguments.to))
 
 
-def _write_all(points: list[tuple[str, int]], optimisation: str, files: list[Path], folder: Path) -> None:
-    if not points and not files:
-        raise Mistake("nothing to record: name models of the repository, or files with --read.")
+def _write_all(pairs: list[tuple[str, int]], optimisation: str, folder: Path) -> None:
     table = Table("trace", "allocations", "live peak, bytes", "not freed", "remarks")
-    for name, trace in _traces(points, optimisation, files):
-        path = trace_file.write(trace, folder / f"{name}.json")
+    for model, rows in track(pairs, description="recording", transient=True):
+        trace = record(model, rows, optimisation=optimisation)
+        path = trace_file.write(trace, folder / f"{model}-onnxruntime-{rows}.json")
         counts = (len(trace.allocations), trace.live_peak_bytes, len(trace.unmatched), len(trace.remarks))
         table.add_row(str(path), *(f"{count:,}" for count in counts))
     terminal().print(table)
-
-
-def _traces(points: list[tuple[str, int]], optimisation: str, files: list[Path]) -> Iterator[tuple[str, Trace]]:
-    for model, rows in track(points, description="recording", transient=True):
-        yield f"{model}-onnxruntime-{rows}", record(model, rows, optimisation=optimisation)
-    for path in files:
-        yield from named(path).items()
 
 
 if __name__ == "__main__":

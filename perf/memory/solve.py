@@ -1,6 +1,7 @@
-"""Solve instances of dynamic storage allocation within a capacity by MiniMalloc's search, and check every answer.
+"""Solve instances of dynamic storage allocation with MiniMalloc's search, and check every answer.
 
-Exit code 1 when one is not solved. `--minimise` looks for the lowest capacity instead.
+`--capacity` asks for a placement within that many bytes, `--minimise` for the lowest placement. The exit code is 1 if
+an instance is not solved.
 """
 
 import sys
@@ -20,33 +21,38 @@ from triton_batching.terminal import Failure, Mistake, guarded, program_parser, 
 
 @dataclass(frozen=True, kw_only=True)
 class Solved:
-    """One instance: its size, the lower bound, greedy's height, what was found and how long that took."""
+    """One instance: its buffers and load, the height of the greedy placement, the placement and the search time.
+
+    `placement` is None if the search has no result.
+    """
 
     name: str
     buffers: int
     load: int
     greedy: int
-    found: Placement | None
+    placement: Placement | None
     seconds: float
 
 
 def solve(path: Path, capacity: int | None, timeout_s: float) -> Solved:
-    """Search one file, within `capacity` or (None) as low as the time allows; raises `Failure` for a false answer."""
+    """Solve the instance of a file within `capacity` bytes, or (None) as low as the time allows.
+
+    Raises `Failure` for an invalid placement.
+    """
     buffers = instance.read(path)
     quick = greedy.plan(buffers)
     started = time.monotonic()
-    found = _search(buffers, capacity, timeout_s, quick)
+    best = _search(buffers, capacity, timeout_s, quick)
     seconds = time.monotonic() - started
-    for placement in filter(None, (found, quick)):
-        wrong = faults(placement, buffers, capacity if placement is found else None)
-        if wrong:
-            raise Failure(f"{path}: {placement.planner} gave no valid placement: {wrong[0].text}.")
+    for placement in filter(None, (best, quick)):
+        if wrong := faults(placement, buffers, capacity if placement is best else None):
+            raise Failure(f"{path}: {placement.planner} gave no valid placement: {wrong[0]}.")
     return Solved(
         name=path.name,
         buffers=len(buffers),
         load=load(buffers),
         greedy=quick.height,
-        found=found,
+        placement=best,
         seconds=seconds,
     )
 
@@ -60,7 +66,7 @@ def _search(buffers: tuple[Buffer, ...], capacity: int | None, timeout_s: float,
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Solve and print; exit code 1 for an instance without an answer, 2 for a user's mistake."""
+    """Solve and print; exit code 1 if an instance is not solved, 2 for a user's mistake."""
     parser = program_parser("python -m perf.memory.solve", __doc__, example="A.1048576.csv --capacity 1048576")
     parser.add_argument("instances", nargs="+", type=Path, metavar="CSV", help="columns id,lower,upper,size")
     goal = parser.add_mutually_exclusive_group(required=True)
@@ -75,21 +81,28 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _solve_all(paths: list[Path], capacity: int | None, timeout_s: float, folder: Path | None) -> int:
     if capacity is not None and capacity < 1:
         raise Mistake(f"--capacity {capacity}: a capacity is at least one byte.")
-    solved = [solve(path, capacity, timeout_s) for path in track(paths, description="solving", transient=True)]
-    table = Table("instance", "buffers", "load", "greedy / load", "found", "found / load", "by", "s")
-    for one in solved:
-        found = (f"{one.found.height:,}", f"{one.found.height / one.load:.3f}", one.found.planner) if one.found else ()
-        cells = (one.name, str(one.buffers), f"{one.load:,}", f"{one.greedy / one.load:.3f}")
-        table.add_row(*cells, *(found or ("none", "", "")), f"{one.seconds:.2f}")
-        if folder is not None and one.found is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-            instance.write(one.found, folder / one.name)
+    results = [solve(path, capacity, timeout_s) for path in track(paths, description="solving", transient=True)]
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        for result in results:
+            if result.placement is not None:
+                instance.write(result.placement, folder / result.name)
     console = terminal()
-    console.print(table)
-    missing = [one.name for one in solved if one.found is None]
-    total = sum(one.seconds for one in solved)
-    console.print(f"{len(solved) - len(missing)} of {len(solved)} solved in {total:.2f} s, every placement checked.")
-    return 1 if missing else 0
+    console.print(_table(results))
+    solved = sum(result.placement is not None for result in results)
+    total = sum(result.seconds for result in results)
+    console.print(f"{solved} of {len(results)} solved in {total:.2f} s, every placement checked.")
+    return 0 if solved == len(results) else 1
+
+
+def _table(results: list[Solved]) -> Table:
+    table = Table("instance", "buffers", "load", "greedy / load", "height", "height / load", "by", "s")
+    for result in results:
+        cells = (result.name, str(result.buffers), f"{result.load:,}", f"{result.greedy / result.load:.3f}")
+        best = result.placement
+        found = (f"{best.height:,}", f"{best.height / result.load:.3f}", best.planner) if best else ("none", "", "")
+        table.add_row(*cells, *found, f"{result.seconds:.2f}")
+    return table
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""Many models on few devices: packed under their latency targets before a device is touched, checked and replayed."""
+"""Packs many models onto few devices under their latency targets; checks and replays the placement."""

@@ -1,10 +1,10 @@
-"""Which models can share a device, exactly: they take turns in a duty cycle that keeps every latency target.
+"""Which models can share a device: they take turns in a duty cycle that meets all latency targets.
 
-In a cycle of d each model executes once, the ceil(d x rate) requests that came since its last turn. A request waits for
-at most one cycle and then for its own execution, so a set fits where sum(l_i(b_i)) <= d and d + l_i(b_i) <= budget_i
-for all, and their memory holds (Nexus, Shen et al., SOSP 2019). b_i changes only where d = k / rate_i, and between two
-such points a longer cycle is better until a budget ends it, so that d in {k / rate_i} and {budget_i - l_i(k)} are all
-that need to be tried: the answer for one device is exact.
+In a cycle of d ms each model executes once, with the ceil(d x rate) requests since its last turn. A request waits for
+at most one cycle and its own execution. So a set of models fits if sum(l_i(b_i)) <= d, d + l_i(b_i) <= budget_i for all
+i, and their memory fits (Nexus, Shen et al., SOSP 2019). b_i changes only at d = k / rate_i, and between two such
+points a longer cycle is better until it breaks a budget. So only d = k / rate_i and d = budget_i - l_i(k) need to be
+tried, and the answer for one device is exact.
 """
 
 import math
@@ -18,13 +18,13 @@ from perf.pack.placement import Node, Share
 from perf.pack.problem import Items
 from perf.pack.workload import Model, Pair
 
-# Of a cycle, for sums that are equal but for rounding.
+# Relative tolerance for rounding.
 EPSILON = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """A part of a model's requests that is to be placed whole: milliseconds, and requests per millisecond."""
+    """A part of a model's requests that goes to one device."""
 
     model: Model
     rate_per_s: float
@@ -35,29 +35,29 @@ class Load:
         return self.rate_per_s / 1e3
 
     def rows(self, duty_ms: float) -> int:
-        """Requests that come within one cycle, at least one, rounded up."""
+        """The requests that arrive within one cycle, rounded up, at least 1."""
         return max(1, math.ceil(duty_ms * self.rate - EPSILON))
 
     def share(self, rows: int, factor: float = 1.0) -> Share:
-        """This on a device, with executions of at most so many rows that take `factor` times what they take alone."""
+        """This load on a device, in executions of at most `rows` that take `factor` times their time alone."""
         model = self.model
         exec_ms = model.latency.at(rows) * factor
         memory = model.memory.at(rows)
         return Share(model=model.name, rate_per_s=self.rate_per_s, batch=rows, exec_ms=exec_ms, memory_bytes=memory)
 
     def cycles(self, factor: float = 1.0) -> list[float]:
-        """The cycles that need to be tried for this model."""
+        """The cycles to try for this model, in milliseconds."""
         budget = self.model.budget_ms
         sizes = range(1, self.model.largest + 1)
         ends = [k / self.rate for k in sizes] + [budget - factor * self.model.latency.at(k) for k in sizes]
-        return [one for one in ends if 0 < one < budget]
+        return [cycle for cycle in ends if 0 < cycle < budget]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Turns:
-    """Loads that are to share devices of `memory_bytes`; `fullness` of a set is the lowest occupancy that it can have.
+    """The packing problem of loads on devices of `memory_bytes`; the `fullness` of a set is its lowest occupancy.
 
-    Pairs with measured interference may also run at the same time, where they do not fit in turns.
+    Pairs with measured interference may also run at the same time if they do not fit in turns.
     """
 
     loads: Sequence[Load]
@@ -68,38 +68,38 @@ class Turns:
     _cycles: NDArray[np.float64] = field(init=False)
 
     def __post_init__(self) -> None:
-        cycles = np.unique([one for load in self.loads for one in load.cycles()])
+        cycles = np.unique([cycle for load in self.loads for cycle in load.cycles()])
         tables = [_tables(load, cycles) for load in self.loads]
         object.__setattr__(self, "_cycles", cycles)
         object.__setattr__(self, "_times", np.array([times for times, _ in tables]))
-        object.__setattr__(self, "_bytes", np.array([held for _, held in tables]))
+        object.__setattr__(self, "_bytes", np.array([memory for _, memory in tables]))
 
     @property
     def count(self) -> int:
-        """How many loads there are."""
+        """The number of loads."""
         return len(self.loads)
 
     @property
     def least(self) -> int:
-        """What the loads take of a device alone at the least, which sharing only raises, together.
+        """A lower bound on the number of devices: the sum of the loads' occupancies alone, which sharing only raises.
 
-        Models that run at the same time are not counted by what they take, so with such pairs it is 1.
+        Models that run at the same time share their occupancy, so with pairs the bound is 1.
         """
-        taken = sum(self.size(item) for item in range(self.count))
-        return 1 if self.pairs else max(1, math.ceil(taken - 1e-6))
+        occupancy = sum(self.size(item) for item in range(self.count))
+        return 1 if self.pairs else max(1, math.ceil(occupancy - 1e-6))
 
     def size(self, item: int) -> float:
-        """Occupancy of a device that has this load alone; above 1 where it fits on none."""
+        """The occupancy of a device with only this load; above 1 if it fits on no device."""
         alone = self.fullness(frozenset({item}))
         return 2.0 if alone is None else alone
 
     def fullness(self, items: Items) -> float | None:
-        """The occupancy at the cycle where it is lowest; None where no cycle holds all targets."""
+        """The lowest occupancy over all cycles; None if no cycle meets all targets."""
         node = self.node(items)
         return None if node is None else node.occupancy
 
     def node(self, items: Items) -> Node | None:
-        """The device with these loads; None where they do not fit."""
+        """The device with these loads; None if they do not fit."""
         rows = sorted(items)
         total = self._times[rows].sum(axis=0)
         fits = total <= self._cycles * (1 + EPSILON)
@@ -119,34 +119,34 @@ class Turns:
 
 
 def turns(loads: Sequence[Load], duty_ms: float) -> Node:
-    """A device whose models take turns in such a cycle."""
+    """A device whose models take turns in this cycle."""
     return Node(duty_ms=duty_ms, shares=tuple(load.share(load.rows(duty_ms)) for load in loads))
 
 
 def together(loads: Sequence[Load], factors: Mapping[str, float], memory_bytes: float) -> Node | None:
-    """A device whose models run at the same time, each slowed down; None where a target breaks.
+    """A device whose models run at the same time, each slowed down by its factor; None if a target is missed.
 
-    Each has the device to itself but for the factor, in the longest cycle that all of them keep.
+    The cycle is the longest that meets all targets.
     """
-    cycles = sorted({one for load in loads for one in load.cycles(factors[load.model.name])}, reverse=True)
+    cycles = sorted({cycle for load in loads for cycle in load.cycles(factors[load.model.name])}, reverse=True)
     for duty in cycles:
         shares = tuple(load.share(min(load.rows(duty), load.model.largest), factors[load.model.name]) for load in loads)
-        kept = all(
+        in_time = all(
             load.rows(duty) <= load.model.largest
             and share.exec_ms <= duty * (1 + EPSILON)
             and duty + share.exec_ms <= load.model.budget_ms * (1 + EPSILON)
             for load, share in zip(loads, shares, strict=True)
         )
-        if kept and sum(share.memory_bytes for share in shares) <= memory_bytes:
+        if in_time and sum(share.memory_bytes for share in shares) <= memory_bytes:
             return Node(duty_ms=duty, shares=shares, together=True)
     return None
 
 
 def _tables(load: Load, cycles: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """What the load takes of each cycle, in milliseconds (infinite where its target breaks), and its memory there."""
+    """The load's execution time in each cycle, in ms (infinity if it misses its target), and its memory in bytes."""
     model = load.model
     rows = np.maximum(1, np.ceil(cycles * load.rate - EPSILON))
     times = np.interp(rows, model.latency.sizes, model.latency.values)
     broken = (rows > model.largest) | (cycles + times > model.budget_ms * (1 + EPSILON))
-    held = np.interp(rows, model.memory.sizes, model.memory.values)
-    return np.where(broken, np.inf, times), held
+    memory = np.interp(rows, model.memory.sizes, model.memory.values)
+    return np.where(broken, np.inf, times), memory

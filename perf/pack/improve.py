@@ -1,51 +1,51 @@
-"""Fewer bins than a heuristic found, by emptying one after the other: guided ejection search.
+"""Guided ejection search: improves a packing by emptying one bin after the other.
 
 Nagata and Braysy, "A powerful route minimization heuristic for the vehicle routing problem with time windows",
-Operations Research Letters 37 (2009): the items of one bin must go into the others. One that fits nowhere is swapped
-for those that have failed least often so far; failing makes an item dearer. Between, items move and swap at random.
+Operations Research Letters 37 (2009). The items of one bin must go into the others. An item that fits nowhere ejects
+the items that have failed least often so far. In between, items move and swap at random.
 """
 
 import random
 from itertools import combinations
 
 from perf.pack.heuristics import fullest
-from perf.pack.problem import Items, Problem, Remembered, canonical
+from perf.pack.problem import Cached, Items, Problem, canonical
 
-# Items tried before a bin is given up, for each item of the problem; so many random moves after each ejection.
+# Tries per item of the problem before a bin is given up, and random moves after each ejection.
 TRIES, SHAKES = 60, 8
-# Most items that make room for one.
-EJECTED = 2
+# An item ejects at most so many others.
+MAX_EJECTED = 2
 
 
 def improve(problem: Problem, bins: list[Items], *, bound: int = 1, seed: int = 0) -> list[Items]:
-    """These bins or fewer, at least `bound`; the same seed gives the same."""
-    remembered = Remembered(asked=problem)
+    """A packing with as many or fewer bins, but not below `bound`; equal seeds give equal packings."""
+    cached = Cached(problem=problem)
     chance = random.Random(seed)
     best = canonical(bins)
     while len(best) > bound:
-        found = _without_one(remembered, best, chance)
-        if found is None:
+        better = _without_one(cached, best, chance)
+        if better is None:
             return best
-        best = canonical(found)
+        best = canonical(better)
     return best
 
 
 def _without_one(problem: Problem, bins: list[Items], chance: random.Random) -> list[Items] | None:
-    """All items in one bin less, trying the emptiest bins first; None where that was not found."""
+    """A packing with one bin less, by emptying one of the emptiest bins; None if the search finds none."""
 
-    def load(one: Items) -> float:
-        return sum(problem.size(item) for item in one)
+    def load(items: Items) -> float:
+        return sum(problem.size(item) for item in items)
 
-    for gone in sorted(range(len(bins)), key=lambda at: load(bins[at]))[:3]:
-        left = [one for at, one in enumerate(bins) if at != gone]
-        found = _place(problem, left, sorted(bins[gone], key=problem.size), chance)
-        if found is not None:
-            return found
+    for emptied in sorted(range(len(bins)), key=lambda at: load(bins[at]))[:3]:
+        others = [items for at, items in enumerate(bins) if at != emptied]
+        packing = _place(problem, others, sorted(bins[emptied], key=problem.size), chance)
+        if packing is not None:
+            return packing
     return None
 
 
 def _place(problem: Problem, bins: list[Items], out: list[int], chance: random.Random) -> list[Items] | None:
-    """The bins with the items that are out; the last is tried first."""
+    """The bins with the items of `out`, the last one first; None if the search fails."""
     failed = [1] * problem.count
     for _ in range(TRIES * problem.count):
         if not out:
@@ -70,29 +70,29 @@ def _place(problem: Problem, bins: list[Items], out: list[int], chance: random.R
 def _cheapest(
     problem: Problem, bins: list[Items], item: int, failed: list[int], chance: random.Random
 ) -> tuple[int, Items] | None:
-    """The bin and the few items that make room for one, those that failed least; among equals any."""
+    """The bin, and the items to eject from it, that have failed least often; a random choice among equals."""
     best: list[tuple[int, Items]] = []
     least = float("inf")
-    for at, one in enumerate(bins):
-        for count in range(1, EJECTED + 1):
-            for some in combinations(sorted(one), count):
-                price = sum(failed[other] for other in some)
-                if price > least or problem.fullness((one - set(some)) | {item}) is None:
+    for at, items in enumerate(bins):
+        for count in range(1, MAX_EJECTED + 1):
+            for ejected in combinations(sorted(items), count):
+                price = sum(failed[other] for other in ejected)
+                if price > least or problem.fullness((items - set(ejected)) | {item}) is None:
                     continue
-                best = [*best, (at, frozenset(some))] if price == least else [(at, frozenset(some))]
+                best = [*best, (at, frozenset(ejected))] if price == least else [(at, frozenset(ejected))]
                 least = price
     return chance.choice(best) if best else None
 
 
 def _shake(problem: Problem, bins: list[Items], chance: random.Random) -> None:
-    """Move one item to another bin, or swap two, where both still fit."""
+    """Move a random item to another bin, or swap two random items, if both bins still fit."""
     if len(bins) < 2:
         return
-    one, other = chance.sample(range(len(bins)), 2)
-    if not bins[one] or not bins[other]:
+    a, b = chance.sample(range(len(bins)), 2)
+    if not bins[a] or not bins[b]:
         return
-    goes, comes = chance.choice(sorted(bins[one])), chance.choice(sorted(bins[other]))
-    back = frozenset({comes}) if chance.random() < 0.7 else frozenset()
-    first, second = (bins[one] - {goes}) | back, (bins[other] - back) | {goes}
+    leaving, coming = chance.choice(sorted(bins[a])), chance.choice(sorted(bins[b]))
+    back = frozenset({coming}) if chance.random() < 0.7 else frozenset()
+    first, second = (bins[a] - {leaving}) | back, (bins[b] - back) | {leaving}
     if problem.fullness(second) is not None and (not first or problem.fullness(first) is not None):
-        bins[one], bins[other] = first, second
+        bins[a], bins[b] = first, second

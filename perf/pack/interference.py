@@ -1,7 +1,7 @@
-"""What two models on one device do to each other, measured on a real server: each alone, then both at the same time.
+"""Measure how two models on one device slow each other down: each alone, then both at the same time.
 
-`python -m perf.pack.interference simulated_accelerator ranker` records by what factor executions get longer, which a
-plan takes as a pair, and what running both gains over one after the other. The same name twice is two copies of it.
+It records the factor by which executions get longer, which a plan file takes as a pair, and the gain over taking turns.
+The same name twice stands for two copies of a model.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from rich.table import Table
 from export.repository import REPOSITORY, config_file, model_folder, read_config
 from perf.load.result import Result
 from perf.pack.interference_record import Busy, Interference
-from perf.pack.live import Told, measure
+from perf.pack.live import Progress, measure
 from perf.records.traffic import Traffic
 from serve.launcher import Settings, launch
 from triton_batching.machine import Machine, versions
@@ -28,9 +28,9 @@ WARM_UP_S = 2.0
 
 
 def interference(
-    models: tuple[str, str], config_name: str | None, *, clients: int, seconds: float, told: Told
+    models: tuple[str, str], config_name: str | None, *, clients: int, seconds: float, progress: Progress
 ) -> tuple[tuple[str, str], tuple[Busy, Busy], tuple[Busy, Busy]]:
-    """The names that were served, both alone, and both together; raises the launcher's and the clients' errors."""
+    """The served names, both models alone, and both together; raises the errors of the launcher and the clients."""
     with contextlib.ExitStack() as stack:
         repository, names = REPOSITORY, models
         if models[0] == models[1]:
@@ -38,12 +38,12 @@ def interference(
             names = (models[0], f"{models[0]}_2")
             config_name = None
         settings = Settings(models=names, config_name=config_name, repository=repository)
-        server = stack.enter_context(launch(settings, progress=told))
+        server = stack.enter_context(launch(settings, progress=progress))
         traffic = Traffic(pattern="closed", clients=clients)
         load = traffic.load(warm_up_s=WARM_UP_S, duration_s=seconds, workers=1)
         first, second = names
-        alone = [measure(server, {name: load}, told)[name] for name in names]
-        both = measure(server, {first: load, second: load}, told)
+        alone = [measure(server, {name: load}, progress)[name] for name in names]
+        both = measure(server, {first: load, second: load}, progress)
     return names, (_busy(alone[0]), _busy(alone[1])), (_busy(both[first]), _busy(both[second]))
 
 
@@ -52,14 +52,14 @@ def _twice(model: str, config_name: str | None) -> Iterator[Path]:
     """A repository with a model and a copy of it."""
     folder = model_folder(model, REPOSITORY)
     config = read_config(config_file(folder, config_name))
-    with tempfile.TemporaryDirectory(prefix="triton-batching-pack-") as made:
+    with tempfile.TemporaryDirectory(prefix="triton-batching-pack-") as repository:
         for name in (model, f"{model}_2"):
-            copy = Path(made) / name
+            copy = Path(repository) / name
             copy.mkdir()
             (copy / "1").symlink_to((folder / "1").resolve())
             config.name = name
             (copy / "config.pbtxt").write_text(text_format.MessageToString(config))
-        yield Path(made)
+        yield Path(repository)
 
 
 def _busy(result: Result) -> Busy:
@@ -74,8 +74,8 @@ def main(argv: list[str] | None = None) -> int:
     parser = program_parser("python -m perf.pack.interference", __doc__, example="simulated_accelerator ranker")
     parser.add_argument("models", nargs=2, metavar="MODEL")
     parser.add_argument("--config-name", default="dynamic", help="a file of configs/ of both (default dynamic)")
-    parser.add_argument("--clients", type=int, default=16, help="of each model, each waits for its answer (default 16)")
-    parser.add_argument("--seconds", type=float, default=10.0, help="of each of the three measurements (default 10)")
+    parser.add_argument("--clients", type=int, default=16, help="clients per model, in a closed loop (default 16)")
+    parser.add_argument("--seconds", type=float, default=10.0, help="length of each of the three windows (default 10)")
     parser.add_argument("--results", type=Path, default=RESULTS, help=f"folder of the record (default {RESULTS})")
     arguments = parser.parse_args(argv)
     command = ("python", "-m", "perf.pack.interference", *(sys.argv[1:] if argv is None else argv))
@@ -83,16 +83,16 @@ def main(argv: list[str] | None = None) -> int:
     def run() -> None:
         console = terminal()
         started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        asked = (arguments.models[0], arguments.models[1])
+        models = (arguments.models[0], arguments.models[1])
         with console.status("starting") as status:
             names, alone, together = interference(
-                asked,
+                models,
                 arguments.config_name,
                 clients=arguments.clients,
                 seconds=arguments.seconds,
-                told=status.update,
+                progress=status.update,
             )
-        found = Interference(
+        record = Interference(
             models=names,
             config_name=arguments.config_name,
             clients=arguments.clients,
@@ -104,16 +104,16 @@ def main(argv: list[str] | None = None) -> int:
             machine=Machine.this(),
             versions=versions(),
         )
-        path = found.write(arguments.results)
-        console.print(_table(found))
-        console.print(f"both at the same time: {found.gain:.2f} x one after the other. Written to {path}", markup=False)
+        path = record.write(arguments.results)
+        console.print(_table(record))
+        console.print(f"both at the same time: {record.gain:.2f} x taking turns. Written to {path}", markup=False)
 
     return guarded(run, on_interrupt="stopped; nothing was recorded.")
 
 
-def _table(found: Interference) -> Table:
+def _table(record: Interference) -> Table:
     table = Table("model", "rows/s alone", "together", "ms alone", "together", "rows alone", "together", "factor")
-    for name, alone, both, factor in zip(found.models, found.alone, found.together, found.factors, strict=True):
+    for name, alone, both, factor in zip(record.models, record.alone, record.together, record.factors, strict=True):
         table.add_row(
             name,
             f"{alone.rows_per_s:.0f}",

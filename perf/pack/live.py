@@ -1,4 +1,4 @@
-"""Several models of one real server under load at the same time, each by a load generator of its own."""
+"""Measures several models of one server at the same time, each with its own load generator."""
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -9,14 +9,13 @@ from perf.load.result import Result
 from perf.load.target import Running, Target
 from serve.launcher import Server
 
-Told = Callable[[str], None]
+Progress = Callable[[str], None]
 
 
-def measure(server: Server, loads: Mapping[str, Load], told: Told) -> dict[str, Result]:
-    """Every model's load for the length of its window; the windows begin together but for the start of processes.
+def measure(server: Server, loads: Mapping[str, Load], progress: Progress) -> dict[str, Result]:
+    """Run all loads at the same time; the windows begin together except for the start of processes.
 
-    The answers that replies are checked against are asked for first, one model after the other. Raises
-    `KeyboardInterrupt` where a run was stopped, since a part of a measurement is none.
+    The expected answers are requested before, model by model. Raises `KeyboardInterrupt` if a run was stopped.
     """
     running = {
         name: Running(url=server.grpc_url, request_url=server.grpc_url, config=server.configs[name], server=server)
@@ -24,15 +23,15 @@ def measure(server: Server, loads: Mapping[str, Load], told: Told) -> dict[str, 
     }
 
     def tell(text: str, share: float) -> None:
-        told(f"{', '.join(loads)}: {text}")
+        progress(f"{', '.join(loads)}: {text}")
 
     pools = {name: run.prepare(Target(model=name), load, running[name], tell) for name, load in loads.items()}
     with ThreadPoolExecutor(len(loads)) as threads:
-        going = {
+        futures = {
             name: threads.submit(run.run, Target(model=name), load, running[name], pools[name], tell)
             for name, load in loads.items()
         }
-        results = {name: one.result() for name, one in going.items()}
-    if any(one.partial for one in results.values()):
+        results = {name: future.result() for name, future in futures.items()}
+    if any(result.partial for result in results.values()):
         raise KeyboardInterrupt
     return results

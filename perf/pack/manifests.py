@@ -1,4 +1,4 @@
-"""compose.packed.yaml and kubernetes.packed.yaml: one tritonserver per device, loaded as the placement says."""
+"""compose.packed.yaml and kubernetes.packed.yaml: one tritonserver per device with the models of the placement."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,37 +6,37 @@ from typing import Any
 
 import yaml
 
-from perf.pack.fleet_of_servers import Server
+from perf.pack.servers import Server
 from perf.pack.workload import Devices
 from triton_batching import whole_file
 from triton_batching.terminal import Mistake
 
 COMPOSE, KUBERNETES = "compose.packed.yaml", "kubernetes.packed.yaml"
 IMAGE = "triton-batching-server"
-# HTTP, gRPC, metrics; the server of device n has its ports on this machine n x 10 higher.
+# HTTP, gRPC, metrics; on this machine the ports of device n are n x 10 higher.
 PORTS = (8000, 8001, 8002)
-# Opens the admin APIs to those who have it; where there is none, docker/serve.sh makes one that nobody has.
+# The secret of the admin APIs; without it docker/serve.sh makes a random one.
 SECRET, SECRET_OBJECT = "TRITON_ADMIN_SECRET", "triton-batching-admin"
 USER = 1000
 MARK = "# Written by: "
 
 
 def write(servers: Sequence[Server], devices: Devices, folder: Path, command: str) -> list[Path]:
-    """Both files into a folder that is there; raises `Mistake` where one of that name was not written here."""
+    """Write both files; raises `Mistake` instead of overwriting a file of another program."""
     refuse_foreign(folder)
     texts = {COMPOSE: compose(servers, devices), KUBERNETES: kubernetes(servers, devices)}
     return [whole_file.write(folder / name, f"{MARK}{command}\n{text}") for name, text in texts.items()]
 
 
 def refuse_foreign(folder: Path) -> None:
-    """Raise `Mistake` for a file of these names that somebody else wrote."""
+    """Raise `Mistake` if one of the files exists and is not from this program."""
     for path in (folder / COMPOSE, folder / KUBERNETES):
         if path.exists() and not path.read_text().startswith(MARK):
-            raise Mistake(f"{path}: was not written by this program, so it is not overwritten. Move it.")
+            raise Mistake(f"{path}: not written by this program, so it is not overwritten. Move it.")
 
 
 def compose(servers: Sequence[Server], devices: Devices) -> str:
-    """A compose file: a service per device, of the image that docker/compose.yaml builds."""
+    """A compose file with a service per device; docker/compose.yaml builds the image."""
     services = {
         f"device-{number}": _service(server, number, devices) for server in servers for number in server.devices
     }
@@ -68,19 +68,19 @@ def _service(server: Server, number: int, devices: Devices) -> dict[str, Any]:
 
 
 def arguments(server: Server) -> list[str]:
-    """What tritonserver is started with beyond its repository."""
+    """The arguments of tritonserver besides its repository."""
     models = [f"--load-model={name}" for name in server.node.models]
     return [*models, f"--model-config-name={server.config_name}", *server.arguments]
 
 
 def kubernetes(servers: Sequence[Server], devices: Devices) -> str:
-    """A Deployment for each kind of server, one replica per device, and a Service for each model.
+    """A Deployment per kind of server with a replica per device, and a Service per model.
 
-    A model's Service spreads its requests evenly over the replicas that have it, not by their planned shares.
+    A model's Service divides its requests evenly over its replicas, not by their planned shares.
     """
     parts: list[Any] = [_deployment(server, devices) for server in servers]
     for name in sorted({name for server in servers for name in server.node.models}):
-        # Not the metrics: through a Service they would be those of any replica.
+        # Without the metrics, which would be those of any replica.
         ports = [{"name": kind, "port": port} for kind, port in zip(("http", "grpc"), PORTS[:2], strict=True)]
         parts.append(
             {
@@ -126,7 +126,7 @@ def _deployment(server: Server, devices: Devices) -> dict[str, Any]:
 
 
 def _pod(container: dict[str, Any]) -> dict[str, Any]:
-    """A pod whose server is not root, cannot call Kubernetes and writes to memory alone."""
+    """A pod whose server is not root, has no access to the Kubernetes API and writes only to memory."""
     return {
         "automountServiceAccountToken": False,
         "securityContext": {
@@ -144,7 +144,7 @@ def _pod(container: dict[str, Any]) -> dict[str, Any]:
 
 
 def _label(name: str) -> str:
-    """A model's name as Kubernetes takes it."""
+    """A model's name as a Kubernetes label."""
     return name.lower().replace("_", "-").replace(".", "-")
 
 

@@ -1,6 +1,6 @@
-"""configs/packed.pbtxt: a model's configuration with the batch and the instance that its place in the plan asks for.
+"""configs/packed.pbtxt: a model's configuration with the planned batch size and one instance.
 
-Comments, order and every other field stay as they are in config.pbtxt; a file of somebody else is not overwritten.
+Comments, order and all other fields are those of config.pbtxt. A file that was changed by hand is not overwritten.
 """
 
 from pathlib import Path
@@ -9,56 +9,56 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.repository import model_folder
-from perf.pack.fleet_of_servers import Server
 from perf.pack.placement import Share
+from perf.pack.servers import Server
 from perf.records import tuned_file
 from perf.records.candidate import Candidate
 from perf.records.tuned_file import Why
 from serve.doctor.document import Document
 from triton_batching.terminal import Mistake
 
-# What an execution holds while it runs: one of it per device, so that models on a device take turns.
+# A rate limiter resource that exists once per device, so that its models take turns.
 TURN = "turn"
-# The cycle is no timer: whoever's turn it is takes what waits, and under load the cycle grows to what was planned.
+# No delay: a model in turn executes its waiting requests, and under load the cycle grows to the planned one.
 DELAY_US = 0
 
 
 def write(server: Server, repository: Path, *, kind: str, command: str, force: bool = False) -> list[Path]:
-    """The files of all models of a server; raises `Mistake` for a model without a configuration, and `WriteError`."""
+    """Write the files of all models of a server; raises `Mistake` if a model has no configuration, and `WriteError`."""
     texts = []
     for share in server.node.shares:
         folder = model_folder(share.model, repository)
         before = Document.read(folder / "config.pbtxt")
         if not before.exists or not before.text:
-            raise Mistake(f"{before.path}: no such file, so there is nothing to write the plan's values into.")
+            raise Mistake(f"{before.path}: no such file. Write the model's configuration first.")
         tuned_file.refuse_foreign(folder / "configs" / f"{server.config_name}.pbtxt", force=force)
         texts.append((folder, packed(before, share, server, kind=kind, command=command)))
     return [tuned_file.write(folder, text, force=force, name=server.config_name) for folder, text in texts]
 
 
 def packed(before: Document, share: Share, server: Server, *, kind: str, command: str) -> str:
-    """The text of the configuration of one model on a server of its device, from that of config.pbtxt."""
+    """The configuration of a model on a server, from the text of its config.pbtxt."""
     node = server.node
     config = text_format.Parse(before.text, ModelConfig())
-    asked = Candidate(
+    candidate = Candidate(
         max_batch_size=share.batch, delay_us=DELAY_US, instances=Candidate.of(config).instances, threads=None
     )
     others = [name for name in node.models if name != share.model]
-    company = f"with {', '.join(others)}" if others else "alone"
+    neighbours = f"with {', '.join(others)}" if others else "alone"
     why = Why(
-        headline=f"Planned: {share.rate_per_s:g} requests/s on a device {company}, at most {share.batch} rows in "
-        f"{share.exec_ms:.4g} ms, once in at most {node.duty_ms:.4g} ms.",
+        headline=f"Planned: {share.rate_per_s:g} requests/s on a device {neighbours}, at most {share.batch} rows in "
+        f"{share.exec_ms:.4g} ms, once within {node.duty_ms:.4g} ms.",
         reasons={
-            "max_batch_size": f"{share.rate_per_s:g} requests/s x {node.duty_ms:.4g} ms come in a cycle",
-            "max_queue_delay_microseconds": "a turn takes what waits; the others' turns are the wait",
+            "max_batch_size": f"{share.rate_per_s:g} requests/s x {node.duty_ms:.4g} ms arrive in a cycle",
+            "max_queue_delay_microseconds": "a turn takes the waiting requests; they wait for the other turns anyway",
         },
     )
-    text = tuned_file.tuned(before, asked, why, command).split("\n", 2)[2]
+    text = tuned_file.tuned(before, candidate, why, command).split("\n", 2)[2]
     return tuned_file.headed(_grouped(before.path, text, server, kind), command)
 
 
 def _grouped(path: Path, text: str, server: Server, kind: str) -> str:
-    """The text with one instance, on the one device that its server sees, that waits for its turn."""
+    """The text with one instance on the server's only device, which waits for its turn."""
     document = Document(path=path, text=text)
     while edits := document.removed("instance_group"):
         for edit in edits:
@@ -66,8 +66,8 @@ def _grouped(path: Path, text: str, server: Server, kind: str) -> str:
         document = Document(path=path, text=text)
     where = "kind: KIND_GPU gpus: [ 0 ]" if kind == "gpu" else "kind: KIND_CPU"
     turn = f' rate_limiter {{ resources [ {{ name: "{TURN}" count: 1 }} ] }}' if server.takes_turns else ""
-    comment = "# One instance on the server's one device"
-    comment += ", in turn with the others of the server (--rate-limit=execution_count).\n" if turn else ".\n"
+    comment = "# One instance on the server's only device"
+    comment += ", in turn with the server's other models (--rate-limit=execution_count).\n" if turn else ".\n"
     line = f"{comment}instance_group [ {{ count: 1 {where}{turn} }} ]"
     for edit in document.appended(line):
         text = text[: edit.start] + edit.text + text[edit.end :]

@@ -1,4 +1,4 @@
-"""A workload onto devices by one of the algorithms."""
+"""Packs a workload onto devices by one of the algorithms, with the headroom that the replay needs."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -9,9 +9,11 @@ from perf.pack.heuristics import best_fit_decreasing, best_fit_online, first_fit
 from perf.pack.improve import improve
 from perf.pack.placement import Node, Placement
 from perf.pack.problem import Items
+from perf.pack.replay import Replayed, replay
 from perf.pack.squishy import saturated, squishy
+from perf.pack.validator import violations
 from perf.pack.workload import Workload, raised
-from triton_batching.terminal import Mistake
+from triton_batching.terminal import Failure, Mistake
 
 GREEDY: Mapping[str, Callable[[Turns], list[Items]]] = {
     "squishy": squishy,
@@ -20,6 +22,8 @@ GREEDY: Mapping[str, Callable[[Turns], list[Items]]] = {
     "first-fit-decreasing": first_fit_decreasing,
 }
 ALGORITHMS = (*GREEDY, "improved", "exact")
+# The headroom for uneven arrivals is raised in these steps up to this maximum.
+HEADROOM_STEP, MAX_HEADROOM = 0.05, 1.0
 
 
 def pack(
@@ -30,10 +34,10 @@ def pack(
     seed: int = 0,
     time_limit_s: float = exact.TIME_LIMIT_S,
 ) -> Placement:
-    """Every model on devices, as if its rate were (1 + headroom) times what it is.
+    """Place all models as if their rates were (1 + headroom) times as high.
 
-    What a model fills by itself gets whole devices, the remainders share. Raises `Mistake` for a model that fits
-    nowhere, and where there are not enough devices.
+    A model gets the devices that it fills by itself, and the remainders share devices. Raises `Mistake` if a model fits
+    nowhere, or if there are too few devices.
     """
     whole, problem = remainders(workload, headroom)
     bins, bound = _bins(problem, algorithm, seed, time_limit_s)
@@ -41,20 +45,20 @@ def pack(
     nodes = [at_true_rates(node, headroom) for node in nodes]
     if len(nodes) > workload.devices.count:
         raise Mistake(
-            f"{len(nodes)} devices are needed by {algorithm} (at least {len(whole) + bound} by any plan of this kind) "
-            f"and there are {workload.devices.count}. Raise count, lower a rate, loosen a target, or try --algorithm "
-            "exact."
+            f"{len(nodes)} devices are needed by {algorithm} (at least {len(whole) + bound} by any algorithm), and "
+            f"there are {workload.devices.count}. Raise count, lower a rate, raise a target, or try --algorithm exact."
         )
     return Placement(algorithm=algorithm, nodes=tuple(nodes), bound=len(whole) + bound, headroom=headroom)
 
 
 def at_true_rates(node: Node, headroom: float) -> Node:
-    """The device with the rates that it will see, of one that was planned for (1 + headroom) times them."""
-    return replace(node, shares=tuple(replace(one, rate_per_s=one.rate_per_s / (1 + headroom)) for one in node.shares))
+    """A device that was planned with headroom, with its true rates."""
+    shares = (replace(share, rate_per_s=share.rate_per_s / (1 + headroom)) for share in node.shares)
+    return replace(node, shares=tuple(shares))
 
 
 def remainders(workload: Workload, headroom: float = 0.0) -> tuple[list[Node], Turns]:
-    """Devices that are filled by one model each, and the problem that the rest is; raises `Mistake`."""
+    """The devices that one model fills, and the packing problem of the remainders; raises `Mistake`."""
     whole: list[Node] = []
     loads: list[Load] = []
     for model in workload.models:
@@ -65,9 +69,9 @@ def remainders(workload: Workload, headroom: float = 0.0) -> tuple[list[Node], T
     for item, load in enumerate(loads):
         if problem.fullness(frozenset({item})) is None:
             raise Mistake(
-                f"model {load.model.name}: does not fit on a device of its own, by memory or by its target of "
+                f"model {load.model.name}: does not fit on a device alone, by memory or by its target of "
                 f"{load.model.sla_ms:g} ms at {load.rate_per_s:g} requests per second. Give devices more memory, or "
-                "loosen the target."
+                "raise the target."
             )
     return whole, problem
 
@@ -83,3 +87,30 @@ def _bins(problem: Turns, algorithm: str, seed: int, time_limit_s: float) -> tup
     if algorithm == "improved":
         bins = improve(problem, bins, bound=bound, seed=seed)
     return bins, bound
+
+
+def plan(
+    workload: Workload,
+    algorithm: str = "squishy",
+    *,
+    seed: int = 0,
+    time_limit_s: float = exact.TIME_LIMIT_S,
+) -> Placement:
+    """The placement with the least headroom at which the replay answers 99 % of each model's requests in time.
+
+    Raises `Mistake` if there is no such placement, and `Failure` if the validator refuses it.
+    """
+    for step in range(round(MAX_HEADROOM / HEADROOM_STEP) + 1):
+        placement = pack(workload, algorithm, headroom=step * HEADROOM_STEP, seed=seed, time_limit_s=time_limit_s)
+        if broken := violations(workload, placement):
+            raise Failure("the validator refuses the placement, so nothing was written:\n" + "\n".join(broken))
+        results = replay(workload, placement, seed=seed)
+        if all(result.in_time for result in results):
+            return placement
+    raise Mistake(f"even planned for {1 + MAX_HEADROOM:g} times the rates, {_worst(results)}. Raise that target.")
+
+
+def _worst(results: list[Replayed]) -> str:
+    worst = max(results, key=lambda result: result.late / result.requests)
+
+    return f"{worst.late} of {worst.requests} requests of {worst.model} on device {worst.device} are late in the replay"

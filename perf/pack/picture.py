@@ -1,4 +1,4 @@
-"""A picture of a placement: each device's duty cycle, who executes when, and what its memory holds."""
+"""A picture of a placement: the duty cycle and the memory of each device."""
 
 from pathlib import Path
 
@@ -12,24 +12,24 @@ from perf.pack.workload import Workload
 from perf.report.drawing import COLOURS, GREY, PAPER, STYLE, plain, png
 
 NAME = "placement.png"
-# Colours come round again after so many models, with another hatch.
+# With more models than colours, the colours repeat with another hatch.
 HATCHES = ("", "//", "..", "xx", "\\\\")
 MIB = 2**20
 ROW_IN = 0.5
 
 
 def write(workload: Workload, placement: Placement, folder: Path) -> Path:
-    """placement.png in the folder."""
+    """Write placement.png to the folder."""
     title = f"{len(placement.nodes)} devices by {placement.algorithm} (at least {placement.bound} are needed)"
     return png(draw(workload, placement), folder / NAME, title)
 
 
 def draw(workload: Workload, placement: Placement) -> Figure:
-    """Left the share of each device's cycle that its models take, right the memory that they hold."""
+    """The figure: on the left each model's share of its device's cycle, on the right its memory."""
     with rc_context(STYLE):
         figure = Figure(figsize=(12.4, 1.6 + ROW_IN * len(placement.nodes)), layout="constrained")
         cycle, memory = figure.subplots(1, 2, width_ratios=(2, 1), sharey=True)
-        styles = {one.name: _style(at) for at, one in enumerate(workload.models)}
+        styles = {model.name: _style(at) for at, model in enumerate(workload.models)}
         for number, node in enumerate(placement.nodes):
             _cycle(cycle, number, node, styles)
             _memory(memory, number, node, styles)
@@ -47,7 +47,7 @@ def _style(at: int) -> tuple[str, str]:
 
 
 def _cycle(axes: Axes, number: int, node: Node, styles: dict[str, tuple[str, str]]) -> None:
-    """Executions one after the other; side by side where they run at the same time."""
+    """Draw the executions of a cycle one after the other, or above each other if they run at the same time."""
     start = 0.0
     height = 0.7 / (len(node.shares) if node.together else 1)
     for at, share in enumerate(node.shares):
@@ -75,7 +75,7 @@ def _finish(cycle: Axes, memory: Axes, workload: Workload, placement: Placement)
     memory.set_xlabel(f"memory held, MiB of {capacity:,.0f}")
     cycle.set_xlim(0, 112)
     cycle.set_xticks(range(0, 101, 20))
-    cycle.set_xlabel("% of the duty cycle (right: its longest duration); on the bars: most rows of an execution")
+    cycle.set_xlabel("% of the duty cycle (right: its longest duration); on the bars: batch size")
     cycle.set_yticks(range(len(placement.nodes)), [f"device {number}" for number in range(len(placement.nodes))])
     cycle.invert_yaxis()
     for axes in (cycle, memory):

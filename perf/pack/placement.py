@@ -1,12 +1,14 @@
-"""Where every model runs: devices with their duty cycles, and placement.json, which holds them."""
+"""A placement of models on devices with duty cycles, and its file placement.json."""
 
-import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TypeVar
 
-from perf.records.record import write_json
-from triton_batching.terminal import Mistake
+import msgspec
+
+from perf.records.record import RecordError, write_json
+
+T = TypeVar("T")
 
 FORMAT = 1
 NAME = "placement.json"
@@ -14,7 +16,7 @@ NAME = "placement.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """One model on one device: `rate_per_s` of its requests, at most `batch` rows in an execution of `exec_ms`."""
+    """One model on one device: `rate_per_s` of its requests, in executions of at most `batch` rows and `exec_ms`."""
 
     model: str
     rate_per_s: float
@@ -25,9 +27,9 @@ class Share:
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """One device, whose models take turns, each once in at most `duty_ms`.
+    """One device. Its models take turns, each once within `duty_ms`.
 
-    With `together` they run at the same time, each in a cycle of its own, with execution times that hold the measured
+    With `together` they run at the same time, each in its own cycle; their execution times include the measured
     interference.
     """
 
@@ -37,24 +39,24 @@ class Node:
 
     @property
     def models(self) -> tuple[str, ...]:
-        """Names, in order."""
-        return tuple(one.model for one in self.shares)
+        """The names of the models, in order."""
+        return tuple(share.model for share in self.shares)
 
     @property
     def occupancy(self) -> float:
-        """Share of the duty cycle in which the device executes; of the fuller one where two run together."""
-        parts = [one.exec_ms / self.duty_ms for one in self.shares]
+        """The share of the duty cycle in which the device executes; the larger one if two models run together."""
+        parts = [share.exec_ms / self.duty_ms for share in self.shares]
         return max(parts) if self.together else sum(parts)
 
     @property
     def memory_bytes(self) -> float:
-        """What its models hold."""
-        return sum(one.memory_bytes for one in self.shares)
+        """The memory of its models."""
+        return sum(share.memory_bytes for share in self.shares)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """All devices. At least `bound` are needed: proven, with every model's remainder on one device."""
+    """All devices. `bound` is a proven lower bound on their number, if each model's remainder is on one device."""
 
     algorithm: str
     nodes: tuple[Node, ...]
@@ -62,24 +64,31 @@ class Placement:
     headroom: float = 0.0
 
     def write(self, folder: Path) -> Path:
-        """placement.json, whole or not at all."""
+        """Write placement.json."""
         nodes = [asdict(node) | {"occupancy": node.occupancy, "memory_bytes": node.memory_bytes} for node in self.nodes]
         content = {"format": FORMAT, "kind": "placement", **asdict(self), "nodes": nodes}
         return write_json(NAME, content, folder)
 
     @classmethod
     def read(cls, path: Path) -> "Placement":
-        """A written one; raises `Mistake`."""
-        try:
-            content = json.loads(path.read_text())
-            if (content.pop("format"), content.pop("kind")) != (FORMAT, "placement"):
-                raise ValueError("another kind or format")
-            return cls(**content | {"nodes": tuple(_node(one) for one in content["nodes"])})
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise Mistake(f"{path}: not a placement of this version ({error}). Pack again.") from error
+        """Read a placement; raises `RecordError`."""
+        return read_record(path, cls, kind="placement", remedy="Pack again.")
 
 
-def _node(content: Mapping[str, object]) -> Node:
-    kept = {name: value for name, value in content.items() if name not in ("occupancy", "memory_bytes")}
-    shares = tuple(Share(**one) for one in kept.pop("shares"))  # type: ignore[attr-defined]
-    return Node(shares=shares, **kept)  # type: ignore[arg-type]
+class _Head(msgspec.Struct):
+    format: int
+    kind: str
+
+
+def read_record(path: Path, record: type[T], *, kind: str, remedy: str) -> T:
+    """Read a record of this type from a file of this `kind`; raises `RecordError`, which ends with `remedy`."""
+    try:
+        data = path.read_bytes()
+        head = msgspec.json.decode(data, type=_Head)
+        if (head.format, head.kind) != (FORMAT, kind):
+            raise msgspec.ValidationError(f"kind {head.kind}, format {head.format}")
+        return msgspec.json.decode(data, type=record)
+    except OSError as error:
+        raise RecordError(f"{path}: cannot be read ({error.strerror}). {remedy}") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise RecordError(f"{path}: not a record of kind {kind}, format {FORMAT} ({error}). {remedy}") from error

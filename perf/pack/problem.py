@@ -1,4 +1,4 @@
-"""Packing as the algorithms see it: numbered items, and whether a set of them fits into one bin."""
+"""The packing problem of the algorithms: numbered items, and which sets of them fit into one bin."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -8,83 +8,83 @@ Items = frozenset[int]
 
 
 class Problem(Protocol):
-    """Items 0 to `count` - 1. What fits still fits when an item is taken away."""
+    """Items 0 to `count` - 1. Every subset of a set that fits also fits."""
 
     @property
     def count(self) -> int:
-        """How many items there are."""
+        """The number of items."""
 
     @property
     def least(self) -> int:
-        """A number of bins that no packing is below."""
+        """A lower bound on the number of bins."""
 
     def size(self, item: int) -> float:
-        """How large an item is, of a bin of 1, for the order in which it is packed."""
+        """The size of an item as a share of a bin, for the order of packing."""
 
     def fullness(self, items: Items) -> float | None:
-        """How full a bin of these is, at most 1; None where they do not fit."""
+        """The share of a bin that these items take, at most 1; None if they do not fit."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plain:
-    """The plain form: one-dimensional sizes in bins of `capacity`."""
+    """Plain bin packing: one-dimensional sizes and bins of `capacity`."""
 
     sizes: Sequence[int]
     capacity: int
 
     @property
     def count(self) -> int:
-        """How many items there are."""
+        """The number of items."""
         return len(self.sizes)
 
     @property
     def least(self) -> int:
-        """All sizes over the capacity."""
+        """The sum of all sizes over the capacity."""
         return -(-sum(self.sizes) // self.capacity)
 
     def size(self, item: int) -> float:
-        """Share of a bin."""
+        """The share of a bin."""
         return self.sizes[item] / self.capacity
 
     def fullness(self, items: Items) -> float | None:
-        """Share of the bin that is taken."""
+        """The share of a bin that these items take; None if they do not fit."""
         total = sum(self.sizes[item] for item in items)
         return total / self.capacity if total <= self.capacity else None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Remembered:
-    """A problem that is asked about each set once."""
+class Cached:
+    """A problem with a cache of the fullness of each set."""
 
-    asked: Problem
-    known: dict[Items, float | None] = field(default_factory=dict)
+    problem: Problem
+    cache: dict[Items, float | None] = field(default_factory=dict)
 
     @property
     def count(self) -> int:
-        """How many items there are."""
-        return self.asked.count
+        """The problem's count."""
+        return self.problem.count
 
     @property
     def least(self) -> int:
-        """As the problem says."""
-        return self.asked.least
+        """The problem's lower bound."""
+        return self.problem.least
 
     def size(self, item: int) -> float:
-        """As the problem says."""
-        return self.asked.size(item)
+        """The problem's size of an item."""
+        return self.problem.size(item)
 
     def fullness(self, items: Items) -> float | None:
-        """As the problem says."""
-        if items not in self.known:
-            self.known[items] = self.asked.fullness(items)
-        return self.known[items]
+        """The problem's fullness of a set."""
+        if items not in self.cache:
+            self.cache[items] = self.problem.fullness(items)
+        return self.cache[items]
 
 
 def by_size(problem: Problem) -> list[int]:
-    """Items, the largest first; equal ones in their own order."""
+    """The items, the largest first; equal items in order of their numbers."""
     return sorted(range(problem.count), key=lambda item: -problem.size(item))
 
 
 def canonical(bins: Iterable[Items]) -> list[Items]:
-    """Bins without the empty ones, in order of their smallest item."""
-    return sorted((one for one in bins if one), key=min)
+    """The non-empty bins, in order of their smallest item."""
+    return sorted(filter(None, bins), key=min)

@@ -1,7 +1,7 @@
-"""Run a plan of one device on a real server, at its rates and 30 % above: the first must hold, the second must break.
+"""Prove a plan of one device on a real server: it must meet its targets at its rates and miss one at 30 % more.
 
-Simulated accelerators take what the plan's models take, and Triton's rate limiter makes them exclude each other in
-time, as on one device. `python -m perf.pack.prove perf/pack/plans/three_models.toml`
+Simulated accelerators take the planned time of the models, and Triton's rate limiter makes them take turns, as on one
+device.
 """
 
 import datetime
@@ -16,12 +16,12 @@ from rich.table import Table
 from perf.load.load import Load
 from perf.load.result import Result
 from perf.pack import packed_file, plan_file, stand_in
-from perf.pack.fleet_of_servers import servers
-from perf.pack.live import Told, measure
+from perf.pack.live import Progress, measure
+from perf.pack.packing import plan
 from perf.pack.placement import Placement
-from perf.pack.planning import plan
-from perf.pack.proof import Held, Proof, Round
+from perf.pack.proof import ModelResult, Proof, Round
 from perf.pack.replay import Replayed, replay
+from perf.pack.servers import servers
 from perf.pack.validator import between, of
 from perf.pack.workload import Workload
 from perf.records.traffic import Traffic
@@ -32,7 +32,7 @@ from triton_batching.terminal import Mistake, guarded, program_parser, terminal
 RESULTS = Path("perf/results/local/pack")
 SCALES = (1.0, 1.3)
 WARM_UP_S = 4.0
-# The traffic's word for the same.
+# The names of the arrivals in `Traffic`.
 PATTERNS = {"uniform": "constant", "poisson": "poisson"}
 
 
@@ -44,35 +44,42 @@ def prove(
     own_work_ms: tuple[float, float],
     seed: int,
     command: str,
-    told: Told,
+    progress: Progress,
 ) -> tuple[Round, ...]:
-    """Both rounds, on one server that is started with the files that `packed_file` writes.
+    """Run both rounds on one server with the files of `packed_file`.
 
-    Of each planned execution `own_work_ms` (fixed, for each row) are the server's own work.
-    Raises the launcher's errors, and `Mistake` for a placement of more than one device or of another kind than CPU.
+    `own_work_ms` (fixed, per row) is the server's own share of each planned execution. Raises the launcher's errors,
+    and
+    `Mistake` unless the placement has one device of kind cpu.
     """
-    alike = servers(placement)
+    planned = servers(placement)
     if len(placement.nodes) != 1 or workload.devices.kind != "cpu":
         raise Mistake(
-            f"the plan has {len(placement.nodes)} devices of kind {workload.devices.kind}; one of kind cpu is "
-            "what simulated accelerators can prove."
+            f"the plan has {len(placement.nodes)} devices of kind {workload.devices.kind}. Simulated accelerators can "
+            "only prove a plan with one device of kind cpu."
         )
-    with tempfile.TemporaryDirectory(prefix="triton-batching-pack-") as made:
+    with tempfile.TemporaryDirectory(prefix="triton-batching-pack-") as folder:
         fixed, row = own_work_ms
-        repository = stand_in.build(workload.models, Path(made), server_ms=fixed, server_row_ms=row)
-        packed_file.write(alike[0], repository, kind=workload.devices.kind, command=command)
+        repository = stand_in.build(workload.models, Path(folder), server_ms=fixed, server_row_ms=row)
+        packed_file.write(planned[0], repository, kind=workload.devices.kind, command=command)
         settings = Settings(
             models=placement.nodes[0].models,
-            config_name=alike[0].config_name,
+            config_name=planned[0].config_name,
             repository=repository,
-            arguments=alike[0].arguments,
+            arguments=planned[0].arguments,
         )
-        with launch(settings, progress=told) as server:
-            return tuple(_round(workload, placement, server, scale, seconds, seed, told) for scale in SCALES)
+        with launch(settings, progress=progress) as server:
+            return tuple(_round(workload, placement, server, scale, seconds, seed, progress) for scale in SCALES)
 
 
 def _round(
-    workload: Workload, placement: Placement, server: Server, scale: float, seconds: float, seed: int, told: Told
+    workload: Workload,
+    placement: Placement,
+    server: Server,
+    scale: float,
+    seconds: float,
+    seed: int,
+    progress: Progress,
 ) -> Round:
     results = measure(
         server,
@@ -80,13 +87,13 @@ def _round(
             share.model: _load(workload, share.rate_per_s * scale, seconds, seed + number)
             for number, share in enumerate(placement.nodes[0].shares)
         },
-        lambda text: told(f"{scale:g} x the planned rates: {text}"),
+        lambda text: progress(f"{scale:g} x the planned rates: {text}"),
     )
-    expected = {one.model: one for one in replay(workload, placement, scale=scale, seed=seed)}
-    held = tuple(_held(workload, results[name], name, expected[name], scale) for name in placement.nodes[0].models)
-    window = max(one.outcome.window_s for one in results.values())
-    busy = sum(one.exec_ms * one.executions for one in held) / 1e3 / window
-    return Round(scale=scale, seconds=window, busy_share=busy, models=held)
+    expected = {replayed.model: replayed for replayed in replay(workload, placement, scale=scale, seed=seed)}
+    models = tuple(_result(workload, results[name], name, expected[name], scale) for name in placement.nodes[0].models)
+    window = max(result.outcome.window_s for result in results.values())
+    busy = sum(model.exec_ms * model.executions for model in models) / 1e3 / window
+    return Round(scale=scale, seconds=window, busy_share=busy, models=models)
 
 
 def _load(workload: Workload, rate_per_s: float, seconds: float, seed: int) -> Load:
@@ -94,12 +101,12 @@ def _load(workload: Workload, rate_per_s: float, seconds: float, seed: int) -> L
     return traffic.load(warm_up_s=WARM_UP_S, duration_s=seconds, workers=1, seed=seed)
 
 
-def _held(workload: Workload, result: Result, name: str, expected: Replayed, scale: float) -> Held:
+def _result(workload: Workload, result: Result, name: str, expected: Replayed, scale: float) -> ModelResult:
     model, counted = of(workload, name), result.counted
     latencies = sorted(result.sample.latencies_us)
-    in_time = sum(one <= model.sla_ms * 1e3 for one in latencies)
+    in_time = sum(us <= model.sla_ms * 1e3 for us in latencies)
     rows = counted.rows_per_execution
-    return Held(
+    return ModelResult(
         model=name,
         rate_per_s=model.rate_per_s * scale,
         sla_ms=model.sla_ms,
@@ -123,7 +130,7 @@ def _ms(latency_us: float) -> float | None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Prove; exit code 0 where the plan holds and breaks as it must, 1 where not, 2 for a user's mistake."""
+    """Prove a plan; exit code 0 if it meets and misses its targets as expected, 1 if not, 2 for a user's mistake."""
     parser = program_parser("python -m perf.pack.prove", __doc__, example="perf/pack/plans/three_models.toml")
     parser.add_argument("plan", type=Path)
     parser.add_argument("--seconds", type=float, default=40.0, help="length of each round's window (default 40)")
@@ -131,9 +138,9 @@ def main(argv: list[str] | None = None) -> int:
         "--server-ms",
         type=float,
         default=1.5,
-        help="ms of each planned execution that are the server's own work, not the model's (default 1.5)",
+        help="the server's own share of each planned execution, in ms (default 1.5)",
     )
-    parser.add_argument("--server-row-ms", type=float, default=0.08, help="and for each of its rows (default 0.08)")
+    parser.add_argument("--server-row-ms", type=float, default=0.08, help="and per row, in ms (default 0.08)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--results", type=Path, default=RESULTS, help=f"folder of the record (default {RESULTS})")
     arguments = parser.parse_args(argv)
@@ -152,7 +159,7 @@ def main(argv: list[str] | None = None) -> int:
                 own_work_ms=(arguments.server_ms, arguments.server_row_ms),
                 seed=arguments.seed,
                 command=" ".join(words),
-                told=status.update,
+                progress=status.update,
             )
         proof = Proof(
             plan=arguments.plan.name,
@@ -168,7 +175,7 @@ def main(argv: list[str] | None = None) -> int:
         path = proof.write(arguments.results, f"proof.{arguments.plan.stem}.json")
         console.print(_table(proof))
         console.print(f"written to {path}", markup=False)
-        return 0 if [one.kept for one in rounds] == [True, False] else 1
+        return 0 if [round_.in_time for round_ in rounds] == [True, False] else 1
 
     return guarded(run, on_interrupt="stopped; nothing was recorded.")
 
@@ -188,20 +195,21 @@ def _table(proof: Proof) -> Table:
         "plan ms",
         title=f"{proof.plan}, {proof.arrivals} arrivals",
     )
-    for one in proof.rounds:
-        for held in one.models:
+    words = {True: "in time", False: "late", None: "cannot tell"}
+    for round_ in proof.rounds:
+        for model in round_.models:
             table.add_row(
-                f"{one.scale:g} x: {'holds' if one.kept else 'breaks' if one.kept is False else 'cannot tell'}",
-                held.model,
-                f"{held.sla_ms:g}",
-                str(held.requests),
-                f"{100 * held.late_share:.2f}",
-                f"{100 * held.replayed_late_share:.2f}",
-                "no answer" if held.p99_ms is None else f"{held.p99_ms:.0f}",
-                f"{held.replayed_p99_ms:.0f}",
-                f"{held.batch_rows:.1f}",
-                f"{held.exec_ms:.1f}",
-                f"{held.planned_ms:.1f}",
+                f"{round_.scale:g} x: {words[round_.in_time]}",
+                model.model,
+                f"{model.sla_ms:g}",
+                str(model.requests),
+                f"{100 * model.late_share:.2f}",
+                f"{100 * model.replayed_late_share:.2f}",
+                "no answer" if model.p99_ms is None else f"{model.p99_ms:.0f}",
+                f"{model.replayed_p99_ms:.0f}",
+                f"{model.batch_rows:.1f}",
+                f"{model.exec_ms:.1f}",
+                f"{model.planned_ms:.1f}",
             )
     return table
 

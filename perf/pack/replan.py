@@ -1,8 +1,7 @@
-"""A new placement for changed rates that moves as few models as it can, and what moves.
+"""Changes a placement for new rates with as few moves as possible.
 
-A device that still keeps its targets stays as it is. From one that does not, the fewest models go that leave a set
-which fits, found by trying all; no plan that keeps this device's others where they are moves fewer. They go where
-they fit best, and to a new device where they fit nowhere.
+A device that still meets its targets stays as it is. From another device the fewest models leave such that the others
+fit, found by trying all subsets. They go to the devices where they fit best, or to a new device.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,7 +19,7 @@ from triton_batching.terminal import Mistake
 
 @dataclass(frozen=True, kw_only=True)
 class Move:
-    """A model that leaves device `source` (None: it starts) for `target` (None: it stops there)."""
+    """A model moves from device `source` (None: it is new) to device `target` (None: it is removed)."""
 
     model: str
     source: int | None
@@ -36,36 +35,36 @@ class Move:
 
 @dataclass(frozen=True, kw_only=True)
 class Replanned:
-    """The new placement, device by device as in the old one, and what it takes to get there."""
+    """The new placement, in the order of the old devices, and the moves that lead to it."""
 
     placement: Placement
     moves: tuple[Move, ...]
 
 
 def replan(workload: Workload, old: Placement) -> Replanned:
-    """The old placement changed for the workload's rates; raises `Mistake` where the devices are not enough.
+    """The old placement changed for the workload's rates; raises `Mistake` if there are too few devices.
 
-    Devices that lose every model are dropped, so later ones move up in number; a move is told by the old number for
-    where it starts and the new one for where it ends.
+    A device that loses all models is dropped, and later devices get lower numbers. The source of a move is an old
+    number, its target a new one.
     """
     whole, problem = remainders(workload, old.headroom)
     slots = _slots(workload, old, whole, problem)
-    bins = [one if isinstance(one, frozenset) else frozenset() for one in slots]
-    kept = [_largest(problem, one) for one in bins]
-    out = sorted(set(range(problem.count)) - set().union(*kept, frozenset()), key=lambda item: -problem.size(item))
-    full: list[Node | None] = [one if isinstance(one, Node) else None for one in slots]
-    _insert(problem, kept, full, out)
+    bins = [slot if isinstance(slot, frozenset) else frozenset() for slot in slots]
+    staying = [_largest(problem, items) for items in bins]
+    out = sorted(set(range(problem.count)) - set().union(*staying, frozenset()), key=lambda item: -problem.size(item))
+    full: list[Node | None] = [slot if isinstance(slot, Node) else None for slot in slots]
+    _insert(problem, staying, full, out)
     nodes: list[Node] = []
     source: list[int | None] = []
-    for at, items in enumerate(kept):
-        made = full[at] or (problem.node(items) if items else None)
-        if made is not None:
-            nodes.append(at_true_rates(made, old.headroom))
+    for at, items in enumerate(staying):
+        node = full[at] or (problem.node(items) if items else None)
+        if node is not None:
+            nodes.append(at_true_rates(node, old.headroom))
             source.append(at if at < len(old.nodes) else None)
     if len(nodes) > workload.devices.count:
         raise Mistake(
-            f"with the fewest moves {len(nodes)} devices are needed and there are {workload.devices.count}. Pack "
-            "anew without --from, or add devices."
+            f"with the fewest moves {len(nodes)} devices are needed, and there are {workload.devices.count}. Pack "
+            "again without --from, or add devices."
         )
     bound = sum(node is not None for node in full) + (problem.least if problem.count else 0)
     placement = Placement(algorithm="replan", nodes=tuple(nodes), bound=bound, headroom=old.headroom)
@@ -73,46 +72,43 @@ def replan(workload: Workload, old: Placement) -> Replanned:
 
 
 def _slots(workload: Workload, old: Placement, whole: Sequence[Node], problem: Turns) -> list[Node | Items]:
-    """For each old device what it is asked to hold now: a whole model, or the remainders that it had; new ones after.
+    """The content of each old device: a model that fills it, or the remainders that it had; then new devices.
 
-    A model's whole devices stay on the ones it had to itself; its remainder stays where it shared, or where it was last
-    alone.
+    A model keeps the devices that it had alone. Its remainder stays on a device that it shared, else on the last device
+    that it had alone.
     """
-    wanted = {load.model.name: item for item, load in enumerate(problem.loads)}
+    item_of = {load.model.name: item for item, load in enumerate(problem.loads)}
     left = list(whole)
     slots: list[Node | Items] = []
     for node in old.nodes:
-        match = next((one for one in left if node.models == one.models), None)
+        match = next((new for new in left if node.models == new.models), None)
         if match is not None:
             left.remove(match)
             slots.append(match)
             continue
-        slots.append(frozenset(wanted.pop(name) for name in node.models if name in wanted))
+        slots.append(frozenset(item_of.pop(name) for name in node.models if name in item_of))
     return [*slots, *left]
 
 
 def _largest(problem: Turns, items: Items) -> Items:
-    """The most of them that fit together, and of as many the fullest."""
+    """The largest subset that fits; the fullest among equals."""
     for count in range(len(items), 0, -1):
-        found = [
-            (full, some)
-            for some in combinations(sorted(items), count)
-            if (full := problem.fullness(frozenset(some))) is not None
-        ]
-        if found:
-            return frozenset(max(found)[1])
+        subsets = combinations(sorted(items), count)
+        fits = [(full, part) for part in subsets if (full := problem.fullness(frozenset(part))) is not None]
+        if fits:
+            return frozenset(max(fits)[1])
     return frozenset()
 
 
 def _insert(problem: Turns, bins: list[Items], full: list[Node | None], out: Sequence[int]) -> None:
-    """Each item into the fullest device that is in use and takes it, then into an empty one, then into a new one."""
+    """Put each item into the fullest used device that it fits, else into an empty device, else into a new one."""
     for item in out:
-        used = [at for at, one in enumerate(bins) if one and full[at] is None]
+        used = [at for at, items in enumerate(bins) if items and full[at] is None]
         place = fullest(problem, [bins[at] for at in used], item)
         if place is not None:
             at = used[place]
         else:
-            empty = [at for at, one in enumerate(bins) if not one and full[at] is None]
+            empty = [at for at, items in enumerate(bins) if not items and full[at] is None]
             if not empty:
                 bins.append(frozenset())
                 full.append(None)
@@ -121,7 +117,7 @@ def _insert(problem: Turns, bins: list[Items], full: list[Node | None], out: Seq
 
 
 def _moves(old: Placement, new: Placement, source: Sequence[int | None]) -> Iterator[Move]:
-    """Stops on one device and starts on another are one move of the model, as far as they are as many."""
+    """The moves; a stop on one device and a start on another are one move of the model."""
     before = {(name, at) for at, node in enumerate(old.nodes) for name in node.models}
     numbers = {was: at for at, was in enumerate(source) if was is not None}
     after = {
@@ -132,7 +128,7 @@ def _moves(old: Placement, new: Placement, source: Sequence[int | None]) -> Iter
     stops = sorted(before - after)
     for name, place in sorted(after - before):
         at = numbers[place] if place >= 0 else -1 - place
-        stop = next((one for one in stops if one[0] == name), None)
+        stop = next((stop for stop in stops if stop[0] == name), None)
         if stop is not None:
             stops.remove(stop)
         yield Move(model=name, source=stop[1] if stop else None, target=at)

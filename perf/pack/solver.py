@@ -10,14 +10,15 @@ WORKERS = 2
 
 
 class TooLargeError(Mistake):
-    """The exact answer was asked for where it is out of reach."""
+    """The problem is too large for the exact algorithm."""
 
 
 def assign(sizes: Sequence[int], capacity: int, most: int, time_limit_s: float) -> tuple[list[Items] | None, int]:
-    """Sizes into at most `most` bins of `capacity`, as few as can be, and the proven lower bound on bins.
+    """A packing of `sizes` into the fewest, and at most `most`, bins of `capacity`, and a proven lower bound.
 
-    None where there is no such packing, which proves a bound of `most` + 1, or none was found in time. The assignment
-    model, the largest first: an item opens a bin with a number of at most its own, and bins are used in order.
+    The packing is None if there is none, which proves a bound of `most` + 1, or if none was found in time. It is the
+    assignment model, the largest item first: an item opens a bin whose number is at most its own, and bins are used in
+    order.
     """
     cp = _module()
     model = cp.CpModel()
@@ -40,24 +41,24 @@ def assign(sizes: Sequence[int], capacity: int, most: int, time_limit_s: float) 
         return None, most + 1
     if status == cp.UNKNOWN:
         return None, least
-    held = [
+    bins = [
         frozenset(order[at] for at in range(bin, len(order)) if solved.Value(inside[at, bin])) for bin in range(most)
     ]
-    return canonical(held), max(least, _bound(solved))
+    return canonical(bins), max(least, _bound(solved))
 
 
 def cover(
     count: int, sets: Sequence[Items], least: int, most: int, time_limit_s: float
 ) -> tuple[list[Items] | None, int]:
-    """At most `most` of these sets, as few as can be, that cover the items, and the lower bound, at least `least`.
+    """The fewest, and at most `most`, of these sets that cover all items, and a lower bound of at least `least`.
 
-    Each item is then in the first of its sets. None as in `assign`.
+    Each item is then in the first of its sets. The packing is None as in `assign`.
     """
     cp = _module()
     model = cp.CpModel()
     taken = [model.NewBoolVar("") for _ in sets]
     for item in range(count):
-        model.AddBoolOr([taken[at] for at, one in enumerate(sets) if item in one])
+        model.AddBoolOr([taken[at] for at, items in enumerate(sets) if item in items])
     model.Add(sum(taken) <= most)
     model.Add(sum(taken) >= least)
     model.Minimize(sum(taken))
@@ -68,10 +69,10 @@ def cover(
         return None, least
     placed: set[int] = set()
     bins = []
-    for at, one in enumerate(sets):
+    for at, items in enumerate(sets):
         if solved.Value(taken[at]):
-            bins.append(one - placed)
-            placed |= one
+            bins.append(items - placed)
+            placed |= items
     return canonical(bins), max(least, _bound(solved))
 
 
@@ -83,7 +84,7 @@ def _solve(cp: Any, model: Any, time_limit_s: float) -> tuple[Any, Any]:
 
 
 def _bound(solved: Any) -> int:
-    # The bound of a whole number of bins, rounded up against the solver's own rounding.
+    # The number of bins is an integer; the tolerance is for the solver's rounding.
     return int(-(-(solved.BestObjectiveBound() - 1e-6) // 1))
 
 
@@ -92,7 +93,7 @@ def _module() -> Any:
         from ortools.sat.python import cp_model
     except ImportError as error:
         raise Mistake(
-            f"the exact answer for more than 11 models needs OR-Tools ({error}). "
+            f"--algorithm exact needs OR-Tools for more than 11 models ({error}). "
             "Install it: pip install 'triton-batching[pack]', or use --algorithm improved."
         ) from error
     return cp_model

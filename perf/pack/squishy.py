@@ -1,7 +1,7 @@
-"""Nexus' squishy bin packing: whole devices for what fills them, and the remainders merged by best fit.
+"""Nexus' squishy bin packing: models get the devices that they fill, and the remainders are merged by best fit.
 
-Shen et al., SOSP'19, algorithm 1. "Squishy": a model's batch, and with it what it takes of a device, shrinks when it
-shares the device with a model of a shorter cycle.
+Shen et al., SOSP 2019, algorithm 1. "Squishy": a model's batch, and its share of a device, shrinks when it shares the
+device with a model of a shorter cycle.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from triton_batching.terminal import Mistake
 
 @dataclass(frozen=True, kw_only=True)
 class Alone:
-    """A load with a device to itself: the longest cycle and the largest batch that its target allows."""
+    """A load alone on a device: the longest cycle and the largest batch that its target allows."""
 
     load: Load
     batch: int
@@ -24,28 +24,28 @@ class Alone:
 
     @property
     def occupancy(self) -> float:
-        """Share of the cycle in which it executes."""
+        """The share of the cycle in which it executes."""
         return self.load.model.latency.at(self.batch) / self.duty_ms
 
 
 def saturated(model: Model, memory_bytes: float) -> tuple[list[Node], Load | None]:
-    """Devices that one model fills by itself, and the load that is left.
+    """The devices that one model fills, and the remaining load.
 
-    The batch is the one of highest throughput of those whose two executions keep the target, since a request that just
-    misses one waits for it whole. Raises `Mistake` for a target that no batch keeps.
+    A request that just misses an execution waits for it, so two executions must be within the target. Of the batch
+    sizes that allow this, the one with the highest throughput is taken. Raises `Mistake` if there is none.
     """
     fitting = [k for k in range(1, model.largest + 1) if model.memory.at(k) <= memory_bytes]
     if not fitting:
         raise Mistake(
             f"model {model.name}: holds {model.memory.at(1) / 2**20:,.0f} MiB with one row, and a device has "
-            f"{memory_bytes / 2**20:,.0f} MiB. Give devices more memory, or the model a smaller type."
+            f"{memory_bytes / 2**20:,.0f} MiB. Give devices more memory, or the model a smaller data type."
         )
     sizes = [k for k in fitting if 2 * model.latency.at(k) <= model.budget_ms * (1 + EPSILON)]
     if not sizes:
         raise Mistake(
             f"model {model.name}: two executions of one row take {2 * model.latency.at(1):g} ms, more than the "
             f"{model.budget_ms:g} ms that its target leaves, so a request that just misses an execution is late on any "
-            "device. Raise sla_ms, or give it a faster device."
+            "device. Raise sla_ms, or use a faster device."
         )
     batch = max(sizes, key=lambda k: (k / model.latency.at(k), k))
     duty = model.latency.at(batch)
@@ -57,22 +57,22 @@ def saturated(model: Model, memory_bytes: float) -> tuple[list[Node], Load | Non
 
 
 def alone(load: Load) -> Alone:
-    """The batch that is the largest with l(b) + b / rate <= budget; a single row where even that is less often.
+    """The largest batch with l(b) + b / rate <= budget, at least one row.
 
-    The cycle is as long as it takes to collect the batch, and no longer than the target allows.
+    The cycle is the time in which the batch arrives, at most as long as the target allows.
     """
     model = load.model
     sizes = range(1, model.largest + 1)
-    kept = [k for k in sizes if model.latency.at(k) + k / load.rate <= model.budget_ms * (1 + EPSILON)]
-    batch = max(kept, default=1)
+    in_time = [k for k in sizes if model.latency.at(k) + k / load.rate <= model.budget_ms * (1 + EPSILON)]
+    batch = max(in_time, default=1)
     return Alone(load=load, batch=batch, duty_ms=min(batch / load.rate, model.budget_ms - model.latency.at(batch)))
 
 
 def squishy(problem: Turns) -> list[Items]:
-    """Remainders, the fullest first, each into the device that is fullest with it; its cycle is the shorter of both."""
+    """Put each remainder, the fullest first, into the device that is fullest with it; the shorter cycle is taken."""
     parts = [alone(load) for load in problem.loads]
     bins: list[tuple[Items, float]] = []
-    for item in sorted(range(len(parts)), key=lambda one: -parts[one].occupancy):
+    for item in sorted(range(len(parts)), key=lambda at: -parts[at].occupancy):
         fits = []
         for at, (items, duty) in enumerate(bins):
             merged = items | {item}
@@ -91,14 +91,14 @@ def squishy(problem: Turns) -> list[Items]:
 
 
 def merge(problem: Turns, items: Sequence[int], duty_ms: float) -> float | None:
-    """Occupancy of a device with these loads in one cycle; None where a target breaks or the memory does not hold."""
+    """The occupancy of a device with these loads in one cycle; None if they do not fit."""
     loads = [problem.loads[item] for item in items]
     if any(load.rows(duty_ms) > load.model.largest for load in loads):
         return None
     node = turns(loads, duty_ms)
-    kept = all(
+    in_time = all(
         duty_ms + share.exec_ms <= load.model.budget_ms * (1 + EPSILON)
         for load, share in zip(loads, node.shares, strict=True)
     )
-    fits = kept and node.occupancy <= 1 + EPSILON and node.memory_bytes <= problem.memory_bytes
+    fits = in_time and node.occupancy <= 1 + EPSILON and node.memory_bytes <= problem.memory_bytes
     return node.occupancy if fits else None

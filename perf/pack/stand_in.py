@@ -1,4 +1,4 @@
-"""A model repository of simulated accelerators that take what a plan's models take, to prove the plan without a GPU."""
+"""A model repository of simulated accelerators that take the planned times, to prove a plan without a GPU."""
 
 from pathlib import Path
 
@@ -12,10 +12,10 @@ ORIGINAL = "simulated_accelerator"
 def build(
     models: tuple[Model, ...], folder: Path, *, server_ms: float, server_row_ms: float, repository: Path = REPOSITORY
 ) -> Path:
-    """One copy of the simulated accelerator for each model, whose executions take what the plan says.
+    """Make a copy of the simulated accelerator for each model; its executions take the planned time.
 
-    Of that `server_ms` and `server_row_ms` a row are the server's own work around an execution, and the copy sleeps for
-    the rest. Raises `Mistake` for a latency that is no line in the batch, since that is all that a copy can do.
+    `server_ms` and `server_row_ms` per row are the server's own work around an execution; the copy sleeps for the rest.
+    Raises `Mistake` for a latency that is not a line, as a copy can only take fixed and row milliseconds.
     """
     original = model_folder(ORIGINAL, repository)
     text = (original / "config.pbtxt").read_text()
@@ -23,35 +23,35 @@ def build(
         fixed, row = line(model.name, model.latency)
         if fixed <= server_ms or row < server_row_ms:
             raise Mistake(
-                f"model {model.name}: {fixed:g} ms + {row:g} ms a row are no more than the server's own work, so no "
-                "simulated accelerator is as fast. Prove slower models, or lower --server-ms and --server-row-ms."
+                f"model {model.name}: {fixed:g} ms + {row:g} ms per row are not more than the server's own work, so a "
+                "simulated accelerator is too slow. Prove slower models, or lower --server-ms and --server-row-ms."
             )
-        made = folder / model.name
-        made.mkdir()
-        (made / "1").symlink_to((original / "1").resolve())
+        copy = folder / model.name
+        copy.mkdir()
+        (copy / "1").symlink_to((original / "1").resolve())
         changes = {
             f'name: "{ORIGINAL}"': f'name: "{model.name}"',
             'string_value: "20"': f'string_value: "{fixed - server_ms:g}"',
             'string_value: "0.5"': f'string_value: "{row - server_row_ms:g}"',
         }
-        (made / "config.pbtxt").write_text(_changed(text, changes))
+        (copy / "config.pbtxt").write_text(_changed(text, changes))
     return folder
 
 
 def line(name: str, latency: Curve) -> tuple[float, float]:
-    """Fixed and row milliseconds of a latency that is a line; raises `Mistake`."""
+    """The fixed and the row milliseconds of a linear latency; raises `Mistake` for another one."""
     if len(latency.sizes) < 2:
         return latency.values[0], 0.0
     row = (latency.values[-1] - latency.values[0]) / (latency.sizes[-1] - latency.sizes[0])
     fixed = latency.values[0] - row * latency.sizes[0]
     if any(abs(fixed + row * k - value) > 1e-6 for k, value in zip(latency.sizes, latency.values, strict=True)):
-        raise Mistake(f"model {name}: its latency is no line in the batch, so no simulated accelerator can take it.")
+        raise Mistake(f"model {name}: its latency is not a line, which is all that a simulated accelerator can do.")
     return fixed, row
 
 
 def _changed(text: str, changes: dict[str, str]) -> str:
     for old, new in changes.items():
         if text.count(old) != 1:
-            raise Mistake(f"{ORIGINAL}/config.pbtxt: {old} is not there once, so no copy can be made of it.")
+            raise Mistake(f"{ORIGINAL}/config.pbtxt: {old} is not there exactly once, so it cannot be copied.")
         text = text.replace(old, new)
     return text

@@ -1,4 +1,4 @@
-"""What is to be packed: devices, and models with a latency curve, a rate, a latency target and the memory they hold."""
+"""The workload to pack: devices, and models with latency and memory by batch size, a rate and a latency target."""
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -10,9 +10,9 @@ from triton_batching.terminal import Mistake
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """A quantity of an execution (milliseconds, bytes) by its rows, measured at `sizes`, which rise.
+    """A quantity of an execution (milliseconds, bytes) at ascending batch `sizes`.
 
-    Between two sizes it is on a straight line; below the smallest it is the smallest's, which bounds it from above.
+    It is interpolated between two sizes; below the smallest size it has the smallest size's value, an upper bound.
     """
 
     sizes: tuple[int, ...]
@@ -20,10 +20,10 @@ class Curve:
 
     def __post_init__(self) -> None:
         if not self.sizes or self.sizes[0] < 1 or any(a >= b for a, b in pairwise(self.sizes)):
-            raise Mistake(f"batch sizes {list(self.sizes)}: must be whole numbers from 1 that rise.")
+            raise Mistake(f"batch sizes {list(self.sizes)}: must be ascending integers of at least 1.")
         if any(a > b for a, b in pairwise(self.values)) or min(self.values) < 0:
             raise Mistake(
-                f"values {list(self.values)} by batch size: must not fall as the batch grows, nor be negative."
+                f"values {list(self.values)} by batch size: must not fall as the batch grows, and not be negative."
             )
 
     @classmethod
@@ -34,21 +34,20 @@ class Curve:
 
     @property
     def largest(self) -> int:
-        """The largest measured batch."""
+        """The largest batch size."""
         return self.sizes[-1]
 
     def at(self, rows: int) -> float:
-        """The value for so many rows, at most `largest`."""
+        """The value at `rows`, at most `largest`."""
         return float(np.interp(rows, self.sizes, self.values))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """One model: `rate_per_s` requests of one row a second, each to be answered within `sla_ms`.
+    """One model: `rate_per_s` requests of one row, each with a latency target of `sla_ms`.
 
-    `latency` is the time in milliseconds that the device is taken by an execution. `overhead_ms` of the target go to
-    what lies outside the device: network, the client, pre- and post-processing. `memory` is what it holds with batches
-    of so many rows: weights, activations, arena.
+    `latency` is the time of an execution on the device in milliseconds. `overhead_ms` is the part of the target for
+    network, client, pre- and post-processing. `memory` is the memory in bytes: weights, activations and arena.
     """
 
     name: str
@@ -60,18 +59,18 @@ class Model:
 
     @property
     def budget_ms(self) -> float:
-        """What of the target is left for waiting and executing."""
+        """The part of the target for waiting and executing."""
         return self.sla_ms - self.overhead_ms
 
     @property
     def largest(self) -> int:
-        """Most rows of one execution."""
+        """The largest batch size."""
         return self.latency.largest
 
 
 @dataclass(frozen=True, kw_only=True)
 class Devices:
-    """`count` equal devices of `memory_bytes` each; `kind` gpu or cpu, as Triton's instance groups have it."""
+    """`count` equal devices with `memory_bytes` each; `kind` is gpu or cpu, as in Triton's instance groups."""
 
     count: int
     memory_bytes: float
@@ -80,7 +79,7 @@ class Devices:
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """Two models that run at the same time on one device: what executions take together over alone, 1 or more."""
+    """Two models that may run at the same time on one device; executions take `factors` times as long, 1 or more."""
 
     models: tuple[str, str]
     factors: tuple[float, float]
@@ -88,18 +87,15 @@ class Pair:
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """Devices and models; `pairs` of models may run concurrently. `arrivals` is uniform or poisson, for the replay."""
+    """Devices and models; `pairs` may run at the same time. `arrivals` of the replay are uniform or poisson."""
 
     devices: Devices
     models: tuple[Model, ...]
     pairs: tuple[Pair, ...] = ()
     arrivals: str = "uniform"
 
-    def model(self, name: str) -> Model:
-        """The model of that name; raises `KeyError`."""
-        return {one.name: one for one in self.models}[name]
-
 
 def raised(model: Model, headroom: float) -> Model:
-    """The same with (1 + headroom) times its rate."""
+    """A model with (1 + headroom) times its rate."""
+
     return replace(model, rate_per_s=model.rate_per_s * (1 + headroom))

@@ -30,8 +30,8 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "soak": ("a soak", "python -m perf.studies.soak --show {file}"),
     "overload": ("an overload", "python -m perf.studies.overload MODEL --target-ms MS --results {folder}"),
     "memory trace": ("a memory trace", "python -m perf.studies.memory_lab {file}"),
-    "estimate": ("a checked memory estimate", "python -m perf.memory.estimate.check --results {folder}"),
-    "operators": ("checked operators", "python -m perf.memory.estimate.operators --results {folder}"),
+    "estimate": ("a checked memory estimate", "python -m perf.studies.memory_estimate --results {folder}"),
+    "operators": ("checked operators", "python -m perf.studies.memory_estimate.operators --results {folder}"),
 }
 
 

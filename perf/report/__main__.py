@@ -1,8 +1,8 @@
-"""Tables, figures and one page from a folder of records; nothing is measured and nothing else is read.
+"""Report on a folder of records: tables, figures and a page. Nothing is measured.
 
-`python -m perf.report perf/results/demo` prints the tables and writes summary.csv and report.html beside the records.
-A folder with the record of a study (`perf.tune`) gets the study's page and the values of its figures as JSON; with
---format all, or png, the figures as PNG too. Measured points beside it are not reported.
+For the records of a sweep it prints tables and writes summary.csv and report.html beside the records. For a study of
+`perf.tune` it prints the verdict and writes the study's page and the values of its figures as JSON; measured points
+beside a study are not reported. `--format png` or `all` also writes the figures as PNG files.
 """
 
 import csv
@@ -21,7 +21,7 @@ from perf.records.study import is_study
 from perf.report.marks import LITTLE_LIMIT, SPREAD_LIMIT, percent
 from perf.report.page import render, write
 from perf.report.plots import plots, save_png
-from perf.report.study.program import STUDY_DEFAULT, STUDY_FORMATS, report_studies
+from perf.report.study.report import STUDY_DEFAULT, STUDY_FORMATS, report_studies
 from perf.report.summary import Comparison, Row, compare
 from perf.report.table import filled, markdown, table
 from perf.report.verdict import sentences
@@ -34,12 +34,12 @@ SWEEP_FORMATS = (*DEFAULT, "png")
 
 
 class ReportError(Mistake):
-    """A folder from which no report can be made; the text says what to do."""
+    """A folder without anything to report; the message says what to do."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """A folder of records and what was computed from them."""
+    """A folder of records and their comparisons."""
 
     folder: Path
     entries: tuple[Measurement | Ceiling, ...]
@@ -47,41 +47,42 @@ class Summary:
 
     @property
     def machine(self) -> Machine:
-        """The one machine that measured everything."""
+        """The machine of all measurements."""
         return _about(self.entries[0]).machine
 
     @property
     def versions(self) -> str:
-        """Versions of what served and measured."""
-        found = {f"{name} {version}" for entry in self.entries for name, version in _about(entry).versions.items()}
-        return ", ".join(sorted(found))
+        """The versions of server and clients."""
+        pairs = {f"{name} {version}" for entry in self.entries for name, version in _about(entry).versions.items()}
+        return ", ".join(sorted(pairs))
 
     @property
     def span(self) -> str:
-        """First and last start of a measurement."""
+        """The first and the last start of a measurement."""
         starts = sorted(entry.started_at for entry in self.entries)
         return f"{_time(starts[0])} to {_time(starts[-1])}"
 
 
 def summarise(folder: Path) -> Summary:
-    """Read a folder; raises `ReportError`, `RecordError` for a bad file, `MixtureError` for what must not be merged."""
+    """Read a folder; raises `ReportError`, `RecordError` for a bad file, `MixtureError` for incomparable records."""
     if folder.is_file():
-        raise ReportError(f"{folder}: a file, and a report is of a folder. Name its folder: {folder.parent}")
+        raise ReportError(f"{folder}: a file, not a folder. Name its folder: {folder.parent}")
     if not folder.is_dir():
         raise ReportError(f"{folder}: no such folder. Measure first: make measure MODEL=ranker RESULTS={folder}")
     entries = tuple(read(folder))
     comparisons = compare(entries)
     if not comparisons:
         below = sorted({path.parent for path in folder.glob("*/*.json") if is_study(path) or is_record(path)})
-        first = f"Measure first: make measure MODEL=ranker RESULTS={folder}"
-        there = f"Name a folder below it that does: make report RESULTS={below[0]}" if below else ""
-        more = f" (or {', '.join(str(one) for one in below[1:4])})" if below[1:] else ""
-        raise ReportError(f"{folder}: holds no measured point. {there + more or first}")
+        remedy = f"Measure first: make measure MODEL=ranker RESULTS={folder}"
+        if below:
+            others = f" (or {', '.join(map(str, below[1:4]))})" if below[1:] else ""
+            remedy = f"Name a folder below it: make report RESULTS={below[0]}{others}"
+        raise ReportError(f"{folder}: no measured point. {remedy}")
     return Summary(folder=folder, entries=entries, comparisons=comparisons)
 
 
 def print_tables(console: Console, summary: Summary) -> None:
-    """One table per model and kind of load, what it says in words, and the reasons of the marks."""
+    """Print a table per model and kind of load, its verdict in sentences, and the reasons of its marks."""
     for comparison in summary.comparisons:
         console.print(heading(comparison), style="bold", markup=False)
         console.print(table(comparison, console.width))
@@ -95,7 +96,7 @@ def print_tables(console: Console, summary: Summary) -> None:
 
 
 def heading(comparison: Comparison) -> str:
-    """Model and kind of load in one line."""
+    """The model and the kind of load in one line."""
     load = comparison.setting
     rows = f"{load.request_rows} row{'s' if load.request_rows > 1 else ''} per request"
     shapes = [f"{name} {' x '.join(map(str, dims))}" for name, dims in load.shapes]
@@ -105,7 +106,7 @@ def heading(comparison: Comparison) -> str:
 
 
 def write_csv(summary: Summary, folder: Path) -> Path:
-    """Every column of every row, units in the names; maps as `key:value` pairs, reasons separated by `; `."""
+    """Write all columns of all rows, with units in the names; maps are `key:value` pairs, lists have `; ` between."""
     text = io.StringIO()
     rows = [_flat(row, comparison) for comparison in summary.comparisons for row in comparison.rows]
     writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
@@ -115,11 +116,11 @@ def write_csv(summary: Summary, folder: Path) -> Path:
 
 
 def write_html(summary: Summary, folder: Path) -> Path:
-    """One page that needs nothing else: no script, no network; equal records give equal bytes."""
+    """Write a page without scripts and network access; equal records give equal bytes."""
     page = render(
         "report.html.j2",
         summary=summary,
-        sections=[_section(number, one) for number, one in enumerate(summary.comparisons, 1)],
+        sections=[_section(number, comparison) for number, comparison in enumerate(summary.comparisons, 1)],
         sources=[_source(entry) for entry in summary.entries],
         limits={"little": percent(LITTLE_LIMIT), "spread": percent(SPREAD_LIMIT)},
         command=f"python -m perf.report {summary.folder}",
@@ -128,7 +129,7 @@ def write_html(summary: Summary, folder: Path) -> Path:
 
 
 def write_png(summary: Summary, folder: Path) -> tuple[Path, ...]:
-    """The figures as files, named by model and figure."""
+    """Write the figures to files named after model and figure."""
     return tuple(
         path
         for number, comparison in enumerate(summary.comparisons, 1)
@@ -152,7 +153,7 @@ def _section(number: int, comparison: Comparison) -> dict[str, object]:
 
 
 def _flat(row: Row, comparison: Comparison) -> dict[str, object]:
-    """A row as cells; nested values are spread over several columns."""
+    """The cells of a row; nested values take several columns."""
     cells: dict[str, object] = {"model": row.model, "config_name": row.config_name, **_load_cells(row.load)}
     for field in dataclasses.fields(row):
         value = getattr(row, field.name)
@@ -194,7 +195,7 @@ def _time(started_at: str) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Report on one folder; exit code 2 for a folder or a record that gives no report."""
+    """Report on a folder; exit code 2 for a user's mistake."""
     parser = program_parser("python -m perf.report", __doc__, example="perf/results/demo --format table")
     parser.add_argument("folder", type=Path, help="folder of records")
     parser.add_argument("--out", type=Path, help="where to write (default: the folder of the records)")
@@ -202,41 +203,41 @@ def main(argv: list[str] | None = None) -> int:
         "--format", choices=(*FORMATS, "all"), help="default: table, csv, html; of a study: table, html, json"
     )
     arguments = parser.parse_args(argv)
-    out, form = arguments.out or arguments.folder, arguments.format
+    out, name = arguments.out or arguments.folder, arguments.format
     files = sorted(arguments.folder.glob("*.json"))
     studies = [path for path in files if is_study(path)]
     if not studies:
-        return guarded(lambda: report(arguments.folder, out, _wanted(form, DEFAULT, SWEEP_FORMATS)))
+        return guarded(lambda: report(arguments.folder, out, _formats(name, DEFAULT, SWEEP_FORMATS)))
 
     def run() -> None:
-        report_studies(studies, out, _wanted(form, STUDY_DEFAULT, STUDY_FORMATS), terminal())
+        report_studies(studies, out, _formats(name, STUDY_DEFAULT, STUDY_FORMATS), terminal())
         if others := sum(map(is_record, files)):
             terminal().print(
-                f"{arguments.folder}: {others} measured point(s) lie beside {studies[0].name}, and only studies were "
-                "reported. Move the points into a folder of their own, and report on it.",
+                f"{arguments.folder}: only the studies are reported. Move the {others} measured point(s) into another "
+                "folder and report on it.",
                 markup=False,
             )
 
     return guarded(run)
 
 
-def _wanted(form: str | None, default: tuple[str, ...], every: tuple[str, ...]) -> tuple[str, ...]:
-    return default if form is None else every if form == "all" else (form,)
+def _formats(name: str | None, default: tuple[str, ...], all_formats: tuple[str, ...]) -> tuple[str, ...]:
+    return default if name is None else all_formats if name == "all" else (name,)
 
 
-def report(folder: Path, out: Path, wanted: Sequence[str]) -> None:
-    """Print what is for the terminal and write what is for files."""
-    if "json" in wanted:
-        raise ReportError(f"{folder}: holds no study, and only its figures are written as JSON. Take --format csv.")
+def report(folder: Path, out: Path, formats: Sequence[str]) -> None:
+    """Report on the records of sweeps in these formats; raises `ReportError`."""
+    if "json" in formats:
+        raise ReportError(f"{folder}: only studies have JSON, and there is none. Give --format csv.")
     console, summary = terminal(), summarise(folder)
-    if "table" in wanted:
+    if "table" in formats:
         print_tables(console, summary)
-    if "markdown" in wanted:
+    if "markdown" in formats:
         console.print("\n\n".join(map(markdown, summary.comparisons)), markup=False)
     writers = {"csv": write_csv, "html": write_html, "png": write_png}
-    for name in [name for name in wanted if name in writers]:
-        written = writers[name](summary, out)
-        for path in written if isinstance(written, tuple) else (written,):
+    for name in [name for name in formats if name in writers]:
+        paths = writers[name](summary, out)
+        for path in paths if isinstance(paths, tuple) else (paths,):
             console.print(f"written: {path}", markup=False)
 
 

@@ -1,4 +1,4 @@
-"""Marks: the reasons, each with its number, for which a measured point is not to be trusted."""
+"""Marks: the reasons, with their numbers, not to trust a measured point."""
 
 from collections.abc import Sequence
 
@@ -7,17 +7,16 @@ import numpy as np
 from perf.measure.analyzer import WINDOWS
 from perf.records.record import Measurement
 
-# In a closed loop, concurrency x rows / mean latency is the throughput, exactly in the long run (Little's law). What
-# was under way when measuring began or ended counts on one side only: about concurrency / (2 x requests). Measured
-# with 68 requests at concurrency 16: 11 %; at concurrency 4: 3 %. More than 3 % says that the windows are too short,
-# or the client too slow.
+# In a closed loop the throughput is concurrency x rows / mean latency (Little's law). Requests in flight at the begin
+# or end of a window cause an error of about concurrency / (2 x requests): with 68 requests 11 % at concurrency 16 and
+# 3 % at concurrency 4 were measured. With more than 3 % the windows are too short or the client is too slow.
 LITTLE_LIMIT = 0.03
-# Neighbours on a shared machine move a rate by a few percent; perf_analyzer's own limit for "stable" is also 10 %.
+# Other programs on the machine change a rate by a few percent; perf_analyzer's limit for "stable" is also 10 %.
 SPREAD_LIMIT = 0.10
 
 
 def marks(records: Sequence[Measurement], ceiling_spread: float | None) -> tuple[str, ...]:
-    """The reasons against the repeats of one point, the worst repeat's number in each; empty means stable."""
+    """The reasons against the repeats of one point, with the worst repeat's numbers; empty if the point is stable."""
     little = max(little_error(record) for record in records)
     few = min(len(record.measured.windows) for record in records)
     windows = max(window_spread(record) for record in records)
@@ -38,7 +37,7 @@ def marks(records: Sequence[Measurement], ceiling_spread: float | None) -> tuple
 
 
 def little_error(record: Measurement) -> float:
-    """|concurrency x rows / mean latency / throughput - 1|; 0 without a summary, which has a mark of its own."""
+    """|concurrency x rows / mean latency / throughput - 1|; 0 without a summary, which is another mark."""
     measured, load = record.measured, record.point.load
     if measured.mean_us is None:
         return 0.0
@@ -49,12 +48,12 @@ def little_error(record: Measurement) -> float:
 
 
 def window_spread(record: Measurement) -> float:
-    """Spread of the throughput over perf_analyzer's windows."""
+    """The spread of the throughput over perf_analyzer's windows."""
     return spread([window.throughput_rows_per_s for window in record.measured.windows])
 
 
 def spread(values: Sequence[float]) -> float:
-    """(max - min) / median; 0 where the median is 0."""
+    """(max - min) / median; 0 if the median is 0."""
     middle = float(np.median(values))
     return (max(values) - min(values)) / middle if middle else 0.0
 

@@ -1,4 +1,4 @@
-"""Mixtures: records of different machines, versions or files, which must not be merged or compared silently."""
+"""Refuses mixtures: records of different machines, versions or files must not share a table."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from perf.records.record import Ceiling, Measurement, MeasurementKey
 from triton_batching.terminal import Mistake
 
-APART = "Move the records of one of them into a folder of its own."
-AGAIN = "Remove the records of the file that is no longer in use, and measure again."
+APART = "Move the records of one of them into another folder."
+AGAIN = "Remove the records of the old file, and measure again."
 
 
 class MixtureError(Mistake):
-    """Records that do not belong into one table; the text names two of them and what to do."""
+    """Records that must not share a table; the message names two of them and what to do."""
 
 
 def refuse(records: Sequence[Measurement], ceilings: Sequence[Ceiling]) -> None:
-    """Raise `MixtureError` unless all machines agree, versions per model, and files per configuration."""
+    """Raise `MixtureError` unless machines are equal, versions per model, and files per configuration."""
     agreement = _Agreement()
     points = [record.point for record in records]
     entries: list[MeasurementKey | Ceiling] = [*points, *ceilings]
@@ -34,7 +34,7 @@ def refuse(records: Sequence[Measurement], ceilings: Sequence[Ceiling]) -> None:
 
 
 class _Agreement:
-    """The first value seen of each thing, and the file that said so."""
+    """The first value of each attribute, with the file that has it."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, object], tuple[str, str]] = {}
@@ -52,8 +52,8 @@ def _refuse_foreign(ceiling: Ceiling, points: Sequence[MeasurementKey]) -> None:
     measured = {point.model_sha256: point.file_name for point in points if point.model == ceiling.model}
     if measured and ceiling.model_sha256 not in measured:
         raise MixtureError(
-            f"{ceiling.file_name} and {next(iter(measured.values()))} differ in their model file, so the one is not "
-            f"the ceiling of the other. {AGAIN}"
+            f"{ceiling.file_name} and {next(iter(measured.values()))} differ in their model file, so the ceiling is "
+            f"not that of the point. {AGAIN}"
         )
 
 
@@ -61,7 +61,7 @@ def _refuse_twice(keys: Sequence[tuple[object, ...]]) -> None:
     for key, count in Counter(keys).items():
         if count > 1:
             raise MixtureError(
-                f"{count} records of one point ({', '.join(map(str, key))}): it counts once, remove one."
+                f"{count} records of the same point ({', '.join(map(str, key))}). Remove all but one of them."
             )
 
 

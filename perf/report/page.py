@@ -1,4 +1,4 @@
-"""A page of the reports: a jinja2 template of this folder, filled with escaped values; no script, no network."""
+"""Renders the pages from the jinja2 templates of this folder, and writes files."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from triton_batching.terminal import Mistake
 
 
 def render(template: str, **values: object) -> str:
-    """The text of a page; equal values give equal text, and a value that the template lacks is an error."""
+    """The text of a page with escaped values; a value that the template needs and does not get is an error."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -20,7 +20,7 @@ def render(template: str, **values: object) -> str:
 
 
 def write(path: Path, text: str) -> Path:
-    """Write a file; its folder is made. Raises `Mistake` where that cannot be."""
+    """Write a file and create its folder; raises `Mistake` if that fails."""
     try:
         make_folder(path.parent).joinpath(path.name).write_text(text, encoding="utf-8")
     except OSError as error:
@@ -29,9 +29,9 @@ def write(path: Path, text: str) -> Path:
 
 
 def make_folder(path: Path) -> Path:
-    """The folder, made where it is not there; raises `Mistake` where it cannot be."""
+    """Create a folder if it is absent; raises `Mistake` if that fails."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise Mistake(f"{path}: no folder can be made there ({error.strerror}). Name another.") from error
+        raise Mistake(f"{path}: the folder cannot be created ({error.strerror}). Name another folder.") from error
     return path

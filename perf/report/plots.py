@@ -1,7 +1,4 @@
-"""Figures of a comparison, drawn by matplotlib from rows alone, as SVG text for a page or as PNG files.
-
-Equal rows give equal text, and no id occurs in two figures of different name.
-"""
+"""The figures of a comparison, as SVG text for a page or as PNG files; equal rows give equal text."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -12,10 +9,22 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from perf.report.batch_bars import batch_bars
-from perf.report.drawing import COLOURS, GREY, INK, NARROW, PAPER, SHAPES, STYLE, WIDE, plain, png, svg
+from perf.report.drawing import (
+    COLOURS,
+    GREY,
+    INK,
+    NARROW,
+    PAPER,
+    SHAPES,
+    STYLE,
+    WIDE,
+    batch_bars,
+    plain,
+    png,
+    stacked,
+    svg,
+)
 from perf.report.page import make_folder
-from perf.report.stacked import stacked
 from perf.report.summary import BASELINE, Comparison, Ratio, Row, Stages
 
 STAGES = {
@@ -31,7 +40,7 @@ STAGES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Plot:
-    """One figure: `name` is fit for a file, `caption` says what is seen, `svg` goes into a page."""
+    """One figure for a page; `name` is part of its ids."""
 
     name: str
     caption: str
@@ -40,27 +49,27 @@ class Plot:
 
 
 def plots(comparison: Comparison, prefix: str = "") -> tuple[Plot, ...]:
-    """Every figure that the rows allow; `prefix` keeps the ids of several comparisons in one page apart."""
-    found = []
+    """All figures that the rows allow; `prefix` makes the ids of several comparisons on one page different."""
+    figures = []
     with mpl.rc_context(STYLE):
         for name, (caption, draw, wide) in FIGURES.items():
             figure = draw(comparison)
             if figure is not None:
                 text = svg(figure, f"{prefix}{name}", f"{comparison.model}: {caption}")
-                found.append(Plot(name=name, caption=caption, wide=wide, svg=text))
-    return tuple(found)
+                figures.append(Plot(name=name, caption=caption, wide=wide, svg=text))
+    return tuple(figures)
 
 
 def save_png(comparison: Comparison, folder: Path, prefix: str = "") -> tuple[Path, ...]:
     """Write the same figures as PNG files."""
     make_folder(folder)
-    written = []
+    paths = []
     with mpl.rc_context(STYLE):
         for name, (caption, draw, _) in FIGURES.items():
             figure = draw(comparison)
             if figure is not None:
-                written.append(png(figure, folder / f"{prefix}{name}.png", f"{comparison.model}: {caption}"))
-    return tuple(written)
+                paths.append(png(figure, folder / f"{prefix}{name}.png", f"{comparison.model}: {caption}"))
+    return tuple(paths)
 
 
 def throughput(comparison: Comparison) -> Figure:
@@ -75,26 +84,26 @@ def throughput(comparison: Comparison) -> Figure:
 
 
 def latency(comparison: Comparison) -> Figure:
-    """95th percentile of the request latency against requests in flight."""
+    """The 95th percentile of the latency against requests in flight."""
     figure, axes = _axes("p95 latency, ms")
     _lines(axes, comparison, lambda row: _ms(row.p95_us), lambda row: map(_ms, row.p95_us_by_repeat.values()))
     return _finished(figure, axes)
 
 
 def gain(comparison: Comparison) -> Figure | None:
-    """Rows per second over those of the baseline at the same concurrency."""
+    """Rows per second, divided by the baseline's at the same concurrency."""
     return _ratios(comparison, "rows/s, times the baseline", _over_baseline)
 
 
 def efficiency(comparison: Comparison) -> Figure | None:
-    """Rows per second over those of onnxruntime alone."""
+    """Rows per second, divided by those of onnxruntime without a server."""
     return _ratios(comparison, "rows/s, times the ceiling", lambda row: row.to_ceiling)
 
 
 def batches(comparison: Comparison) -> Figure | None:
-    """What share of the rows ran in executions of which size, one panel per configuration."""
-    found = [comparison.at(name, max(comparison.common_concurrencies, default=0)) for name in comparison.config_names]
-    rows = [row for row in found if row is not None and row.batches]
+    """The share of rows by batch size, a panel per configuration."""
+    highest = max(comparison.common_concurrencies, default=0)
+    rows = [row for name in comparison.config_names if (row := comparison.at(name, highest)) and row.batches]
     if not rows:
         return None
     panels = [(row.config_name, row.batches, _colour(comparison, row.config_name)) for row in rows]
@@ -102,7 +111,7 @@ def batches(comparison: Comparison) -> Figure | None:
 
 
 def stages(comparison: Comparison) -> Figure | None:
-    """Mean time of a request by stage, at the lowest and at the highest concurrency that all configurations share."""
+    """The mean time of a request by stage, at the lowest and the highest concurrency of all configurations."""
     ends = sorted({*comparison.common_concurrencies[:1], *comparison.common_concurrencies[-1:]})
     if not ends:
         return None
@@ -122,7 +131,7 @@ FIGURES: dict[str, tuple[str, Callable[[Comparison], Figure | None], bool]] = {
     "latency": ("latency against requests in flight", latency, False),
     "gain": ("throughput over the baseline, repeat by repeat", gain, False),
     "efficiency": ("throughput over the ceiling, repeat by repeat", efficiency, False),
-    "batches": ("batches that the server really formed", batches, False),
+    "batches": ("executed batch sizes", batches, False),
     "stages": ("where the time of a request goes", stages, True),
 }
 
@@ -141,7 +150,7 @@ def _lines(
     value: Callable[[Row], float | None],
     repeats: Callable[[Row], Iterable[float | None]],
 ) -> None:
-    """A line per configuration over its medians, a whisker over the repeats; a marked point is hollow."""
+    """Draw a line per configuration through its medians, with whiskers over the repeats; marked points are hollow."""
     for number, name in enumerate(comparison.config_names):
         points = [(row, middle) for row in comparison.of(name) if (middle := value(row)) is not None]
         if not points:
@@ -151,7 +160,7 @@ def _lines(
         axes.plot(numbers, [middle for _, middle in points], color=colour)
         axes.plot([], [], color=colour, marker=SHAPES[number % len(SHAPES)], label=name)
         for row, middle in points:
-            ends = [one for one in repeats(row) if one is not None]
+            ends = [end for end in repeats(row) if end is not None]
             axes.plot([row.load.concurrency] * 2, [min(ends), max(ends)], color=colour, linewidth=1)
             face = PAPER if row.marks else colour
             axes.plot(row.load.concurrency, middle, SHAPES[number % len(SHAPES)], color=colour, markerfacecolor=face)
@@ -176,7 +185,7 @@ def _ratios(comparison: Comparison, label: str, ratio: Callable[[Row], Ratio | N
 
 
 def _over_baseline(row: Row) -> Ratio | None:
-    """The baseline over itself is the line at 1."""
+    """The ratio to the baseline; None for the baseline itself."""
     return None if row.config_name == BASELINE else row.to_baseline
 
 
@@ -186,8 +195,8 @@ def _stack(axes: Axes, rows: list[Row]) -> None:
     axes.set_xlabel("ms per request (mean)")
 
 
-def _stage_ms(of: Stages, field: str) -> float:
-    return (getattr(of, field) or 0.0) / 1e3
+def _stage_ms(stages: Stages, field: str) -> float:
+    return (getattr(stages, field) or 0.0) / 1e3
 
 
 def _finished(figure: Figure, axes: Axes) -> Figure:

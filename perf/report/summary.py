@@ -1,7 +1,4 @@
-"""Rows of a table from records: medians over repeats, ratios paired by repeat, and a mark on whatever is not stable.
-
-Pure functions: records in, frozen values out; nothing is read or drawn here.
-"""
+"""Comparisons from records: medians over repeats, ratios paired by repeat, and marks on points that are not stable."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +17,7 @@ BASELINE = "baseline"
 
 @dataclass(frozen=True, kw_only=True)
 class Ratio:
-    """A quotient computed repeat by repeat: its median over repeats and its range."""
+    """A ratio computed repeat by repeat: its median and its range."""
 
     median: float
     low: float
@@ -28,16 +25,16 @@ class Ratio:
 
     @classmethod
     def of(cls, values: Mapping[int, float], reference: Mapping[int, float]) -> Self | None:
-        """Divide what was measured in the same repeat (same key); None when no repeat has both."""
-        found = [values[key] / reference[key] for key in values if reference.get(key)]
-        return cls(median=float(np.median(found)), low=min(found), high=max(found)) if found else None
+        """Divide the values of the same repeat (same key); None if no repeat has both."""
+        ratios = [values[key] / reference[key] for key in values if reference.get(key)]
+        return cls(median=float(np.median(ratios)), low=min(ratios), high=max(ratios)) if ratios else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stages:
-    """Where a request's time goes, in order: microseconds per request, medians over repeats, so they add up nearly.
+    """The time of a request by stage, in order: microseconds per request, medians over repeats.
 
-    Client parts are None when perf_analyzer printed no summary. Each request is charged the whole execution it was in.
+    Client stages are None if perf_analyzer printed no summary. Each request counts the whole time of its execution.
     """
 
     client_send_us: float | None
@@ -50,15 +47,15 @@ class Stages:
 
     @property
     def compute_us(self) -> float:
-        """Input, inference and output together."""
+        """The sum of input, inference and output."""
         return self.compute_input_us + self.compute_infer_us + self.compute_output_us
 
 
 @dataclass(frozen=True, kw_only=True)
 class Top:
-    """The ceiling of a model: onnxruntime alone at its best batch, `rows` together on `threads` threads.
+    """The ceiling of a model: onnxruntime without a server at its best batch size, `rows` on `threads` threads.
 
-    `spread` is that of all rounds.
+    `spread` is the spread over all rounds.
     """
 
     model_sha256: str
@@ -71,10 +68,10 @@ class Top:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One configuration of one model under one load: medians over `repeats` measurements; no marks means stable.
+    """One configuration of one model under one load: medians over `repeats` measurements; without marks it is stable.
 
-    `batches` maps rows of an execution to executions, summed over repeats. `infer_us_per_row` is execution time over
-    rows, so it falls when a batch is cheaper than its rows one by one. Spreads are (max - min) / median.
+    `batches` maps batch sizes to executions, summed over repeats. `infer_us_per_row` is execution time over rows.
+    Spreads are (max - min) / median.
     """
 
     model: str
@@ -107,9 +104,9 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """What may be compared: one model under one kind of load, over configurations and concurrencies.
+    """One model under one kind of load, over configurations and concurrencies.
 
-    `setting` is that load with concurrency 0; `rows` are in the order of `config_names` and concurrency.
+    `setting` is the load with concurrency 0; `rows` are in the order of `config_names` and concurrency.
     """
 
     model: str
@@ -119,12 +116,12 @@ class Comparison:
 
     @property
     def config_names(self) -> tuple[str, ...]:
-        """The baseline first, then by name."""
+        """The names of the configurations, the baseline first."""
         return tuple(dict.fromkeys(row.config_name for row in self.rows))
 
     @property
     def common_concurrencies(self) -> tuple[int, ...]:
-        """Those measured for every configuration, ascending; may be empty."""
+        """The concurrencies that were measured for all configurations, ascending; may be empty."""
         measured = [{row.load.concurrency for row in self.of(name)} for name in self.config_names]
         return tuple(sorted(set.intersection(*measured)))
 
@@ -133,12 +130,12 @@ class Comparison:
         return tuple(row for row in self.rows if row.config_name == config_name)
 
     def at(self, config_name: str, concurrency: int) -> Row | None:
-        """One row, if it was measured."""
+        """The row of a configuration at a concurrency; None if it was not measured."""
         return next((row for row in self.of(config_name) if row.load.concurrency == concurrency), None)
 
 
 def compare(entries: Iterable[Measurement | Ceiling]) -> tuple[Comparison, ...]:
-    """Group, merge and relate records; raises `MixtureError` for records that must not be merged."""
+    """The comparisons of these records; raises `MixtureError` for records that must not share a table."""
     entries = tuple(entries)
     records = [entry for entry in entries if isinstance(entry, Measurement)]
     ceilings = [entry for entry in entries if isinstance(entry, Ceiling)]
@@ -147,13 +144,13 @@ def compare(entries: Iterable[Measurement | Ceiling]) -> tuple[Comparison, ...]:
     for record in records:
         groups[record.point.model, replace(record.point.load, concurrency=0)].append(record)
     return tuple(
-        _comparison(model, setting, groups[model, setting], top([one for one in ceilings if one.model == model]))
+        _comparison(model, setting, groups[model, setting], top([c for c in ceilings if c.model == model]))
         for model, setting in sorted(groups, key=repr)
     )
 
 
 def top(ceilings: Sequence[Ceiling]) -> Top | None:
-    """The ceiling of one model: its fastest batch size, on all cores, which is what one instance gets."""
+    """The ceiling of one model: its fastest batch size on all cores."""
     chosen = [ceiling for ceiling in ceilings if ceiling.threads == ceiling.machine.cores]
     if not chosen:
         return None
@@ -232,8 +229,8 @@ def _row(records: Sequence[Measurement], ceiling: Top | None) -> Row:
 
 def _stages(records: Sequence[Measurement]) -> Stages:
     def server(name: str) -> float:
-        counted = [record.counters for record in records]
-        return float(np.median([one.per_request_us(getattr(one, name)) for one in counted]))
+        counters = [record.counters for record in records]
+        return float(np.median([counter.per_request_us(getattr(counter, name)) for counter in counters]))
 
     return Stages(
         client_send_us=_median(record.measured.client_send_us for record in records),

@@ -1,4 +1,4 @@
-"""The table that a person reads, in a terminal (with the columns that it has room for) or in a README."""
+"""The table of a comparison, for a terminal (with as many columns as fit) or as Markdown."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from perf.report.summary import Comparison, Ratio, Row
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """A title, the text of a cell, and how early it is dropped when room is short (0: never)."""
+    """A column: its title and the text of a cell. Columns with the highest `drop` are left out first; 0 is never."""
 
     title: str
     value: Callable[[Row], str]
@@ -19,7 +19,7 @@ class Column:
     left: bool = False
 
     def width(self, rows: Sequence[Row]) -> int:
-        """Characters needed."""
+        """The width in characters."""
         return max(len(text) for text in (*self.title.split("\n"), *map(self.value, rows)))
 
 
@@ -55,8 +55,8 @@ COLUMNS = (
 
 
 def filled(comparison: Comparison) -> tuple[Column, ...]:
-    """The columns that have a value in some row, and always the mark."""
-    return tuple(one for one in COLUMNS if one is MARK or any(map(one.value, comparison.rows)))
+    """The columns with a value in any row, and the mark."""
+    return tuple(column for column in COLUMNS if column is MARK or any(map(column.value, comparison.rows)))
 
 
 def fitting(comparison: Comparison, width: int) -> tuple[tuple[Column, ...], int]:
@@ -74,21 +74,21 @@ def fitting(comparison: Comparison, width: int) -> tuple[tuple[Column, ...], int
 
 
 def table(comparison: Comparison, width: int) -> Table:
-    """One row per configuration and concurrency; marked rows are dim and end with an exclamation mark."""
+    """A row per configuration and concurrency; marked rows are dim and end with an exclamation mark."""
     columns, gap = fitting(comparison, width)
-    shown = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, gap - 1, 0, 0))
+    rows = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, gap - 1, 0, 0))
     for column in columns:
         justify = "left" if column.left else "right"
-        shown.add_column(column.title, justify=justify, no_wrap=True, vertical="bottom")  # type: ignore[arg-type]
+        rows.add_column(column.title, justify=justify, no_wrap=True, vertical="bottom")  # type: ignore[arg-type]
     for name in comparison.config_names:
         for row in comparison.of(name):
-            shown.add_row(*(column.value(row) for column in columns), style="dim" if row.marks else None)
-        shown.add_section()
-    return shown
+            rows.add_row(*(column.value(row) for column in columns), style="dim" if row.marks else None)
+        rows.add_section()
+    return rows
 
 
 def markdown(comparison: Comparison) -> str:
-    """The same table for a README, with every column that has a value."""
+    """The table as Markdown, with all columns that have a value."""
     columns = [column for column in filled(comparison) if column.title]
     lines = [
         "| " + " | ".join(column.title.replace("\n", " ") for column in columns) + " |",

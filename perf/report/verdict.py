@@ -1,38 +1,39 @@
-"""The verdict: what a configuration bought over another, in plain sentences with the figures they rest on."""
+"""The verdict of a comparison: the gain of each configuration over another, in sentences with figures."""
 
 from perf.report.marks import SPREAD_LIMIT
 from perf.report.summary import BASELINE, Comparison, Ratio, Row
 
-# What each configuration adds, and to which other one; one that is not listed is set against the baseline.
+# What a configuration adds, and the configuration to compare it with; others are compared with the baseline.
 STEPS = {"dynamic": ("dynamic batching", BASELINE), "dynamic_2_instances": ("a second instance", "dynamic")}
-# A difference is a gain only above the spread of the measurements; two runs of one thing differ by about this much.
+# A/A noise: a difference is a gain only above this and above the spread of the measurements.
 LEAST_NOISE = 0.03
-# More rows per execution than this factor is a batch that formed.
+# Batches have formed if the rows per execution rise by more than this factor.
 FORMED = 1.1
-# Above this share of what onnxruntime reaches alone, there is nothing left for a server to win.
+# Above this share of onnxruntime's throughput without a server, the cores are full.
 NEAR_CEILING = 0.9
 
 
 def sentences(comparison: Comparison) -> tuple[str, ...]:
-    """One sentence per configuration but the baseline, at the highest concurrency that all of them share."""
+    """A sentence per configuration except the baseline, at the highest common concurrency."""
     if not comparison.common_concurrencies:
         return ("No concurrency was measured for every configuration, so nothing is compared.",)
     concurrency = comparison.common_concurrencies[-1]
-    found = []
+    texts = []
     for name in comparison.config_names:
         row = comparison.at(name, concurrency)
         if row is None or name == BASELINE:
             continue
         label, against = STEPS.get(name, (name, BASELINE))
         reference = comparison.at(against, concurrency) or comparison.at(BASELINE, concurrency)
-        found.append(_sentence(label, row, reference, comparison))
-    return tuple(found) or (_alone(comparison.rows[-1]),)
+        texts.append(_sentence(label, row, reference, comparison))
+    return tuple(texts) or (_alone(comparison.rows[-1]),)
 
 
 def gained(row: Row, reference: Row) -> int:
-    """1 for more rows per second than the reference, -1 for fewer, 0 when the difference is within the spread."""
+    """1 for more rows per second than the reference, -1 for fewer, 0 if the difference is within the spread."""
     ratio = Ratio.of(row.throughput_by_repeat, reference.throughput_by_repeat)
-    noise = max(LEAST_NOISE, *(max(one.throughput_spread or 0.0, one.window_spread) for one in (row, reference)))
+    spreads = [max(each.throughput_spread or 0.0, each.window_spread) for each in (row, reference)]
+    noise = max(LEAST_NOISE, *spreads)
     if ratio is None or ratio.low <= 1 <= ratio.high or abs(ratio.median - 1) <= noise:
         return 0
     return 1 if ratio.median > 1 else -1
@@ -58,7 +59,7 @@ def _sentence(label: str, row: Row, reference: Row | None, comparison: Compariso
 
 
 def _why_not(row: Row, reference: Row, comparison: Comparison) -> str:
-    """Why nothing was gained, as far as the counters show it."""
+    """The reason for no gain, as far as the counters show it; may be empty."""
     dearer = row.infer_us_per_row / reference.infer_us_per_row if reference.infer_us_per_row else 0.0
     if reference.config_name != BASELINE:
         if dearer < 1.5:
@@ -73,7 +74,7 @@ def _why_not(row: Row, reference: Row, comparison: Comparison) -> str:
 
 
 def _full(row: Row, comparison: Comparison) -> bool:
-    """Near what onnxruntime reaches alone, or a second instance gains nothing either."""
+    """Whether the cores are full: close to the ceiling, or a second instance gains nothing."""
     if row.to_ceiling and row.to_ceiling.median >= NEAR_CEILING:
         return True
     second = comparison.at("dynamic_2_instances", row.load.concurrency)
@@ -90,11 +91,12 @@ def _together(row: Row, reference: Row) -> str:
 
 def _alone(row: Row) -> str:
     return (
-        f"{row.config_name}: {row.throughput_rows_per_s:,.1f} rows/s at concurrency {row.load.concurrency}; "
-        "nothing to compare it with was measured."
+        f"{row.config_name}: {row.throughput_rows_per_s:,.1f} rows/s at concurrency {row.load.concurrency}; no other "
+        "configuration was measured."
     )
 
 
 def _caution(row: Row, reference: Row) -> str:
-    marked = [one.config_name for one in (row, reference) if one.marks]
+    marked = [each.config_name for each in (row, reference) if each.marks]
+
     return f" Not stable: {' and '.join(marked)}, see the marks." if marked else ""

@@ -1,1 +1,1 @@
-"""A running server as a live page: what its counters and metrics say, second by second, for the last hour."""
+"""Shows a running server live: its counters and metrics, by the second and for the last hour."""

@@ -1,7 +1,7 @@
-"""Watch a running server: what each model does now, and with --html the last hour as one page.
+"""Watch a running server: the current values of each model, and with --html a page of the last hour.
 
-Request rate, rows per execution, sizes of the batches, queue and compute times and failures come from the server's
-statistics (gRPC); CPU, GPU, memory, percentiles and the models' own metrics from its metrics endpoint. Ctrl-C ends it.
+Request rates, rows per execution, batch sizes, queue and compute times and failures come from the server's statistics
+(gRPC); CPU, GPU, memory, percentiles and the models' own metrics from its metrics endpoint. Ctrl-C ends the watch.
 """
 
 import argparse
@@ -27,7 +27,7 @@ METRICS_URL = "localhost:8002"
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit code 0 when the watch ended as asked, 2 when nothing answers at the address at the start."""
+    """Watch a server; exit code 2 if it does not answer at the start."""
     arguments = _parser().parse_args(argv)
     return guarded(lambda: watch(arguments, terminal()))
 
@@ -35,20 +35,18 @@ def main(argv: list[str] | None = None) -> int:
 def watch(arguments: argparse.Namespace, console: Console) -> None:
     """Read, show and write until the time is over or Ctrl-C; raises `ServerUnreachableError` only at the start."""
     if arguments.every <= 0:
-        raise Mistake(f"--every {arguments.every:g}: the seconds between two looks must be above 0.")
+        raise Mistake(f"--every {arguments.every:g}: the seconds between two readings must be above 0.")
     if arguments.seconds is not None and not arguments.seconds > 0:
-        raise Mistake(
-            f"--seconds {arguments.seconds:g}: the watch must last more than 0 seconds. Leave it out for ever."
-        )
+        raise Mistake(f"--seconds {arguments.seconds:g}: must be above 0. Leave it out to watch until Ctrl-C.")
     source = Source(arguments.url, arguments.metrics, tuple(arguments.model))
     history = History()
     with contextlib.closing(source), contextlib.suppress(KeyboardInterrupt):
         source.check()
         history.add(source.read())
-        with _shown(history, source, console) as show:
+        with _live_view(history, source, console) as refresh:
             for _ in _ticks(arguments.every, arguments.seconds):
-                _look(source, history)
-                show()
+                _read(source, history)
+                refresh()
                 if arguments.html:
                     write(history, source.url, arguments.html, refresh_s=max(1, round(arguments.every)))
     console.print(screen(history, source.url))
@@ -58,8 +56,8 @@ def watch(arguments: argparse.Namespace, console: Console) -> None:
 
 
 @contextlib.contextmanager
-def _shown(history: History, source: Source, console: Console) -> Iterator[Callable[[], None]]:
-    """A live view that is renewed when it is told, on a screen of its own; nothing where no person looks."""
+def _live_view(history: History, source: Source, console: Console) -> Iterator[Callable[[], None]]:
+    """A live view on a terminal; yields the function that refreshes it."""
     if not console.is_terminal:
         yield lambda: None
         return
@@ -67,7 +65,7 @@ def _shown(history: History, source: Source, console: Console) -> Iterator[Calla
         yield lambda: live.update(screen(history, source.url), refresh=True)
 
 
-def _look(source: Source, history: History) -> None:
+def _read(source: Source, history: History) -> None:
     try:
         history.add(source.read())
     except ServerUnreachableError:
@@ -75,7 +73,7 @@ def _look(source: Source, history: History) -> None:
 
 
 def _ticks(every_s: float, seconds: float | None) -> Iterator[int]:
-    """Numbers at fixed times, `every_s` apart; a time that is over is left out rather than caught up."""
+    """Numbers at fixed times, `every_s` apart; a missed time is skipped."""
     start = time.monotonic()
     for number in itertools.count(1):
         due = start + number * every_s
@@ -89,10 +87,10 @@ def _ticks(every_s: float, seconds: float | None) -> Iterator[int]:
 def _parser() -> argparse.ArgumentParser:
     parser = program_parser("python -m perf.watch", __doc__, example="--html build/watch.html")
     parser.add_argument("--url", default=DEFAULT_URL, help=f"host:port of its gRPC endpoint (default {DEFAULT_URL})")
-    parser.add_argument("--metrics", default=METRICS_URL, help=f"of its metrics endpoint (default {METRICS_URL})")
-    parser.add_argument("--model", action="append", default=[], help="watch this one only; repeatable (default: all)")
-    parser.add_argument("--every", type=float, default=1.0, metavar="S", help="seconds between two looks (default 1)")
-    parser.add_argument("--seconds", type=float, help="end after so many seconds (default: until Ctrl-C)")
+    parser.add_argument("--metrics", default=METRICS_URL, help=f"host:port of its metrics (default {METRICS_URL})")
+    parser.add_argument("--model", action="append", default=[], help="only this model; repeatable (default: all)")
+    parser.add_argument("--every", type=float, default=1.0, metavar="S", help="seconds between readings (default 1)")
+    parser.add_argument("--seconds", type=float, help="end after this many seconds (default: at Ctrl-C)")
     parser.add_argument("--html", type=Path, metavar="FILE", help="also keep this page up to date")
     return parser
 

@@ -1,4 +1,4 @@
-"""One small line chart over time as inline SVG text: no script, no font, no colour of its own but the page's."""
+"""A small line chart over time as inline SVG, with the fonts and colours of the page."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class Line:
 
 
 def chart(title: str, lines: Sequence[Line], start_s: float, end_s: float, gap_s: float) -> Markup:
-    """The lines from `start_s` to `end_s`, on an axis from 0; a line breaks where points are over `gap_s` apart."""
+    """The lines from `start_s` to `end_s` on an axis from 0; a line is interrupted if points are over `gap_s` apart."""
     top = nice(max((value for line in lines for _, value in line.points), default=0.0))
 
     def place(point: tuple[float, float]) -> str:
@@ -26,7 +26,7 @@ def chart(title: str, lines: Sequence[Line], start_s: float, end_s: float, gap_s
         down = (1 - point[1] / top) * (HEIGHT - TOP - BOTTOM)
         return f"{LEFT + across * (WIDTH - LEFT - 4):.1f},{TOP + down:.1f}"
 
-    drawn = [
+    polylines = [
         f'<polyline class="{line.css}" points="{" ".join(map(place, part))}"/>'
         for line in lines
         for part in runs(line.points, gap_s)
@@ -39,23 +39,23 @@ def chart(title: str, lines: Sequence[Line], start_s: float, end_s: float, gap_s
         f'<text x="{LEFT - 4}" y="{TOP + 8}" class="end">{top:g}</text><text x="{LEFT - 4}" y="{floor}" class="end">0'
         f'</text><text x="{LEFT}" y="{HEIGHT - 4}">{ago(end_s - start_s)}</text>'
         f'<text x="{WIDTH - 4}" y="{HEIGHT - 4}" class="end">now</text>'
-        f'<text x="{WIDTH / 2}" y="{HEIGHT - 4}" class="middle">{legend}</text>{"".join(drawn)}</svg></figure>'
+        f'<text x="{WIDTH / 2}" y="{HEIGHT - 4}" class="middle">{legend}</text>{"".join(polylines)}</svg></figure>'
     )
 
 
 def runs(points: Sequence[tuple[float, float]], gap_s: float) -> list[list[tuple[float, float]]]:
-    """Stretches of points without a gap; a point alone is drawn as a short stroke."""
-    found: list[list[tuple[float, float]]] = []
+    """The points split at gaps; a single point becomes a short stroke."""
+    parts: list[list[tuple[float, float]]] = []
     for point in points:
-        if found and point[0] - found[-1][-1][0] <= gap_s:
-            found[-1].append(point)
+        if parts and point[0] - parts[-1][-1][0] <= gap_s:
+            parts[-1].append(point)
         else:
-            found.append([point])
-    return [part if len(part) > 1 else [part[0], (part[0][0] + gap_s / 3, part[0][1])] for part in found]
+            parts.append([point])
+    return [part if len(part) > 1 else [part[0], (part[0][0] + gap_s / 3, part[0][1])] for part in parts]
 
 
 def nice(value: float) -> float:
-    """The smallest 1, 2 or 5 times a power of ten that is not below `value`; 1 for nothing."""
+    """The smallest of 1, 2 or 5 times a power of ten that is at least `value`; 1 for values up to 0."""
     if value <= 0:
         return 1.0
     power = 10.0 ** (len(f"{value:.0f}") - 1 if value >= 1 else -len(f"{1 / value:.0f}"))
@@ -63,5 +63,5 @@ def nice(value: float) -> float:
 
 
 def ago(seconds: float) -> str:
-    """A length of time before now."""
+    """A time before now in words."""
     return f"{seconds / 60:.0f} min ago" if seconds >= 120 else f"{seconds:.0f} s ago"

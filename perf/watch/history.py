@@ -1,7 +1,6 @@
 """The last hour of a server: differences of its counters, by the second for a minute and by ten seconds for the hour.
 
-Its size is bounded: 60 + 360 samples of each model that was loaded within the hour, about half a megabyte for a busy
-one.
+Its size is bounded: 60 + 360 samples per model that was loaded within the hour, at most about half a megabyte each.
 """
 
 from collections import deque
@@ -17,7 +16,7 @@ COARSE = int(SPAN_S / COARSE_S)
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """The machine at `at_s`: busy shares from 0 to 1 and bytes of memory; None is not known."""
+    """The machine at `at_s`: busy shares from 0 to 1 and bytes of memory; None if unknown."""
 
     at_s: float
     cpu: float | None
@@ -28,23 +27,23 @@ class State:
 
     @classmethod
     def of(cls, reading: Reading) -> "State":
-        """Mean busy share of the GPUs, sum of their memory."""
+        """The state in a reading: the mean busy share of the GPUs and the sum of their memory."""
         gpus, metrics = reading.gpus, reading.metrics
         return cls(
             at_s=reading.at_s,
             cpu=metrics.cpu if metrics else None,
             memory_bytes=metrics.memory_bytes if metrics else None,
             memory_total_bytes=metrics.memory_total_bytes if metrics else None,
-            gpu=sum(one.busy for one in gpus) / len(gpus) if gpus else None,
-            gpu_memory_bytes=sum(one.memory_bytes for one in gpus) if gpus else None,
+            gpu=sum(gpu.busy for gpu in gpus) / len(gpus) if gpus else None,
+            gpu_memory_bytes=sum(gpu.memory_bytes for gpu in gpus) if gpus else None,
         )
 
 
 @dataclass(kw_only=True)
 class Track:
-    """One model: `fine` samples, one a reading, `coarse` ones, and the sum of all since the watch began.
+    """One model: `fine` samples, one per reading, `coarse` samples of ten seconds, and the `total` of all.
 
-    `loaded` says whether the last reading had it; `total` is None before the first sample.
+    `loaded` says whether the last reading had the model; `total` is None before the first sample.
     """
 
     loaded: bool = True
@@ -53,7 +52,7 @@ class Track:
     total: Sample | None = None
 
     def add(self, sample: Sample) -> None:
-        """One more; those that end in the same ten seconds become one."""
+        """Add a sample; samples that end within the same ten seconds are merged."""
         self.fine.append(sample)
         if self.coarse and self.coarse[-1].at_s // COARSE_S == sample.at_s // COARSE_S:
             self.coarse[-1] = self.coarse[-1].then(sample)
@@ -62,15 +61,15 @@ class Track:
         self.total = self.total.then(sample) if self.total else sample
 
     def recent(self, seconds: float, now_s: float) -> Sample | None:
-        """The samples that ended in the last so many seconds as one; None when there is none."""
-        return merged(one for one in self.fine if one.at_s > now_s - seconds)
+        """The sum of the samples that ended within the last `seconds`; None without samples."""
+        return merged(sample for sample in self.fine if sample.at_s > now_s - seconds)
 
     def hour(self) -> Sample | None:
-        """All samples of the hour as one; None when there is none."""
+        """The sum of the samples of the last hour; None without samples."""
         return merged(self.coarse)
 
     def forget(self, before_s: float) -> None:
-        """Drop what ended before this moment."""
+        """Drop the samples that ended before this time."""
         for samples in (self.fine, self.coarse):
             while samples and samples[0].at_s < before_s:
                 samples.popleft()
@@ -78,9 +77,10 @@ class Track:
 
 @dataclass(kw_only=True)
 class History:
-    """Readings of one server, as they come.
+    """The readings of one server.
 
-    `down_since_s` is when it was first found not to answer, None while it does; `silence` is why there are no metrics.
+    `down_since_s` is the time of the first missed reading, None while the server answers. `silence` is the reason for
+    missing metrics.
     """
 
     tracks: dict[str, Track] = field(default_factory=dict)
@@ -92,7 +92,7 @@ class History:
     _last: Reading | None = None
 
     def add(self, reading: Reading) -> None:
-        """One more look at the server. The first one only sets the start: when its totals came about is not known."""
+        """Add a reading. The first one is only the start of the differences."""
         self.began_s = reading.at_s if self.began_s is None else self.began_s
         self.now_s, self.down_since_s, self.silence = reading.at_s, None, reading.silence
         if self.states and self.states[-1].at_s // COARSE_S == reading.at_s // COARSE_S:
@@ -107,18 +107,18 @@ class History:
         self._last = reading
 
     def miss(self, at_s: float) -> None:
-        """The server did not answer. What it counts meanwhile it says when it is back, if it was not started anew."""
+        """Note that the server did not answer; unless it restarts, its next reading covers this time."""
         self.now_s = at_s
         self.down_since_s = self.down_since_s or at_s
         self._forget(set())
 
     @property
     def state(self) -> State | None:
-        """The machine as it last was."""
+        """The last state of the machine; None before the first reading."""
         return self.states[-1] if self.states else None
 
     def _forget(self, loaded: set[str]) -> None:
-        """Drop what is older than the hour, and models that are not loaded and were not in it."""
+        """Drop values older than an hour, and models that were not loaded within the hour."""
         oldest = self.now_s - SPAN_S
         while self.states and self.states[0].at_s < oldest:
             self.states.popleft()

@@ -21,19 +21,19 @@ Value = Callable[[Sample], float | None]
 
 
 def write(history: History, url: str, file: Path, *, refresh_s: int | None) -> None:
-    """Put the page in the place of `file`; a browser reads the old one or the new one, never a part."""
+    """Replace `file` by the new page at once, so that a browser never reads a part of it."""
     try:
-        with tempfile.NamedTemporaryFile("w", dir=file.parent, prefix=f".{file.name}.", delete=False) as made:
-            made.write(page(history, url, refresh_s=refresh_s))
-        written = Path(made.name)
-        written.chmod(0o644)
-        written.replace(file)
+        with tempfile.NamedTemporaryFile("w", dir=file.parent, prefix=f".{file.name}.", delete=False) as draft:
+            draft.write(page(history, url, refresh_s=refresh_s))
+        path = Path(draft.name)
+        path.chmod(0o644)
+        path.replace(file)
     except OSError as error:
         raise Mistake(f"{file}: the page cannot be written there ({error.strerror}). Name another file.") from error
 
 
 def page(history: History, url: str, *, refresh_s: int | None) -> str:
-    """The page's text; with `refresh_s` the browser reads it again after so many seconds."""
+    """The text of the page; with `refresh_s` the browser reloads it after this many seconds."""
     down = history.down_since_s
     return render(
         "watch.html.j2",
@@ -50,18 +50,18 @@ def page(history: History, url: str, *, refresh_s: int | None) -> str:
 
 def _machine_charts(history: History) -> list[Markup]:
     def line(name: str, css: str, value: Callable[[Any], float | None], factor: float) -> Line:
-        points = [(one.at_s, found * factor) for one in history.states if (found := value(one)) is not None]
+        points = [(state.at_s, number * factor) for state in history.states if (number := value(state)) is not None]
         return Line(name=name, css=css, points=points)
 
-    busy = [line("CPU", "a", lambda one: one.cpu, 100), line("GPU", "b", lambda one: one.gpu, 100)]
+    busy = [line("CPU", "a", lambda state: state.cpu, 100), line("GPU", "b", lambda state: state.gpu, 100)]
     memory = [
-        line("machine", "a", lambda one: one.memory_bytes, 1 / GIB),
-        line("GPU", "b", lambda one: one.gpu_memory_bytes, 1 / GIB),
+        line("machine", "a", lambda state: state.memory_bytes, 1 / GIB),
+        line("GPU", "b", lambda state: state.gpu_memory_bytes, 1 / GIB),
     ]
     return [
-        _chart(title, found, history)
-        for title, lines in (("busy, %", busy), ("memory, GiB", memory))
-        if (found := [one for one in lines if one.points])
+        _chart(title, lines, history)
+        for title, all_lines in (("busy, %", busy), ("memory, GiB", memory))
+        if (lines := [line for line in all_lines if line.points])
     ]
 
 
@@ -93,28 +93,28 @@ def _row(title: str, sample: Sample) -> tuple[str, ...]:
         f"{sample.queue_ms:.2f}",
         f"{sample.compute_ms:.2f}",
         f"{counted.failed_requests:,}" + (f" ({reasons})" if reasons else ""),
-        *(f"{sample.quantiles_us[one] / 1e3:.1f}" if one in sample.quantiles_us else "" for one in (0.5, 0.99)),
+        *(f"{sample.quantiles_us[q] / 1e3:.1f}" if q in sample.quantiles_us else "" for q in (0.5, 0.99)),
     )
 
 
 def _charts(track: Track, history: History) -> list[Markup]:
     def line(name: str, css: str, value: Value) -> Line:
-        points = [(one.at_s, found) for one in track.coarse if (found := value(one)) is not None]
+        points = [(sample.at_s, number) for sample in track.coarse if (number := value(sample)) is not None]
         return Line(name=name, css=css, points=points)
 
-    def quantile(of: float) -> Value:
-        return lambda one: one.quantiles_us[of] / 1e3 if of in one.quantiles_us else None
+    def quantile(q: float) -> Value:
+        return lambda sample: sample.quantiles_us[q] / 1e3 if q in sample.quantiles_us else None
 
     charts = {
         "per second": [
-            line("requests", "a", lambda one: one.per_s(one.counted.requests)),
-            line("rows", "b", lambda one: one.per_s(one.counted.rows)),
-            line("failed", "c", lambda one: one.per_s(one.counted.failed_requests)),
+            line("requests", "a", lambda sample: sample.per_s(sample.counted.requests)),
+            line("rows", "b", lambda sample: sample.per_s(sample.counted.rows)),
+            line("failed", "c", lambda sample: sample.per_s(sample.counted.failed_requests)),
         ],
-        "rows per execution": [line("", "a", lambda one: one.counted.rows_per_execution or None)],
+        "rows per execution": [line("", "a", lambda sample: sample.counted.rows_per_execution or None)],
         "ms of a request, mean": [
-            line("queue", "b", lambda one: one.queue_ms if one.counted.requests else None),
-            line("compute", "a", lambda one: one.compute_ms if one.counted.requests else None),
+            line("queue", "b", lambda sample: sample.queue_ms if sample.counted.requests else None),
+            line("compute", "a", lambda sample: sample.compute_ms if sample.counted.requests else None),
         ],
         "ms of a request, the server's percentiles": [
             line("p99", "b", quantile(0.99)),

@@ -1,4 +1,4 @@
-"""What a model did in a stretch of time: the difference of two readings of its server."""
+"""The difference of two readings of a server for one model."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -12,10 +12,11 @@ Named = Mapping[str, float]
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """The `seconds` before `at_s` (since the epoch), and what the server counted in them.
+    """The `seconds` before `at_s` (since the epoch), and the server's counts in that time.
 
-    `failures` are by Triton's reason, `totals` what came to the model's own; `pending` is the most that waited.
-    `quantiles_us`, the server's latency summary, and `gauges`, the model's own, are as they last stood.
+    `failures` are counted by Triton's reason. `totals` are the increases of the model's own totals. `pending` is the
+    highest number of waiting requests. `quantiles_us`, the server's latency summary, and `gauges`, the model's own,
+    have their last values.
     """
 
     at_s: float
@@ -29,7 +30,7 @@ class Sample:
 
     @classmethod
     def between(cls, before: Reading, after: Reading, model: str) -> "Sample":
-        """Of all versions of `model` that `after` has; one that `before` has not counts from its load."""
+        """The difference over all versions of `model` in `after`; a new version counts from its load."""
         counted = sum(
             (
                 counters.since(before.counters.get(version))
@@ -53,7 +54,7 @@ class Sample:
         )
 
     def then(self, later: "Sample") -> "Sample":
-        """Both as one."""
+        """The sum of this sample and a later one."""
         return Sample(
             at_s=later.at_s,
             seconds=self.seconds + later.seconds,
@@ -66,32 +67,30 @@ class Sample:
         )
 
     def per_s(self, count: float) -> float:
-        """A count as a rate; 0 in no time."""
+        """A count as a rate; 0 if the sample has no length."""
         return count / self.seconds if self.seconds else 0.0
 
     @property
     def queue_ms(self) -> float:
-        """Mean time of a request in the queue."""
+        """The mean time of a request in the queue."""
         return self.counted.per_request_us(self.counted.queue_ns) / 1e3
 
     @property
     def compute_ms(self) -> float:
-        """Mean time of a request in the model: its inputs, the execution and its outputs."""
-        counted = self.counted
-        total = counted.compute_ns
-        return counted.per_request_us(total) / 1e3
+        """The mean time of a request in the model: inputs, execution and outputs."""
+        return self.counted.per_request_us(self.counted.compute_ns) / 1e3
 
 
 def merged(samples: Iterable[Sample]) -> Sample | None:
-    """All as one, in their order; None when there is none."""
-    found: Sample | None = None
+    """The sum of the samples, in order; None without samples."""
+    total: Sample | None = None
     for sample in samples:
-        found = found.then(sample) if found else sample
-    return found
+        total = total.then(sample) if total else sample
+    return total
 
 
 def _grown(now: Metrics, then: Metrics | None, of: Callable[[Metrics], Named]) -> dict[str, float]:
-    """What came to totals, those that did not change left out; all of one that began anew. None known before: none."""
+    """The increases of totals above 0; a total that fell has restarted and counts in full. Empty without `then`."""
     if then is None:
         return {}
     grown = {}
@@ -101,5 +100,5 @@ def _grown(now: Metrics, then: Metrics | None, of: Callable[[Metrics], Named]) -
     return {name: value for name, value in grown.items() if value}
 
 
-def _sum(one: Named, other: Named) -> dict[str, float]:
-    return {name: one.get(name, 0.0) + other.get(name, 0.0) for name in sorted({*one, *other})}
+def _sum(first: Named, second: Named) -> dict[str, float]:
+    return {name: first.get(name, 0.0) + second.get(name, 0.0) for name in sorted({*first, *second})}

@@ -1,4 +1,4 @@
-"""The terminal's view of a history: one line for the machine, one row per model, and the batches that were executed."""
+"""The terminal's view of a history: a line for the machine, a row per model, and the executed batch sizes."""
 
 import time
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ GIB = 2**30
 
 
 def screen(history: History, url: str) -> RenderableType:
-    """Everything, for a terminal of any width."""
+    """The whole view."""
     parts: list[RenderableType] = [_head(history, url), _models(history)]
     for model, track in sorted(history.tracks.items()):
         recent = track.recent(BATCHES_S, history.now_s)
@@ -28,20 +28,20 @@ def screen(history: History, url: str) -> RenderableType:
 
 
 def notes(history: History) -> list[str]:
-    """What is missing, and what would bring it."""
-    found = []
+    """Sentences on missing values, and how to get them."""
+    texts = []
     if history.silence:
-        found.append(f"{history.silence}: no CPU, memory, percentiles and reasons of failures. Name it with --metrics.")
+        texts.append(f"{history.silence}: no CPU, memory, percentiles and reasons of failures. Name it with --metrics.")
     elif history.tracks and not any(_quantiles(track) for track in history.tracks.values()):
-        found.append(
-            "No p50 and p99: the server gives them when it is started with --metrics-config=summary_latencies=true and "
-            "has answered a request in the last minute."
+        texts.append(
+            "No p50 and p99: the server has them if it is started with --metrics-config=summary_latencies=true and has "
+            "answered a request in the last minute."
         )
-    return found
+    return texts
 
 
 def machine(state: State | None) -> str:
-    """CPU, GPU and memory, as far as they are known."""
+    """The known values of CPU, memory and GPU in one line."""
     if state is None:
         return ""
     parts = []
@@ -56,18 +56,18 @@ def machine(state: State | None) -> str:
 
 
 def sizes(batches: Mapping[int, int], bars: int) -> list[tuple[str, int]]:
-    """Executions by rows: every size, or where those are more than `bars`, ranges of equal width."""
+    """Executions by batch size, or by ranges of equal width if there are more sizes than `bars`."""
     if len(batches) <= bars:
         return [(str(size), count) for size, count in sorted(batches.items())]
     width = -(-max(batches) // bars)
-    found = dict.fromkeys(range(1, max(batches) + 1, width), 0)
+    ranges = dict.fromkeys(range(1, max(batches) + 1, width), 0)
     for size, count in batches.items():
-        found[(size - 1) // width * width + 1] += count
-    return [(f"{start}-{start + width - 1}", count) for start, count in found.items()]
+        ranges[(size - 1) // width * width + 1] += count
+    return [(f"{start}-{start + width - 1}", count) for start, count in ranges.items()]
 
 
 def own(recent: Sample | None) -> str:
-    """The metrics that the model reports itself: totals as rates, others as they stand."""
+    """The model's own metrics: totals as rates, and gauges."""
     if recent is None:
         return ""
     rates = [f"{name} {recent.per_s(value):.3g}/s" for name, value in recent.totals.items()]
@@ -120,7 +120,7 @@ def _row(model: str, track: Track, now_s: float) -> tuple[str, ...]:
         f"{counted.rows_per_execution:.2f}" if counted.executions else "",
         f"{recent.queue_ms:.1f}" if counted.requests else "",
         f"{recent.compute_ms:.1f}" if counted.requests else "",
-        *(f"{quantiles[one] / 1e3:.1f}" if one in quantiles else "" for one in (0.5, 0.99)),
+        *(f"{quantiles[q] / 1e3:.1f}" if q in quantiles else "" for q in (0.5, 0.99)),
         f"{recent.per_s(counted.failed_requests):.1f} {reasons}".strip(),
         f"{track.fine[-1].pending:.0f}",
     )

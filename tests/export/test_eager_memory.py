@@ -8,7 +8,7 @@ from torch import nn
 
 from export import eager_memory
 from export.graph.torch_onnx import Reference
-from perf.memory.trace.reading import read
+from perf.studies.memory_lab.traces.reading import read
 
 
 def test_every_tensor_of_an_inference_is_recorded_and_released(tmp_path: Path) -> None:

@@ -7,9 +7,10 @@ import pytest
 from perf.measure import service_records
 from perf.memory import __main__ as memory
 from perf.memory import record
-from perf.memory.estimate import check, operators
 from perf.pack import interference, prove
 from perf.studies.grid import __main__ as grid
+from perf.studies.memory_estimate import __main__ as memory_estimate
+from perf.studies.memory_estimate import operators
 from perf.studies.memory_lab import __main__ as lab
 from perf.studies.packing import __main__ as study
 from perf.studies.prediction import __main__ as prediction
@@ -25,7 +26,7 @@ IGNORED = [
 @pytest.mark.parametrize(
     "folder",
     [
-        *(service_records.RESULTS, lab.FOLDER, record.FOLDER, check.FOLDER, operators.FOLDER),
+        *(service_records.RESULTS, lab.FOLDER, record.FOLDER, memory_estimate.FOLDER, operators.FOLDER),
         *(grid.RESULTS, Question.results, interference.RESULTS, study.RESULTS, prove.RESULTS, prediction.RESULTS),
     ],
     ids=str,

@@ -1,1 +1,1 @@
-"""Memory allocators over a simulated device: those of frameworks and textbooks, and one that follows a plan."""
+"""The BFC arena of onnxruntime and TensorFlow, simulated over a device that counts what it gives out."""

@@ -1,14 +1,13 @@
-"""Best fit with coalescing, as TensorFlow's `BFCAllocator` and onnxruntime's `BFCArena` do it.
+"""Best fit with coalescing (BFC): TensorFlow's `BFCAllocator` and onnxruntime's `BFCArena`.
 
-Constants and order of the steps from tensorflow/core/common_runtime/bfc_allocator.cc (`allow_growth`) and
+The rules follow tensorflow/core/common_runtime/bfc_allocator.cc (with `allow_growth`) and
 onnxruntime/core/framework/bfc_arena.cc.
 """
 
 from dataclasses import dataclass
 
-from perf.memory.allocators.allocator import Allocator
 from perf.memory.allocators.blocks import Block, Blocks
-from perf.memory.allocators.device import Device, OutOfMemory, rounded
+from perf.memory.allocators.device import Allocator, Device, OutOfMemory, rounded
 
 MIB = 2**20
 
@@ -17,10 +16,11 @@ MIB = 2**20
 class BfcRules:
     """How a BFC arena rounds, splits and grows.
 
-    `doubling`: a region is `first_region_bytes`, doubled until the request fits; where none was needed, the next
-    one is twice it. Without it a region is exactly the request. Where the device refuses, the region is cut to
-    `backpedal` of it, down to the request or `least_backpedal_bytes`; `backpedals_once`: in the first such case only.
-    `collects`: give whole free regions back before failing.
+    With `doubling`, the size of a new region starts at `first_region_bytes` and doubles until the request fits. If the
+    request fits without doubling, the next region is twice as large. Without `doubling` a region has the size of the
+    request. If the device refuses a region, its size is multiplied by `backpedal` until the device accepts it, but
+    never below the request or `least_backpedal_bytes`; with `backpedals_once` only the first refusal is handled that
+    way. With `collects`, whole free regions go back to the device before an allocation fails.
     """
 
     step_bytes: int = 256
@@ -36,14 +36,14 @@ class BfcRules:
 TENSORFLOW = BfcRules(first_region_bytes=2 * MIB, backpedals_once=True, collects=True)
 NEXT_POWER_OF_TWO = BfcRules(first_region_bytes=MIB, least_backpedal_bytes=8192)
 SAME_AS_REQUESTED = BfcRules(first_region_bytes=MIB, least_backpedal_bytes=8192, doubling=False)
-# `initial_growth_chunk_size_bytes`: where doubling starts again after a shrink.
+# `initial_growth_chunk_size_bytes`: the next region after a shrink.
 GROWTH_AFTER_SHRINK_BYTES = 2 * MIB
 
 
 class BfcArena(Allocator):
-    """One arena of at most `limit_bytes`, on a device that may itself have less.
+    """One arena of at most `limit_bytes` (None: unlimited).
 
-    `in_use_bytes` counts whole chunks, as `bytes_in_use` of both frameworks does; so does its peak.
+    `in_use_bytes` and its peak count whole chunks, as `bytes_in_use` of both frameworks does.
     """
 
     def __init__(self, device: Device, rules: BfcRules, limit_bytes: int | None = None) -> None:
@@ -59,11 +59,11 @@ class BfcArena(Allocator):
 
     @property
     def held_bytes(self) -> int:
-        """What the arena has from the device, reservations included (onnxruntime's `total_allocated_bytes`)."""
+        """Bytes taken from the device, reservations included (onnxruntime's `total_allocated_bytes`)."""
         return self.device.held_bytes
 
     def allocate(self, size: int) -> int:
-        """Best fit; split where the chunk is twice the request or would waste `max_dead_bytes`; else grow."""
+        """The best-fitting chunk, else a new region; a chunk is split if it would waste half or `max_dead_bytes`."""
         need = rounded(size, self.rules.step_bytes)
         chunk = self._blocks.smallest(need) or self._extend(need)
         splits = chunk.size >= 2 * need or chunk.size - need >= self.rules.max_dead_bytes
@@ -72,7 +72,7 @@ class BfcArena(Allocator):
         return chunk.address
 
     def free(self, address: int) -> None:
-        """Coalesce with both neighbours, never across regions."""
+        """Release a chunk and merge it with its free neighbours, never across regions."""
         if address in self._reserved:
             self._count(-self._reserved.pop(address))
             self.device.free(address)
@@ -83,14 +83,14 @@ class BfcArena(Allocator):
         self._count(-size)
 
     def reserve(self, size: int) -> int:
-        """onnxruntime's `Reserve`, for initialisers: straight from the device, outside the bins, counted as in use."""
+        """onnxruntime's `Reserve` for weights: memory from the device outside the bins, counted as in use."""
         address = self.device.malloc(size)
         self._reserved[address] = size
         self._count(size)
         return address
 
     def shrink(self) -> None:
-        """onnxruntime's `Shrink`: give free regions back, but never the first one where regions double."""
+        """onnxruntime's `Shrink`: return free regions to the device, except the first one if regions double."""
         self._collect(self._regions[1:] if self.rules.doubling else self._regions)
         self._next_region_bytes = GROWTH_AFTER_SHRINK_BYTES
 
@@ -107,7 +107,7 @@ class BfcArena(Allocator):
         if self.limit_bytes is not None:
             available = rounded(self.limit_bytes - self.held_bytes - self.rules.step_bytes + 1, self.rules.step_bytes)
             if need > available:
-                raise OutOfMemory(f"{need:,} bytes asked, {available:,} of the arena's limit are left")
+                raise OutOfMemory(f"{need:,} bytes requested, {available:,} left within the arena's limit")
             size = min(size, available)
         address, size = self._from_device(need, size)
         self._regions.append(address)
@@ -125,7 +125,7 @@ class BfcArena(Allocator):
         return size
 
     def _from_device(self, need: int, size: int) -> tuple[int, int]:
-        """Address and bytes of a region of `size`, or of as much less as the device has."""
+        """Address and size of a new region: `size` bytes, or less if the device refuses that."""
         try:
             return self.device.malloc(size), size
         except OutOfMemory:
@@ -135,7 +135,7 @@ class BfcArena(Allocator):
         while True:
             cut = rounded(int(size * self.rules.backpedal), self.rules.step_bytes)
             if cut >= size or cut < max(need, self.rules.least_backpedal_bytes):
-                raise OutOfMemory(f"{need:,} bytes asked, more than the device has left")
+                raise OutOfMemory(f"{need:,} bytes requested, more than the device has left")
             size = cut
             try:
                 return self.device.malloc(size), size
@@ -143,7 +143,7 @@ class BfcArena(Allocator):
                 continue
 
     def _collect(self, regions: list[int]) -> bool:
-        """Whether any of these regions was wholly free and went back to the device."""
+        """Return the wholly free ones of these regions to the device; whether there were any."""
         whole = [start for start in regions if (block := self._blocks[start]).free and not block.split]
         for start in whole:
             self._blocks.remove(self._blocks[start])
@@ -157,12 +157,12 @@ class BfcArena(Allocator):
 
 
 def tensorflow(device: Device) -> BfcArena:
-    """TensorFlow's GPU allocator with `allow_growth` (without it, one region of everything)."""
+    """TensorFlow's GPU allocator with `allow_growth`."""
     return BfcArena(device, TENSORFLOW)
 
 
 def onnxruntime_power(device: Device) -> BfcArena:
-    """onnxruntime's arena as it is by default, `kNextPowerOfTwo`."""
+    """onnxruntime's arena with its default strategy, `kNextPowerOfTwo`."""
     return BfcArena(device, NEXT_POWER_OF_TWO)
 
 

@@ -1,10 +1,10 @@
-"""Blocks of device regions that split, coalesce with their neighbours, and are found by best fit."""
+"""Blocks of device regions: they split, merge with free neighbours, and are searched by best fit."""
 
 import bisect
 
 
 class Block:
-    """A stretch of one region, free or in use; `before` and `after` are its neighbours in that region."""
+    """A part of a region, free or in use; `before` and `after` are its neighbours in that region."""
 
     __slots__ = ("address", "after", "before", "free", "size")
 
@@ -17,15 +17,15 @@ class Block:
 
     @property
     def split(self) -> bool:
-        """Whether it is only part of its region."""
+        """Whether the block is only part of its region."""
         return self.before is not None or self.after is not None
 
 
 class Blocks:
-    """All blocks of an allocator. The free ones are kept by (size, address), the order of best fit.
+    """All blocks of an allocator; the free ones are sorted by (size, address), the order of best fit.
 
-    Frameworks keep them in bins by power of two, each in this order, and scan the bins upward. Bins divide the sizes
-    without overlap, so that scan finds exactly the first block at or above a size in one list over all bins.
+    Frameworks sort free blocks into bins by power of two and scan the bins upward. Bins do not overlap, so one sorted
+    list finds the same block.
     """
 
     def __init__(self) -> None:
@@ -36,18 +36,18 @@ class Blocks:
         return self._at[address]
 
     def add(self, address: int, size: int) -> Block:
-        """A new region, one free block."""
+        """Add a region as one free block."""
         block = self._at[address] = Block(address, size)
         bisect.insort(self.free, (size, address))
         return block
 
     def smallest(self, size: int) -> Block | None:
-        """Best fit: the smallest free block of at least `size` bytes, the lowest among equals."""
+        """The smallest free block of at least `size` bytes, the lowest address among equals; None if there is none."""
         place = bisect.bisect_left(self.free, (size, 0))
         return self._at[self.free[place][1]] if place < len(self.free) else None
 
     def take(self, block: Block, size: int | None = None) -> Block:
-        """Put a free block in use; with `size`, its head, and the rest becomes a free block."""
+        """Mark a free block as used; with `size`, only its first bytes, and the rest becomes a new free block."""
         self._forget(block)
         block.free = False
         if size is not None and size < block.size:
@@ -60,7 +60,7 @@ class Blocks:
         return block
 
     def release(self, block: Block) -> Block:
-        """Free a block that was in use: the block it has become, together with its free neighbours."""
+        """Free a used block and merge it with its free neighbours; returns the merged block."""
         if block.free:
             raise KeyError(block.address)
         block.free = True
@@ -74,14 +74,8 @@ class Blocks:
         bisect.insort(self.free, (block.size, block.address))
         return block
 
-    def resize(self, block: Block, size: int) -> None:
-        """Give a free last block of a region another size."""
-        self._forget(block)
-        block.size = size
-        bisect.insort(self.free, (size, block.address))
-
     def remove(self, block: Block) -> None:
-        """Forget a free block, because its memory went back to the device."""
+        """Remove a free block whose memory went back to the device."""
         self._forget(block)
         del self._at[block.address]
         if block.before is not None:
@@ -93,10 +87,10 @@ class Blocks:
         del self.free[bisect.bisect_left(self.free, (block.size, block.address))]
 
     def _absorb(self, block: Block) -> None:
-        gone = block.after
-        assert gone is not None
-        block.size += gone.size
-        block.after = gone.after
-        if gone.after is not None:
-            gone.after.before = block
-        del self._at[gone.address]
+        absorbed = block.after
+        assert absorbed is not None
+        block.size += absorbed.size
+        block.after = absorbed.after
+        if absorbed.after is not None:
+            absorbed.after.before = block
+        del self._at[absorbed.address]

@@ -1,7 +1,8 @@
-"""The device that allocators take memory from: addresses, a limit, and what every cudaMalloc and cudaFree costs."""
+"""The device that allocators take memory from, and the interface of an allocator."""
 
 import bisect
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -9,24 +10,24 @@ from itertools import pairwise
 ALIGNMENT = 256
 
 
-class OutOfMemory(Exception):  # noqa: N818 - what cudaErrorMemoryAllocation says
-    """The device has less free memory than was asked for."""
+class OutOfMemory(Exception):  # noqa: N818 - named as cudaErrorMemoryAllocation
+    """The device has less free memory than the request."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceCosts:
-    """Microseconds of one cudaMalloc by its size: log-log interpolation between `points` (bytes, us), both ascending.
+    """The modelled time of one cudaMalloc in microseconds, by size.
 
-    The default is a second-hand measurement on an old GPU: under 1 us below 256 bytes, 50 us from 4 KB to 512 KB,
-    growing above. Its last point, 1 ms for 1 GiB, is an assumption. `free_share` is cudaFree's cost over that of
-    cudaMalloc. Put your own device's figures here before you trust a total.
+    It is interpolated in log-log scale between `points` (bytes, microseconds), both ascending. The default points are a
+    second-hand measurement on an old GPU; the last one, 1 ms for 1 GiB, is an assumption. Give your own device's
+    figures before you trust a total. A cudaFree costs `free_share` of a cudaMalloc.
     """
 
     points: tuple[tuple[int, float], ...] = ((256, 1.0), (4096, 50.0), (524_288, 50.0), (2**30, 1000.0))
     free_share: float = 1.0
 
     def malloc_us(self, size: int) -> float:
-        """Cost of a cudaMalloc of `size` bytes; flat outside the points."""
+        """Microseconds of a cudaMalloc of `size` bytes; constant outside the points."""
         if size <= self.points[0][0]:
             return self.points[0][1]
         for (low, low_us), (high, high_us) in pairwise(self.points):
@@ -37,9 +38,9 @@ class DeviceCosts:
 
 
 class Device:
-    """Memory of `limit_bytes` (None: no end), given out at the lowest free address and counted.
+    """Memory of `limit_bytes` (None: unlimited). Each region gets the lowest free address.
 
-    `regions` maps the address of what is given out now to its bytes; `us` is the modelled time of all calls.
+    `regions` maps the address of each live region to its bytes; `us` is the modelled time of all calls.
     """
 
     def __init__(self, limit_bytes: int | None = None, costs: DeviceCosts | None = None) -> None:
@@ -53,11 +54,14 @@ class Device:
 
     @property
     def calls(self) -> int:
-        """All that went to the driver: cudaMalloc, cudaFree and growths in place."""
+        """The number of driver calls: cudaMalloc, cudaFree and changes of size in place."""
         return self.mallocs + self.frees + self.extensions
 
     def malloc(self, size: int, *, room: int | None = None) -> int:
-        """Address of `size` new bytes; `room` keeps that many addresses free behind it, so that it can `extend`."""
+        """The address of a new region; with `room`, that many addresses stay reserved so that it can grow in place.
+
+        Raises `OutOfMemory` beyond the limit.
+        """
         self._grow(size)
         address = self._lowest(room or size)
         bisect.insort(self._spans, (address, address + (room or size)))
@@ -66,7 +70,7 @@ class Device:
         return address
 
     def extend(self, address: int, size: int) -> None:
-        """Add `size` bytes behind a region that was given `room` (sbrk; on a GPU cuMemMap)."""
+        """Add `size` bytes to a region that has `room` (sbrk; on a GPU cuMemMap)."""
         self._grow(size)
         self.regions[address] += size
         self.extensions += 1
@@ -88,13 +92,13 @@ class Device:
 
     def _grow(self, size: int) -> None:
         if self.limit_bytes is not None and self.held_bytes + size > self.limit_bytes:
-            raise OutOfMemory(f"{size:,} bytes asked, {self.limit_bytes - self.held_bytes:,} of the device are free")
+            raise OutOfMemory(f"{size:,} bytes requested, {self.limit_bytes - self.held_bytes:,} free on the device")
         self.held_bytes += size
         self.peak_held_bytes = max(self.peak_held_bytes, self.held_bytes)
         self.us += self.costs.malloc_us(size)
 
     def _lowest(self, size: int) -> int:
-        """First gap between the spans; 0 is not an address."""
+        """The start of the first gap of at least `size`; 0 is never an address."""
         end = ALIGNMENT
         for start, stop in self._spans:
             if start - end >= size:
@@ -103,6 +107,23 @@ class Device:
         return end
 
 
+class Allocator(ABC):
+    """Gives out addresses within regions that it takes from `device`."""
+
+    device: Device
+
+    def begin(self) -> None:  # noqa: B027 - only the allocator with a plan uses it
+        """Announce the start of an inference."""
+
+    @abstractmethod
+    def allocate(self, size: int) -> int:
+        """The address of `size` > 0 bytes; raises `OutOfMemory`."""
+
+    @abstractmethod
+    def free(self, address: int) -> None:
+        """Release the block at `address`; raises `KeyError` if that address is not live."""
+
+
 def rounded(size: int, step: int) -> int:
-    """`size` up to the next multiple of `step`."""
+    """`size` rounded up to a multiple of `step`."""
     return -(-size // step) * step

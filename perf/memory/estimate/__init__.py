@@ -1,1 +1,1 @@
-"""What an ONNX model holds in memory at each batch size: onnxruntime's plan and its arena, simulated without a run."""
+"""The memory of an ONNX model at each batch size: onnxruntime's allocation plan and arena, simulated without a run."""

@@ -1,4 +1,4 @@
-"""One node about to run: its shapes, and the steps that a kernel's model makes of them."""
+"""The call of one node, and the allocation steps of its kernel."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ from perf.memory.estimate.graph import Graph, Shape
 
 @dataclass(frozen=True, kw_only=True)
 class Output:
-    """The kernel asks for its output `index`; the plan says what it gets."""
+    """The kernel requests its output `index`; the plan says which buffer that is."""
 
     index: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scratch:
-    """The kernel takes `bytes` for itself, and after that gives its step `frees` back; the rest it frees at its end."""
+    """The kernel allocates `bytes` of scratch, then frees the scratch of its step `frees`; the rest at its end."""
 
     bytes: int
     frees: int | None = None
@@ -30,7 +30,7 @@ Step = Output | Scratch
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """A node with the shapes of one batch size; `threads` as the session's intra-op pool has."""
+    """A node with the shapes of one batch size; `threads` is the size of the session's intra-op pool."""
 
     graph: Graph
     node: onnx.NodeProto
@@ -39,19 +39,19 @@ class Call:
     opset: int
 
     def outputs(self) -> list["Step"]:
-        """All outputs in order, nothing else."""
+        """A step for each output, in order."""
         return [Output(index=at) for at, name in enumerate(self.node.output) if name]
 
     def has(self, at: int) -> bool:
-        """Whether input `at` is given."""
+        """Whether input `at` is present."""
         return at < len(self.node.input) and bool(self.node.input[at])
 
     def gives(self, at: int) -> bool:
-        """Whether output `at` is wanted."""
+        """Whether output `at` is used."""
         return at < len(self.node.output) and bool(self.node.output[at])
 
     def shape(self, at: int) -> Shape:
-        """Shape of input `at`."""
+        """The shape of input `at`."""
         return self.shapes[self.node.input[at]]
 
     def size(self, at: int) -> int:

@@ -1,4 +1,4 @@
-"""Which operators' kernels are known to the byte, and which nodes of a graph are not."""
+"""The operators whose kernels' memory is known to the byte, and the nodes of a graph with other operators."""
 
 import onnx
 
@@ -21,9 +21,9 @@ NAMES = """
     TfIdfVectorizer ThresholdedRelu Tile TopK Transpose Trilu Unsqueeze Upsample Where Xor
 """
 CHECKED = frozenset(NAMES.split())
-"""Exact on every node test that onnx has of them, as far as onnxruntime runs it and its shapes follow from its inputs'.
+"""Exact on all of their node tests in onnx that onnxruntime runs and whose shapes do not depend on values.
 
-`perf.memory.estimate.operators` checks it."""
+`perf.studies.memory_estimate.operators` checks them."""
 
 FUSED = frozenset(
     {
@@ -40,14 +40,14 @@ FUSED = frozenset(
         "com.microsoft.nchwc.ReorderOutput",
     }
 )
-"""What onnxruntime makes of others at the higher levels, exact in the networks of the zoo."""
+"""Fused operators of the higher optimisation levels, exact in the networks of `perf.studies.memory_estimate`."""
 
 PARTLY = {"BatchNormalization": "training_mode", "Resize": "antialias"}
-"""Exact as well, unless this attribute is set."""
+"""Exact unless this attribute is set."""
 
 
 def unchecked(graph: Graph) -> dict[str, int]:
-    """Operator -> how many nodes have it, of those whose kernels may take scratch that is not simulated."""
+    """The number of nodes by operator whose kernels may take scratch memory that is not simulated."""
     counts: dict[str, int] = {}
     for node in graph.nodes:
         if not _known(node):

@@ -1,6 +1,6 @@
 """Working buffers of Conv and ConvTranspose.
 
-The rules are those of `MlasConvPrepare` in onnxruntime/core/mlas/lib/convolve.cpp (x86-64) and of
+The rules follow `MlasConvPrepare` in onnxruntime/core/mlas/lib/convolve.cpp (x86-64) and of
 onnxruntime/core/providers/cpu/nn/conv_transpose.cc.
 """
 
@@ -18,13 +18,13 @@ STRIDE_ALIGN = 16
 
 
 def conv(call: Call) -> list[Step]:
-    """The output, then the working buffer, if any."""
+    """The output, then the working buffer if there is one."""
     floats = working_floats(call)
     return [*call.outputs(), *([Scratch(bytes=FLOAT * floats)] if floats else [])]
 
 
 def working_floats(call: Call) -> int:
-    """Elements of the buffer into which the input is spread out for the matrix product."""
+    """Elements of the buffer that holds the input as a matrix."""
     weight, output = call.shape(1), call.shapes[call.node.output[0]]
     groups, kernel = int(call.attribute("group", 1)), weight[2:]
     filters, pixels = weight[0] // groups, prod(output[2:])
@@ -41,7 +41,7 @@ def working_floats(call: Call) -> int:
 
 
 def _direct(call: Call) -> bool:
-    """Whether the input is already the matrix: kernel of one, or one that spans the input's whole width or height."""
+    """Whether the input is already a matrix: the kernel has one element or spans the input's width or height."""
     weight, inputs = call.shape(1), call.shape(0)[2:]
     kernel, channels = weight[2:], weight[1]
     ones = [1] * len(kernel)
@@ -57,13 +57,13 @@ def _direct(call: Call) -> bool:
 
 
 def _doubling(call: Call, filters: int) -> bool:
-    """A depthwise kernel of 7 x 7 with stride 2 that doubles the channels has a routine of its own."""
+    """Whether it is depthwise, 7 x 7, of stride 2, and doubles the channels: that has its own routine."""
     fits = filters == 2 and tuple(call.shape(1)[1:]) == (1, 7, 7)
     return fits and call.attribute("strides", [1, 1]) == [2, 2] and set(_pads(call)) == {3}
 
 
 def _pads(call: Call) -> list[int]:
-    """Zeros before and after each axis, worked out where the node only says SAME."""
+    """Zeros before and after each axis; computed if the node says SAME."""
     kernel, auto = call.shape(1)[2:], call.attribute("auto_pad", b"NOTSET").decode()
     if auto not in ("SAME_UPPER", "SAME_LOWER"):
         return list(call.attribute("pads", [0] * 2 * len(kernel)))
@@ -74,7 +74,7 @@ def _pads(call: Call) -> list[int]:
 
 
 def _segments(filters: int, pixels: int, depth: int, threads: int) -> int:
-    """How many threads share one image."""
+    """The number of threads that share one image."""
     work = filters * pixels * depth
     target = min(work // THREAD_COMPLEXITY + 1 if work < THREAD_COMPLEXITY * MOST_THREADS else MOST_THREADS, threads)
     if target == 1:
@@ -86,6 +86,6 @@ def _segments(filters: int, pixels: int, depth: int, threads: int) -> int:
 
 
 def conv_transpose(call: Call) -> list[Step]:
-    """The output, then one image's columns: kernel size times the filters of a group, for each input pixel."""
+    """The output, then one image's columns: for each input pixel, the kernel size times the filters of a group."""
     weight, pixels = call.shape(1), prod(call.shape(0)[2:])
     return [*call.outputs(), Scratch(bytes=FLOAT * prod(weight[1:]) * pixels)]

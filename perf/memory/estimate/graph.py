@@ -1,4 +1,4 @@
-"""A model as onnxruntime executes it: the nodes in their order, and every tensor's type, planned and real shape."""
+"""A model as onnxruntime executes it: the nodes in order of execution, and the type and shape of every tensor."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from onnx import AttributeProto, helper
 from perf.memory.estimate import session
 from perf.memory.estimate.ort_format import Value
 
-# `sizeof(std::string)` of libstdc++; what a long string points to is outside the arena.
+# `sizeof(std::string)` of libstdc++; the characters of a long string are outside the arena.
 STRING_BYTES = 32
 ONNX_DOMAINS = ("", "ai.onnx")
 HALF_BYTE_TYPES = {onnx.TensorProto.INT4, onnx.TensorProto.UINT4}
@@ -21,10 +21,10 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Graph:
-    """`name` is the file's; `nodes` in order of execution, `loaded` in that of their index; `values` by tensor name.
+    """The optimised graph of the file `name`.
 
-    `weights` are constants that no request brings.
-    A name in `inputs`, `outputs` or `weights` has a `Value` as well.
+    `nodes` are in order of execution, `loaded` are the same nodes in order of their index. `values` has every tensor by
+    name, `weights` the constants.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Graph:
 
     @classmethod
     def of(cls, path: Path, level: str = "basic") -> "Graph":
-        """Read the file as onnxruntime optimises it at `level`; raises `Mistake` where it cannot."""
+        """Read a file as onnxruntime optimises it at `level`; raises `Mistake` if onnxruntime cannot load it."""
         optimised = session.optimised(path, level)
         layout, graph = optimised.layout, optimised.model.graph
         weights = {tensor.name: tensor for tensor in graph.initializer}
@@ -55,12 +55,12 @@ class Graph:
         )
 
     def element_bytes(self, name: str) -> int | None:
-        """Bytes of one element of the tensor; None where it is no tensor."""
+        """Bytes of one element of a tensor; None for other values."""
         kind = self.values[name].type
         return None if kind is None else element_bytes(kind)
 
     def nbytes(self, name: str, shape: Shape) -> int:
-        """Bytes of the tensor with these dimensions."""
+        """Bytes of a tensor of this shape."""
         kind = self.values[name].type
         if kind in HALF_BYTE_TYPES:
             return (prod(shape) + 1) // 2
@@ -82,18 +82,18 @@ def weight_bytes(tensor: onnx.TensorProto) -> int:
 
 
 def first_output(node: onnx.NodeProto) -> str:
-    """The first output that is wanted, which no other node has."""
+    """The first used output, which identifies the node."""
     return next(name for name in node.output if name)
 
 
 def inputs_of(node: onnx.NodeProto) -> list[str]:
-    """What the node takes, with what its subgraphs take from outside; '' for an optional input left out."""
+    """The inputs of a node and of its subgraphs; '' for an absent optional input."""
     return [*node.input, *(name for graph in subgraphs(node) for name in _outer_names(graph))]
 
 
 def subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
     """The branches or bodies of If, Loop and Scan."""
-    return [one.g for one in node.attribute if one.type == AttributeProto.GRAPH]
+    return [attribute.g for attribute in node.attribute if attribute.type == AttributeProto.GRAPH]
 
 
 def _outer_names(graph: onnx.GraphProto) -> list[str]:
@@ -105,14 +105,15 @@ def _outer_names(graph: onnx.GraphProto) -> list[str]:
 
 
 def _executed(nodes: list[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    """The nodes, given by index, in the order that onnxruntime runs them (`GraphViewer`, `Graph::ReverseDFSFrom`).
+    """The nodes, sorted by index, in onnxruntime's order of execution (`GraphViewer`, `Graph::ReverseDFSFrom`).
 
-    Depth first from the nodes whose outputs no node takes, latest index first; a node comes after all it takes from.
+    The order is depth first from the nodes whose outputs no node reads, the highest index first. A node comes after all
+    nodes that it reads from.
     """
     maker = {name: at for at, node in enumerate(nodes) for name in node.output if name}
     sources = [sorted({maker[name] for name in inputs_of(node) if name in maker}) for node in nodes]
-    taken = {source for one in sources for source in one}
-    stack = [(at, False) for at in range(len(nodes)) if at not in taken]
+    read = {source for node_sources in sources for source in node_sources}
+    stack = [(at, False) for at in range(len(nodes)) if at not in read]
     visited: set[int] = set()
     while stack:
         at, done = stack.pop()

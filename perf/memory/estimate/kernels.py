@@ -1,4 +1,4 @@
-"""What onnxruntime's CPU kernels register: outputs that alias an input, and outputs that may be written over one."""
+"""onnxruntime's CPU kernels: which outputs alias an input, and which may be written over an input."""
 
 from collections.abc import Sequence
 
@@ -41,12 +41,12 @@ SUMMED = frozenset({("com.microsoft", "FusedConv"), ("com.microsoft.nchwc", "Con
 
 
 def aliased_input(node: onnx.NodeProto, output: int) -> int:
-    """Which input the output must share its buffer with; -1 for none."""
+    """The index of the input whose buffer the output must share; -1 for none."""
     return 0 if output == 0 and node.domain in ONNX_DOMAINS and node.op_type in ALIASES else -1
 
 
 def inplace_inputs(node: onnx.NodeProto, output: int) -> Sequence[int]:
-    """The inputs that the kernel may write the output over, in the order that they are tried."""
+    """The indices of the inputs that the output may overwrite, in the order of onnxruntime's attempts."""
     if output > 0:
         return ()
     if (node.domain, node.op_type) in SUMMED:

@@ -1,6 +1,6 @@
-"""onnxruntime's own file format (.ort): each node's index, and each tensor's type and shape as the planner sees it.
+"""onnxruntime's file format (.ort): each node's index, and each tensor's type and shape as the planner sees them.
 
-The flatbuffers readers come with onnxruntime, for its tools.
+onnxruntime ships the flatbuffers readers for its own tools.
 """
 
 from collections.abc import Mapping
@@ -16,12 +16,12 @@ from ort_flatbuffers_py.fbs.TypeInfo import TypeInfo  # type: ignore[import-not-
 from ort_flatbuffers_py.fbs.TypeInfoValue import TypeInfoValue  # type: ignore[import-not-found]
 
 Dims = tuple[int | str | None, ...]
-"""A shape as onnxruntime knows it: a number, the name of a dynamic dimension, or None for one it knows nothing of."""
+"""A shape: each dimension is a number, the name of a dynamic dimension, or None if unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Value:
-    """One tensor: its ONNX element type, and its shape; `type` is None for what is no tensor, `dims` where unknown."""
+    """One tensor: its ONNX element type (None if the value is no tensor) and its shape (None if unknown)."""
 
     type: int | None
     dims: Dims | None
@@ -29,21 +29,21 @@ class Value:
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """`indices`: first output of a node -> the node's index, which orders execution. `values`: tensor name -> Value."""
+    """`indices` maps the first output of a node to the node's index, `values` a tensor's name to its `Value`."""
 
     indices: Mapping[str, int]
     values: Mapping[str, Value]
 
     @classmethod
     def of(cls, data: bytes) -> "Layout":
-        """Read a file's main graph."""
+        """Read the main graph of a file's bytes."""
         graph: Graph = InferenceSession.GetRootAsInferenceSession(bytearray(data), 0).Model().Graph()
         indices = {}
         for node in (graph.Nodes(at) for at in range(graph.NodesLength())):
             outputs = [node.Outputs(at).decode() for at in range(node.OutputsLength())]
             indices[next(name for name in outputs if name)] = node.Index()
         arguments = (graph.NodeArgs(at) for at in range(graph.NodeArgsLength()))
-        return cls(indices=indices, values={one.Name().decode(): _value(one.Type()) for one in arguments})
+        return cls(indices=indices, values={arg.Name().decode(): _value(arg.Type()) for arg in arguments})
 
 
 def _value(info: TypeInfo | None) -> Value:

@@ -1,6 +1,6 @@
-"""onnxruntime's memory pattern: where the buffers of one run could lie in a single block, for the runs to come.
+"""onnxruntime's memory pattern: the offsets of the buffers of one run within a single block, for use in later runs.
 
-The rules are those of `MemPatternPlanner` in onnxruntime/core/framework/mem_pattern_planner.h: online best fit.
+The rules follow `MemPatternPlanner` in onnxruntime/core/framework/mem_pattern_planner.h: online best fit.
 """
 
 from collections.abc import Iterable
@@ -14,16 +14,16 @@ ALIGNMENT = 256
 
 
 def key(inputs: Iterable[Shape]) -> int:
-    """By what onnxruntime finds the pattern of a run: all its inputs' dimensions, combined by exclusive or.
+    """onnxruntime's key of a memory pattern: the exclusive or of all dimensions of the inputs.
 
-    Different shapes may have one key: two inputs of the same shape cancel out, so that every batch size has the first
-    one's pattern (`CalculateMemoryPatternsKey` in session_state.cc).
+    Different shapes may have the same key. Two inputs of the same shape cancel out, so all batch sizes then share the
+    pattern of the first run (`CalculateMemoryPatternsKey` in session_state.cc).
     """
     return reduce(xor, (dim for shape in inputs for dim in shape), 0)
 
 
 class Pattern:
-    """Follows the allocations of a run; `peak` is the size of the block that would have held them all."""
+    """Records the allocations of a run; `peak` is the size of a block for all of them."""
 
     def __init__(self) -> None:
         self.peak = 0
@@ -32,7 +32,7 @@ class Pattern:
         self._live: list[tuple[int, int, str]] = []
 
     def allocate(self, tensor: str, size: int) -> None:
-        """Place a buffer in the gap that it fills best, the lowest of equals; above all others where none fits."""
+        """Place a buffer in the tightest gap, the lowest of equals; above all other buffers if no gap fits."""
         need = self._sizes[tensor] = _aligned(size)
         if not need:
             return
@@ -49,12 +49,12 @@ class Pattern:
         self._live.insert(place, (at, need, tensor))
 
     def holds(self, tensor: str, size: int) -> bool:
-        """Whether the block has a place for this buffer: of the tensor, and of exactly its size."""
+        """Whether the block has a place for this tensor at exactly this size."""
         return self._sizes.get(tensor) == _aligned(size)
 
     def free(self, tensor: str) -> None:
-        """The buffer of the tensor is free again."""
-        self._live = [one for one in self._live if one[2] != tensor]
+        """Release the buffer of a tensor."""
+        self._live = [buffer for buffer in self._live if buffer[2] != tensor]
 
 
 def _aligned(size: int) -> int:

@@ -1,6 +1,6 @@
-"""onnxruntime's allocation plan: which tensor lives in which buffer, and after which node a buffer is released.
+"""onnxruntime's allocation plan: which tensor is in which buffer, and after which node a buffer is released.
 
-The rules are those of `ComputeSingleStreamReusePlan` and `GenerateDeallocationPlan` in
+The rules follow `ComputeSingleStreamReusePlan` and `GenerateDeallocationPlan` in
 onnxruntime/core/framework/allocation_planner.cc, for one stream (one execution provider, sequential execution).
 """
 
@@ -13,15 +13,16 @@ import onnx
 from perf.memory.estimate.graph import Graph, element_bytes, inputs_of
 from perf.memory.estimate.kernels import aliased_input, inplace_inputs
 
-NEW, REUSE, OUTPUT, GIVEN = "new", "reuse", "output", "given"
+NEW, REUSE, OUTPUT, EXTERNAL = "new", "reuse", "output", "external"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """`kinds`: what a tensor gets, NEW, REUSE, OUTPUT (one of the model's, never shared) or GIVEN (input or weight).
+    """The buffer of every tensor.
 
-    `buffers` maps a tensor to the one whose buffer it lives in, itself for a new one. `released[i]` names the buffers
-    that go back to the arena after node i of the order of execution.
+    `kinds` maps a tensor to NEW (a buffer of its own), REUSE (the buffer of another tensor), OUTPUT (of the model,
+    never shared) or EXTERNAL (input or weight). `buffers` maps a tensor to the first tensor in its buffer.
+    `released[i]` names the buffers that go back to the arena after node i of the order of execution.
     """
 
     kinds: Mapping[str, str]
@@ -30,10 +31,9 @@ class Plan:
 
 
 def plan(graph: Graph, *, reuse: bool = True) -> Plan:
-    """Plan as onnxruntime does when it makes a session: from the shapes as exported, batch still dynamic.
+    """The plan that onnxruntime makes with a session: from the exported shapes, with a dynamic batch.
 
-    Without `reuse` no tensor gets the freed buffer of another: each lives as long as it must, and an offset planner may
-    put them where it likes.
+    Without `reuse` no tensor gets the freed buffer of another one, which an offset planner needs.
     """
     planner = _Planner(graph, reuse=reuse)
     for node in graph.nodes:
@@ -44,14 +44,14 @@ def plan(graph: Graph, *, reuse: bool = True) -> Plan:
 class _Planner:
     def __init__(self, graph: Graph, *, reuse: bool) -> None:
         self.graph, self.reuse = graph, reuse
-        given = [*graph.inputs, *graph.weights]
-        self.kinds = dict.fromkeys(given, GIVEN)
-        self.buffers = {name: name for name in given}
-        # Each use counts, and the definition; what the caller or the session keeps counts once more.
-        self.uses = Counter([*given, *graph.outputs])
+        external = [*graph.inputs, *graph.weights]
+        self.kinds = dict.fromkeys(external, EXTERNAL)
+        self.buffers = {name: name for name in external}
+        # Counts the definition and each use; once more if the caller or the session keeps the tensor.
+        self.uses = Counter([*external, *graph.outputs])
         for node in graph.nodes:
             self.uses.update(name for name in [*inputs_of(node), *node.output] if name)
-        # Freed buffers, the latest first.
+        # Freed buffers, the last freed one first.
         self.free: list[str] = []
 
     def place(self, node: onnx.NodeProto) -> None:
@@ -77,8 +77,8 @@ class _Planner:
         inputs = dict(enumerate(node.input))
         if alias := inputs.get(aliased_input(node, at)):
             return alias
-        for one in inplace_inputs(node, at):
-            source = inputs.get(one)
+        for index in inplace_inputs(node, at):
+            source = inputs.get(index)
             if source and self.uses[self.buffers[source]] == 1 and self._same_size(source, name):
                 return source
         return None
@@ -92,9 +92,9 @@ class _Planner:
                 return self.free.pop(at)
         return None
 
-    def _same_size(self, one: str, other: str) -> bool:
-        """Elements of one size, and shapes equal by number or by name; nothing unknown is equal to anything."""
-        first, second = self.graph.values[one], self.graph.values[other]
+    def _same_size(self, tensor: str, other: str) -> bool:
+        """Whether element sizes are equal and shapes are equal by number or name; an unknown shape equals none."""
+        first, second = self.graph.values[tensor], self.graph.values[other]
         if first.type is None or second.type is None or onnx.TensorProto.STRING in (first.type, second.type):
             return False
         if first.dims is None or second.dims is None or None in first.dims:
@@ -109,7 +109,10 @@ class _Planner:
 
 
 def _releases(graph: Graph, planner: _Planner) -> tuple[tuple[str, ...], ...]:
-    """Each new buffer after the last node that takes a tensor in it; one that no node takes stays until the end."""
+    """The buffers to release after each node: those whose tensors no later node reads.
+
+    A buffer that no node reads stays until the end of the run.
+    """
     last: dict[str, int] = {}
     for at, node in enumerate(graph.nodes):
         for name in inputs_of(node):

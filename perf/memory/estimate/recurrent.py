@@ -1,4 +1,4 @@
-"""Buffers of LSTM, GRU and RNN, from onnxruntime/core/providers/cpu/rnn (`UniDirectionalLstm`, `UniDirectionalGru`)."""
+"""Scratch of LSTM, GRU and RNN, after `UniDirectionalLstm` and `UniDirectionalGru` of onnxruntime."""
 
 from perf.memory.estimate.call import Call, Scratch, Step
 
@@ -6,7 +6,7 @@ FLOAT = 4
 
 
 def lstm(call: Call) -> list[Step]:
-    """Outputs, then what is computed but not wanted, then each direction's buffers; both directions live together."""
+    """The outputs, then computed but unused outputs, then the buffers of all directions."""
     length, rows, width = call.shape(0)
     hidden = call.attribute("hidden_size")
     sides = _sides(call)
@@ -16,11 +16,11 @@ def lstm(call: Call) -> list[Step]:
         floats += [hidden] * 4 if call.has(3) else []
         floats += [length * rows * width, length * rows * hidden] if reverse else []
     floats += [] if call.has(4) else [rows] * len(sides)
-    return [*call.outputs(), *(Scratch(bytes=FLOAT * one) for one in floats)]
+    return [*call.outputs(), *(Scratch(bytes=FLOAT * count) for count in floats)]
 
 
 def gru(call: Call) -> list[Step]:
-    """Outputs, the last state where it is not wanted, then each direction's buffers."""
+    """The outputs, then the last state if it is unused, then the buffers of all directions."""
     length, rows, width = call.shape(0)
     hidden = call.attribute("hidden_size")
     sides = _sides(call)
@@ -33,15 +33,15 @@ def gru(call: Call) -> list[Step]:
         floats += [3 * hidden * rows * length]
         floats += [length * rows * width, length * rows * hidden] if reverse else []
         floats += [] if call.has(4) else [rows]
-    return [*call.outputs(), *(Scratch(bytes=FLOAT * one) for one in floats)]
+    return [*call.outputs(), *(Scratch(bytes=FLOAT * count) for count in floats)]
 
 
 def rnn(call: Call) -> list[Step]:
-    """Outputs, the inputs times their weights, and every step's state where it is not wanted."""
+    """The outputs, the inputs times their weights, and the states of all steps if they are unused."""
     length, rows, _ = call.shape(0)
     floats = [length * rows * call.attribute("hidden_size")]
     floats += [] if call.gives(0) else [floats[0] * len(_sides(call))]
-    return [*call.outputs(), *(Scratch(bytes=FLOAT * one) for one in floats)]
+    return [*call.outputs(), *(Scratch(bytes=FLOAT * count) for count in floats)]
 
 
 def _sides(call: Call) -> list[bool]:

@@ -1,4 +1,4 @@
-"""What a kernel takes from the arena while it runs, in order: its outputs, and buffers that it frees itself."""
+"""The allocation steps of each kernel, in order: its outputs and its scratch buffers."""
 
 from collections.abc import Callable, Mapping
 from math import prod
@@ -15,30 +15,30 @@ Kernel = Callable[[Call], list[Step]]
 
 
 def steps(call: Call) -> list[Step]:
-    """What the kernel of the node does with the arena. A kernel not in `KERNELS` makes its outputs and nothing else."""
+    """The allocation steps of a node's kernel. A kernel that is not in `KERNELS` allocates only its outputs."""
     domain = "" if call.node.domain in ONNX_DOMAINS else f"{call.node.domain}."
     kernel = KERNELS.get(domain + call.node.op_type)
     return kernel(call) if kernel else call.outputs()
 
 
 def _where(call: Call) -> list[Step]:
-    """`Where<T>::Compute`: what is taken from X and from Y, each broadcast with the condition, then their merger."""
+    """`Where<T>::Compute`: X and Y, each broadcast with the condition, then the output."""
     chosen = [Scratch(bytes=call.size(at) * prod(np.broadcast_shapes(call.shape(0), call.shape(at)))) for at in (1, 2)]
     return [*chosen, *call.outputs()]
 
 
 def _variadic(call: Call) -> list[Step]:
-    """`UntypedBroadcastVariadic`: beyond two inputs, each partial result but the last is a buffer of its own."""
-    made: list[Step] = []
+    """`UntypedBroadcastVariadic`: from three inputs on, each partial result but the last has a buffer."""
+    partial: list[Step] = []
     shape = call.shape(0)
     for at in range(1, len(call.node.input) - 1):
         shape = np.broadcast_shapes(shape, call.shape(at))
-        made.append(Scratch(bytes=call.size(0) * prod(shape), frees=len(made) - 1 if made else None))
-    return [*made, *call.outputs()]
+        partial.append(Scratch(bytes=call.size(0) * prod(shape), frees=len(partial) - 1 if partial else None))
+    return [*partial, *call.outputs()]
 
 
 def _softmax(call: Call) -> list[Step]:
-    """From opset 13, over an axis that is not the last: a transposed copy of the input and one of the result."""
+    """From opset 13, over an axis that is not the last: transposed copies of the input and of the output."""
     shape = call.shape(0)
     axis = attribute(call.node, "axis", -1 if call.opset >= 13 else 1)
     if call.opset < 13 or axis % max(1, len(shape)) == len(shape) - 1:
@@ -48,7 +48,7 @@ def _softmax(call: Call) -> list[Step]:
 
 
 def _resize(call: Call) -> list[Step]:
-    """`SetupUpsampleBilinear`: two indices and two weights of four bytes for each row and column of the output."""
+    """`SetupUpsampleBilinear`: two indices and two weights of four bytes per row and column of the output."""
     output = call.shapes[call.node.output[0]]
     if call.attribute("mode", b"nearest") != b"linear" or len(output) not in (2, 4):
         return call.outputs()
@@ -56,7 +56,7 @@ def _resize(call: Call) -> list[Step]:
 
 
 def _lrn(call: Call) -> list[Step]:
-    """The scale of every element, then the squares of one image with `size - 1` channels of zeros around."""
+    """The scale of every element, then the squares of one image, padded with `size - 1` channels of zeros."""
     shape = call.shape(0)
     channels, image = shape[1], prod(shape[2:])
     padded = (channels + call.attribute("size") - 1) * image
@@ -64,7 +64,7 @@ def _lrn(call: Call) -> list[Step]:
 
 
 def _bias_gelu(call: Call) -> list[Step]:
-    """`BiasGelu`: the sum with the bias, as large as the output."""
+    """`BiasGelu`: the sum of input and bias."""
     return [*call.outputs(), Scratch(bytes=call.size(0) * prod(call.shape(0)))]
 
 

@@ -1,4 +1,4 @@
-"""onnxruntime sessions that are made and never run: the graph that a model is optimised to, and inferred shapes."""
+"""onnxruntime sessions that never run: they give the optimised graph of a model and its inferred shapes."""
 
 import tempfile
 from dataclasses import dataclass
@@ -18,44 +18,43 @@ LEVELS = {
     "all": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL,
 }
 ERRORS_ONLY = 3
-# A saved model's large weights go into a file of their own; protobuf ends at 2 GiB.
+# Larger weights of a saved model go into a separate file, as a protobuf message has at most 2 GiB.
 EXTERNAL_BYTES = "1024"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Optimised:
-    """A model after onnxruntime's optimisations, without its large weights' data, and what its own format adds."""
+    """A model after onnxruntime's optimisations, without the data of large weights, and its `Layout`."""
 
     model: onnx.ModelProto
     layout: Layout
 
 
 def settings(level: str, *, threads: int = 1) -> onnxruntime.SessionOptions:
-    """Options of a session for estimates: one `level` of LEVELS, no memory pattern, quiet."""
-    made = onnxruntime.SessionOptions()
-    made.graph_optimization_level = LEVELS[level]
-    made.enable_mem_pattern = False
-    made.intra_op_num_threads = threads
-    made.inter_op_num_threads = 1
-    made.log_severity_level = ERRORS_ONLY
-    return made
+    """Session options for estimates: a `level` of LEVELS, no memory pattern, only errors logged."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = LEVELS[level]
+    options.enable_mem_pattern = False
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = ERRORS_ONLY
+    return options
 
 
 def opened(model: onnx.ModelProto | Path, options: onnxruntime.SessionOptions) -> onnxruntime.InferenceSession:
-    """A session on the CPU; raises `Mistake` with onnxruntime's own words where it refuses the model."""
+    """A session on the CPU; raises `Mistake` with onnxruntime's message if it refuses the model."""
     source = str(model) if isinstance(model, Path) else model.SerializeToString()
     try:
         return onnxruntime.InferenceSession(source, options, providers=CPU)
-    except Exception as error:  # onnxruntime raises a dozen kinds without a common base
+    except Exception as error:  # onnxruntime's exceptions have no common base
         name = model if isinstance(model, Path) else model.graph.name
         raise Mistake(
-            f"{name}: onnxruntime cannot load the model ({_first_line(error)}), so nothing can be said of its memory. "
-            "Export it again."
+            f"{name}: onnxruntime cannot load the model ({str(error).strip().splitlines()[0]}). Export it again."
         ) from error
 
 
 def optimised(model: Path, level: str) -> Optimised:
-    """What onnxruntime makes of the file at `level` when it loads it, batch left dynamic."""
+    """The model of a file as onnxruntime optimises it at `level`, with a dynamic batch."""
     with tempfile.TemporaryDirectory() as folder:
         as_onnx = Path(folder) / "optimised.onnx"
         options = settings(level)
@@ -70,22 +69,20 @@ def optimised(model: Path, level: str) -> Optimised:
 
 
 def inferred(model: onnx.ModelProto) -> dict[str, Dims | None]:
-    """The shape of every tensor that a node of `model` makes, as onnxruntime infers it, constants folded.
+    """The shape of every node's output as onnxruntime infers it, with constants folded; None if the rank is unknown.
 
-    Every tensor is declared an output in a copy, so that none is optimised away. None where even the rank is unknown.
-    Weights without data become
-    inputs: no shape depends on a weight of a kilobyte.
+    In a copy of the model every tensor is an output, so that none is optimised away. Weights without data become
+    inputs: they are too large to decide a shape.
     """
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
-    held = {tensor.name: tensor for tensor in copy.graph.initializer}
-    known = {value.name for value in [*copy.graph.input, *copy.graph.output]}
-    for tensor in [one for one in held.values() if one.external_data]:
+    declared = {value.name for value in [*copy.graph.input, *copy.graph.output]}
+    for tensor in [tensor for tensor in copy.graph.initializer if tensor.external_data]:
         copy.graph.initializer.remove(tensor)
-        if tensor.name not in known:
+        if tensor.name not in declared:
             copy.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
-    made = [name for node in copy.graph.node for name in node.output if name and name not in known]
-    copy.graph.output.extend(onnx.ValueInfoProto(name=name) for name in made)
+    outputs = [name for node in copy.graph.node for name in node.output if name and name not in declared]
+    copy.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
     return {name: value.dims for name, value in Layout.of(_ort_format(copy, "basic")).values.items()}
 
 
@@ -97,7 +94,3 @@ def _ort_format(model: onnx.ModelProto | Path, level: str) -> bytes:
         options.add_session_config_entry("session.save_model_format", "ORT")
         opened(model, options)
         return path.read_bytes()
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().split("\n")[0]

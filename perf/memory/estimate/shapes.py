@@ -1,4 +1,4 @@
-"""The number behind every dimension of a model at one batch size."""
+"""The shape of every tensor of a model at one batch size."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -13,24 +13,24 @@ from triton_batching.terminal import Mistake
 
 @dataclass(frozen=True, kw_only=True)
 class Shapes:
-    """`known` maps a tensor to its shape; `unknown` names those that no inference could tell, never guessed."""
+    """`known` maps a tensor to its shape; `unknown` names the tensors whose shape no inference finds."""
 
     known: Mapping[str, Shape]
     unknown: tuple[str, ...]
 
 
 def inputs_at(graph: Graph, batch: int, dims: Mapping[str, int]) -> dict[str, Shape]:
-    """The shape of every input at one batch size: `dims` has the other dynamic dimensions, by name or `input:axis`.
+    """The shape of every input at one batch size.
 
-    Raises `Mistake` for one that it does not have, for a name that no input has, and for a batch of more than one where
-    no dimension can be the batch.
+    `dims` has the sizes of the other dynamic dimensions, by name or `input:axis`. Raises `Mistake` if one is missing,
+    if no input has one of them, and for a batch above 1 if the first dimension of all inputs is fixed.
     """
     _check(graph, dims)
     batched = batch_dim(graph, dims)
     if batched is None and batch > 1:
         raise Mistake(
             f"{graph.name}: the first dimension of every input is fixed, so there is no batch of {batch}. "
-            "Say --batch 1, or export the model with a dynamic batch."
+            "Give --batch 1, or export the model with a dynamic batch."
         )
     return {
         value.name: tuple(
@@ -41,10 +41,9 @@ def inputs_at(graph: Graph, batch: int, dims: Mapping[str, int]) -> dict[str, Sh
 
 
 def infer(graph: Graph, inputs: Mapping[str, Shape]) -> Shapes:
-    """Every tensor's shape, given those of the inputs.
+    """The shape of every tensor for these shapes of the inputs.
 
-    onnxruntime infers, with constants folded; what it leaves open is asked of onnx's own inference, with data
-    propagation.
+    onnxruntime infers them with constants folded; onnx's own inference, with data propagation, fills the rest.
     """
     fixed = _fixed(graph, inputs)
     shapes = session.inferred(fixed)
@@ -56,27 +55,27 @@ def infer(graph: Graph, inputs: Mapping[str, Shape]) -> Shapes:
         for name, shape in shapes.items()
         if shape is not None and _whole(shape)
     }
-    made = [name for node in graph.nodes for name in node.output if name]
-    return Shapes(known=known, unknown=tuple(name for name in made if name not in known))
+    outputs = [name for node in graph.nodes for name in node.output if name]
+    return Shapes(known=known, unknown=tuple(name for name in outputs if name not in known))
 
 
 def batch_dim(graph: Graph, fixed: Collection[str] = ()) -> str | None:
-    """The dynamic first dimension of the inputs, leaving out those `fixed`; None where all of them are fixed.
+    """The name of the inputs' dynamic first dimension, without those in `fixed`; None if there is none.
 
-    Raises `Mistake` where inputs have first dimensions of different names: only one of them can be the batch.
+    Raises `Mistake` if the inputs' first dimensions have different names, as only one of them can be the batch.
     """
-    found = {}
+    names = {}
     for value in _inputs(graph):
         dims = value.type.tensor_type.shape.dim
         if len(dims) and not dims[0].HasField("dim_value") and _name(value, 0) not in fixed:
-            found[dims[0].dim_param] = value.name
-    if len(found) > 1:
-        named = ", ".join(f'"{dim}" of {name}' for dim, name in found.items())
+            names[dims[0].dim_param] = value.name
+    if len(names) > 1:
+        pairs = ", ".join(f'"{dim}" of {name}' for dim, name in names.items())
         raise Mistake(
-            f"{graph.name}: its inputs begin with different dynamic dimensions ({named}), so it is not "
-            "clear which is the batch. Fix all but that one: --dims NAME=SIZE,..."
+            f"{graph.name}: its inputs begin with different dynamic dimensions ({pairs}), so the batch is ambiguous. "
+            "Give the sizes of all but the batch: --dims NAME=SIZE,..."
         )
-    return next(iter(found), None)
+    return next(iter(names), None)
 
 
 def _check(graph: Graph, dims: Mapping[str, int]) -> None:
@@ -88,7 +87,7 @@ def _check(graph: Graph, dims: Mapping[str, int]) -> None:
     }
     for name in dims:
         if name not in known:
-            raise Mistake(f"--dims {name}: no dynamic dimension of the inputs. There is {', '.join(known) or 'none'}.")
+            raise Mistake(f"--dims {name}: no dynamic dimension of the inputs. Known: {', '.join(known) or 'none'}.")
 
 
 def _fixed(graph: Graph, inputs: Mapping[str, Shape]) -> onnx.ModelProto:
@@ -111,7 +110,7 @@ def _size(value: onnx.ValueInfoProto, axis: int, batch: int, batched: str | None
     if batched is not None and dim.dim_param == batched and (axis == 0 or dim.dim_param):
         return batch
     raise Mistake(
-        f'input "{value.name}": its dimension "{name}" is dynamic, so its bytes cannot be known. Say how large it is: '
+        f'input "{value.name}": its dimension "{name}" is dynamic, so its bytes are unknown. Give its size: '
         f"--dims {name}=SIZE"
     )
 
@@ -131,10 +130,10 @@ def _whole(shape: Dims | None) -> bool:
 
 def _by_onnx(model: onnx.ModelProto) -> dict[str, Dims | None]:
     try:
-        done = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+        graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
     except onnx.shape_inference.InferenceError:
         return {}
-    values = [value for value in [*done.value_info, *done.output] if value.type.tensor_type.HasField("shape")]
+    values = [value for value in [*graph.value_info, *graph.output] if value.type.tensor_type.HasField("shape")]
     return {value.name: tuple(_number(dim) for dim in value.type.tensor_type.shape.dim) for value in values}
 
 

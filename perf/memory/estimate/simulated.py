@@ -1,4 +1,4 @@
-"""onnxruntime's session simulated: the plan carried out on the arena, run after run."""
+"""A simulated onnxruntime session: its runs carry out the allocation plan on the arena."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,11 +17,10 @@ from perf.memory.estimate.weights import Kept, Weights
 
 
 class Session:
-    """A model's arena from the load of the weights on, run after run.
+    """A model's arena, from the load of the weights over all runs.
 
-    With `pattern`, onnxruntime's memory pattern: of the first run with some input shapes it remembers where each buffer
-    could lie in one block, and later runs with these shapes take that block at once. Only outputs and scratch are then
-    taken one by one.
+    With `pattern` the first run with some input shapes records a memory pattern. Later runs with these shapes allocate
+    one block for all its buffers; only outputs and scratch are still allocated singly.
     """
 
     def __init__(
@@ -35,14 +34,14 @@ class Session:
         pattern: bool = False,
     ) -> None:
         self.graph, self.plan, self.threads, self.pattern = graph, plan, threads, pattern
-        self.opset = next(one.version for one in graph.model.opset_import if one.domain in ONNX_DOMAINS)
+        self.opset = next(opset.version for opset in graph.model.opset_import if opset.domain in ONNX_DOMAINS)
         self.arena = _Arena(BfcArena(Device(), rules))
         self._patterns: dict[int, Pattern] = {}
         for kept in weights.arena:
             self.arena.keep(kept)
 
     def run(self, shapes: Mapping[str, Shape]) -> Timeline:
-        """One run; `shapes` must hold every tensor made, and the inputs."""
+        """One run; `shapes` has all inputs and all outputs of nodes."""
         inputs = key(shapes[name] for name in self.graph.inputs)
         run = _Run(self, shapes, self._patterns.get(inputs))
         timeline = run.timeline()
@@ -59,7 +58,7 @@ class _Block:
 
 
 class _Arena:
-    """The arena, and the bytes that were asked of it."""
+    """The arena, and the requested bytes that are in use."""
 
     def __init__(self, bfc: BfcArena) -> None:
         self.bfc = bfc
@@ -92,14 +91,14 @@ class _Arena:
 
 
 class _Run:
-    """One run, which follows the pattern `known` of an earlier one, or traces its own."""
+    """One run; it follows the pattern `known` of an earlier run, if any, and records its own."""
 
     def __init__(self, session: "Session", shapes: Mapping[str, Shape], known: Pattern | None) -> None:
         self.graph, self.plan, self.arena, self.shapes = session.graph, session.plan, session.arena, shapes
         self.threads, self.opset = session.threads, session.opset
         self.known, self.pattern = known, Pattern()
         self.block = self.arena.take(known.peak) if known else None
-        self.live: dict[str, tuple[_Block | None, int, int]] = {}  # tensor -> block, bytes, the node that made it
+        self.live: dict[str, tuple[_Block | None, int, int]] = {}  # tensor -> block, bytes, node that writes it
         self.ended: list[Lifetime] = []
 
     def timeline(self) -> Timeline:

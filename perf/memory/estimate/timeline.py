@@ -1,14 +1,14 @@
-"""What one run does to the arena, as onnxruntime's profile has it: the boundary after every node."""
+"""The state of the arena after each node of a run, and the lifetimes of its buffers."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
 class Boundary:
-    """The arena after a node ran and before its inputs are released, in bytes.
+    """The arena after a node has run and before its inputs are released, in bytes, weights included.
 
-    `in_use` counts whole chunks, `requested` what was asked for, `peak` the most in use so far, also within kernels;
-    `held` is what the arena has from the system. All include the reservations for weights.
+    `in_use` counts whole chunks, `requested` the requested bytes of these chunks, `peak` the most in use so far, also
+    within kernels, and `held` the memory taken from the system.
     """
 
     node: str
@@ -21,9 +21,9 @@ class Boundary:
 
 @dataclass(frozen=True, kw_only=True)
 class Lifetime:
-    """A buffer, from node `first` to node `last` of the order of execution, both included; `tensor` is its first one.
+    """A buffer, live from node `first` to node `last` of the order of execution, both included.
 
-    A kernel's scratch, `scratch` true, has the name of the node's output.
+    `tensor` is the first tensor in it; for a kernel's scratch the node's first output.
     """
 
     tensor: str
@@ -35,13 +35,13 @@ class Lifetime:
 
 @dataclass(frozen=True, kw_only=True)
 class Timeline:
-    """One run: the boundary after each node, every buffer's lifetime, and the node of the peak."""
+    """One run: the boundary after each node and the lifetime of each buffer."""
 
     boundaries: tuple[Boundary, ...]
     lifetimes: tuple[Lifetime, ...]
 
     @property
     def peak_node(self) -> int:
-        """The node during which most bytes are in use; the first of equals."""
-        peaks = [one.peak for one in self.boundaries]
+        """The index of the node with the most bytes in use; the first of equals."""
+        peaks = [boundary.peak for boundary in self.boundaries]
         return peaks.index(max(peaks))

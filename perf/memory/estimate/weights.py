@@ -1,4 +1,4 @@
-"""What constants hold: small ones in the arena, large ones outside it, and weights that kernels pack for themselves."""
+"""The memory of constants: small ones in the arena, large ones outside it, and the copies that kernels pack."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ from export.graph.onnx_graph import attribute
 from perf.memory.estimate.graph import ONNX_DOMAINS, Graph, inputs_of, weight_bytes
 
 FLOAT = 4
-# onnxruntime keeps a constant above this in the memory it was loaded to (`kSmallTensorExternalDataThreshold`).
+# A larger constant stays outside the arena, in the memory it was loaded to (`kSmallTensorExternalDataThreshold`).
 SMALL_BYTES = 127
-# MLAS packs a matrix in columns of 16, at an address and to a size of whole cache lines.
+# MLAS packs a matrix in groups of 16 columns; the size is a multiple of a cache line.
 COLUMNS = 16
 MICROSOFT = "com.microsoft"
 LINE_BYTES = 64
@@ -20,9 +20,9 @@ LINE_BYTES = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Kept:
-    """One constant or packed weight in the arena, for as long as the session lives.
+    """A constant or packed weight in the arena for the life of the session.
 
-    `reserved`: outside the arena's bins, straight from the system (`IAllocator::Reserve`); else one more chunk.
+    It is `reserved` outside the arena's bins (`IAllocator::Reserve`), else a chunk.
     """
 
     bytes: int
@@ -31,39 +31,39 @@ class Kept:
 
 @dataclass(frozen=True, kw_only=True)
 class Weights:
-    """What stays as long as the session: `arena` in the order it is taken, and the bytes `outside`."""
+    """The memory of constants: in the `arena`, in order of allocation, and the bytes `outside`."""
 
     arena: tuple[Kept, ...]
     outside: int
 
     @property
     def bytes(self) -> int:
-        """All of it."""
-        return sum(one.bytes for one in self.arena) + self.outside
+        """All bytes."""
+        return sum(kept.bytes for kept in self.arena) + self.outside
 
 
 def weights(graph: Graph) -> Weights:
-    """Constants that a kernel packed are freed, unless another node still reads them."""
+    """The memory of a graph's constants; a constant that a kernel packed is freed unless another node reads it."""
     packed = [kept for node in graph.loaded for kept in _packed(graph, node).values()]
     read = {name for node in graph.nodes for name in inputs_of(node) if name not in _packed(graph, node)}
-    sizes = [weight_bytes(one) for name, one in graph.weights.items() if name in read or name in graph.outputs]
+    sizes = [weight_bytes(tensor) for name, tensor in graph.weights.items() if name in read or name in graph.outputs]
     small = [Kept(bytes=size) for size in sizes if 0 < size <= SMALL_BYTES]
     return Weights(arena=(*small, *packed), outside=sum(size for size in sizes if size > SMALL_BYTES))
 
 
 def _packed(graph: Graph, node: onnx.NodeProto) -> Mapping[str, Kept]:
-    """Each constant that the node's kernel keeps in a form of its own, and that form."""
+    """The constants of a node that its kernel packs, by name, with the packed copies."""
     if node.domain not in (*ONNX_DOMAINS, MICROSOFT):
         return {}
     constants = {at: graph.weights[name] for at, name in enumerate(node.input) if name in graph.weights}
-    floats = {at: one for at, one in constants.items() if one.data_type == onnx.TensorProto.FLOAT}
-    # ConvTranspose is the one kernel that packs into an ordinary chunk.
+    floats = {at: tensor for at, tensor in constants.items() if tensor.data_type == onnx.TensorProto.FLOAT}
+    # Only ConvTranspose packs into an ordinary chunk.
     reserved = node.op_type != "ConvTranspose"
-    forms = _forms(node, {at: tuple(one.dims) for at, one in floats.items()})
-    return {node.input[at]: Kept(bytes=size, reserved=reserved) for at, size in forms}
+    sizes = _packed_bytes(node, {at: tuple(tensor.dims) for at, tensor in floats.items()})
+    return {node.input[at]: Kept(bytes=size, reserved=reserved) for at, size in sizes}
 
 
-def _forms(node: onnx.NodeProto, shapes: Mapping[int, tuple[int, ...]]) -> Iterator[tuple[int, int]]:
+def _packed_bytes(node: onnx.NodeProto, shapes: Mapping[int, tuple[int, ...]]) -> Iterator[tuple[int, int]]:
     kind, shape = node.op_type, shapes.get(1, ())
     if kind in ("MatMul", "Gemm", "FusedMatMul", "FusedGemm") and len(shape) == 2:
         yield 1, _matrix(*(shape if attribute(node, "transB", 0) else shape[::-1]))

@@ -1,1 +1,1 @@
-"""Offsets planned with all lifetimes known: the planners, the checker that shares nothing with them, and instances."""
+"""Offline planning of memory offsets with all lifetimes known: planners, their checker, and instances as CSV files."""

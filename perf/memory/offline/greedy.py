@@ -1,7 +1,7 @@
-"""Greedy by size: the largest buffer first, each into the tightest gap among those that share its time.
+"""Greedy by size: places the largest buffer first, each into the tightest gap between the buffers that share its time.
 
-Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference" (2020), section 5.2; the tightest gap as
-in TensorFlow Lite's `SimpleMemoryArena` (tensorflow/lite/simple_memory_arena.cc).
+Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference" (2020), section 5.2. The tightest gap is
+that of TensorFlow Lite's `SimpleMemoryArena` (tensorflow/lite/simple_memory_arena.cc).
 """
 
 import bisect
@@ -13,27 +13,27 @@ NAME = "greedy by size"
 
 
 def plan(buffers: Sequence[Buffer]) -> Placement:
-    """A placement in O(n^2); between equal sizes the one that starts first goes first."""
+    """A placement in O(n^2) steps; of equal sizes the buffer that starts first is placed first."""
     order = sorted(range(len(buffers)), key=lambda number: (-buffers[number].size, buffers[number].lower))
     offsets = [0] * len(buffers)
-    # What is placed, by offset: (offset, end, lower, upper).
+    # The placed buffers, by offset: (offset, end, lower, upper).
     done: list[tuple[int, int, int, int]] = []
     for number in order:
-        one = buffers[number]
-        spans = [(start, end) for start, end, lower, upper in done if lower < one.upper and one.lower < upper]
-        offsets[number] = _tightest(spans, one.size)
-        bisect.insort(done, (offsets[number], offsets[number] + one.size, one.lower, one.upper))
+        buffer = buffers[number]
+        spans = [(start, end) for start, end, lower, upper in done if lower < buffer.upper and buffer.lower < upper]
+        offsets[number] = _tightest(spans, buffer.size)
+        bisect.insort(done, (offsets[number], offsets[number] + buffer.size, buffer.lower, buffer.upper))
     return placed(NAME, buffers, offsets)
 
 
 def _tightest(spans: list[tuple[int, int]], size: int) -> int:
-    """The offset of the smallest gap of at least `size`, the lowest of equals; above everything where there is none."""
+    """The offset of the smallest gap of at least `size`, the lowest of equals; above all spans if there is no gap."""
     best: tuple[int, int] | None = None
     top = 0
     for start, end in spans:
         gap = start - top
         if gap >= size and (best is None or gap < best[0]):
             best = (gap, top)
-        # The running top is a maximum: a long buffer may end above the one that starts after it.
+        # A span may end above the span that starts after it.
         top = max(top, end)
     return top if best is None else best[1]

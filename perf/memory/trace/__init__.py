@@ -1,1 +1,1 @@
-"""Traces of memory allocations: one type, and a reader per tool that writes them."""
+"""Traces of memory allocations: the type, its file, and the reader of onnxruntime profiles."""

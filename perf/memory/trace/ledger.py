@@ -1,4 +1,6 @@
-"""The ledger that every reader keeps: pairs what is allocated with what is freed, and notes what does not pair."""
+"""Builds a trace event by event: pairs allocations with releases and notes those that do not pair."""
+
+from dataclasses import replace
 
 from perf.memory.trace.trace import Allocation, Remark, Trace
 
@@ -6,7 +8,7 @@ Key = int | str
 
 
 class Ledger:
-    """Builds one `Trace`; moments are counted here, one per allocation and one per matched release."""
+    """Builds one `Trace`; counts a moment for each allocation and each matched release."""
 
     def __init__(self, source: str, device: str) -> None:
         self.source = source
@@ -21,16 +23,16 @@ class Ledger:
         return key in self._live
 
     def live(self) -> list[tuple[Key, Allocation]]:
-        """What is live now, the oldest first."""
+        """The live buffers with their keys, the oldest first."""
         return [(key, self._allocations[place]) for key, place in self._live.items()]
 
     def allocate(self, key: Key, requested: int, *, where: str, held: int | None = None, name: str = "") -> None:
-        """A new buffer, if it has any bytes; a live one of the same key is taken as freed unseen, and remarked."""
+        """Add a buffer. An empty one is left out; a live one of the same key is closed; both are remarked."""
         if requested <= 0:
             self.remark(where, f"allocation {key} of {requested:,} bytes is left out: it takes no memory")
             return
         if key in self._live:
-            self.remark(where, f"{key} is allocated again while it is live; its release was not recorded")
+            self.remark(where, f"{key} is allocated again while it is live: its release is missing")
             self._close(key)
         self._live[key] = len(self._allocations)
         self._allocations.append(
@@ -39,19 +41,19 @@ class Ledger:
         self._moments += 1
 
     def free(self, key: Key, *, where: str) -> bool:
-        """Whether `key` was live; a release without an allocation is remarked and otherwise ignored."""
+        """Release a buffer; returns whether it was live. A release without an allocation is only remarked."""
         if key not in self._live:
-            self.remark(where, f"{key} is freed, but its allocation was not recorded")
+            self.remark(where, f"{key} is freed, but its allocation is missing")
             return False
         self._close(key)
         return True
 
     def remark(self, where: str, text: str) -> None:
-        """Note what does not add up."""
+        """Note an inconsistency."""
         self._remarks.append(Remark(where=where, text=text))
 
     def trace(self, *, model: str = "", rows: int | None = None) -> Trace:
-        """What was recorded."""
+        """The trace so far."""
         return Trace(
             source=self.source,
             device=self.device,
@@ -64,13 +66,5 @@ class Ledger:
 
     def _close(self, key: Key) -> None:
         place = self._live.pop(key)
-        one = self._allocations[place]
-        self._allocations[place] = Allocation(
-            id=one.id,
-            requested_bytes=one.requested_bytes,
-            held_bytes=one.held_bytes,
-            allocated_at=one.allocated_at,
-            freed_at=self._moments,
-            name=one.name,
-        )
+        self._allocations[place] = replace(self._allocations[place], freed_at=self._moments)
         self._moments += 1

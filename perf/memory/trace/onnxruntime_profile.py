@@ -1,10 +1,10 @@
-"""Memory of an onnxruntime run, from the session's profile (`enable_profiling` on, `enable_mem_pattern` off).
+"""The memory trace of an onnxruntime run, from its profile (`enable_profiling` on, `enable_mem_pattern` off).
 
-A profile has no single allocations, but for every node what its arena had in use after it and how much the node added.
-So a node allocates its outputs (their shapes are there), as far as they add up to what it added; what is missing in
-front of the next node was released in between, and is matched with live buffers of exactly that size together. Which of
-several equal ones it was, the profile does not say: the oldest is taken, and a remark counts such cases. Scratch memory
-that a kernel allocates and frees within itself is not in a profile either.
+A profile has no allocations. For each node it has the bytes in use after the node, the bytes that the node added and
+the shapes of its outputs. So the reader infers: a node allocates those of its outputs that add up to the added bytes.
+Bytes that are gone before the next node were released in between; the reader frees live buffers of that total size. Of
+several equal buffers it frees the oldest, and a remark counts such cases. The scratch memory of a kernel is not in a
+profile.
 """
 
 import math
@@ -16,7 +16,7 @@ from typing import Any
 
 from perf.memory.trace.fields import content
 from perf.memory.trace.ledger import Key, Ledger
-from perf.memory.trace.onnxruntime_events import ADVICE, NodeEvent, runs
+from perf.memory.trace.onnxruntime_events import ADVICE, NodeEvent, nodes_by_run
 from perf.memory.trace.trace import Trace
 from triton_batching.terminal import Mistake
 
@@ -27,14 +27,14 @@ ITEM_BYTES = {
     **dict.fromkeys(("float", "int32", "uint32"), 4),
     **dict.fromkeys(("double", "int64", "uint64"), 8),
 }
-# Sets of buffers are tried for a release up to this many at once, and up to this many sets; the same for outputs.
-MOST_TOGETHER = 4
-MOST_SETS = 100_000
+# The search for buffers that add up to a size tries sets of at most so many buffers, and at most so many sets.
+MAX_SET_SIZE = 4
+MAX_SETS = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """What one node did: requested bytes in use after it, what it added to them (and to the rounded bytes), outputs."""
+    """One node: the requested bytes in use after it, the requested and the held bytes that it added, its outputs."""
 
     name: str
     place: int
@@ -46,21 +46,21 @@ class Node:
 
     @property
     def before(self) -> int:
-        """Requested bytes in use when it began."""
+        """Requested bytes in use before the node."""
         return self.in_use - self.added
 
 
 def read(path: Path) -> tuple[Trace, ...]:
-    """One trace per run and execution provider; raises `Mistake`, for broken JSON with line and column."""
+    """One trace per run and execution provider; raises `Mistake`; for broken JSON with line and column."""
     return parse(content(path, ADVICE), str(path))
 
 
 def parse(data: bytes, origin: str = "profile") -> tuple[Trace, ...]:
-    """Traces of the runs in the order of their time, without the weights, which are in use before the first node."""
-    found = [[_node(event) for event in run] for run in runs(data, origin)]
-    traces = [_trace(nodes) for run in found for nodes in _by_provider(run)]
+    """The traces of the runs in order of time, without the weights, which are in use before the first node."""
+    runs = [[_node(event) for event in run] for run in nodes_by_run(data, origin)]
+    traces = [_trace(nodes) for run in runs for nodes in _by_provider(run)]
     if not traces:
-        raise Mistake(f"{origin}: no node says mem_bytes_requested_in_use, so there is no memory to read. {ADVICE}")
+        raise Mistake(f"{origin}: no node has mem_bytes_requested_in_use, so there is no memory to read. {ADVICE}")
     return tuple(traces)
 
 
@@ -77,9 +77,8 @@ def _node(event: NodeEvent) -> Node:
 
 
 def _by_provider(nodes: list[Node]) -> list[list[Node]]:
-    return [
-        [node for node in nodes if node.provider == name] for name in dict.fromkeys(node.provider for node in nodes)
-    ]
+    providers = dict.fromkeys(node.provider for node in nodes)
+    return [[node for node in nodes if node.provider == name] for name in providers]
 
 
 def _trace(nodes: list[Node]) -> Trace:
@@ -92,23 +91,22 @@ def _trace(nodes: list[Node]) -> Trace:
         in_use = node.in_use
     if in_use < base:
         ledger.remark("end of the run", f"{base - in_use:,} bytes less in use than before it")
-    _release(ledger, sum(one.requested_bytes for _, one in ledger.live()), "end of the run")
+    _release(ledger, sum(buffer.requested_bytes for _, buffer in ledger.live()), "end of the run")
     if guesses:
-        ledger.remark("whole run", f"{guesses} releases could as well be of another live buffer of the same size")
+        ledger.remark("whole run", f"{guesses} releases may be of another live buffer of the same size")
     return ledger.trace()
 
 
 def _allocate(ledger: Ledger, node: Node) -> None:
-    """The outputs that add up to what the node added; else one buffer of it all."""
+    """Add the outputs that add up to the bytes that the node added; else one buffer of all these bytes."""
     where = f"event {node.place}"
     if node.added < 0:
         _release(ledger, -node.added, where)
         return
     sizes = _adding_up(node.outputs, node.added)
     if sizes is None:
-        ledger.remark(
-            where, f"{node.name} added {node.added:,} bytes, its outputs are {list(node.outputs)}: kept as one"
-        )
+        text = f"{node.name} added {node.added:,} bytes, its outputs are {list(node.outputs)}: taken as one buffer"
+        ledger.remark(where, text)
         sizes = (node.added,)
     for number, size in enumerate(sizes):
         if size:
@@ -117,40 +115,41 @@ def _allocate(ledger: Ledger, node: Node) -> None:
 
 
 def _release(ledger: Ledger, size: int, where: str) -> bool:
-    """Free live buffers, the oldest first, of exactly `size` bytes together: whether others could have been it."""
+    """Free live buffers of `size` bytes in total, the oldest first; whether other live buffers have these sizes too."""
     if size <= 0:
         if size < 0:
-            ledger.remark(where, f"{-size:,} bytes more in use than after the node before: not of a node, left out")
+            ledger.remark(where, f"{-size:,} bytes more in use than after the node before: of no node, left out")
         return False
     live = ledger.live()
-    if sum(one.requested_bytes for _, one in live) == size:
+    if sum(buffer.requested_bytes for _, buffer in live) == size:
         keys: list[Key] | None = [key for key, _ in live]
     else:
-        keys = _matching(live_sizes=[(key, one.requested_bytes) for key, one in live], size=size)
+        keys = _matching(live_sizes=[(key, buffer.requested_bytes) for key, buffer in live], size=size)
     if keys is None:
-        ledger.remark(where, f"{size:,} bytes are released, which no {MOST_TOGETHER} live buffers add up to: left live")
+        ledger.remark(where, f"{size:,} bytes are released; no {MAX_SET_SIZE} live buffers add up to them: left live")
         return False
     for key in keys:
         ledger.free(key, where=where)
-    sizes = {one.requested_bytes for key, one in live if key in keys}
-    return any(one.requested_bytes in sizes for _, one in ledger.live())
+    sizes = {buffer.requested_bytes for key, buffer in live if key in keys}
+    return any(buffer.requested_bytes in sizes for _, buffer in ledger.live())
 
 
 def _matching(live_sizes: list[tuple[Key, int]], size: int) -> list[Key] | None:
-    fitting = [one for one in live_sizes if one[1] <= size]
-    for count in range(1, MOST_TOGETHER + 1):
-        if math.comb(len(fitting), count) > MOST_SETS:
+    """The keys of the smallest set of buffers of `size` bytes in total; None if the search has no result."""
+    candidates = [(key, live_size) for key, live_size in live_sizes if live_size <= size]
+    for count in range(1, MAX_SET_SIZE + 1):
+        if math.comb(len(candidates), count) > MAX_SETS:
             break
-        for chosen in combinations(fitting, count):
-            if sum(one[1] for one in chosen) == size:
+        for chosen in combinations(candidates, count):
+            if sum(live_size for _, live_size in chosen) == size:
                 return [key for key, _ in chosen]
     return None
 
 
 def _adding_up(outputs: tuple[int, ...], added: int) -> tuple[int, ...] | None:
-    """The largest part of `outputs` whose sizes make `added`; the others took over a buffer that was there."""
+    """The largest subset of `outputs` of `added` bytes in total; the other outputs reuse an existing buffer."""
     for count in range(len(outputs), -1, -1):
-        if math.comb(len(outputs), count) > MOST_SETS:
+        if math.comb(len(outputs), count) > MAX_SETS:
             break
         for chosen in combinations(outputs, count):
             if sum(chosen) == added:

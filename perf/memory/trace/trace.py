@@ -1,4 +1,4 @@
-"""A trace: what one allocator was asked for, in order."""
+"""A trace: all allocations and releases of one allocator, in order."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,10 +7,10 @@ from functools import cached_property
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Allocation:
-    """One buffer. It lives over the half-open range of moments [`allocated_at`, `freed_at`).
+    """One buffer, live over the half-open range of moments [`allocated_at`, `freed_at`).
 
-    A moment is the place of an event in the trace, counted from 0; `freed_at` None: not freed within the trace.
-    `held_bytes` is what the recording allocator set aside for `requested_bytes`, where the tool tells it.
+    A moment is the index of an event in the trace. `freed_at` is None if the trace has no release. `held_bytes` is the
+    number of bytes that the recording allocator reserved for `requested_bytes`; None if the tool does not say it.
     """
 
     id: int | str
@@ -23,7 +23,7 @@ class Allocation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Remark:
-    """Something in the file that does not add up; `where` is its line, event or byte position."""
+    """An inconsistency in the file; `where` is its line, event or byte position."""
 
     where: str
     text: str
@@ -31,10 +31,10 @@ class Remark:
 
 @dataclass(frozen=True, kw_only=True)
 class Trace:
-    """All allocations from `device` (an allocator's or a device's name) in order, over `moments` events.
+    """All allocations on `device` (the name of an allocator or device) in order, over `moments` events.
 
-    `source` says which tool wrote it, `remarks` what did not add up, and `model` and `rows` (of the batch) what ran,
-    where that is known.
+    `source` names the tool that wrote the file, `remarks` its inconsistencies. `model` and `rows` (the batch size) are
+    empty or None if unknown.
     """
 
     source: str
@@ -47,21 +47,21 @@ class Trace:
 
     @property
     def unmatched(self) -> tuple[Allocation, ...]:
-        """Allocations that are never freed."""
-        return tuple(one for one in self.allocations if one.freed_at is None)
+        """The allocations that are never freed."""
+        return tuple(buffer for buffer in self.allocations if buffer.freed_at is None)
 
     @cached_property
     def live_peak_bytes(self) -> int:
-        """Most requested bytes live at once: no allocator can hold less, so the lower bound of all of them."""
+        """The most requested bytes live at once: the lower bound of every allocator."""
         live = peak = 0
-        for allocated, one in self.events():
-            live += one.requested_bytes if allocated else -one.requested_bytes
+        for allocated, buffer in self.events():
+            live += buffer.requested_bytes if allocated else -buffer.requested_bytes
             peak = max(peak, live)
         return peak
 
     def events(self) -> Iterator[tuple[bool, Allocation]]:
-        """(True, what is allocated) and (False, what is freed), in order."""
-        order = [(one.allocated_at, True, one) for one in self.allocations]
-        order += [(one.freed_at, False, one) for one in self.allocations if one.freed_at is not None]
-        for _, allocated, one in sorted(order, key=lambda event: event[0]):
-            yield allocated, one
+        """(True, buffer) for each allocation and (False, buffer) for each release, in order."""
+        order = [(buffer.allocated_at, True, buffer) for buffer in self.allocations]
+        order += [(buffer.freed_at, False, buffer) for buffer in self.allocations if buffer.freed_at is not None]
+        for _, allocated, buffer in sorted(order, key=lambda event: event[0]):
+            yield allocated, buffer

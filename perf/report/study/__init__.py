@@ -1,1 +1,1 @@
-"""One page for a whole study: ten parts, each a function of the records, in a file of its own."""
+"""The page of a study: ten parts, each a function of its records."""

@@ -1,4 +1,4 @@
-"""Predicted against measured, for every configuration that was both simulated and measured under the same load."""
+"""Predicted against measured values of all configurations that were simulated and measured under the same load."""
 
 import math
 from collections.abc import Sequence
@@ -10,12 +10,12 @@ from perf.records.candidate import Candidate
 from perf.report.drawing import INK, NARROW, plain
 from perf.report.study.evidence import Evidence, pooled, rows_per_s
 from perf.report.study.points import SHOWN, colour, logarithmic
-from perf.report.study.section import Drawn, Grid
+from perf.report.study.section import Grid, Picture
 from perf.report.study.units import change, count, number, whole_percent
 from perf.simulate.predict import LIMITS
 from perf.stats.quantile import percentile_ms
 
-# The widest of the limits is drawn for all percentiles.
+# The widest limit is drawn for all percentiles.
 BAND = LIMITS["p95"]
 UNITS = {"throughput": "rows/s", "p50": "ms", "p95": "ms", "p99": "ms"}
 SHAPES = {"p50": "o", "p95": "s", "p99": "D"}
@@ -23,7 +23,7 @@ SHAPES = {"p50": "o", "p95": "s", "p99": "D"}
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One figure of one configuration: predicted and measured in the unit of `what`, from `n` requests."""
+    """One value of one configuration, predicted and measured in the unit of `what`; `n` requests were measured."""
 
     candidate: Candidate
     what: str
@@ -33,13 +33,13 @@ class Check:
 
     @property
     def ratio(self) -> float:
-        """Predicted over measured; infinite where it was not measured."""
+        """Predicted over measured; infinity if there is no measured value."""
         return self.predicted / self.measured if self.measured and math.isfinite(self.measured) else math.inf
 
 
 def checks(evidence: Evidence) -> tuple[Check, ...]:
-    """Four for every configuration that was measured at the load that it was simulated under."""
-    found = []
+    """Four checks for each configuration that was measured under the load of its simulation."""
+    results = []
     for candidate in evidence.candidates:
         prediction, trials = evidence.predicted.get(candidate), evidence.of(candidate)
         if prediction is None:
@@ -48,40 +48,42 @@ def checks(evidence: Evidence) -> tuple[Check, ...]:
         measured = {"throughput": (prediction.throughput_rows_per_s, rows_per_s(trials))} | {
             f"p{q}": (prediction.percentiles_ms[q], percentile_ms(latencies, q)) for q in (50, 95, 99)
         }
-        found += [
-            Check(candidate=candidate, what=what, predicted=ours, measured=theirs, n=len(latencies))
-            for what, (ours, theirs) in measured.items()
+        results += [
+            Check(candidate=candidate, what=what, predicted=predicted_value, measured=value, n=len(latencies))
+            for what, (predicted_value, value) in measured.items()
         ]
-    return tuple(found)
+    return tuple(results)
 
 
-def accuracy(found: Sequence[Check]) -> str:
-    """How many of the checks are within their limits, and the worst of each kind."""
-    said = []
+def accuracy(results: Sequence[Check]) -> str:
+    """A sentence with the number of checks within their limits and the worst ratio of each kind."""
+    texts = []
     for what in UNITS:
-        ratios = [one.ratio for one in found if one.what == what and math.isfinite(one.ratio)]
+        ratios = [check.ratio for check in results if check.what == what and math.isfinite(check.ratio)]
         if not ratios:
             continue
         limit = LIMITS.get(what)
         inside = (
-            f"{sum(abs(one - 1) <= limit for one in ratios)} of {len(ratios)} within {whole_percent(limit)}, "
+            f"{sum(abs(ratio - 1) <= limit for ratio in ratios)} of {len(ratios)} within {whole_percent(limit)}, "
             if limit
             else ""
         )
-        worst = max(ratios, key=lambda one: abs(math.log(one)) if one > 0 else math.inf)
-        said.append(f"{what}: {inside}the worst {change(worst)}")
-    return "Predicted over measured, " + "; ".join(said) + "."
+        worst = max(ratios, key=lambda ratio: abs(math.log(ratio)) if ratio > 0 else math.inf)
+        texts.append(f"{what}: {inside}the worst {change(worst)}")
+    return "Predicted over measured, " + "; ".join(texts) + "."
 
 
-def drawn(evidence: Evidence, found: Sequence[Check]) -> Drawn:
-    """Latencies predicted against measured; on the line, they agree."""
-    latencies = [one for one in found if one.what in SHAPES and math.isfinite(one.measured) and one.predicted > 0]
+def picture(evidence: Evidence, results: Sequence[Check]) -> Picture:
+    """Predicted against measured latencies; on the line they are equal."""
+    latencies = [
+        check for check in results if check.what in SHAPES and math.isfinite(check.measured) and check.predicted > 0
+    ]
     figure = Figure(figsize=NARROW, layout="constrained")
     axes = figure.subplots()
     plain(axes)
-    every = [value for one in latencies for value in (one.predicted, one.measured)]
+    values = [value for check in latencies for value in (check.predicted, check.measured)]
     for axis in "xy":
-        logarithmic(axes, axis, every)
+        logarithmic(axes, axis, values)
     low, high = axes.get_xlim()
     axes.plot([low, high], [low, high], color=INK, linewidth=1)
     axes.fill_between(
@@ -92,39 +94,39 @@ def drawn(evidence: Evidence, found: Sequence[Check]) -> Drawn:
         alpha=0.08,
         linewidth=0,
     )
-    for one in latencies:
-        axes.plot(one.measured, one.predicted, SHAPES[one.what], color=colour(evidence, one.candidate), markersize=7)
+    for check in latencies:
+        shade = colour(evidence, check.candidate)
+        axes.plot(check.measured, check.predicted, SHAPES[check.what], color=shade, markersize=7)
     for what, shape in SHAPES.items():
         axes.plot([], [], shape, color=SHOWN, label=what)
     axes.set(xlabel="measured, ms", ylabel="predicted, ms")
     figure.legend(loc="outside upper left", ncols=3)
-    inside = sum(abs(one.ratio - 1) <= BAND for one in latencies)
+    inside = sum(abs(check.ratio - 1) <= BAND for check in latencies)
     caption = (
         f"{inside} of {len(latencies)} predicted percentiles are within {whole_percent(BAND)} of the measured ones "
-        f"(grey band; {count(len({one.candidate for one in latencies}), 'configuration')})"
+        f"(grey band; {count(len({check.candidate for check in latencies}), 'configuration')})"
     )
-    return Drawn(name="accuracy", caption=caption, figure=figure)
+    return Picture(name="accuracy", caption=caption, figure=figure)
 
 
-def grid(evidence: Evidence, found: Sequence[Check]) -> Grid:
-    """Every check with its numbers."""
+def grid(evidence: Evidence, results: Sequence[Check]) -> Grid:
+    """A row per check."""
     rows = tuple(
         (
-            evidence.label(one.candidate),
-            f"{one.what}, {UNITS[one.what]}",
-            number(one.predicted),
-            number(one.measured),
-            change(one.ratio) if math.isfinite(one.ratio) else "",
-            f"{one.n:,}",
+            evidence.label(check.candidate),
+            f"{check.what}, {UNITS[check.what]}",
+            number(check.predicted),
+            number(check.measured),
+            change(check.ratio) if math.isfinite(check.ratio) else "",
+            f"{check.n:,}",
         )
-        for one in found
+        for check in results
     )
     titles = ("configuration", "what", "predicted", "measured", "predicted\nover measured", "n\nrequests")
-    return Grid(
-        titles=titles, rows=rows, left=2, summary=f"All {count(len(rows), 'prediction')} beside what was measured"
-    )
+    summary = f"All {count(len(rows), 'prediction')} with measured values"
+    return Grid(titles=titles, rows=rows, left=2, summary=summary)
 
 
-def data(found: Sequence[Check]) -> list[dict[str, object]]:
-    """The same for the JSON file."""
-    return [vars(one) | {"candidate": str(one.candidate)} for one in found]
+def data(results: Sequence[Check]) -> list[dict[str, object]]:
+    """The checks for the JSON file."""
+    return [vars(check) | {"candidate": str(check.candidate)} for check in results]

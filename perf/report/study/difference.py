@@ -1,4 +1,4 @@
-"""Part 2: what changes in config.pbtxt, value by value and line by line, and the whole file to copy."""
+"""Part 2: the changes to config.pbtxt, value by value and line by line, and the whole file to copy."""
 
 import difflib
 from collections.abc import Callable
@@ -14,10 +14,11 @@ def difference(evidence: Evidence) -> Section:
     """The values that decide batching, then the file."""
     study = evidence.study
     if study.chosen is None:
-        why = "The study was not brought to its end" if evidence.unfinished else "Nothing met the target"
-        missing = f"{why}, so no configuration was written; the current one stays."
+        why = "The study is unfinished" if evidence.unfinished else "No configuration meets the target"
+        missing = f"{why}, so no configuration was written. The current one stays."
         return Section(name="difference", title=TITLE, missing=(missing,))
-    changed = [row for row in values(study.default, study.chosen) if row[1] != row[2]]
+    rows = values(study.default, study.chosen)
+    changed = [row for row in rows if row[1] != row[2]]
     lines = difflib.unified_diff(
         study.before_pbtxt.splitlines(), study.after_pbtxt.splitlines(), "current config.pbtxt", "tuned", lineterm=""
     )
@@ -25,30 +26,30 @@ def difference(evidence: Evidence) -> Section:
     if study.after_pbtxt:
         listings.append(Listing(title="The whole file, to copy", text=study.after_pbtxt))
     sentence = (
-        f"{len(changed)} of {len(NAMES)} values change." if changed else "Nothing changes: the best is what it is."
+        f"{len(changed)} of {len(VALUES)} values change." if changed else "The current configuration is the best."
     )
     return Section(
         name="difference",
         title=TITLE,
         sentences=(sentence,),
-        missing=() if study.after_pbtxt else ("The record holds no text of the tuned file.",),
-        grids=(Grid(titles=("value", "current", "tuned", ""), rows=values(study.default, study.chosen), left=4),),
+        missing=() if study.after_pbtxt else ("The record has no text of the tuned file.",),
+        grids=(Grid(titles=("value", "current", "tuned", ""), rows=rows, left=4),),
         listings=tuple(listings),
         data={"values": [dict(zip(("value", "current", "tuned"), row, strict=False)) for row in changed]},
     )
 
 
-NAMES: dict[str, Callable[[Candidate], str]] = {
-    "dynamic_batching": lambda one: "yes" if one.dynamic else "no",
-    "max_batch_size": lambda one: f"{one.max_batch_size} rows",
-    "max_queue_delay_microseconds": lambda one: f"{one.delay_us:,} µs",
-    "preferred_batch_size": lambda one: ", ".join(map(str, one.preferred)) or "none",
-    "instance_group count": lambda one: str(one.instances),
-    "intra_op_thread_count": lambda one: "as it is" if one.threads is None else str(one.threads),
+VALUES: dict[str, Callable[[Candidate], str]] = {
+    "dynamic_batching": lambda candidate: "yes" if candidate.dynamic else "no",
+    "max_batch_size": lambda candidate: f"{candidate.max_batch_size} rows",
+    "max_queue_delay_microseconds": lambda candidate: f"{candidate.delay_us:,} µs",
+    "preferred_batch_size": lambda candidate: ", ".join(map(str, candidate.preferred)) or "none",
+    "instance_group count": lambda candidate: str(candidate.instances),
+    "intra_op_thread_count": lambda candidate: "unchanged" if candidate.threads is None else str(candidate.threads),
 }
 
 
 def values(before: Candidate, after: Candidate) -> tuple[tuple[str, str, str, str], ...]:
-    """Every searched value by its name in config.pbtxt, before and after, and whether it changes."""
-    rows = ((name, value(before), value(after)) for name, value in NAMES.items())
-    return tuple((name, one, other, "changed" if one != other else "") for name, one, other in rows)
+    """A row per searched value: its name in config.pbtxt, its values before and after, and whether it changes."""
+    rows = ((name, value(before), value(after)) for name, value in VALUES.items())
+    return tuple((name, old, new, "changed" if old != new else "") for name, old, new in rows)

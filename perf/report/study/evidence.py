@@ -1,4 +1,4 @@
-"""What a study holds for and against a configuration: its trials by candidate and load, paired round by round."""
+"""A study sorted for its report: trials by candidate and load, and pairs of trials from the same round."""
 
 import datetime
 import itertools
@@ -19,9 +19,9 @@ COMPARISON = (FINAL, AGAINST, NOISE)
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """A study, sorted for its report; `name` is that of its file without the ending.
+    """A study sorted for its report; `name` is that of its file without the suffix.
 
-    `ramps` are the service-time records that it names, `lost` the names of those that are not there or not readable.
+    `ramps` are the service-time records that the study names, `lost` the names of absent or unreadable ones.
     """
 
     study: Study
@@ -31,7 +31,7 @@ class Evidence:
 
     @classmethod
     def read(cls, path: Path) -> "Evidence":
-        """The study of a file, and the service times beside it; raises `RecordError`."""
+        """Read a study and the service-time records beside it; raises `RecordError`."""
         study = Study.read(path)
         ramps, lost = [], []
         for name in study.profiles:
@@ -43,115 +43,118 @@ class Evidence:
 
     @property
     def open(self) -> bool:
-        """Whether requests were due at times of their own, so that latency is a function of the offered rate."""
+        """Whether the load is an open loop, so that latency depends on the offered rate."""
         return Traffic.parse(self.study.load).open
 
     @property
     def unfinished(self) -> bool:
-        """Whether the search did not come to an answer: nothing was chosen, and nothing says what was in the way."""
+        """Whether the search has no answer yet: no configuration is chosen, and no limit is named."""
         return self.study.chosen is None and not self.study.limit
 
     @cached_property
     def trials(self) -> tuple[Trial, ...]:
-        """All measurements but those that only profiled the model."""
+        """All trials except those that only profiled the model."""
         return tuple(trial for trial in self.study.trials if trial.stage != PROFILE)
 
     @cached_property
     def shown(self) -> Candidate:
-        """The chosen candidate; where none was, the measured one whose percentile comes nearest to the target.
+        """The chosen candidate; without one, the measured candidate whose percentile is closest to the target.
 
-        The share of late requests would not do: it is 1 for all of them where the target is out of reach.
+        The share of late requests cannot decide this: it is 1 for all of them if the target is out of reach.
         """
         if self.study.chosen is not None:
             return self.study.chosen
-        measured = self.candidates
-        return min(measured, key=lambda one: (self._far_ms(one), late(self.of(one))), default=self.study.default)
+        return min(
+            self.candidates,
+            key=lambda candidate: (self._percentile_ms(candidate), late(self.of(candidate))),
+            default=self.study.default,
+        )
 
     @cached_property
     def candidates(self) -> tuple[Candidate, ...]:
-        """Everything that was measured, in the order of its first measurement."""
+        """The measured candidates in the order of their first trials."""
         return tuple(dict.fromkeys(trial.candidate for trial in self.trials))
 
     @cached_property
     def loads(self) -> Mapping[Candidate, str]:
-        """The load at which a candidate is judged: the study's where it was measured under it.
+        """The load at which each candidate is judged: the study's load if the candidate was measured under it.
 
-        Else (with the objective goodput each has a rate of its own) that of its last comparison or measurement.
+        Else it is the load of its last comparison or trial: with the objective goodput each candidate has its own rate.
         """
-        found: dict[Candidate, str] = {}
-        for trial in sorted(self.trials, key=lambda one: one.stage in COMPARISON):
-            if found.get(trial.candidate) != self.study.load:
-                found[trial.candidate] = trial.load
-        return found
+        loads: dict[Candidate, str] = {}
+        for trial in sorted(self.trials, key=lambda trial: trial.stage in COMPARISON):
+            if loads.get(trial.candidate) != self.study.load:
+                loads[trial.candidate] = trial.load
+        return loads
 
     def of(self, candidate: Candidate) -> tuple[Trial, ...]:
-        """The measurements of a candidate at its operating point."""
+        """The trials of a candidate at its operating point."""
         load = self.loads.get(candidate)
-        return tuple(one for one in self.trials if one.candidate == candidate and one.load == load)
+        return tuple(trial for trial in self.trials if trial.candidate == candidate and trial.load == load)
 
     @cached_property
     def pairs(self) -> tuple[tuple[Trial, Trial], ...]:
-        """The shown candidate and the default, measured next to each other in the last comparison."""
+        """Pairs of trials of the shown candidate and the default, interleaved in the last comparison."""
         if self.shown == self.study.default:
             return ()
         return tuple(zip(self._compared(self.shown), self._compared(self.study.default), strict=False))
 
     @cached_property
     def twins(self) -> tuple[tuple[Trial, Trial], ...]:
-        """One configuration measured twice in the last comparison: what differs between them is noise."""
+        """A/A pairs: two trials of the same configuration in the last comparison, which differ only by noise."""
         order = dict.fromkeys((self.study.default, self.shown))
-        return tuple(pair for one in order for pair in itertools.pairwise(self._compared(one)))
+        return tuple(pair for candidate in order for pair in itertools.pairwise(self._compared(candidate)))
 
     @cached_property
     def predicted(self) -> Mapping[Candidate, Prediction]:
-        """What was simulated, by candidate; of two predictions the later one, which had learned from measurements."""
-        return {one.candidate: one for one in self.study.predictions}
+        """The last prediction of each candidate, which has learned most from trials."""
+        return {prediction.candidate: prediction for prediction in self.study.predictions}
 
     def role(self, candidate: Candidate) -> str:
-        """What a candidate is to the study."""
+        """The role of a candidate: chosen, closest, current, or empty."""
         if candidate == self.shown:
             return "chosen" if self.study.chosen is not None else "closest"
         return "current" if candidate == self.study.default else ""
 
     def label(self, candidate: Candidate) -> str:
-        """A candidate by its values, and by its role where it has one."""
+        """The values of a candidate, with its role if it has one."""
         role = self.role(candidate)
         return f"{candidate} ({role})" if role else str(candidate)
 
     def began_s(self, trial: Trial) -> float | None:
-        """Seconds from the start of the study to that of a trial; None where one of the two is no time."""
+        """Seconds from the start of the study to the start of a trial; None if one of the times is not readable."""
         try:
             study, window = map(datetime.datetime.fromisoformat, (self.study.started_at, trial.started_at))
             return (window - study).total_seconds()
         except (ValueError, TypeError):
             return None
 
-    def _far_ms(self, candidate: Candidate) -> float:
+    def _percentile_ms(self, candidate: Candidate) -> float:
         return percentile_ms(pooled(self.of(candidate)), self.study.sla.percent)
 
     def _compared(self, candidate: Candidate) -> tuple[Trial, ...]:
-        return tuple(one for one in self.of(candidate) if one.stage in COMPARISON)
+        return tuple(trial for trial in self.of(candidate) if trial.stage in COMPARISON)
 
 
 def late(trials: Iterable[Trial]) -> float:
-    """Share of all requests that were late; 1 where there is none."""
+    """The share of late requests, 0 to 1; 1 without requests."""
     trials = tuple(trials)
     requests = sum(trial.requests for trial in trials)
     return sum(trial.late for trial in trials) / requests if requests else 1.0
 
 
 def pooled(trials: Iterable[Trial]) -> tuple[float, ...]:
-    """The latencies of several windows together, microseconds."""
+    """All latencies of several trials, in microseconds."""
     return tuple(us for trial in trials for us in trial.latencies_us)
 
 
 def rows_per_s(trials: Iterable[Trial]) -> float:
-    """The rows of several windows over their time together, which `perf.tune` prints too; 0 where there is none."""
+    """All rows of several trials over their total time, as `perf.tune` prints it; 0 without trials."""
     trials = tuple(trials)
     seconds = sum(trial.seconds for trial in trials)
     return sum(trial.throughput_rows_per_s * trial.seconds for trial in trials) / seconds if seconds else 0.0
 
 
 def word(passed: bool | None) -> str:
-    """The verdict on the latency target."""
+    """The verdict on the latency target in words."""
     return {True: "pass", False: "fail", None: "cannot tell"}[passed]

@@ -1,4 +1,4 @@
-"""What one configuration gains over another: a ratio of measurements made in turn, its interval, and the noise."""
+"""The gain of one configuration over another: a ratio of interleaved trials, its interval, and the A/A noise."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -18,28 +18,28 @@ Verdict = Literal["gain", "loss", "not significant"]
 
 
 def rows_per_s(trial: Trial) -> float:
-    """Throughput of one window."""
+    """The throughput of one window."""
     return trial.throughput_rows_per_s
 
 
 def p99_ms(trial: Trial) -> float:
-    """99th percentile of one window."""
+    """The 99th percentile of the latency of one window, in milliseconds."""
     return percentile_ms(trial.latencies_us, 99)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gain:
-    """`what` of one configuration over that of another; `higher` is whether more of it is better.
+    """The value `what` of one configuration over that of another; `higher` says whether higher is better.
 
-    `ours` and `theirs` are geometric means over the rounds in `unit`, `n` the requests of both. `noise` is the largest
-    difference, as a share, that one configuration made with itself in `repeats` repetitions; None where none was made.
+    `new` and `current` are geometric means over the rounds in `unit`; `n` counts the requests of both. `noise` is the
+    largest relative difference in `repeats` A/A pairs; None without such pairs.
     """
 
     what: str
     unit: str
     higher: bool
-    ours: float
-    theirs: float
+    new: float
+    current: float
     interval: Interval
     n: int
     noise: float | None
@@ -47,7 +47,7 @@ class Gain:
 
     @property
     def verdict(self) -> Verdict:
-        """A gain or a loss only where the interval does not hold 1 and the noise alone does not reach as far."""
+        """A gain or a loss if the interval excludes 1 and the ratio exceeds the A/A noise; else not significant."""
         value = self.interval.value
         if not self.interval.tells or (self.noise is not None and abs(math.log(value)) <= math.log1p(self.noise)):
             return "not significant"
@@ -55,59 +55,59 @@ class Gain:
 
     @property
     def claim(self) -> str:
-        """`its throughput is 60.5 % higher (95 % interval +43.6 % to +79.4 %)`."""
+        """The gain in words: `its throughput is 60.5 % higher (95 % interval +43.6 % to +79.4 %)`."""
         value = self.interval.value
-        way = "higher" if value > 1 else "lower"
+        direction = "higher" if value > 1 else "lower"
         interval = f"95 % interval {_bound(self.interval.low)} to {_bound(self.interval.high)}"
-        return f"its {self.what} is {percent(abs(value - 1))} {way} ({interval})"
+        return f"its {self.what} is {percent(abs(value - 1))} {direction} ({interval})"
 
     def __str__(self) -> str:
         interval = self.interval
-        found = (
-            f"{self.what} {number(self.ours)} instead of {number(self.theirs)} {self.unit} (means of the rounds): "
+        ratio = (
+            f"{self.what} {number(self.new)} instead of {number(self.current)} {self.unit} (means of the rounds): "
             f"{change(interval.value)}, 95 % interval {_bound(interval.low)} to {_bound(interval.high)} "
-            f"({interval.method}, n = {count(interval.count, 'round')} in turn, {self.n:,} requests)"
+            f"({interval.method}, n = {count(interval.count, 'interleaved round')}, {self.n:,} requests)"
         )
-        floor = "never measured against itself" if self.noise is None else self._floor()
-        return f"{found}; {floor}: {self.verdict}"
-
-    def _floor(self) -> str:
-        repeats = count(self.repeats, "repetition")
-        return f"one configuration differed from itself by up to {percent(self.noise or 0.0)} ({repeats})"
+        noise = (
+            "the A/A noise is unknown"
+            if self.noise is None
+            else f"the A/A noise is up to {percent(self.noise)} ({count(self.repeats, 'pair')})"
+        )
+        return f"{ratio}; {noise}: {self.verdict}"
 
 
 def gains(evidence: Evidence) -> tuple[Gain, ...]:
-    """The figure that the study was to improve first; empty where nothing was measured in turn."""
-    found = [
+    """The gains in throughput and p99, the objective of the study first; empty without interleaved trials."""
+    both = [
         _gain("throughput", "rows/s", rows_per_s, evidence, higher=True),
         _gain("p99", "ms", p99_ms, evidence, higher=False),
     ]
     if evidence.open and evidence.study.objective != "goodput":
-        found.reverse()
-    return tuple(one for one in found if one is not None)
+        both.reverse()
+    return tuple(gain for gain in both if gain is not None)
 
 
 def spreads(twins: Pairs, value: Callable[[Trial], float]) -> list[float]:
-    """How far repetitions of one configuration are apart: the ratio of the higher to the lower, minus 1."""
-    found = [(value(one), value(other)) for one, other in twins]
-    return [max(pair) / min(pair) - 1 for pair in found if _usable(pair)]
+    """The relative difference of each A/A pair: the ratio of the higher to the lower value, minus 1."""
+    pairs = [(value(first), value(second)) for first, second in twins]
+    return [max(pair) / min(pair) - 1 for pair in pairs if _usable(pair)]
 
 
 def _gain(what: str, unit: str, value: Callable[[Trial], float], evidence: Evidence, *, higher: bool) -> Gain | None:
-    ours, theirs = [[value(pair[side]) for pair in evidence.pairs] for side in (0, 1)]
-    if not ours or not _usable([*ours, *theirs]):
+    new, current = [[value(pair[side]) for pair in evidence.pairs] for side in (0, 1)]
+    if not new or not _usable([*new, *current]):
         return None
-    own = spreads(evidence.twins, value)
+    noise = spreads(evidence.twins, value)
     return Gain(
         what=what,
         unit=unit,
         higher=higher,
-        ours=_mean(ours),
-        theirs=_mean(theirs),
-        interval=paired(ours, theirs),
+        new=_mean(new),
+        current=_mean(current),
+        interval=paired(new, current),
         n=sum(trial.requests for pair in evidence.pairs for trial in pair),
-        noise=max(own) if own else None,
-        repeats=len(own),
+        noise=max(noise) if noise else None,
+        repeats=len(noise),
     )
 
 

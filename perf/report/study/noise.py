@@ -1,4 +1,4 @@
-"""Part 9: how much of what was seen may be noise: repetitions of one configuration, the machine's load, one window."""
+"""Part 9: the noise of the trials: A/A pairs, the load of the machine, and the course of one window."""
 
 from collections.abc import Sequence
 
@@ -11,62 +11,62 @@ from perf.report.marks import SPREAD_LIMIT
 from perf.report.study.evidence import Evidence
 from perf.report.study.gain import p99_ms, rows_per_s, spreads
 from perf.report.study.points import OTHER, SHOWN, TARGET, logarithmic, target
-from perf.report.study.section import Drawn, Section
+from perf.report.study.section import Picture, Section
 from perf.report.study.units import change, count, number, percent
 
 TITLE = "Noise"
-# A tail moves more than a rate: two windows of 1,000 requests have p99s some 20 % apart by chance alone.
+# A tail varies more than a rate: by chance alone the p99 of two windows of 1,000 requests differs by some 20 %.
 TAIL_LIMIT = 0.5
-# Above so many runnable processes per core before a trial, others than the study were at work: its own load is below.
+# More runnable processes per core than the study's own load causes: other programs were at work.
 CROWDED = 3.0
 SLICES = 120
 
 
 def noise(evidence: Evidence) -> Section:
-    """Repetitions, load average, and how the operating point's first window went."""
-    found = evidence.trials
-    if not found:
+    """The A/A pairs, the load average, and the first window at the operating point."""
+    trials = evidence.trials
+    if not trials:
         return Section(name="noise", title=TITLE, missing=("No configuration was measured.",))
     reasons = too_noisy(evidence)
     rates, tails = spreads(evidence.twins, rows_per_s), spreads(evidence.twins, p99_ms)
-    said = [f"{one}: {fault}" for one, fault in _faults(found)]
+    faults = [f"{name}: {fault}" for name, fault in _faults(trials)]
     sentence = (
-        f"One configuration measured again ({count(len(rates), 'repetition')}): throughput differed by up to "
-        f"{percent(max(rates))}, p99 by up to {percent(max(tails))}."
+        f"A/A noise, the same configuration measured again ({count(len(rates), 'pair')}): throughput differed by up "
+        f"to {percent(max(rates))}, p99 by up to {percent(max(tails))}."
         if rates and tails
         else ""
     )
     window = next(iter(evidence.of(evidence.shown)), None)
-    drawn = [one for one in (_same(evidence), _machine(evidence), _window(evidence, window)) if one is not None]
+    pictures = (_same(evidence), _machine(evidence), _window(evidence, window))
     return Section(
         name="noise",
         title=TITLE,
         banner=f"The machine was too noisy to trust small differences: {'; '.join(reasons)}." if reasons else "",
-        sentences=tuple(filter(None, (sentence, *said))),
-        missing=() if rates else ("No configuration was measured twice in turn, so the noise floor is not known.",),
-        drawn=tuple(drawn),
+        sentences=tuple(filter(None, (sentence, *faults))),
+        missing=() if rates else ("No configuration was measured twice in turn, so the A/A noise is unknown.",),
+        pictures=tuple(picture for picture in pictures if picture is not None),
         data={
             "throughput_spread": rates,
             "p99_spread": tails,
-            "load_average": [one.load_average for one in found],
+            "load_average": [trial.load_average for trial in trials],
             "too_noisy": reasons,
         },
     )
 
 
 def too_noisy(evidence: Evidence) -> list[str]:
-    """Reasons not to trust small differences; empty for a calm machine."""
+    """The reasons not to trust small differences; empty for a calm machine."""
     rates = spreads(evidence.twins, rows_per_s)
-    # Of what misses the target the queue may grow without end, and then p99 says how long the window was.
-    tails = spreads([pair for pair in evidence.twins if not any(one.passed is False for one in pair)], p99_ms)
-    crowd = max((one.load_average for one in evidence.trials), default=0.0)
+    # In an overload the queue grows without end, and p99 depends on the length of the window.
+    tails = spreads([pair for pair in evidence.twins if not any(trial.passed is False for trial in pair)], p99_ms)
+    crowd = max((trial.load_average for trial in evidence.trials), default=0.0)
     cores = evidence.study.machine.cores
     candidates = (
         (
             max(rates, default=0.0) > SPREAD_LIMIT,
-            f"one configuration's throughput differed from itself by {_worst(rates)}",
+            f"the throughput of the same configuration differed by {_worst(rates)}",
         ),
-        (max(tails, default=0.0) > TAIL_LIMIT, f"one configuration's p99 differed from itself by {_worst(tails)}"),
+        (max(tails, default=0.0) > TAIL_LIMIT, f"the p99 of the same configuration differed by {_worst(tails)}"),
         (crowd > CROWDED * cores, f"load average {number(crowd)} on {count(cores, 'core')} before a measurement"),
     )
     return [reason for holds, reason in candidates if holds]
@@ -76,12 +76,14 @@ def _worst(values: Sequence[float]) -> str:
     return percent(max(values, default=0.0))
 
 
-def _faults(found: Sequence[Trial]) -> list[tuple[str, str]]:
-    return [(f"{one.candidate} ({one.stage}, round {one.round})", fault) for one in found for fault in one.faults]
+def _faults(trials: Sequence[Trial]) -> list[tuple[str, str]]:
+    return [
+        (f"{trial.candidate} ({trial.stage}, round {trial.round})", fault) for trial in trials for fault in trial.faults
+    ]
 
 
-def _same(evidence: Evidence) -> Drawn | None:
-    """Ratios of repetitions beside those of the comparison: a gain is what lies outside of the former."""
+def _same(evidence: Evidence) -> Picture | None:
+    """The ratios of A/A pairs beside those of the comparison: a gain must be outside of the A/A ratios."""
     groups = [
         ("throughput, same twice", [rows_per_s(a) / rows_per_s(b) for a, b in evidence.twins if rows_per_s(b)], GREY),
         (
@@ -92,61 +94,59 @@ def _same(evidence: Evidence) -> Drawn | None:
         ("p99, same twice", [p99_ms(a) / p99_ms(b) for a, b in evidence.twins if np.isfinite(p99_ms(b))], GREY),
         ("p99, new / current", [p99_ms(a) / p99_ms(b) for a, b in evidence.pairs if np.isfinite(p99_ms(b))], SHOWN),
     ]
-    groups = [(name, [one for one in values if np.isfinite(one)], shade) for name, values, shade in groups]
+    groups = [(name, [ratio for ratio in values if np.isfinite(ratio)], shade) for name, values, shade in groups]
     groups = [group for group in groups if group[1]]
     if not groups:
         return None
     figure = Figure(figsize=NARROW, layout="constrained")
     axes = figure.subplots()
     plain(axes, "x")
-    logarithmic(axes, "x", [1.0, *(one for _, values, _ in groups for one in values)])
+    logarithmic(axes, "x", [1.0, *(ratio for _, values, _ in groups for ratio in values)])
     axes.axvline(1, color=INK, linewidth=1)
     for row, (_, values, shade) in enumerate(groups):
         axes.plot(values, [row] * len(values), "o", color=shade, markersize=8, alpha=0.75)
     axes.set_yticks(range(len(groups)), [name for name, _, _ in groups])
-    axes.set(ylim=(len(groups) - 0.5, -0.5), xlabel="ratio of two measurements made in turn")
-    widest = {name: max(abs(one - 1) for one in values) for name, values, _ in groups}
-    caption = "The farthest from 1: " + ", ".join(
+    axes.set(ylim=(len(groups) - 0.5, -0.5), xlabel="ratio of two interleaved measurements")
+    widest = {name: max(abs(ratio - 1) for ratio in values) for name, values, _ in groups}
+    caption = "The largest difference from 1: " + ", ".join(
         f"{name} {percent(widest[name])} (n = {count(len(values), 'pair')})" for name, values, _ in groups
     )
-    return Drawn(name="same", caption=caption, figure=figure)
+    return Picture(name="same", caption=caption, figure=figure)
 
 
-def _machine(evidence: Evidence) -> Drawn | None:
-    minutes = [s / 60 for one in evidence.trials if (s := evidence.began_s(one)) is not None]
+def _machine(evidence: Evidence) -> Picture | None:
+    minutes = [seconds / 60 for trial in evidence.trials if (seconds := evidence.began_s(trial)) is not None]
     if len(minutes) < len(evidence.trials):
         return None
     figure = Figure(figsize=NARROW, layout="constrained")
     axes = figure.subplots()
     plain(axes)
     cores = evidence.study.machine.cores
-    axes.plot(minutes, [one.load_average for one in evidence.trials], "o-", color=OTHER, label="load average before it")
-    busy = [one.cores_busy * cores for one in evidence.trials]
+    loads = [trial.load_average for trial in evidence.trials]
+    axes.plot(minutes, loads, "o-", color=OTHER, label="load average before it")
+    busy = [trial.cores_busy * cores for trial in evidence.trials]
     axes.plot(minutes, busy, "s-", color=COLOURS[3], label="cores busy during it, all processes")
     axes.axhline(cores, color=TARGET, linewidth=1.4, linestyle=(0, (5, 3)), label=count(cores, "core"))
     axes.set(xlabel="minutes into the study (each point: a measurement)", ylabel="processes, cores")
     axes.set_ylim(bottom=0)
     figure.legend(loc="outside upper left", ncols=1)
-    loads = [one.load_average for one in evidence.trials]
     caption = (
         f"Load average {number(min(loads))} to {number(max(loads))} on {count(cores, 'core')}, the study's own load "
         f"included (n = {count(len(loads), 'measurement')})"
     )
-    return Drawn(name="machine", caption=caption, figure=figure)
+    return Picture(name="machine", caption=caption, figure=figure)
 
 
-def _window(evidence: Evidence, trial: Trial | None) -> Drawn | None:
-    """Median and highest latency by slice of the window, so that a warm-up, a stall or a drift is seen."""
+def _window(evidence: Evidence, trial: Trial | None) -> Picture | None:
+    """The median and the highest latency by slice of the window, which show a warm-up, a stall or a drift."""
     if trial is None or len(trial.latencies_us) < SLICES or len(trial.due_s) != len(trial.latencies_us):
         return None
     order = np.argsort(np.asarray(trial.due_s), kind="stable")
     due, latencies = np.asarray(trial.due_s)[order], np.asarray(trial.latencies_us)[order] / 1e3
     parts = np.array_split(np.arange(len(due)), SLICES)
     x = [float(due[part].mean()) for part in parts]
-    middles, tops = (
-        [float(np.median(latencies[part])) for part in parts],
-        [float(latencies[part].max()) for part in parts],
-    )
+    middles = [float(np.median(latencies[part])) for part in parts]
+    tops = [float(latencies[part].max()) for part in parts]
     figure = Figure(figsize=WIDE, layout="constrained")
     axes = figure.subplots()
     plain(axes)
@@ -158,9 +158,9 @@ def _window(evidence: Evidence, trial: Trial | None) -> Drawn | None:
     figure.legend(loc="outside upper left", ncols=2)
     half = len(parts) // 2
     first, second = float(np.median(middles[:half])), float(np.median(middles[half:]))
-    changes = f"changes by {change(second / first)}" if np.isfinite([first, second]).all() else "has no end"
+    changes = f"changes by {change(second / first)}" if np.isfinite([first, second]).all() else "is infinite"
     caption = (
-        f"From the first half of the window to the second the median latency {changes} "
+        f"From the first to the second half of the window the median latency {changes} "
         f"({evidence.label(trial.candidate)}, {trial.load}, n = {len(due):,} requests in {SLICES} slices)"
     )
-    return Drawn(name="window", caption=caption, figure=figure, wide=True)
+    return Picture(name="window", caption=caption, figure=figure, wide=True)

@@ -1,4 +1,4 @@
-"""Part 6: where the time of a request goes, for the requests around a percentile rather than for the mean one."""
+"""Part 6: where the time of a request goes, for the requests around a percentile and for the mean."""
 
 from collections.abc import Collection, Mapping, Sequence
 
@@ -7,21 +7,20 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from perf.records.study import Prediction, Trial
-from perf.report.drawing import NARROW
-from perf.report.stacked import stacked
+from perf.report.drawing import NARROW, stacked
 from perf.report.study.evidence import Evidence
-from perf.report.study.section import Drawn, Grid, Section
+from perf.report.study.section import Grid, Picture, Section
 from perf.report.study.units import count, ms, number, percent
 
 TITLE = "Where the time of a request goes"
 PERCENTS = (50.0, 90.0, 99.0)
-# Requests within so many percentiles of the named one stand for it; of p99 the upper side ends at 100.
+# The requests within this distance of a percentile, in percentiles, represent it.
 BAND = {50.0: 5.0, 90.0: 2.5, 99.0: 0.5}
-LEAST = 5
+MIN_REQUESTS = 5
 SIMULATED = ", simulated"
 REST = "execution, network, client"
-# Okabe and Ito's, neighbours apart in lightness; parts of no known name take what is left.
-KNOWN = {
+# Okabe and Ito's palette; neighbours differ in lightness. Parts with other names take the OTHERS.
+COLOUR_OF = {
     "late send": "#F0E442",
     "client write": "#56B4E9",
     "client send": "#56B4E9",
@@ -39,129 +38,137 @@ KNOWN = {
 }
 OTHERS = ("#B8A13A", "#4B7A78", "#A35C4B")
 
+Bands = Mapping[str, tuple[int, Mapping[str, float]]]
+"""For each band (mean, p50, p90, p99): the number of requests, and the mean microseconds of each part."""
+
 
 def parts(evidence: Evidence) -> Section:
-    """The shown candidate and the current configuration; simulated percentiles where too few requests were traced."""
-    found, missing = {}, []
+    """The shown candidate and the current configuration; percentiles with too few traced requests are simulated."""
+    by_name: dict[str, Bands] = {}
+    missing = []
     for candidate in dict.fromkeys((evidence.shown, evidence.study.default)):
-        trials = [one for one in evidence.of(candidate) if one.stages_us or one.parts_us]
+        trials = [trial for trial in evidence.of(candidate) if trial.stages_us or trial.parts_us]
         if trials:
-            rows, name = taken_apart(trials), evidence.label(candidate)
-            filled = _simulated_for(rows, evidence.predicted.get(candidate))
-            found[name] = rows | filled
-            missing += _missing(name, sum(map(_singly, trials)), rows, filled)
-    found = {name: rows for name, rows in found.items() if rows}
-    if not found:
-        none = f"No measurement under {evidence.study.load} holds the parts of a request's time."
-        return Section(name="parts", title=TITLE, missing=(none,))
+            bands, name = bands_of(trials), evidence.label(candidate)
+            filled = _simulated_for(bands, evidence.predicted.get(candidate))
+            missing += _missing(name, sum(map(_traced, trials)), bands, filled)
+            if bands or filled:
+                by_name[name] = {**bands, **filled}
+    if not by_name:
+        reason = f"No measurement under {evidence.study.load} has the parts of a request's time."
+        return Section(name="parts", title=TITLE, missing=(reason,))
     return Section(
         name="parts",
         title=TITLE,
-        sentences=tuple(_sentence(name, rows) for name, rows in found.items()),
+        sentences=tuple(_sentence(name, bands) for name, bands in by_name.items()),
         missing=tuple(missing),
-        drawn=tuple(_drawn(number, name, rows) for number, (name, rows) in enumerate(found.items(), 1)),
-        grids=(_grid(found),),
-        data={name: {band: {"n": n, "us": dict(us)} for band, (n, us) in rows.items()} for name, rows in found.items()},
+        pictures=tuple(_picture(number, name, bands) for number, (name, bands) in enumerate(by_name.items(), 1)),
+        grids=(_grid(by_name),),
+        data={
+            name: {band: {"n": n, "us": dict(us)} for band, (n, us) in bands.items()} for name, bands in by_name.items()
+        },
     )
 
 
-def taken_apart(trials: Sequence[Trial]) -> dict[str, tuple[int, Mapping[str, float]]]:
-    """By band (mean, p50, p90, p99): how many requests stand for it, and the mean microseconds of each part."""
-    requests = sum(one.requests for one in trials)
-    names = list(dict.fromkeys(name for one in trials for name in one.stages_us))
-    rows: dict[str, tuple[int, Mapping[str, float]]] = {}
+def bands_of(trials: Sequence[Trial]) -> Bands:
+    """The parts of the mean request and of the requests around each percentile."""
+    requests = sum(trial.requests for trial in trials)
+    names = list(dict.fromkeys(name for trial in trials for name in trial.stages_us))
+    bands: dict[str, tuple[int, Mapping[str, float]]] = {}
     if names:
-        means = {name: sum(one.stages_us.get(name, 0.0) * one.requests for one in trials) for name in names}
-        rows["mean"] = (requests, {name: total / max(requests, 1) for name, total in means.items()})
-    return rows | _bands([one for one in trials if one.parts_us])
+        totals = {name: sum(trial.stages_us.get(name, 0.0) * trial.requests for trial in trials) for name in names}
+        bands["mean"] = (requests, {name: total / max(requests, 1) for name, total in totals.items()})
+    return {**bands, **_percentile_bands([trial for trial in trials if trial.parts_us])}
 
 
-def simulated(one: Prediction | None) -> dict[str, tuple[int, Mapping[str, float]]]:
-    """The same of a prediction, which knows queue and the rest; one request in fifty is within 1 of a percentile."""
-    if one is None:
+def simulated(prediction: Prediction | None) -> Bands:
+    """The bands of a prediction: queue and rest. One request in fifty is within one percentile of a percentile."""
+    if prediction is None:
         return {}
+    totals = prediction.percentiles_ms
     return {
-        f"p{q:g}{SIMULATED}": (one.requests // 50, {"queue": 1e3 * queue, REST: 1e3 * (one.percentiles_ms[q] - queue)})
-        for q, queue in one.queue_ms.items()
-        if q in PERCENTS and one.percentiles_ms[q] >= queue
+        f"p{q:g}{SIMULATED}": (prediction.requests // 50, {"queue": 1e3 * queue, REST: 1e3 * (totals[q] - queue)})
+        for q, queue in prediction.queue_ms.items()
+        if q in PERCENTS and totals[q] >= queue
     }
 
 
-def _simulated_for(rows: Mapping[str, object], one: Prediction | None) -> dict[str, tuple[int, Mapping[str, float]]]:
-    """Of a prediction the percentiles that `rows` lacks."""
-    return {name: band for name, band in simulated(one).items() if name.removesuffix(SIMULATED) not in rows}
+def _simulated_for(measured: Bands, prediction: Prediction | None) -> Bands:
+    """The simulated percentiles that are not measured."""
+    return {name: band for name, band in simulated(prediction).items() if name.removesuffix(SIMULATED) not in measured}
 
 
-def _missing(name: str, traced: int, rows: Collection[str], filled: Collection[str]) -> list[str]:
-    """Why not all percentiles of `rows` are measured, and whose are `filled` in."""
-    lacking = [f"p{q:g}" for q in PERCENTS if f"p{q:g}" not in rows]
+def _missing(name: str, traced: int, measured: Collection[str], filled: Collection[str]) -> list[str]:
+    """Why some percentiles are not measured, and whether the simulation fills them in."""
+    lacking = [f"p{q:g}" for q in PERCENTS if f"p{q:g}" not in measured]
     if not lacking:
         return []
     if traced:
-        why = f"{count(traced, 'request')} traced singly, too few to measure {' and '.join(lacking)} part by part"
+        why = f"{count(traced, 'request')} traced, too few for the parts of {' and '.join(lacking)}"
     else:
-        why = "no request was traced singly, so only the mean is measured part by part"
-    return [f"{name}: {why}" + (", and the percentiles marked so are the simulation's." if filled else ".")]
+        why = "no request was traced, so only the parts of the mean are measured"
+    return [f"{name}: {why}" + ("; the marked percentiles are simulated." if filled else ".")]
 
 
-def _bands(trials: Sequence[Trial]) -> dict[str, tuple[int, Mapping[str, float]]]:
-    names = list(dict.fromkeys(name for one in trials for name in one.parts_us))
+def _percentile_bands(trials: Sequence[Trial]) -> Bands:
+    names = list(dict.fromkeys(name for trial in trials for name in trial.parts_us))
     if not names:
         return {}
     blocks = [
-        np.array([one.parts_us.get(name) or [0.0] * _singly(one) for name in names], dtype=np.float64) for one in trials
+        np.array([trial.parts_us.get(name) or [0.0] * _traced(trial) for name in names], dtype=np.float64)
+        for trial in trials
     ]
     table = np.concatenate(blocks, axis=1)
     totals = table.sum(axis=0)
-    found = {}
+    bands: dict[str, tuple[int, Mapping[str, float]]] = {}
     for middle in PERCENTS:
         low, high = np.percentile(totals, [middle - BAND[middle], min(middle + BAND[middle], 100)])
         inside = (totals >= low) & (totals <= high)
-        if inside.sum() >= LEAST:
-            found[f"p{middle:g}"] = (int(inside.sum()), dict(zip(names, table[:, inside].mean(axis=1), strict=True)))
-    return {band: (n, {name: float(value) for name, value in values.items()}) for band, (n, values) in found.items()}
+        if inside.sum() >= MIN_REQUESTS:
+            means = map(float, table[:, inside].mean(axis=1))
+            bands[f"p{middle:g}"] = (int(inside.sum()), dict(zip(names, means, strict=True)))
+    return bands
 
 
-def _singly(trial: Trial) -> int:
-    """How many requests of a trial were looked at one by one."""
+def _traced(trial: Trial) -> int:
+    """The number of traced requests of a trial."""
     return len(next(iter(trial.parts_us.values()), ()))
 
 
-def _drawn(order: int, name: str, rows: Mapping[str, tuple[int, Mapping[str, float]]]) -> Drawn:
-    names = list(dict.fromkeys(part for _, values in rows.values() for part in values))
+def _picture(order: int, name: str, bands: Bands) -> Picture:
+    names = list(dict.fromkeys(part for _, values in bands.values() for part in values))
     spare = iter(OTHERS * len(names))
-    colours = {part: KNOWN.get(part) or next(spare) for part in names}
-    figure = Figure(figsize=(NARROW[0], 1.9 + 0.5 * len(rows)), layout="constrained")
+    colours = {part: COLOUR_OF.get(part) or next(spare) for part in names}
+    figure = Figure(figsize=(NARROW[0], 1.9 + 0.5 * len(bands)), layout="constrained")
     axes = figure.subplots()
-    values = {part: [us.get(part, 0.0) / 1e3 for _, us in rows.values()] for part in names}
+    values = {part: [us.get(part, 0.0) / 1e3 for _, us in bands.values()] for part in names}
     with mpl.rc_context({"font.size": 10}):
-        stacked(axes, [f"{band}\nn = {n:,}" for band, (n, _) in rows.items()], values, colours)
+        stacked(axes, [f"{band}\nn = {n:,}" for band, (n, _) in bands.items()], values, colours)
         axes.set_xlabel("ms per request")
         figure.legend(
             *axes.get_legend_handles_labels(), loc="outside upper left", ncols=4, handlelength=1, columnspacing=1.2
         )
-    return Drawn(name=f"parts-{order}", caption=_sentence(name, rows), figure=figure)
+    return Picture(name=f"parts-{order}", caption=_sentence(name, bands), figure=figure)
 
 
-def _sentence(name: str, rows: Mapping[str, tuple[int, Mapping[str, float]]]) -> str:
-    said = []
-    for band in ("p50" if "p50" in rows else "mean", "p99" if "p99" in rows else f"p99{SIMULATED}"):
-        if band in rows:
-            n, values = rows[band]
+def _sentence(name: str, bands: Bands) -> str:
+    texts = []
+    for band in ("p50" if "p50" in bands else "mean", "p99" if "p99" in bands else f"p99{SIMULATED}"):
+        if band in bands:
+            n, values = bands[band]
             total = sum(values.values()) or 1.0
-            most = max(values, key=lambda part: values[part])
-            whole = ms(total / 1e3)
-            share = percent(values[most] / total)
-            said.append(f"{band}: most is {most}, {share} of {whole} (n = {count(n, 'request')})")
-    return f"{name}, " + "; ".join(said)
+            largest = max(values, key=lambda part: values[part])
+            share = f"{percent(values[largest] / total)} of {ms(total / 1e3)}"
+            texts.append(f"{band}: the largest part is {largest}, {share} (n = {count(n, 'request')})")
+    return f"{name}, " + "; ".join(texts)
 
 
-def _grid(found: Mapping[str, Mapping[str, tuple[int, Mapping[str, float]]]]) -> Grid:
-    names = list(dict.fromkeys(part for rows in found.values() for _, values in rows.values() for part in values))
+def _grid(by_name: Mapping[str, Bands]) -> Grid:
+    names = list(dict.fromkeys(part for bands in by_name.values() for _, us in bands.values() for part in us))
     rows = tuple(
         (name, band, f"{n:,}", *(number(values.get(part, 0.0) / 1e3) for part in names))
-        for name, bands in found.items()
+        for name, bands in by_name.items()
         for band, (n, values) in bands.items()
     )
     titles = ("configuration", "requests around", "n\nrequests", *(f"{part}\nms" for part in names))
-    return Grid(titles=titles, rows=rows, left=2, summary="The same as figures")
+    return Grid(titles=titles, rows=rows, left=2, summary="All values")

@@ -1,4 +1,4 @@
-"""How a measurement is drawn: its colour says which configuration it is of, its shape what the latency target said."""
+"""How a trial is drawn: the colour stands for its configuration, the shape for the verdict on the latency target."""
 
 import math
 from collections.abc import Iterable
@@ -15,21 +15,21 @@ from perf.report.study.evidence import Evidence
 from perf.report.study.units import plain_ms
 
 SHOWN, OTHER = COLOURS[0], COLOURS[2]
-# Okabe and Ito's vermillion, for the target and for what misses it.
+# Okabe and Ito's vermillion, for the target.
 TARGET = COLOURS[1]
 SHAPES = {True: "o", False: "X", None: "o"}
 WORDS = {True: "passes", False: "fails", None: "cannot tell"}
 
 
 def colour(evidence: Evidence, candidate: Candidate) -> str:
-    """Blue for the shown candidate, grey for the current configuration, green for all others."""
+    """The colour of a candidate: blue if it is shown, grey for the current configuration, else green."""
     if candidate == evidence.shown:
         return SHOWN
     return GREY if candidate == evidence.study.default else OTHER
 
 
 def point(axes: Axes, x: float, y: float, trial: Trial, shade: str) -> None:
-    """One measurement; a latency that was never reached is an arrow at the edge of the axes."""
+    """Draw one trial; an infinite latency is an arrow at the edge of the axes."""
     if not math.isfinite(x):
         axes.plot(0.99, y, ">", color=shade, transform=axes.get_yaxis_transform(), markersize=7, clip_on=False)
         return
@@ -39,24 +39,24 @@ def point(axes: Axes, x: float, y: float, trial: Trial, shade: str) -> None:
     face = PAPER if trial.passed is None else shade
     shape, size = SHAPES[trial.passed], 8 if trial.passed is False else 7
     edge = PAPER if trial.passed is False else shade
-    (drawn,) = axes.plot(x, y, shape, markerfacecolor=face, markeredgecolor=edge, markersize=size)
-    drawn.set(zorder=3, clip_on=False, markeredgewidth=0.6 if trial.passed is False else 1.3)
+    (marker,) = axes.plot(x, y, shape, markerfacecolor=face, markeredgecolor=edge, markersize=size)
+    marker.set(zorder=3, clip_on=False, markeredgewidth=0.6 if trial.passed is False else 1.3)
 
 
 def keys(evidence: Evidence, trials: Iterable[Trial]) -> list[Line2D]:
-    """Legend entries for the configurations and for the verdicts that occur among `trials`."""
+    """Legend entries for the configurations and verdicts of these trials."""
     trials = tuple(trials)
-    found: dict[str, Line2D] = {}
-    for one in dict.fromkeys(trial.candidate for trial in trials):
-        role = evidence.role(one)
-        name = f"{role}: {one}" if role else "others"
-        found.setdefault(name, Line2D([], [], color=colour(evidence, one), linewidth=4, label=name))
-    order = sorted(found, key=lambda name: (name == "others", name.startswith("current")))
-    return [found[name] for name in order] + [_key(passed) for passed in SHAPES if _occurs(trials, passed)]
+    entries: dict[str, Line2D] = {}
+    for candidate in dict.fromkeys(trial.candidate for trial in trials):
+        role = evidence.role(candidate)
+        name = f"{role}: {candidate}" if role else "others"
+        entries.setdefault(name, Line2D([], [], color=colour(evidence, candidate), linewidth=4, label=name))
+    order = sorted(entries, key=lambda name: (name == "others", name.startswith("current")))
+    return [entries[name] for name in order] + [_key(passed) for passed in SHAPES if _occurs(trials, passed)]
 
 
 def target(axes: Axes, evidence: Evidence, *, upright: bool = False) -> None:
-    """A line at the latency target, with its name."""
+    """Draw a labelled line at the latency target."""
     sla = evidence.study.sla
     line = axes.axvline if upright else axes.axhline
     line(sla.latency_ms, color=TARGET, linewidth=1.4, linestyle=(0, (5, 3)), zorder=1)
@@ -70,24 +70,24 @@ def target(axes: Axes, evidence: Evidence, *, upright: bool = False) -> None:
 
 
 def logarithmic(axes: Axes, axis: str, values: Iterable[float]) -> None:
-    """A logarithmic axis over `values` (finite ones), with a little room and plain numbers."""
+    """Make an axis logarithmic over the finite ones of `values`, with a margin and plain numbers."""
     finite = [value for value in values if math.isfinite(value) and value > 0]
     low, high = (min(finite), max(finite)) if finite else (1.0, 10.0)
     room = max((high / low) ** 0.08, 1.12)
-    one = axes.xaxis if axis == "x" else axes.yaxis
+    ticks = axes.xaxis if axis == "x" else axes.yaxis
     (axes.set_xscale if axis == "x" else axes.set_yscale)("log")
     (axes.set_xlim if axis == "x" else axes.set_ylim)(low / room, high * room)
     span = high / low * room**2
     subs = (1.0, 2.0, 3.0, 5.0, 7.0) if span < 30 else (1.0, 3.0)
-    # Over less than a factor of 4 powers and their halves are too few lines.
-    one.set_major_locator(MaxNLocator(5) if span < 4 else LogLocator(subs=subs))
-    one.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
-    one.set_minor_formatter(NullFormatter())
+    # Below a factor of 4 a logarithmic locator gives too few ticks.
+    ticks.set_major_locator(MaxNLocator(5) if span < 4 else LogLocator(subs=subs))
+    ticks.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    ticks.set_minor_formatter(NullFormatter())
     axes.tick_params(which="both", length=0)
 
 
 def middle(values: Iterable[float]) -> float:
-    """Median; infinite values count as the highest."""
+    """The median; infinite values count as the highest."""
     return float(np.median(list(values)))
 
 

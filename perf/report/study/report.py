@@ -1,4 +1,4 @@
-"""The ten parts together, as one page, as PNG files, and as JSON of the figures that they derived."""
+"""The report of a study: its ten parts on the terminal, as a page, as PNG files, and as JSON of the figures."""
 
 import json
 import math
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import matplotlib as mpl
 from markupsafe import Markup
+from rich.console import Console
 
 from perf.report.drawing import STYLE, png, svg
 from perf.report.page import make_folder, render, write
@@ -17,79 +18,122 @@ from perf.report.study.heat import heat
 from perf.report.study.load import load
 from perf.report.study.noise import noise
 from perf.report.study.parts import parts
-from perf.report.study.provenance import provenance
-from perf.report.study.search import search
-from perf.report.study.section import Drawn, Section
+from perf.report.study.search import provenance, search
+from perf.report.study.section import Picture, Section
 from perf.report.study.service import service
 from perf.report.study.tail import tail
 from perf.report.study.verdict import verdict
+from triton_batching.terminal import Mistake
 
 FORMAT = 1
 PARTS = (verdict, difference, load, tail, service, parts, heat, search, noise, provenance)
+STUDY_FORMATS = ("table", "html", "png", "json")
+# The page includes the figures, so PNG files are written only on request.
+STUDY_DEFAULT = ("table", "html", "json")
+
+
+def report_studies(paths: Sequence[Path], out: Path, formats: Sequence[str], console: Console) -> None:
+    """Write the page of each study as NAME.html, its figures as NAME-*.png and their values as NAME.figures.json.
+
+    Raises `StudyError`, and `Mistake` for an unknown format.
+    """
+    if not set(formats) <= set(STUDY_FORMATS):
+        raise Mistake(
+            f"--format {' '.join(formats)}: {paths[0]} is a study, whose formats are {', '.join(STUDY_FORMATS)}. Give "
+            "one of these, or all."
+        )
+    for path in paths:
+        with console.status(f"drawing {path.name}"):
+            evidence = Evidence.read(path)
+            all_sections = sections(evidence)
+        if "table" in formats:
+            _print(all_sections, console)
+        if "png" in formats:
+            pictures = write_png(evidence, all_sections, out)
+            console.print(f"written: {len(pictures)} figures, {out / evidence.name}-*.png", markup=False)
+        for name, write_file in (("html", write_html), ("json", write_json)):
+            if name in formats:
+                console.print(f"written: {write_file(evidence, all_sections, out)}", markup=False)
+
+
+def _print(all_sections: Sequence[Section], console: Console) -> None:
+    """Print the verdict, all banners, and what is missing."""
+    console.print(all_sections[0].title, style="bold", markup=False)
+    for section in all_sections:
+        if section.banner:
+            console.print(section.banner, style="yellow", markup=False)
+    for sentence in all_sections[0].sentences:
+        console.print(sentence, markup=False)
+    for number, section in enumerate(all_sections, 1):
+        for sentence in section.missing:
+            console.print(f"part {number}, {section.title}, is missing: {sentence}", style="dim", markup=False)
 
 
 def sections(evidence: Evidence) -> tuple[Section, ...]:
-    """All ten, in order; a part that the records cannot fill says what is missing."""
+    """All ten parts in order; each says what the records lack for it."""
     with mpl.rc_context(STYLE):
         return tuple(part(evidence) for part in PARTS)
 
 
-def write_html(evidence: Evidence, found: Sequence[Section], folder: Path) -> Path:
-    """One page that needs nothing else: no script, no network; equal records give equal bytes."""
+def write_html(evidence: Evidence, all_sections: Sequence[Section], folder: Path) -> Path:
+    """Write a page without scripts and network access; equal records give equal bytes."""
     study = evidence.study
     with mpl.rc_context(STYLE):
-        figures = {one.name: [_figure(drawn) for drawn in one.drawn] for one in found}
-    # What an open load that is carried offers is its throughput, so its tuner looks for the lowest p99.
-    aims = {"throughput": "the lowest p99" if evidence.open else "the most throughput", "cost": "the least cost"}
-    aim = aims.get(study.objective, f"the most {study.objective}")
+        figures = {section.name: [_figure(picture) for picture in section.pictures] for section in all_sections}
+    # In an open loop the load fixes the throughput, so the tuner looks for the lowest p99.
+    aims = {"throughput": "the lowest p99" if evidence.open else "the highest throughput", "cost": "the lowest cost"}
+    aim = aims.get(study.objective, f"the highest {study.objective}")
     title = f"{study.model}, {study.config_name}: {study.sla.percent:g} % within {study.sla.latency_ms:g} ms"
     page = render(
         "study.html.j2",
         title=f"{title}, {study.load}, for {aim}",
-        sections=found,
+        sections=all_sections,
         figures=figures,
         command=f"Made by python -m perf.report from {evidence.name}.json.",
     )
     return write(folder / f"{evidence.name}.html", page)
 
 
-def write_png(evidence: Evidence, found: Sequence[Section], folder: Path) -> tuple[Path, ...]:
-    """The same figures as files, named by study and figure."""
+def write_png(evidence: Evidence, all_sections: Sequence[Section], folder: Path) -> tuple[Path, ...]:
+    """Write the figures to files named after the study and the figure."""
     make_folder(folder)
     with mpl.rc_context(STYLE):
         return tuple(
-            png(drawn.figure, folder / f"{evidence.name}-{drawn.name}.png", _title(evidence, drawn))
-            for one in found
-            for drawn in one.drawn
+            png(picture.figure, folder / f"{evidence.name}-{picture.name}.png", _title(evidence, picture))
+            for section in all_sections
+            for picture in section.pictures
         )
 
 
-def write_json(evidence: Evidence, found: Sequence[Section], folder: Path) -> Path:
-    """What was derived, part by part; null is infinite, as in the record."""
+def write_json(evidence: Evidence, all_sections: Sequence[Section], folder: Path) -> Path:
+    """Write the values behind the page, part by part; null stands for infinity, as in the record."""
     content = {
         "format": FORMAT,
         "kind": "study figures",
         "study": f"{evidence.name}.json",
-        "parts": {one.name: {"title": one.title, "missing": one.missing, **one.data} for one in found},
+        "parts": {
+            section.name: {"title": section.title, "missing": section.missing, **section.data}
+            for section in all_sections
+        },
     }
-    return write(
-        folder / f"{evidence.name}.figures.json", json.dumps(_plain(content), indent=1, allow_nan=False) + "\n"
-    )
+    text = json.dumps(_plain(content), indent=1, allow_nan=False) + "\n"
+    return write(folder / f"{evidence.name}.figures.json", text)
 
 
-def _title(evidence: Evidence, drawn: Drawn) -> str:
-    """Model and caption, in lines as long as the figure is wide."""
-    return textwrap.fill(f"{evidence.study.model}: {drawn.caption}", 150 if drawn.wide else 74)
+def _title(evidence: Evidence, picture: Picture) -> str:
+    """Model and caption, wrapped to the width of the figure."""
+    return textwrap.fill(f"{evidence.study.model}: {picture.caption}", 150 if picture.wide else 74)
 
 
-def _figure(drawn: Drawn) -> dict[str, object]:
-    return {"caption": drawn.caption, "wide": drawn.wide, "svg": Markup(svg(drawn.figure, drawn.name, drawn.caption))}
+def _figure(picture: Picture) -> dict[str, object]:
+    text = Markup(svg(picture.figure, picture.name, picture.caption))
+    return {"caption": picture.caption, "wide": picture.wide, "svg": text}
 
 
 def _plain(value: object) -> object:
-    """What JSON can hold."""
+    """The value in types of JSON."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {str(key): _plain(one) for key, one in value.items()}
-    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
+        return {str(key): _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

@@ -1,5 +1,6 @@
-"""Part 8: the search in order of time: each measurement and its seconds, why candidates went, what was not tested."""
+"""Part 8, the search in order of time and what it left out, and part 10, the machine, versions and commands."""
 
+import hashlib
 import math
 
 from perf.records.study import PROFILE, Trial
@@ -8,8 +9,8 @@ from perf.report.study.section import Grid, Section
 from perf.report.study.units import count, duration, ms, rate
 from perf.stats.quantile import percentile_ms
 
-TITLE = "How it was searched, and what was not"
-# What decides how requests become batches but is no value of a candidate.
+TITLE = "The search, and what it left out"
+# Settings that affect batching but are not searched.
 OUTSIDE = (
     "queue policies (with one, servers before the fix of core#509 stop for 500 ms at a time)",
     "priorities",
@@ -19,13 +20,12 @@ OUTSIDE = (
 
 
 def search(evidence: Evidence) -> Section:
-    """The log, its cost, and the limits of the search."""
+    """The log of the search, its cost and its limits."""
     study = evidence.study
-    live = sum(one.seconds for one in study.trials)
-    profiled = sum(one.stage == PROFILE for one in study.trials)
-    last = max(
-        [step.at_s for step in study.steps] + [_at(evidence, one) + one.seconds for one in study.trials], default=0.0
-    )
+    live = sum(trial.seconds for trial in study.trials)
+    profiled = sum(trial.stage == PROFILE for trial in study.trials)
+    ends = [_at(evidence, trial) + trial.seconds for trial in study.trials]
+    last = max([step.at_s for step in study.steps] + ends, default=0.0)
     ramps = sum(level.seconds for ramp in evidence.ramps for level in ramp.levels)
     cost = (
         f"Total: {count(len(evidence.trials), 'measurement')} with {duration(live)} of live load, "
@@ -40,7 +40,7 @@ def search(evidence: Evidence) -> Section:
         name="search",
         title=TITLE,
         sentences=(cost, *untested(evidence)),
-        missing=() if study.steps else ("The record holds no log of the search.",),
+        missing=() if study.steps else ("The record has no log of the search.",),
         grids=(Grid(titles=("after", "what", "seconds\nof load", "result"), rows=rows, left=4, summary=_summary(rows)),)
         if rows
         else (),
@@ -56,27 +56,27 @@ def search(evidence: Evidence) -> Section:
 
 
 def untested(evidence: Evidence) -> tuple[str, ...]:
-    """What the search left out, in sentences."""
+    """Sentences on what was searched and what was left out."""
     study = evidence.study
     if not study.space:
         return ("The record does not say which values were searched.",)
     space = "; ".join(f"{name} {_values(values)}" for name, values in study.space.items() if values)
     combinations = math.prod(len(values) for values in study.space.values() if values)
     simulated, measured = len(evidence.predicted), len(evidence.candidates)
-    only = max(0, simulated - sum(one in evidence.predicted for one in evidence.candidates))
-    more = "" if any(one.candidate.preferred for one in study.predictions) else "preferred sizes, "
+    unmeasured = max(0, simulated - sum(candidate in evidence.predicted for candidate in evidence.candidates))
+    more = "" if any(prediction.candidate.preferred for prediction in study.predictions) else "preferred sizes, "
     return (
         f"Searched: {space} ({combinations:,} combinations).",
-        f"Not tested: {only} of {simulated} simulated configurations were never measured ({measured} were), and "
-        f"{max(0, combinations - simulated)} combinations have no simulation of their own: they do the same as a "
-        "simpler one, or were left out.",
-        f"Outside the search: {more}{', '.join(OUTSIDE)}, and any load but {study.load}.",
+        f"Not tested: {unmeasured} of {simulated} simulated configurations were not measured ({measured} were), and "
+        f"{max(0, combinations - simulated)} combinations were not simulated: they behave like a simpler one, or were "
+        "left out.",
+        f"Outside the search: {more}{', '.join(OUTSIDE)}, and all loads but {study.load}.",
     )
 
 
 def _values(values: tuple[int, ...]) -> str:
-    shown = [f"{value:,}" for value in values]
-    return ", ".join(shown) if len(shown) <= 8 else f"{shown[0]} to {shown[-1]} ({len(shown)} values)"
+    texts = [f"{value:,}" for value in values]
+    return ", ".join(texts) if len(texts) <= 8 else f"{texts[0]} to {texts[-1]} ({len(texts)} values)"
 
 
 def _summary(rows: tuple[tuple[str, ...], ...]) -> str:
@@ -84,12 +84,12 @@ def _summary(rows: tuple[tuple[str, ...], ...]) -> str:
 
 
 def _rows(evidence: Evidence) -> tuple[tuple[str, ...], ...]:
-    """Steps and measurements by time; a measurement before what was concluded from it in the same second."""
-    # The log says of each measurement again what its own line says.
-    told = tuple(f"{one.candidate} at {one.load}, " for one in evidence.study.trials)
-    steps = [step for step in evidence.study.steps if not told or not step.text.startswith(told)]
+    """Steps and trials by time; a trial comes before the steps of the same second that follow from it."""
+    # The log repeats each trial, which has a line of its own.
+    repeated = tuple(f"{trial.candidate} at {trial.load}, " for trial in evidence.study.trials)
+    steps = [step for step in evidence.study.steps if not repeated or not step.text.startswith(repeated)]
     entries = [(step.at_s, 1, (step.text, "", "")) for step in steps]
-    entries += [(_at(evidence, one), 0, _measured(evidence, one)) for one in evidence.study.trials]
+    entries += [(_at(evidence, trial), 0, _measured(evidence, trial)) for trial in evidence.study.trials]
     ordered = sorted(entries, key=lambda entry: entry[:2])
     return tuple((duration(at), *rest) for at, _, rest in ordered)
 
@@ -98,11 +98,55 @@ def _measured(evidence: Evidence, trial: Trial) -> tuple[str, str, str]:
     what = f"measured: {evidence.label(trial.candidate)}, {trial.load} ({trial.stage}, round {trial.round})"
     result = (
         f"{rate(trial.throughput_rows_per_s)}, p99 {ms(percentile_ms(trial.latencies_us, 99))}, "
-        f"n = {trial.requests:,}: {word(trial.passed)}" + (", stopped when sure" if trial.early else "")
+        f"n = {trial.requests:,}: {word(trial.passed)}" + (", stopped early" if trial.early else "")
     )
     return what, f"{trial.seconds:.1f}", result
 
 
 def _at(evidence: Evidence, trial: Trial) -> float:
-    """Seconds from the start of the study; 0 where that is not known."""
+    """Seconds from the start of the study to a trial; 0 if unknown."""
     return max(0.0, evidence.began_s(trial) or 0.0)
+
+
+def provenance(evidence: Evidence) -> Section:
+    """The machine, versions, digests and commands of a study."""
+    study = evidence.study
+    machine = study.machine
+    facts = {
+        "model": study.model,
+        "configuration": study.config_name,
+        "load": study.load,
+        "target": f"{study.sla.percent:g} % of requests within {study.sla.latency_ms:g} ms",
+        "objective": study.objective,
+        "started": study.started_at.replace("T", " ").replace("+00:00", " UTC"),
+        "CPU": machine.cpu,
+        "cores": str(machine.cores),
+        "memory": f"{machine.memory_bytes / 2**30:.1f} GiB",
+        "system": machine.system,
+        "GPU": machine.gpu or "none",
+        **dict(sorted(study.versions.items())),
+        "SHA-256 of the model file": study.model_sha256 or "not recorded",
+        "SHA-256 of the current config.pbtxt": digest(study.before_pbtxt),
+        "SHA-256 of the tuned config.pbtxt": digest(study.after_pbtxt),
+        "service-time records": ", ".join(study.profiles) or "none",
+    }
+    commands = dict.fromkeys(
+        " ".join(command) for command in (study.command, *(trial.command for trial in study.trials))
+    )
+    rows = tuple((command,) for command in commands if command)
+    return Section(
+        name="provenance",
+        title="Provenance",
+        sentences=("This page is made from the records alone; equal records give equal bytes.",),
+        missing=() if study.model_sha256 else ("The record has no digest of the model file.",),
+        grids=(
+            Grid(titles=("", ""), rows=tuple(facts.items()), left=2),
+            Grid(titles=("commands: the study, then its measurements",), rows=rows),
+        ),
+        data={"facts": facts, "commands": list(commands)},
+    )
+
+
+def digest(text: str) -> str:
+    """The SHA-256 of a file's text."""
+    return hashlib.sha256(text.encode()).hexdigest() if text else "no file"

@@ -1,4 +1,4 @@
-"""A part of the page: what was found in sentences, figures and tables, and what is missing, never left out silently."""
+"""The pieces of the page: a section has sentences, figures and tables, and always says what is missing."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,8 +7,8 @@ from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, kw_only=True)
-class Drawn:
-    """A figure with a caption that states the finding; `name` is fit for a file. `wide` ones take the whole width."""
+class Picture:
+    """A figure with a caption that states its finding. `name` is part of a file name; a `wide` one fills the page."""
 
     name: str
     caption: str
@@ -18,7 +18,7 @@ class Drawn:
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """A table: the first `left` columns are words. `summary` not empty: folded under it."""
+    """A table whose first `left` columns are text. With a `summary` the page shows only that until it is opened."""
 
     titles: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -28,7 +28,7 @@ class Grid:
 
 @dataclass(frozen=True, kw_only=True)
 class Listing:
-    """Text to read or copy as it is; `difference`: its lines begin with +, - or a space."""
+    """Text to read or copy. The lines of a `difference` begin with +, - or a space."""
 
     title: str
     text: str
@@ -36,7 +36,7 @@ class Listing:
 
     @property
     def lines(self) -> tuple[tuple[str, str], ...]:
-        """Every line with its kind: added, removed, or empty."""
+        """Each line with its kind: added, removed, or empty."""
         kinds = {"+": "added", "-": "removed"} if self.difference else {}
         headers = ("+++ ", "--- ")
         return tuple(
@@ -46,14 +46,14 @@ class Listing:
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """One part. `data` holds its derived figures for the JSON file; `missing` says what the records lack for it."""
+    """One part of the page. `data` are its values for the JSON file; `missing` says what the records lack for it."""
 
     name: str
     title: str
     banner: str = ""
     sentences: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
-    drawn: tuple[Drawn, ...] = ()
+    pictures: tuple[Picture, ...] = ()
     grids: tuple[Grid, ...] = ()
     listings: tuple[Listing, ...] = ()
     data: Mapping[str, object] = field(default_factory=dict)

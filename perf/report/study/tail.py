@@ -1,4 +1,4 @@
-"""Part 4: the latency tail at the operating point, every request of it, percentile by percentile."""
+"""Part 4: the latency tail at the operating point, with all requests."""
 
 import math
 from collections.abc import Sequence
@@ -12,93 +12,92 @@ from perf.records.candidate import Candidate
 from perf.report.drawing import NARROW, plain
 from perf.report.study.evidence import Evidence, pooled
 from perf.report.study.points import colour, logarithmic, target
-from perf.report.study.section import Drawn, Grid, Section
+from perf.report.study.section import Grid, Picture, Section
 from perf.report.study.units import count, ms, number
 from perf.stats.quantile import Quantile, quantile
 
 TITLE = "Latency tail at the operating point"
 PERCENTS = (50.0, 90.0, 95.0, 99.0, 99.9)
-# Of the body so many points are enough for a smooth line; of the slowest requests every one is drawn.
+# The body is drawn with this many points; this many of the slowest requests are all drawn.
 BODY, SLOWEST = 200, 300
 
 
 def tail(evidence: Evidence) -> Section:
     """The shown candidate and the current configuration under the study's load."""
     order = dict.fromkeys((evidence.shown, evidence.study.default))
-    found = {one: pooled(evidence.of(one)) for one in order}
-    found = {one: latencies for one, latencies in found.items() if latencies}
-    if not found:
-        missing = f"No configuration to show was measured under {evidence.study.load}."
+    latencies = {candidate: values for candidate in order if (values := pooled(evidence.of(candidate)))}
+    if not latencies:
+        missing = f"Neither the shown nor the current configuration was measured under {evidence.study.load}."
         return Section(name="tail", title=TITLE, missing=(missing,))
-    quantiles = {one: [quantile(latencies, q) for q in PERCENTS] for one, latencies in found.items()}
+    quantiles = {candidate: [quantile(values, q) for q in PERCENTS] for candidate, values in latencies.items()}
     return Section(
         name="tail",
         title=TITLE,
-        sentences=tuple(_sentence(evidence, one, quantiles[one]) for one in found),
-        drawn=(_drawn(evidence, found),),
+        sentences=tuple(_sentence(evidence, candidate, quantiles[candidate]) for candidate in latencies),
+        pictures=(_picture(evidence, latencies),),
         grids=(_grid(evidence, quantiles),),
         data={
             "interval": "95 %, order statistics",
-            "percentiles": [{"candidate": str(one), **vars(q)} for one, all_q in quantiles.items() for q in all_q],
+            "percentiles": [
+                {"candidate": str(candidate), **vars(q)} for candidate, values in quantiles.items() for q in values
+            ],
         },
     )
 
 
 def _sentence(evidence: Evidence, candidate: Candidate, quantiles: Sequence[Quantile]) -> str:
-    p99 = next(one for one in quantiles if one.percent == 99)
+    p99 = next(q for q in quantiles if q.percent == 99)
     windows = count(len(evidence.of(candidate)), "window")
     limit = evidence.study.sla.latency_ms
-    says = (
-        "all of it within the target"
-        if p99.high_ms <= limit
-        else "all of it over the target"
-        if p99.low_ms > limit
-        else ""
-    )
-    says = says or "with the target inside it, so this sample cannot tell"
+    if p99.high_ms <= limit:
+        verdict = "all of it within the target"
+    elif p99.low_ms > limit:
+        verdict = "all of it above the target"
+    else:
+        verdict = "which includes the target, so this sample cannot tell"
     return (
-        f"{evidence.label(candidate)}: p99 {ms(p99.value_ms)}, 95 % interval {_range(p99)}, {says} "
+        f"{evidence.label(candidate)}: p99 {ms(p99.value_ms)}, 95 % interval {_range(p99)}, {verdict} "
         f"(n = {p99.n:,} requests in {windows}, pooled)."
     )
 
 
-def _range(one: Quantile) -> str:
-    high = ms(one.high_ms) if math.isfinite(one.high_ms) else "beyond the slowest answer"
-    return f"{number(one.low_ms)} to {high}"
+def _range(q: Quantile) -> str:
+    high = ms(q.high_ms) if math.isfinite(q.high_ms) else "beyond the slowest answer"
+    return f"{number(q.low_ms)} to {high}"
 
 
 def _grid(evidence: Evidence, quantiles: dict[Candidate, list[Quantile]]) -> Grid:
     titles = ("configuration", "n\nrequests", *(f"p{q:g}, ms\n(95 % interval)" for q in PERCENTS))
     rows = tuple(
-        (evidence.label(one), f"{found[0].n:,}", *(f"{number(q.value_ms)} ({_short(q)})" for q in found))
-        for one, found in quantiles.items()
+        (evidence.label(candidate), f"{values[0].n:,}", *(f"{number(q.value_ms)} ({_short(q)})" for q in values))
+        for candidate, values in quantiles.items()
     )
     return Grid(titles=titles, rows=rows)
 
 
-def _short(one: Quantile) -> str:
-    return f"{number(one.low_ms)} .. {number(one.high_ms) if math.isfinite(one.high_ms) else '?'}"
+def _short(q: Quantile) -> str:
+    return f"{number(q.low_ms)} .. {number(q.high_ms) if math.isfinite(q.high_ms) else '?'}"
 
 
-def _drawn(evidence: Evidence, found: dict[Candidate, tuple[float, ...]]) -> Drawn:
+def _picture(evidence: Evidence, latencies: dict[Candidate, tuple[float, ...]]) -> Picture:
     figure = Figure(figsize=NARROW, layout="constrained")
     axes = figure.subplots()
     plain(axes)
-    longest = max(map(len, found.values()))
-    every = [us / 1e3 for latencies in found.values() for us in latencies]
-    logarithmic(axes, "y", [*every, evidence.study.sla.latency_ms])
+    longest = max(map(len, latencies.values()))
+    all_ms = [us / 1e3 for values in latencies.values() for us in values]
+    logarithmic(axes, "y", [*all_ms, evidence.study.sla.latency_ms])
     target(axes, evidence)
-    for candidate, latencies in reversed(found.items()):
-        _line(axes, evidence, candidate, latencies)
+    for candidate, values in reversed(latencies.items()):
+        _line(axes, evidence, candidate, values)
     _percentiles(axes, longest)
     axes.set_ylabel("latency, ms")
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles[::-1], labels[::-1], loc="outside upper left", ncols=1)
-    return Drawn(name="tail", caption=_caption(evidence, found), figure=figure)
+    return Picture(name="tail", caption=_caption(evidence, latencies), figure=figure)
 
 
 def _line(axes: Axes, evidence: Evidence, candidate: Candidate, latencies: Sequence[float]) -> None:
-    """Latency over 1 / (1 - share of faster requests), so that each further nine takes as much room as the last."""
+    """Draw latency over 1 / (1 - share of faster requests), so that each nine has the same width."""
     ordered = np.sort(np.asarray(latencies)) / 1e3
     n = len(ordered)
     body = np.linspace(0, max(n - SLOWEST, 0), BODY).astype(int)
@@ -115,20 +114,20 @@ def _line(axes: Axes, evidence: Evidence, candidate: Candidate, latencies: Seque
 
 def _percentiles(axes: Axes, longest: int) -> None:
     shares = [0.0, 0.5, 0.9, 0.95, 0.99, 0.999, 0.9999, 0.99999]
-    shown = [share for share in shares if 1 / (1 - share) <= max(longest, 100) * 1.5]
+    ticks = [1 / (1 - share) for share in shares if 1 / (1 - share) <= max(longest, 100) * 1.5]
     axes.set_xscale("log")
     axes.set_xlim(1, max(longest, 100) * 1.2)
-    axes.xaxis.set_major_locator(FixedLocator([1 / (1 - share) for share in shown]))
+    axes.xaxis.set_major_locator(FixedLocator(ticks))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * (1 - 1 / value):.6g}"))
     axes.set_xlabel("percentile of all requests (thick bar: 95 % interval of p99)")
 
 
-def _caption(evidence: Evidence, found: dict[Candidate, tuple[float, ...]]) -> str:
-    parts = []
-    for candidate, latencies in found.items():
-        slowest, lost = max(latencies), sum(not math.isfinite(us) for us in latencies)
-        end = f"{lost:,} of {len(latencies):,} never answered" if lost else f"the slowest {ms(slowest / 1e3)}"
-        over = sum(us > evidence.study.sla.latency_ms * 1e3 for us in latencies)
-        parts.append(f"{evidence.label(candidate)}: {over:,} of {len(latencies):,} requests over the target, {end}")
-    return "; ".join(parts)
+def _caption(evidence: Evidence, latencies: dict[Candidate, tuple[float, ...]]) -> str:
+    texts = []
+    for candidate, values in latencies.items():
+        lost = sum(not math.isfinite(us) for us in values)
+        end = f"{lost:,} of {len(values):,} never answered" if lost else f"the slowest {ms(max(values) / 1e3)}"
+        over = sum(us > evidence.study.sla.latency_ms * 1e3 for us in values)
+        texts.append(f"{evidence.label(candidate)}: {over:,} of {len(values):,} requests above the target, {end}")
+    return "; ".join(texts)

@@ -1,15 +1,15 @@
-"""How values are written on the page: with their unit, with as many digits as they can bear, and counts with a noun."""
+"""The texts of values on the page: numbers with units and significant digits, and counts with nouns."""
 
 import math
 
 
 def ms(milliseconds: float) -> str:
-    """`0.42 ms`, `12.3 ms`, `1,204 ms`; what was never answered has no latency."""
+    """`0.42 ms`, `12.3 ms`, `1,204 ms`; `never` for infinity."""
     return f"{number(milliseconds)} ms" if math.isfinite(milliseconds) else "never"
 
 
 def number(value: float) -> str:
-    """Three digits, or all that stand before the point."""
+    """A number with three digits, or with all digits before the point."""
     if not math.isfinite(value):
         return "never" if value > 0 else "none"
     size = abs(value)
@@ -22,7 +22,7 @@ def rate(per_s: float, of: str = "rows") -> str:
 
 
 def plain_ms(milliseconds: float) -> str:
-    """What somebody asked for, as it was written: `40 ms`, `12.5 ms`."""
+    """A given latency as it was written: `40 ms`, `12.5 ms`."""
     return f"{milliseconds:g} ms"
 
 
@@ -32,7 +32,7 @@ def percent(share: float) -> str:
 
 
 def whole_percent(share: float) -> str:
-    """A limit, which is a round number: `0.05` as `5 %`."""
+    """A round share: `0.05` as `5 %`."""
     return f"{100 * share:.0f} %"
 
 

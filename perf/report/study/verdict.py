@@ -1,16 +1,17 @@
-"""Part 1: which configuration to use and why, how sure that is, and what it gains over the current one."""
+"""Part 1: the configuration to use, the reason, the confidence, and the gain over the current configuration."""
 
 import math
 from collections.abc import Sequence
 
 from perf.records.candidate import Candidate
 from perf.records.study import Trial
+from perf.records.traffic import Traffic
 from perf.records.tuned_file import NAME
 from perf.report.study.evidence import Evidence, pooled, rows_per_s, word
 from perf.report.study.gain import Gain, gains
 from perf.report.study.section import Grid, Section
-from perf.report.study.sustained import sustained, throughput
-from perf.report.study.units import count, ms, number, percent, plain_ms
+from perf.report.study.units import count, ms, number, percent, plain_ms, rate
+from perf.stats.bootstrap import paired
 from perf.stats.quantile import percentile_ms
 from perf.stats.sla import glance, judge
 
@@ -18,58 +19,58 @@ TITLE = "Verdict"
 
 
 def verdict(evidence: Evidence) -> Section:
-    """The headline is the banner; it claims a gain only where the measurements are sure of it."""
-    found = gains(evidence)
+    """The verdict; its title claims a gain only if the measurements show it."""
+    all_gains = gains(evidence)
     trials = evidence.of(evidence.shown)
     missing = []
     if not trials:
-        missing.append(f"{evidence.shown} was never measured, so nothing is verified.")
-    elif not found and evidence.shown != evidence.study.default:
-        missing.append("It was not measured in turn with the current configuration, so no gain is claimed.")
-    said = [
+        missing.append(f"{evidence.shown} was not measured, so nothing is verified.")
+    elif not all_gains and evidence.shown != evidence.study.default:
+        missing.append("It was not interleaved with the current configuration, so no gain is claimed.")
+    sentences = [
         _verified(evidence, trials) if trials else "",
         sustained(evidence) if evidence.open else throughput(trials),
-        *(f"Over the current configuration: {one}." for one in found),
-        f"What limits it now: {_sentence(evidence.study.limit)}" if evidence.study.limit else "",
-        _next(evidence, found),
+        *(f"Over the current configuration: {gain}." for gain in all_gains),
+        f"The bottleneck: {_sentence(evidence.study.limit)}" if evidence.study.limit else "",
+        _next(evidence, all_gains),
         _needed(evidence) if evidence.study.chosen is None and not evidence.unfinished else "",
     ]
     return Section(
         name="verdict",
-        title=headline(evidence, found),
-        sentences=tuple(filter(None, said)),
+        title=headline(evidence, all_gains),
+        sentences=tuple(filter(None, sentences)),
         missing=tuple(missing),
         grids=(_grid(evidence),) if trials else (),
         data={
-            "headline": headline(evidence, found),
+            "headline": headline(evidence, all_gains),
             "chosen": str(evidence.study.chosen) if evidence.study.chosen else None,
             "current": str(evidence.study.default),
             "passes": passes(evidence, evidence.shown),
             "current_passes": passes(evidence, evidence.study.default),
-            "gains": [_data(one) for one in found],
+            "gains": [_data(gain) for gain in all_gains],
         },
     )
 
 
-def headline(evidence: Evidence, found: Sequence[Gain]) -> str:
-    """One sentence."""
+def headline(evidence: Evidence, all_gains: Sequence[Gain]) -> str:
+    """The verdict in one sentence."""
     study = evidence.study
     goal = f"{study.sla.percent:g} % of requests within {plain_ms(study.sla.latency_ms)}"
     if evidence.unfinished:
-        return "No verdict: the study was not brought to its end; the same command goes on with it"
+        return "No verdict: the study is unfinished; the same command continues it"
     if study.chosen is None:
-        return f"Nothing that was measured meets {goal} under {study.load}" + _closest(evidence)
+        return f"No measured configuration meets {goal} under {study.load}" + _closest(evidence)
     if study.chosen == study.default:
-        return f"Keep {study.default}: nothing better than the current configuration was found for {goal}"
-    ours, theirs = passes(evidence, study.chosen), passes(evidence, study.default)
-    if ours is False:
+        return f"Keep {study.default}: no better configuration was found for {goal}"
+    new, current = passes(evidence, study.chosen), passes(evidence, study.default)
+    if new is False:
         return f"Not verified: {study.chosen} was chosen, but all its measurements together miss {goal}"
-    if ours is True and theirs is False:
+    if new is True and current is False:
         return f"Use {study.chosen}, because it meets {goal} and the current configuration does not"
-    first = found[0] if found else None
+    first = all_gains[0] if all_gains else None
     if first is not None and first.verdict == "gain":
         return f"Use {study.chosen}, because {first.claim} within the same target" + (
-            "" if ours is True else f", but the measurements cannot tell whether it meets {goal}"
+            "" if new is True else f", but the measurements cannot tell whether it meets {goal}"
         )
     if first is not None and first.verdict == "loss":
         return f"Keep {study.default}: {study.chosen} is worse, {first.claim}"
@@ -78,27 +79,68 @@ def headline(evidence: Evidence, found: Sequence[Gain]) -> str:
 
 
 def passes(evidence: Evidence, candidate: Candidate) -> bool | None:
-    """The binomial rule on all windows of a candidate together; None where they cannot tell.
+    """Whether a candidate meets the target, by the binomial rule on all its windows; None if they cannot tell.
 
-    Where a window ended because it was sure, its length is no accident, and the rule for looks on the way is asked.
+    If a window was stopped early because it was sure, its length depends on its result. The sequential rule is then
+    used.
     """
     trials = evidence.of(candidate)
-    requests, late = sum(one.requests for one in trials), sum(one.late for one in trials)
-    rule = glance if any(one.early for one in trials) else judge
+    requests, late = sum(trial.requests for trial in trials), sum(trial.late for trial in trials)
+    rule = glance if any(trial.early for trial in trials) else judge
     return rule(requests, late, evidence.study.sla.share) if requests else None
 
 
 def _verified(evidence: Evidence, trials: Sequence[Trial]) -> str:
-    requests, late = sum(one.requests for one in trials), sum(one.late for one in trials)
-    sure = {
+    requests, late = sum(trial.requests for trial in trials), sum(trial.late for trial in trials)
+    result = {
         True: "the target is met, at 99 % confidence",
         False: "the target is missed, at 99 % confidence",
-        None: "too few to be sure of either",
+        None: "too few requests to tell",
     }[passes(evidence, evidence.shown)]
     share, allowed = percent(late / max(requests, 1)), percent(evidence.study.sla.share)
     return (
         f"{evidence.label(evidence.shown)} under {evidence.loads[evidence.shown]}: {late:,} of {requests:,} requests "
-        f"late ({share}, allowed {allowed}) in {count(len(trials), 'window')}: {sure}."
+        f"late ({share}, allowed {allowed}) in {count(len(trials), 'window')}: {result}."
+    )
+
+
+def sustained(evidence: Evidence) -> str:
+    """Open loop: a sentence on the highest rate that passes, below the lowest rate that fails."""
+    rates: dict[float, list[Trial]] = {}
+    for trial in evidence.trials:
+        if trial.candidate == evidence.shown and trial.offered_per_s:
+            rates.setdefault(_rate_of(trial), []).append(trial)
+    failing = [offered for offered, trials in rates.items() if any(trial.passed is False for trial in trials)]
+    limit = min(failing, default=math.inf)
+    passing = [offered for offered, trials in rates.items() if offered < limit and any(t.passed for t in trials)]
+    if not passing:
+        return "No measured rate surely meets the target." if rates else ""
+    top = max(passing)
+    n = sum(trial.requests for trial in rates[top])
+    end = f"and fails at {number(limit)}" if failing else "the highest measured rate"
+    return f"Sustains {number(top)} requests/s within the target (n = {n:,} requests), {end}."
+
+
+def _rate_of(trial: Trial) -> float:
+    """The rate of the trial's load, which is the same in all its windows; else the offered rate."""
+    traffic = Traffic.parse(trial.load)
+    constant = traffic.rate_per_s and not traffic.rate_to_per_s
+    return traffic.rate_per_s if constant else trial.offered_per_s or 0.0
+
+
+def throughput(trials: Sequence[Trial]) -> str:
+    """A sentence on the throughput of all windows, with Student's interval on the logarithms of the windows."""
+    if not trials:
+        return ""
+    interval = paired([trial.throughput_rows_per_s for trial in trials], [1.0] * len(trials))
+    windows = count(len(trials), "window")
+    together = rate(rows_per_s(trials))
+    if len(trials) < 2:
+        return f"Throughput at the target's load: {together} (n = {windows}, so without an interval)."
+    low, high = number(interval.low), number(interval.high)
+    return (
+        f"Throughput: {together} in all windows together, 95 % interval of a window's mean {low} to {high} "
+        f"({interval.method}, n = {windows})."
     )
 
 
@@ -112,30 +154,30 @@ def _closest(evidence: Evidence) -> str:
 
 
 def _needed(evidence: Evidence) -> str:
-    """What a target would have to be for the search to meet it: the lowest p99 that was measured, and simulated."""
-    asked = evidence.study.sla
-    measured = [(percentile_ms(pooled(evidence.of(one)), asked.percent), one) for one in evidence.candidates]
-    simulated = [(one.percentiles_ms[99], one.candidate) for one in evidence.study.predictions]
-    said = []
-    for found, how in ((measured, f"measured p{asked.percent:g}"), (simulated, "simulated p99")):
-        finite = [one for one in found if math.isfinite(one[0])]
+    """A sentence on the targets that can be met: the lowest measured and the lowest simulated latency."""
+    percent = evidence.study.sla.percent
+    measured = [(percentile_ms(pooled(evidence.of(one)), percent), one) for one in evidence.candidates]
+    simulated = [(prediction.percentiles_ms[99], prediction.candidate) for prediction in evidence.study.predictions]
+    texts = []
+    for latencies, kind in ((measured, f"measured p{percent:g}"), (simulated, "simulated p99")):
+        finite = [pair for pair in latencies if math.isfinite(pair[0])]
         if finite:
-            lowest, candidate = min(finite, key=lambda one: one[0])
-            said.append(f"the lowest {how} is {ms(lowest)} ({candidate})")
-    end = "; a target below that needs a lighter load, or another model or machine."
-    return f"What would have to change: {' and '.join(said)}{end}" if said else ""
+            lowest, candidate = min(finite, key=lambda pair: pair[0])
+            texts.append(f"the lowest {kind} is {ms(lowest)} ({candidate})")
+    end = "; a target below that needs a lighter load, another model or another machine."
+    return f"Targets that can be met: {' and '.join(texts)}{end}" if texts else ""
 
 
-def _next(evidence: Evidence, found: Sequence[Gain]) -> str:
-    """The command that serves what is recommended."""
+def _next(evidence: Evidence, all_gains: Sequence[Gain]) -> str:
+    """The command that serves the recommended configuration."""
     study = evidence.study
-    if not study.after_pbtxt or not headline(evidence, found).startswith("Use "):
+    if not study.after_pbtxt or not headline(evidence, all_gains).startswith("Use "):
         return ""
     command = f"make serve MODEL={study.model} CONFIG={NAME}"
     if "--repository" in study.command[:-1]:
         repository = study.command[study.command.index("--repository") + 1]
         command += f' ARGS="--repository {repository}"'
-    return f"To serve it, until another tuning takes its place: {command}."
+    return f"To serve it (until the next tuning replaces it): {command}."
 
 
 def _sentence(text: str) -> str:
@@ -144,14 +186,15 @@ def _sentence(text: str) -> str:
 
 def _grid(evidence: Evidence) -> Grid:
     titles = ("", "load", "rows/s", "p50\nms", "p95\nms", "p99\nms", "late\n%", "n\nrequests", "windows", "target")
-    order = [one for one in dict.fromkeys((evidence.shown, evidence.study.default)) if evidence.of(one)]
-    return Grid(titles=titles, rows=tuple(_row(evidence, one) for one in order), left=2)
+    order = dict.fromkeys((evidence.shown, evidence.study.default))
+    rows = tuple(_row(evidence, candidate) for candidate in order if evidence.of(candidate))
+    return Grid(titles=titles, rows=rows, left=2)
 
 
 def _row(evidence: Evidence, candidate: Candidate) -> tuple[str, ...]:
     trials = evidence.of(candidate)
     latencies = pooled(trials)
-    requests, late = sum(one.requests for one in trials), sum(one.late for one in trials)
+    requests, late = sum(trial.requests for trial in trials), sum(trial.late for trial in trials)
     return (
         evidence.label(candidate),
         evidence.loads[candidate],
@@ -164,15 +207,15 @@ def _row(evidence: Evidence, candidate: Candidate) -> tuple[str, ...]:
     )
 
 
-def _data(one: Gain) -> dict[str, object]:
+def _data(gain: Gain) -> dict[str, object]:
     return {
-        "what": one.what,
-        "ratio": one.interval.value,
-        "low": one.interval.low,
-        "high": one.interval.high,
-        "method": one.interval.method,
-        "rounds": one.interval.count,
-        "requests": one.n,
-        "noise": one.noise,
-        "verdict": one.verdict,
+        "what": gain.what,
+        "ratio": gain.interval.value,
+        "low": gain.interval.low,
+        "high": gain.interval.high,
+        "method": gain.interval.method,
+        "rounds": gain.interval.count,
+        "requests": gain.n,
+        "noise": gain.noise,
+        "verdict": gain.verdict,
     }

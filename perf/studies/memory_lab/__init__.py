@@ -1,1 +1,1 @@
-"""Memory allocators compared over recorded traces."""
+"""Memory allocators compared on recorded inferences."""

@@ -1,8 +1,8 @@
-"""Compare memory allocators over recorded traces: space, device calls, time, fragmentation and locality.
+"""Compare memory allocators on recorded traces: space, device calls, time, fragmentation and locality.
 
-Reads any trace (its own files, TensorFlow logs, torch snapshots and profiles, onnxruntime profiles), replays it on
-every allocator, plans it offline, serves it from the plan, and serves changed inferences from the same plan. One record
-per trace; a trace whose record is there is only printed. Pictures with --pictures.
+Reads traces of `perf.memory.record`, TensorFlow logs, torch snapshots and profiles, and onnxruntime profiles. It
+replays each trace on all allocators, plans it offline, serves it from the plan, and serves changed inferences from the
+same plan. There is one record per trace; a trace that has a record is only printed.
 """
 
 import contextlib
@@ -14,11 +14,12 @@ from rich.progress import Progress
 from rich.table import Table
 
 from perf.memory.allocators.device import DeviceCosts
-from perf.memory.replay import Replay
-from perf.memory.trace.reading import named
+from perf.memory.trace import trace_file
 from perf.memory.trace.trace import Trace
 from perf.studies.memory_lab import memory_map, study
+from perf.studies.memory_lab.replay import Replay
 from perf.studies.memory_lab.study import Study
+from perf.studies.memory_lab.traces.reading import named
 from perf.studies.memory_lab.trial import PLANNED
 from triton_batching.terminal import Mistake, guarded, program_parser, terminal
 
@@ -27,22 +28,22 @@ MAPPED = ("tensorflow bfc", "onnxruntime same", PLANNED)
 
 
 def traces(paths: Sequence[Path]) -> dict[str, Trace]:
-    """Every trace of the files that has allocations, by the file's name; raises `Mistake`."""
-    found: dict[str, Trace] = {}
+    """The non-empty traces of the files, by the file's name; raises `Mistake` if there are none."""
+    by_name: dict[str, Trace] = {}
     for path in paths:
-        found |= named(path)
-    if not found:
+        by_name |= named(path)
+    if not by_name:
         raise Mistake(f"{', '.join(map(str, paths))}: no allocations in any of them.")
-    return found
+    return by_name
 
 
-def relatives(name: str, among: dict[str, Trace]) -> dict[str, Trace]:
-    """Other traces of the same model from the same tool."""
-    one = among[name]
+def relatives(name: str, by_name: dict[str, Trace]) -> dict[str, Trace]:
+    """The other traces of the same model from the same tool."""
+    trace = by_name[name]
     return {
-        other: trace
-        for other, trace in among.items()
-        if other != name and one.model and (trace.model, trace.source) == (one.model, one.source)
+        other_name: other
+        for other_name, other in by_name.items()
+        if other_name != name and trace.model and (other.model, other.source) == (trace.model, trace.source)
     }
 
 
@@ -52,34 +53,35 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = program_parser("python -m perf.studies.memory_lab", __doc__, example=example)
     parser.add_argument("traces", nargs="+", type=Path, metavar="TRACE", help="files of any of these tools")
     parser.add_argument("--results", type=Path, default=FOLDER, help=f"folder of the records (default: {FOLDER})")
-    parser.add_argument("--pictures", type=Path, metavar="FOLDER", help="draw maps and the course of time into it")
+    parser.add_argument("--save-traces", type=Path, metavar="FOLDER", help="also write the traces as small trace files")
+    parser.add_argument("--pictures", type=Path, metavar="FOLDER", help="draw maps and curves over time into it")
     parser.add_argument("--maps", nargs="+", default=MAPPED, metavar="ALLOCATOR", help="allocators to map")
     parser.add_argument("--format", choices=("png", "svg"), default="png", help="of the pictures (default: png)")
-    parser.add_argument(
-        "--malloc-us",
-        metavar="BYTES:US,..",
-        help="what a cudaMalloc costs, by size (default: "
-        + ",".join(f"{size}:{us:g}" for size, us in DeviceCosts().points)
-        + ")",
-    )
-    parser.add_argument("--again", action="store_true", help="measure again where a record is there")
+    default = ",".join(f"{size}:{us:g}" for size, us in DeviceCosts().points)
+    parser.add_argument("--malloc-us", metavar="BYTES:US,..", help=f"time of a cudaMalloc by size (default: {default})")
+    parser.add_argument("--again", action="store_true", help="measure again even if there is a record")
     arguments = parser.parse_args(argv)
-    return guarded(
-        lambda: _compare(
-            traces(arguments.traces),
+
+    def run() -> None:
+        by_name = traces(arguments.traces)
+        if arguments.save_traces is not None:
+            for name, trace in by_name.items():
+                trace_file.write(trace, arguments.save_traces / f"{name}.json")
+        _compare(
+            by_name,
             costs(arguments.malloc_us),
             results=arguments.results,
             again=arguments.again,
             pictures=arguments.pictures,
             mapped=arguments.maps,
             suffix=arguments.format,
-        ),
-        on_interrupt="stopped; what is measured is on disk. Run the same command to go on.",
-    )
+        )
+
+    return guarded(run, on_interrupt="stopped; finished traces are on disk. Run the same command to continue.")
 
 
 def costs(text: str | None) -> DeviceCosts:
-    """`256:1,4096:50` as costs; raises `Mistake`."""
+    """The costs in a text such as `256:1,4096:50`; the default costs for None; raises `Mistake`."""
     if text is None:
         return DeviceCosts()
     try:
@@ -94,8 +96,8 @@ def costs(text: str | None) -> DeviceCosts:
 
 
 def _compare(
-    among: dict[str, Trace],
-    price: DeviceCosts,
+    by_name: dict[str, Trace],
+    device_costs: DeviceCosts,
     *,
     results: Path,
     again: bool,
@@ -104,27 +106,27 @@ def _compare(
     suffix: str,
 ) -> None:
     console = terminal()
-    found: list[Study] = []
-    for name, trace in among.items():
+    studies: list[Study] = []
+    for name, trace in by_name.items():
         old = None if again or pictures else study.read(results / f"{name}.json")
-        if old is not None and old.key == study.key(trace, price):
-            found.append(old)
+        if old is not None and old.key == study.key(trace, device_costs):
+            studies.append(old)
             continue
-        with _told(name) as progress:
-            one, replays = study.study(name, trace, relatives(name, among), price, progress)
-        found.append(one)
-        study.write(one, results)
+        with _progress(name) as progress:
+            new, replays = study.study(name, trace, relatives(name, by_name), device_costs, progress)
+        studies.append(new)
+        study.write(new, results)
         if pictures is not None:
             _draw(name, trace, replays, pictures, mapped, suffix)
-    for one in found:
-        console.print(table(one))
-        console.print(departures(one))
+    for result in studies:
+        console.print(table(result))
+        console.print(departures(result))
     console.print(f"records: {results}", markup=False)
 
 
 @contextlib.contextmanager
-def _told(name: str) -> Iterator[Callable[[str], None]]:
-    """A progress line, and what changes its text."""
+def _progress(name: str) -> Iterator[Callable[[str], None]]:
+    """A progress line; yields the function that sets its text."""
     with Progress(transient=True) as bar:
         task = bar.add_task(name, total=None)
         yield lambda text: bar.update(task, description=text)
@@ -133,32 +135,27 @@ def _told(name: str) -> Iterator[Callable[[str], None]]:
 def _draw(
     name: str, trace: Trace, replays: dict[str, Replay], folder: Path, mapped: Sequence[str], suffix: str
 ) -> None:
-    unknown = [one for one in mapped if one not in replays]
+    unknown = [allocator for allocator in mapped if allocator not in replays]
     if unknown:
         raise Mistake(f"--maps {unknown[0]}: no such allocator. Known: {', '.join(replays)}.")
-    chosen = {one: replays[one] for one in mapped}
+    chosen = {allocator: replays[allocator] for allocator in mapped}
     memory_map.maps(name, chosen, trace.live_peak_bytes, folder / f"{name}-map.{suffix}")
     memory_map.held(name, replays, folder / f"{name}-held.{suffix}")
     memory_map.scattered(name, replays, folder / f"{name}-scattered.{suffix}")
 
 
-def table(one: Study) -> Table:
-    """Allocators down, measures across."""
-    title = f"{one.name}: {one.allocations} allocations, lower bound {one.load_bytes:,} bytes"
-    found = Table(
-        "allocator",
-        "held / bound",
-        "device calls, first pass",
-        "later",
-        "own us / call",
-        "with device, us / call",
-        "idle",
-        "scattered",
-        "locality",
-        title=title,
-    )
-    for row in one.trials:
-        found.add_row(
+COLUMNS = (
+    *("allocator", "held / bound", "device calls, first pass", "later", "own us / call", "with device, us / call"),
+    *("idle", "scattered", "locality"),
+)
+
+
+def table(result: Study) -> Table:
+    """A table with a row per allocator and a column per measure."""
+    title = f"{result.name}: {result.allocations} allocations, lower bound {result.load_bytes:,} bytes"
+    rows = Table(*COLUMNS, title=title)
+    for row in result.trials:
+        rows.add_row(
             row.allocator,
             f"{row.held_over_load:.3f}",
             str(row.first_calls),
@@ -169,23 +166,21 @@ def table(one: Study) -> Table:
             f"{row.scattered_share:.0%}",
             f"{row.locality:.0%}",
         )
-    for plan in one.plannings:
-        found.add_row(
-            f"offline: {plan.planner}", f"{plan.held_over_load:.3f}", "1", "0", f"(planned in {plan.seconds:.2f} s)"
-        )
-    return found
+    for plan in result.plannings:
+        seconds = f"(planned in {plan.seconds:.2f} s)"
+        rows.add_row(f"offline: {plan.planner}", f"{plan.held_over_load:.3f}", "1", "0", seconds)
+    return rows
 
 
-def departures(one: Study) -> Table:
-    """What the plan of this trace does with other inferences."""
-    title = f"{one.name}: the plan ({one.planner}) serves another inference, twice"
-    found = Table(
-        "inference", "held / its bound", "allocations", "elsewhere in the region", "fallbacks", "left", title=title
-    )
-    for row in one.departures:
+def departures(result: Study) -> Table:
+    """A table of other inferences that the plan of this trace served."""
+    title = f"{result.name}: the plan ({result.planner}) serves another inference, twice"
+    columns = ("inference", "held / its bound", "allocations", "elsewhere in the region", "fallbacks", "left the plan")
+    rows = Table(*columns, title=title)
+    for row in result.departures:
         counts = (row.allocations, row.unplanned.in_region, row.unplanned.fallbacks, row.unplanned.departures)
-        found.add_row(row.trace, f"{row.held_bytes / row.load_bytes:.3f}", *map(str, counts))
-    return found
+        rows.add_row(row.trace, f"{row.held_bytes / row.load_bytes:.3f}", *map(str, counts))
+    return rows
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Ways in which an inference departs from the recorded one, to see what a plan does then."""
+"""Changed inferences, which test what a plan does when an inference differs from the recorded one."""
 
 import random
 from collections.abc import Callable
@@ -9,57 +9,46 @@ from perf.memory.trace.trace import Allocation, Trace
 
 
 def scaled(trace: Trace, factor: float) -> Trace:
-    """Another batch size: every buffer `factor` times as large."""
-    return _with(
-        trace, [replace(one, requested_bytes=max(1, round(factor * one.requested_bytes))) for one in trace.allocations]
-    )
+    """Another batch size: each buffer is `factor` times as large."""
+    return _with(trace, [_sized(buffer, factor * buffer.requested_bytes) for buffer in trace.allocations])
 
 
 def reshaped(trace: Trace, seed: int = 0) -> Trace:
-    """Other shapes: every buffer between half and one and a half times as large."""
-    chance = random.Random(seed)
-    sizes = [max(1, round(chance.uniform(0.5, 1.5) * one.requested_bytes)) for one in trace.allocations]
+    """Other shapes: each buffer is 0.5 to 1.5 times as large."""
+    rng = random.Random(seed)
     return _with(
-        trace, [replace(one, requested_bytes=size) for one, size in zip(trace.allocations, sizes, strict=True)]
+        trace, [_sized(buffer, rng.uniform(0.5, 1.5) * buffer.requested_bytes) for buffer in trace.allocations]
     )
 
 
 def reordered(trace: Trace, seed: int = 0) -> Trace:
     """Another order: neighbouring events of different buffers are swapped, about one pair in four."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     moments = list(range(trace.moments))
-    owner = {moment: number for number, one in enumerate(trace.allocations) for moment in _moments(one)}
-    for one, other in pairwise(range(trace.moments)):
-        if chance.random() < 0.25 and owner.get(one) != owner.get(other) and moments[one] == one:
-            moments[one], moments[other] = moments[other], moments[one]
-    at = {was: now for now, was in enumerate(moments)}
-    found = [
-        replace(one, allocated_at=at[one.allocated_at], freed_at=None if one.freed_at is None else at[one.freed_at])
-        for one in trace.allocations
-    ]
-    return _with(trace, sorted(found, key=lambda one: one.allocated_at))
+    owner = {moment: number for number, buffer in enumerate(trace.allocations) for moment in _moments(buffer)}
+    for first, second in pairwise(range(trace.moments)):
+        if rng.random() < 0.25 and owner.get(first) != owner.get(second) and moments[first] == first:
+            moments[first], moments[second] = moments[second], moments[first]
+    new = {old: new for new, old in enumerate(moments)}
+    return _with(trace, [_moved(buffer, new) for buffer in trace.allocations])
 
 
 def extended(trace: Trace) -> Trace:
-    """Something more: after one allocation in five a buffer of a tenth of the live peak comes and goes at once."""
-    found: list[Allocation] = []
-    now: dict[int, int] = {}
+    """Extra buffers: after each fifth allocation a tenth of the live peak is allocated and freed at once."""
+    extra: list[Allocation] = []
+    new: dict[int, int] = {}
     moment = count = 0
-    for allocated, one in trace.events():
-        now[one.allocated_at if allocated else one.freed_at or 0] = moment
+    for allocated, buffer in trace.events():
+        new[buffer.allocated_at if allocated else buffer.freed_at or 0] = moment
         moment += 1
         count += allocated
         if allocated and count % 5 == 3:
             size = max(1, trace.live_peak_bytes // 10)
-            found.append(
-                Allocation(id=f"more {moment}", requested_bytes=size, allocated_at=moment, freed_at=moment + 1)
+            extra.append(
+                Allocation(id=f"extra {moment}", requested_bytes=size, allocated_at=moment, freed_at=moment + 1)
             )
             moment += 2
-    found += [
-        replace(one, allocated_at=now[one.allocated_at], freed_at=None if one.freed_at is None else now[one.freed_at])
-        for one in trace.allocations
-    ]
-    return replace(_with(trace, sorted(found, key=lambda one: one.allocated_at)), moments=moment)
+    return replace(_with(trace, [*extra, *(_moved(buffer, new) for buffer in trace.allocations)]), moments=moment)
 
 
 CHANGES: dict[str, Callable[[Trace], Trace]] = {
@@ -72,9 +61,18 @@ CHANGES: dict[str, Callable[[Trace], Trace]] = {
 }
 
 
-def _moments(one: Allocation) -> tuple[int, ...]:
-    return (one.allocated_at,) if one.freed_at is None else (one.allocated_at, one.freed_at)
+def _moments(buffer: Allocation) -> tuple[int, ...]:
+    return (buffer.allocated_at,) if buffer.freed_at is None else (buffer.allocated_at, buffer.freed_at)
+
+
+def _sized(buffer: Allocation, size: float) -> Allocation:
+    return replace(buffer, requested_bytes=max(1, round(size)))
+
+
+def _moved(buffer: Allocation, new: dict[int, int]) -> Allocation:
+    freed_at = None if buffer.freed_at is None else new[buffer.freed_at]
+    return replace(buffer, allocated_at=new[buffer.allocated_at], freed_at=freed_at)
 
 
 def _with(trace: Trace, allocations: list[Allocation]) -> Trace:
-    return replace(trace, allocations=tuple(allocations), remarks=())
+    return replace(trace, allocations=tuple(sorted(allocations, key=lambda buffer: buffer.allocated_at)), remarks=())

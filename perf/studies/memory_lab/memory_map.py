@@ -1,4 +1,4 @@
-"""Pictures of a replay: the map of memory (time across, address up), what is held, and how that is scattered."""
+"""Pictures of a replay: a map of memory (time across, address up), the memory held, and its fragmentation."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,43 +10,44 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 
-from perf.memory.replay import Replay, Sample
 from perf.report.drawing import COLOURS, GREY, INK, STYLE
+from perf.studies.memory_lab.replay import Replay, Sample
 from perf.studies.memory_lab.trial import PLANNED
 
 MIB = 2**20
 PANEL = (4.4, 3.6)
-# The other two of the palette of perf.report.plots fill areas only, where a contrast of 3 is not needed.
+# The last two colours of the palette have too little contrast for lines on a page, but not for a map's areas.
 LINES = (*COLOURS, "#56B4E9", "#E69F00")
 
 
 def maps(title: str, replays: Mapping[str, Replay], load_bytes: int, path: Path) -> Path:
-    """One panel per allocator, all to one scale; grey is held and idle, the dashed line the lower bound."""
+    """One panel per allocator on one scale; grey is held and idle memory, the dashed line the lower bound."""
     with mpl.rc_context(STYLE | {"figure.facecolor": "white", "svg.hashsalt": title}):
         figure = Figure(figsize=(PANEL[0] * len(replays), PANEL[1]), layout="constrained")
         panels = figure.subplots(1, len(replays), sharey=True, squeeze=False)[0]
-        for axes, (name, found) in zip(panels, replays.items(), strict=True):
-            _map(axes, found)
+        for axes, (name, result) in zip(panels, replays.items(), strict=True):
+            _map(axes, result)
             axes.axhline(load_bytes / MIB, color=INK, linestyle=(0, (4, 3)), linewidth=1)
             axes.set_title(name, loc="left", fontsize=11)
             axes.set_xlabel("events of the inference")
-        panels[0].set(ylabel="address, MiB", ylim=(0, max(sum(one.regions.values()) for one in replays.values()) / MIB))
-        figure.suptitle(f"{title}: where every buffer lies", fontsize=12, x=0.01, ha="left")
+        top = max(sum(result.regions.values()) for result in replays.values())
+        panels[0].set(ylabel="address, MiB", ylim=(0, top / MIB))
+        figure.suptitle(f"{title}: the address of every buffer", fontsize=12, x=0.01, ha="left")
         return _saved(figure, path)
 
 
 def held(title: str, replays: Mapping[str, Replay], path: Path) -> Path:
-    """Bytes held by every allocator over the first pass, above the bytes that are live."""
-    some = next(iter(replays.values())).samples
-    live = ([one.moment for one in some], [one.live_bytes / MIB for one in some])
-    heading = f"{title}: what every allocator holds"
-    return _over_time(heading, "MiB held", replays, lambda one: one.held_bytes / MIB, path, live)
+    """The bytes that each allocator holds over the first pass, with the live bytes as an area."""
+    samples = next(iter(replays.values())).samples
+    live = ([sample.moment for sample in samples], [sample.live_bytes / MIB for sample in samples])
+    heading = f"{title}: memory held by each allocator"
+    return _over_time(heading, "MiB held", replays, lambda sample: sample.held_bytes / MIB, path, live)
 
 
 def scattered(title: str, replays: Mapping[str, Replay], path: Path) -> Path:
-    """Fragmentation over the first pass: per cent of the free bytes that one request could not get."""
+    """Fragmentation over the first pass: the percentage of the free bytes that a single request cannot use."""
     heading = f"{title}: free memory that is not in one piece"
-    return _over_time(heading, "% of the free bytes", replays, lambda one: 100 * one.scattered_share, path)
+    return _over_time(heading, "% of the free bytes", replays, lambda sample: 100 * sample.scattered_share, path)
 
 
 def _over_time(
@@ -57,13 +58,13 @@ def _over_time(
     path: Path,
     area: tuple[list[int], list[float]] | None = None,
 ) -> Path:
-    """A stepped line per allocator, and grey what is live."""
+    """A stepped line per allocator, and the live bytes as a grey area."""
     with mpl.rc_context(STYLE | {"figure.facecolor": "white", "svg.hashsalt": heading}):
         figure = Figure(figsize=(9.0, 4.2), layout="constrained")
         axes = figure.subplots()
-        for number, (name, found) in enumerate(replays.items()):
-            moments = [one.moment for one in found.samples]
-            values = [value(one) for one in found.samples]
+        for number, (name, result) in enumerate(replays.items()):
+            moments = [sample.moment for sample in result.samples]
+            values = [value(sample) for sample in result.samples]
             style = "-" if number < len(LINES) or name == PLANNED else ":"
             colour, width = (INK, 2.6) if name == PLANNED else (LINES[number % len(LINES)], 1.6)
             axes.step(moments, values, style, where="post", color=colour, linewidth=width, label=name)
@@ -75,12 +76,12 @@ def _over_time(
         return _saved(figure, path)
 
 
-def _map(axes: Axes, found: Replay) -> None:
-    bases = _compact(found.regions)
-    end = max((one.end for one in found.placed), default=1)
+def _map(axes: Axes, result: Replay) -> None:
+    bases = _compact(result.regions)
+    end = max((buffer.end for buffer in result.placed), default=1)
     axes.add_collection(
         PolyCollection(
-            [_box(0, end, bases[base], size) for base, size in found.regions.items()],
+            [_box(0, end, bases[base], size) for base, size in result.regions.items()],
             facecolors=GREY,
             edgecolors="white",
             alpha=0.3,
@@ -88,17 +89,17 @@ def _map(axes: Axes, found: Replay) -> None:
         )
     )
     boxes, colours = [], []
-    ordered = sorted(found.regions, reverse=True)
-    for one in found.placed:
-        base = next(base for base in ordered if base <= one.address)
-        boxes.append(_box(one.start, one.end, bases[base] + one.address - base, one.size))
-        colours.append(LINES[one.number % len(LINES)])
+    ordered = sorted(result.regions, reverse=True)
+    for buffer in result.placed:
+        base = next(base for base in ordered if base <= buffer.address)
+        boxes.append(_box(buffer.start, buffer.end, bases[base] + buffer.address - base, buffer.size))
+        colours.append(LINES[buffer.number % len(LINES)])
     axes.add_collection(PolyCollection(boxes, facecolors=colours, edgecolors="white", linewidths=0.3))
     axes.set_xlim(0, end)
 
 
 def _compact(regions: dict[int, int]) -> dict[int, int]:
-    """Every region's base to where it is drawn: one on the other, without the unused addresses between."""
+    """The drawn base of each region: regions are stacked without the unused addresses between them."""
     drawn, top = {}, 0
     for base in sorted(regions):
         drawn[base] = top
@@ -112,7 +113,7 @@ def _box(start: int, end: int, address: int, size: int) -> list[tuple[float, flo
 
 
 def _saved(figure: Figure, path: Path) -> Path:
-    """As its suffix says, .svg or .png; equal replays give equal files."""
+    """Save as .svg or .png, by the suffix; equal replays give equal files."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".svg":
         FigureCanvasSVG(figure)

@@ -1,4 +1,4 @@
-"""All allocators on one trace, as a record on disk."""
+"""The study of one trace: all allocators and planners on it, and the plan on changed inferences; a record on disk."""
 
 import dataclasses
 import datetime
@@ -8,28 +8,30 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Literal
+
+import msgspec
 
 from perf.memory.allocators.device import Device, DeviceCosts
-from perf.memory.allocators.plan import Plan, planned
-from perf.memory.allocators.planned import Planned, Unplanned
-from perf.memory.offline import best, greedy, omni
-from perf.memory.offline.buffer import Buffer, Placement, load, of_trace
+from perf.memory.offline import greedy, omni
+from perf.memory.offline.buffer import Buffer, Placement, load
 from perf.memory.offline.checker import faults
-from perf.memory.replay import Replay, overlaps, replay
 from perf.memory.trace.trace import Trace
+from perf.studies.memory_lab.allocators.plan import Plan, best_placement, buffers_of, planned
+from perf.studies.memory_lab.allocators.planned import Planned, Unplanned
 from perf.studies.memory_lab.changes import CHANGES
+from perf.studies.memory_lab.replay import Replay, overlaps, replay
 from perf.studies.memory_lab.trial import Trial, allocators, trial
+from triton_batching import whole_file
 from triton_batching.machine import Machine, versions
 from triton_batching.terminal import Failure
 
-FORMAT = 1
 STEP_BYTES = 256
 
 
 @dataclass(frozen=True, kw_only=True)
 class Planning:
-    """One offline planner: the height it found, over the lower bound, and the seconds that took."""
+    """One offline planner: the height of its placement, also relative to the lower bound, and its time."""
 
     planner: str
     held_bytes: int
@@ -39,10 +41,10 @@ class Planning:
 
 @dataclass(frozen=True, kw_only=True)
 class Departure:
-    """The plan of this trace, serving another: `trace` says which, or how it was changed.
+    """The plan of this trace serving another trace twice; `trace` names that trace or the change.
 
-    `held_bytes` is the most held in two passes, `load_bytes` the lower bound of the other trace, and the counts are of
-    both passes, whose allocations are `allocations`.
+    `held_bytes` is the most bytes held, `load_bytes` the lower bound of the other trace, and `allocations` the number
+    of allocations of both passes.
     """
 
     trace: str
@@ -54,7 +56,7 @@ class Departure:
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """Everything about one trace. `key` is what must be equal for the record to stand for it."""
+    """The results of one trace. A record is valid for a trace and costs of the same `key`."""
 
     name: str
     key: str
@@ -72,27 +74,27 @@ class Study:
     machine: Machine
     versions: dict[str, str]
     started_at: str
-    format: int = FORMAT
+    format: Literal[1] = 1
 
 
 def study(
     name: str, trace: Trace, others: dict[str, Trace], costs: DeviceCosts, progress: Callable[[str], None]
 ) -> tuple[Study, dict[str, Replay]]:
-    """Plan, replay and check everything; `others` are traces of the same model, which the plan is made to serve."""
+    """Run and check all planners and allocators on a trace, and its plan on `others`, traces of the same model."""
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    buffers = of_trace(trace, STEP_BYTES)
+    buffers = buffers_of(trace, STEP_BYTES)
     plannings = []
     for planner, run in _planners().items():
         progress(f"{name}: {planner}")
         plannings.append(_planning(planner, run, buffers, trace.live_peak_bytes))
-    plan = planned(trace, best.plan(buffers))
+    plan = planned(trace, best_placement(buffers))
     trials, replays = [], {}
     for allocator, make in allocators(plan).items():
         progress(f"{name}: {allocator}")
-        result, replays[allocator] = trial(trace, allocator, make, costs)
-        trials.append(result)
+        measured, replays[allocator] = trial(trace, allocator, make, costs)
+        trials.append(measured)
     changed = {text: change(trace) for text, change in CHANGES.items()} | others
-    found = Study(
+    result = Study(
         name=name,
         key=key(trace, costs),
         source=trace.source,
@@ -110,53 +112,33 @@ def study(
         versions=versions(),
         started_at=started,
     )
-    return found, replays
+    return result, replays
 
 
 def key(trace: Trace, costs: DeviceCosts) -> str:
-    """SHA-256 of the trace, the costs and the format."""
-    text = json.dumps([FORMAT, dataclasses.asdict(trace), dataclasses.asdict(costs)], sort_keys=True)
+    """The SHA-256 of the format, the trace and the costs."""
+    text = json.dumps([1, dataclasses.asdict(trace), dataclasses.asdict(costs)], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def write(found: Study, folder: Path) -> Path:
-    """Write the record; its file is named as the trace."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{found.name}.json"
-    path.write_text(json.dumps(dataclasses.asdict(found), indent=1) + "\n")
-    return path
+def write(result: Study, folder: Path) -> Path:
+    """Write the record to a file named after the trace."""
+    return whole_file.write(folder / f"{result.name}.json", json.dumps(dataclasses.asdict(result), indent=1) + "\n")
 
 
 def read(path: Path) -> Study | None:
-    """The record at `path`, or None where there is none of this format."""
+    """The record in a file; None if the file is absent or of another format."""
     try:
-        of: dict[str, Any] = json.loads(path.read_text())
-        if of["format"] != FORMAT:
-            return None
-        points = tuple((size, us) for size, us in of["costs"]["points"])
-        of |= {
-            "costs": DeviceCosts(points=points, free_share=of["costs"]["free_share"]),
-            "plannings": tuple(Planning(**one) for one in of["plannings"]),
-            "trials": tuple(Trial(**{**one, "unplanned": _unplanned(one["unplanned"])}) for one in of["trials"]),
-            "departures": tuple(
-                Departure(**{**one, "unplanned": Unplanned(**one["unplanned"])}) for one in of["departures"]
-            ),
-            "machine": Machine(**of["machine"]),
-        }
-        return Study(**of)
-    except (OSError, ValueError, KeyError, TypeError):
+        return msgspec.json.decode(path.read_bytes(), type=Study)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
 
 
-def _unplanned(of: dict[str, int] | None) -> Unplanned | None:
-    return None if of is None else Unplanned(**of)
-
-
 def _planners() -> dict[str, Callable[[tuple[Buffer, ...]], Placement]]:
-    found: dict[str, Callable[[tuple[Buffer, ...]], Placement]] = {greedy.NAME: greedy.plan}
+    planners: dict[str, Callable[[tuple[Buffer, ...]], Placement]] = {greedy.NAME: greedy.plan}
     if omni.installed() is not None:
-        found |= {omni.TELAMALLOC: omni.telamalloc, omni.MINIMALLOC: omni.minimised}
-    return found
+        planners |= {omni.TELAMALLOC: omni.telamalloc, omni.MINIMALLOC: omni.minimised}
+    return planners
 
 
 def _planning(
@@ -167,7 +149,7 @@ def _planning(
     seconds = time.perf_counter() - started
     wrong = faults(placement, buffers)
     if wrong or placement.height < load(buffers):
-        raise Failure(f"{name} gave no valid placement: {wrong[0].text if wrong else 'it is below the load'}.")
+        raise Failure(f"{name} gave no valid placement: {wrong[0] if wrong else 'it is below the load'}.")
     height = placement.height
     return Planning(planner=name, held_bytes=height, held_over_load=height / load_bytes, seconds=seconds)
 
@@ -177,7 +159,7 @@ def _departure(text: str, plan: Plan, other: Trace) -> Departure:
     allocator = Planned(device, plan)
     for _ in range(2):
         if overlaps(replay(other, allocator)):
-            raise Failure(f"planned, serving '{text}': two live buffers overlap (a fault of ours).")
+            raise Failure(f"planned, serving '{text}': two live buffers overlap: a bug of the lab.")
     return Departure(
         trace=text,
         allocations=2 * len(other.allocations),

@@ -1,29 +1,35 @@
-"""One allocator on one trace: what it held, what it asked of the device, how long it took and how it fragmented."""
+"""One allocator on one trace: memory held, device calls, time, fragmentation and locality."""
 
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from perf.memory.allocators.allocator import Allocator
-from perf.memory.allocators.catalogue import ONLINE
-from perf.memory.allocators.device import Device, DeviceCosts
-from perf.memory.allocators.plan import Plan
-from perf.memory.allocators.planned import Planned, Unplanned
-from perf.memory.replay import Replay, operation_us, overlaps, replay
+from perf.memory.allocators.device import Allocator, Device, DeviceCosts
 from perf.memory.trace.trace import Trace
-from perf.studies.memory_lab.locality import locality
+from perf.studies.memory_lab.allocators.catalogue import ONLINE
+from perf.studies.memory_lab.allocators.plan import Plan
+from perf.studies.memory_lab.allocators.planned import Planned, Unplanned
+from perf.studies.memory_lab.replay import Replay, operation_us, overlaps, replay
 from triton_batching.terminal import Failure
 
 PLANNED = "planned"
+# The simulated cache for the measure of locality, as a share of the live peak.
+CACHE_SHARE = 0.25
+# Pages in the live peak: enough for exact shares, and few enough for traces of thousands of buffers.
+PAGES = 1024
+MIN_PAGE_BYTES = 256
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """Results of two passes over a trace by one allocator.
+    """The result of two passes over a trace by one allocator.
 
-    `held_bytes` is the most held from the device; `first_calls` and `first_us` are device calls of the first pass and
-    their modelled time, `later_*` those of the second. `operation_us` is the simulated allocator's own time per call in
-    later passes. `idle_share` is the mean of 1 - live / held over the first pass, and `scattered_share` that of
-    1 - largest gap / free: what of the free memory one request could not get. `locality` is of the second pass.
+    `held_bytes`: the most bytes held from the device.
+    `first_calls`, `first_us`: the device calls of the first pass and their modelled time; `later_*` of the second.
+    `operation_us`: the simulated allocator's own time per call in later passes.
+    `idle_share`: the mean of 1 - live / held over the first pass.
+    `scattered_share`: the mean of 1 - largest gap / free, the free memory that a single request cannot use.
+    `locality`: of the second pass, see `locality`.
     """
 
     allocator: str
@@ -42,17 +48,17 @@ class Trial:
 
     @property
     def later_operation_us(self) -> float:
-        """Own time and modelled device time per call, in passes after the first."""
+        """The allocator's own time and the modelled device time per call, in passes after the first."""
         return self.operation_us + self.later_us / max(1, self.calls_in_pass)
 
 
 def allocators(plan: Plan) -> dict[str, Callable[[Device], Allocator]]:
-    """Every online allocator, and the one that follows `plan`."""
+    """All online allocators, and the one that follows `plan`."""
     return {**ONLINE, PLANNED: lambda device: Planned(device, plan)}
 
 
 def trial(trace: Trace, name: str, make: Callable[[Device], Allocator], costs: DeviceCosts) -> tuple[Trial, Replay]:
-    """Replay twice, check both passes, and time further ones; raises `Failure` where the allocator is wrong."""
+    """Replay a trace twice, check both passes and time further ones; raises `Failure` if an answer is wrong."""
     device = Device(costs=costs)
     allocator = make(device)
     first = _checked(name, trace, allocator)
@@ -69,26 +75,50 @@ def trial(trace: Trace, name: str, make: Callable[[Device], Allocator], costs: D
         later_us=device.us - first_us,
         operation_us=operation_us(trace, make, costs),
         calls_in_pass=len(trace.allocations) * 2,
-        idle_share=_mean([1 - one.live_bytes / one.held_bytes for one in first.samples if one.held_bytes]),
-        scattered_share=_mean([one.scattered_share for one in first.samples]),
+        idle_share=_mean([1 - sample.live_bytes / sample.held_bytes for sample in first.samples if sample.held_bytes]),
+        scattered_share=_mean([sample.scattered_share for sample in first.samples]),
         locality=locality(later, load),
         unplanned=allocator.unplanned if isinstance(allocator, Planned) else None,
     )
     return result, first
 
 
+def locality(result: Replay, live_peak_bytes: int, cache_share: float = CACHE_SHARE) -> float:
+    """The share of page touches, 0 to 1, that hit an LRU cache of `cache_share` x the live peak.
+
+    Each buffer is touched twice, page by page: when it is allocated and when it is freed. An allocator that reuses
+    memory that was just freed scores high; one that walks through fresh addresses scores low.
+    """
+    page = max(MIN_PAGE_BYTES, 1 << (live_peak_bytes // PAGES).bit_length())
+    capacity = max(1, int(cache_share * live_peak_bytes / page))
+    touched = [(buffer.start, 1, buffer.address, buffer.size) for buffer in result.placed]
+    touched += [(buffer.end, 0, buffer.address, buffer.size) for buffer in result.placed]
+    cache: OrderedDict[int, None] = OrderedDict()
+    hits = touches = 0
+    for _, _, address, size in sorted(touched):
+        for number in range(address // page, (address + size - 1) // page + 1):
+            touches += 1
+            if number in cache:
+                hits += 1
+                cache.move_to_end(number)
+                continue
+            cache[number] = None
+            if len(cache) > capacity:
+                cache.popitem(last=False)
+    return hits / touches if touches else 0.0
+
+
 def _checked(name: str, trace: Trace, allocator: Allocator) -> Replay:
-    found = replay(trace, allocator)
-    wrong = overlaps(found)
-    if wrong:
-        one, other = wrong[0]
-        raise Failure(f"{name}: buffers {one.number} and {other.number} overlap at {other.address} (a fault of ours).")
-    for one in found.placed:
-        if not any(
-            base <= one.address and one.address + one.size <= base + size for base, size in found.regions.items()
-        ):
-            raise Failure(f"{name}: buffer {one.number} lies outside every region of the device (a fault of ours).")
-    return found
+    result = replay(trace, allocator)
+    for buffer, other in overlaps(result):
+        raise Failure(
+            f"{name}: buffers {buffer.number} and {other.number} overlap at {other.address}: a bug of the lab."
+        )
+    for buffer in result.placed:
+        end = buffer.address + buffer.size
+        if not any(base <= buffer.address and end <= base + size for base, size in result.regions.items()):
+            raise Failure(f"{name}: buffer {buffer.number} is outside all device regions: a bug of the lab.")
+    return result
 
 
 def _mean(values: list[float]) -> float:

@@ -71,7 +71,7 @@ def packed(seed: int, algorithms: Sequence[str] = ALGORITHMS) -> Packed:
         models=len(workload.models),
         devices={name: len(placement.nodes) for name, placement in placements.items()},
         violations=sum(len(violations(workload, placement)) for placement in placements.values()),
-        late=sum(not one.kept for one in late),
+        late=sum(not one.in_time for one in late),
     )
 
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from memory_instances import exact, guillotine, random_trace
+from memory_instances import exact, guillotine
 
 from perf.memory import solve
-from perf.memory.offline import best, greedy, instance, omni
-from perf.memory.offline.buffer import Buffer, load, of_trace, placed
+from perf.memory.offline import greedy, instance, omni
+from perf.memory.offline.buffer import Buffer, load, placed
 from perf.memory.offline.checker import faults
 from triton_batching.terminal import Mistake
 
@@ -26,10 +26,10 @@ def test_minimalloc_fills_a_cut_rectangle_to_the_last_byte(seed: int) -> None:
     assert faults(placement, buffers, CAPACITY) == []
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_every_planner_is_valid_and_none_is_below_the_load(seed: int) -> None:
     buffers = guillotine(seed, 60)
-    for placement in (greedy.plan(buffers), omni.telamalloc(buffers, 1.0), omni.minimised(buffers, 0.5)):
+    for placement in (greedy.plan(buffers), omni.telamalloc(buffers, 0.3), omni.minimised(buffers, 0.3)):
         assert faults(placement, buffers) == []
         assert placement.height >= CAPACITY
     start = greedy.plan(buffers)
@@ -67,20 +67,9 @@ def test_load_counts_half_open_lifetimes() -> None:
     assert greedy.plan(buffers).offsets == (0, 0)
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_the_planner_for_a_trace_is_valid_and_near_the_bound(seed: int) -> None:
-    trace = random_trace(seed, 80)
-    buffers = of_trace(trace, 256)
-    placement = best.plan(buffers, 1.0)
-    assert faults(placement, buffers) == []
-    assert trace.live_peak_bytes <= load(buffers) <= placement.height <= greedy.plan(buffers).height
-
-
-def test_a_trace_without_omnimalloc_is_planned_by_greedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_search_needs_omnimalloc_in_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
     buffers = guillotine(3, 60)
-    assert greedy.plan(buffers).height > CAPACITY
     monkeypatch.setattr(omni, "installed", lambda: None)
-    assert best.plan(buffers).planner == greedy.NAME
     omni._core.cache_clear()
     with pytest.raises(Mistake, match="omnimalloc is not installed"):
         omni.fit(buffers, CAPACITY)
@@ -96,12 +85,8 @@ def test_the_checker_finds_every_fault() -> None:
         Buffer(id="c", lower=4, upper=6, size=10),
     )
     assert faults(placed("test", buffers, (0, 10, 0)), buffers, 20) == []
-    assert [one.text for one in faults(placed("test", buffers, (0, 9, 20)), buffers)] == [
-        "buffers a and b share time 2 and offset 9"
-    ]
-    assert [one.text for one in faults(placed("test", buffers, (20, 10, 0)), buffers, 25)] == [
-        "buffer a ends at 30, outside 0 to 25"
-    ]
+    assert faults(placed("test", buffers, (0, 9, 20)), buffers) == ["buffers a and b share time 2 and offset 9"]
+    assert faults(placed("test", buffers, (20, 10, 0)), buffers, 25) == ["buffer a ends at 30, outside 0 to 25"]
     assert len(faults(placed("test", buffers, (-1, 10, 0)), buffers)) == 1
     assert len(faults(placed("test", buffers, (0, 10)), buffers)) == 1
     smaller = tuple(replace(one, size=1) for one in buffers)

@@ -1,114 +1,98 @@
-"""What `python -m perf.memory` prints, and the records and the text that say how exact it is."""
+"""What `python -m perf.memory` prints for models whose memory is computed by hand, and how it refuses mistakes."""
 
-import json
 import re
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
+import onnx
 import pytest
+from onnx import TensorProto, helper
 
 from perf.memory.__main__ import main
-from perf.memory.estimate import check
-from perf.memory.estimate.checked import CHECKED, FUSED
-from perf.memory.estimate.zoo import ZOO
 
-ROOT = Path(__file__).parents[3]
-RECORDS = {
-    path.stem: json.loads(path.read_text()) for path in (ROOT / "perf/studies/results/memory/estimate").glob("*.json")
-}
-OPERATORS = json.loads((ROOT / "perf/studies/results/memory/kernels/operators.json").read_text())
-TEXT = (ROOT / "perf/memory/ESTIMATE.md").read_text()
-ESTIMATED = {name: record for name, record in RECORDS.items() if record["sessions"]}
+ROW_ITEMS = 2**18  # One MiB of floats.
 
 
-def test_the_records_are_of_the_whole_zoo_and_of_the_repository() -> None:
-    assert set(ZOO) < set(RECORDS)
-    assert {"ranker", "ragged_encoder", "resnet50", "text_recognition", "text_recognition_128"} < set(RECORDS)
+def saved(folder: Path, nodes: list[onnx.NodeProto]) -> str:
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", ROW_ITEMS])]
+    graph = helper.make_graph(nodes, "graph", inputs, [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)])
+    path = folder / "graph.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    return str(path)
 
 
-@pytest.mark.parametrize("name", sorted(ESTIMATED))
-def test_a_record_has_every_session_and_no_mismatch(name: str) -> None:
-    sessions: list[dict[str, Any]] = ESTIMATED[name]["sessions"]
-    wanted = [(label, list(sizes)) for label, one in check.SETTINGS.items() for sizes in one.sessions]
-    assert [(one["setting"], one["sizes"]) for one in sessions] == wanted
-    for one in sessions:
-        assert one["mismatches"] == []
-        assert one["estimated"] | {"node": ""} == one["measured"] | {"node": ""}
+def chain(folder: Path, *names: str) -> str:
+    """Exp after Exp; each output needs a buffer beside its input's."""
+    return saved(folder, [helper.make_node("Exp", [source], [name]) for source, name in pairwise(["x", *names])])
 
 
-def test_a_model_that_only_a_run_can_tell_is_said_to_be_one() -> None:
-    (name,) = set(RECORDS) - set(ESTIMATED)
-    assert name == "text_recognition_ragged"
-    assert "follow from the values of the input" in RECORDS[name]["not_estimated"]
-
-
-def test_what_counts_as_checked_is_what_the_record_found() -> None:
-    assert set(OPERATORS["checked"]) == CHECKED
-    wrong = {line.partition(":")[0] for line in OPERATORS["not_exact"] if ": mismatch: " in line}
-    assert wrong.isdisjoint(CHECKED)
-    assert set(OPERATORS["exact"]) - wrong == CHECKED
-    unchecked = {
-        operator for record in ESTIMATED.values() for found in record["unchecked"].values() for operator in found
-    }
-    # The shapes of onnx's own tests of Range follow from its inputs' values.
-    assert unchecked == {"Range"}
-    assert all(name.startswith("com.microsoft.") for name in FUSED)
-
-
-def test_the_text_has_the_figures_of_the_records() -> None:
-    boundaries = sum(one["boundaries"] for record in ESTIMATED.values() for one in record["sessions"])
-    assert f"{len(ESTIMATED)} models" in TEXT
-    assert f"{boundaries:,} boundaries" in TEXT
-    assert f"{len(CHECKED)} operators" in TEXT
-    for name, figures in re.findall(r"^\| (\w+) \| ([\d., |]+) \|$", TEXT, re.MULTILINE):
-        sessions = RECORDS[name]["sessions"]
-        plain = next(one for one in sessions if (one["setting"], one["sizes"]) == ("basic", [32]))
-        served = next(one for one in sessions if (one["setting"], one["sizes"]) == ("served", [32, 32]))
-        found = [
-            plain["measured"]["peak"],
-            plain["measured"]["held"],
-            served["measured"]["peak"],
-            served["measured"]["held"],
-        ]
-        assert figures.split(" | ") == [f"{bytes_ / 2**20:,.1f}" for bytes_ in found]
-
-
-def test_the_program_prints_what_the_text_shows(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["text_recognition", "--level", "basic", "--no-pattern", "--batch", "1,8,32"]) == 0
-    shown = re.search(r"--batch 1,8,32\n(.*?)```", TEXT, re.DOTALL)
-    assert shown is not None
-    assert _words(capsys.readouterr().out) == _words(shown[1])
-
-
-def test_the_peak_and_what_is_held_are_those_of_the_record(capsys: pytest.CaptureFixture[str]) -> None:
-    record = ESTIMATED["text_recognition"]["sessions"]
-    held = next(one for one in record if (one["setting"], one["sizes"]) == ("basic", [32]))["measured"]["held"]
-    assert main(["text_recognition", "--level", "basic", "--no-pattern", "--batch", "32"]) == 0
-    said = re.search(r"holds ([\d.]+) MiB", capsys.readouterr().out)
-    assert said is not None
-    # The record has the arena; 2,771,108 bytes of weights lie outside it.
-    assert said[1] == f"{(held + 2_771_108) / 2**20:.2f}"
+def rows(text: str) -> dict[str, list[str]]:
+    """The lines of the tables, by their first cell."""
+    cells = [re.findall(r"[\w.%]+", line) for line in text.splitlines() if line.startswith("│")]
+    return {line[0]: line[1:] for line in cells}
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("options", "held"),
+    [
+        # Two buffers of 4 MiB; a region is doubled from 1 MiB until it fits, and the second region fits as it is.
+        (["--no-pattern"], "8.00"),
+        # The pattern's block has `a` and `b`, 8 MiB. It does not fit the 4 MiB regions, so the arena takes 8 MiB more.
+        (["--pattern"], "16.00"),
+        (["--no-pattern", "--strategy", "same"], "8.00"),
+    ],
+)
+def test_the_table_has_the_memory_of_a_chain(
+    options: list[str], held: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([chain(tmp_path, "a", "b", "c", "y"), "--level", "disabled", "--batch", "4", *options]) == 0
+    text = capsys.readouterr().out
+    weights, _, arena, total, bound, plan, _ = rows(text)["4"]
+    assert (weights, arena, total, bound, plan) == ("0.00", held, held, "8.00", "8.00")
+    assert f"holds {held} MiB" in text
+    assert "At the peak of batch 4, in Exp" in text
+
+
+def test_the_arena_of_a_session_holds_the_largest_batch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--level", "disabled", "--no-pattern", "--strategy", "same"]
+    assert main([chain(tmp_path, "a", "b", "y"), *options, "--batch", "1,3"]) == 0
+    text = capsys.readouterr().out
+    assert [rows(text)[size][2] for size in ("1", "3")] == ["2.00", "6.00"]
+    # The regions of batch 1 have 1 MiB each, too small for a row of 3 MiB.
+    assert "One session that runs all of these sizes holds 8.00 MiB." in text
+    assert [rows(text)[name] for name in "ab"] == [["3.00", "50%"]] * 2
+
+
+def test_an_unknown_kernel_and_a_shape_that_depends_on_values_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    einsum = helper.make_node("Einsum", ["x"], ["y"], equation="ij->ji")
+    assert main([saved(tmp_path, [einsum]), "--batch", "1"]) == 0
+    assert "kernels is unknown: 1 Einsum." in " ".join(capsys.readouterr().out.split())
+    nodes = [helper.make_node("NonZero", ["x"], ["z"]), helper.make_node("Cast", ["z"], ["y"], to=TensorProto.FLOAT)]
+    assert main([saved(tmp_path, nodes), "--batch", "1"]) == 1
+    assert "z of NonZero" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
     [
         (["no_such_model"], "no model 'no_such_model'"),
         (["no_such.onnx"], "no such file"),
         (["simulated_accelerator"], "not an ONNX model"),
-        (["text_recognition", "--batch", "0"], "not batch sizes"),
-        (["text_recognition", "--batch", "4..1"], "not batch sizes"),
-        (["text_recognition", "--threads", "0"], "at least 1 thread"),
-        (["text_recognition", "--dims", "width"], "not names with sizes"),
-        (["text_recognition", "--dims", "batch=0"], "not names with sizes"),
-        (["text_recognition", "--dims", "widht=100"], "no dynamic dimension of the inputs. There is batch."),
-        (["text_recognition", "--dims", "batch=4", "--batch", "1,2"], "no batch of 2"),
+        (["GRAPH", "--batch", "0"], "not batch sizes"),
+        (["GRAPH", "--batch", "4..1"], "not batch sizes"),
+        (["GRAPH", "--threads", "0"], "at least 1 thread"),
+        (["GRAPH", "--dims", "width"], "not names with sizes"),
+        (["GRAPH", "--dims", "batch=0"], "not names with sizes"),
+        (["GRAPH", "--dims", "bacth=100"], "no dynamic dimension of the inputs. Known: batch."),
+        (["GRAPH", "--dims", "batch=4", "--batch", "1,2"], "no batch of 2"),
     ],
 )
-def test_a_mistake_is_one_line(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(arguments) == 2
-    assert said in capsys.readouterr().err
-
-
-def _words(text: str) -> list[str]:
-    return re.findall(r"[\w.%:]+", text)
+def test_a_mistake_is_one_line(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    graph = chain(tmp_path, "y")
+    assert main([graph if argument == "GRAPH" else argument for argument in arguments]) == 2
+    error = capsys.readouterr().err
+    assert message in " ".join(error.split())

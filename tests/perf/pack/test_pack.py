@@ -15,9 +15,8 @@ from perf.pack import exact, solver
 from perf.pack.duty import Load, Turns
 from perf.pack.heuristics import best_fit_decreasing
 from perf.pack.improve import improve
-from perf.pack.packing import ALGORITHMS, pack
+from perf.pack.packing import ALGORITHMS, pack, plan
 from perf.pack.placement import Placement
-from perf.pack.planning import plan
 from perf.pack.problem import Items, Plain
 from perf.pack.replan import replan
 from perf.pack.replay import Stream, replay, serve
@@ -220,11 +219,11 @@ def test_a_measured_pair_runs_at_the_same_time() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"batch": 7}, "come in a cycle and 7 leave"),
+        ({"batch": 7}, "arrive in a cycle and 7 are executed"),
         ({"exec_ms": 70.0}, "8 rows take 75 ms, not 70"),
-        ({"rate_per_s": 60.0}, "60 of 64 requests per second have a place"),
+        ({"rate_per_s": 60.0}, "60 of 64 requests per second are placed"),
         ({"model": "Z"}, "Z: is not a model of the plan"),
-        ({"batch": 17}, "17 was never measured"),
+        ({"batch": 17}, "17 was not measured"),
     ],
 )
 def test_the_validator_sees_a_changed_share(change: dict[str, object], said: str) -> None:
@@ -245,8 +244,8 @@ def test_the_validator_sees_a_changed_device() -> None:
 
 
 def test_models_take_turns_in_the_replay() -> None:
-    first = Stream(come=np.array([0.0, 1.0, 2.0, 3.0]), times=(0.0, 10.0, 12.0))
-    second = Stream(come=np.array([5.0]), times=(0.0, 20.0))
+    first = Stream(arrivals=np.array([0.0, 1.0, 2.0, 3.0]), times=(0.0, 10.0, 12.0))
+    second = Stream(arrivals=np.array([5.0]), times=(0.0, 20.0))
     # 0: one of the first alone until 10; the second until 30; two of the first until 42, the last until 52.
     assert [ends.tolist() for ends in serve([first, second])] == [[10.0, 42.0, 42.0, 52.0], [30.0]]
 
@@ -254,24 +253,24 @@ def test_models_take_turns_in_the_replay() -> None:
 def test_the_replay_is_late_above_the_plan() -> None:
     placement = pack(PAPER)
     late = replay(PAPER, placement, scale=1.3)
-    assert {one.model for one in late if not one.kept} == {"A", "B"}
+    assert {one.model for one in late if not one.in_time} == {"A", "B"}
 
 
 def test_uneven_arrivals_get_the_headroom_they_need() -> None:
     uneven = replace(PAPER, arrivals="poisson", devices=Devices(count=3, memory_bytes=1.0))
-    assert not all(one.kept for one in replay(uneven, pack(uneven)))
+    assert not all(one.in_time for one in replay(uneven, pack(uneven)))
     placement = plan(uneven)
     assert placement.headroom > 0
     assert sum(share.rate_per_s for node in placement.nodes for share in node.shares) == pytest.approx(128)
     assert violations(uneven, placement) == []
-    assert all(one.kept for one in replay(uneven, placement))
+    assert all(one.in_time for one in replay(uneven, placement))
 
 
 def test_a_placement_comes_back_from_its_file(tmp_path: Path) -> None:
     placement = pack(PAPER)
     assert Placement.read(placement.write(tmp_path)) == placement
     (tmp_path / "placement.json").write_text("{}")
-    with pytest.raises(Mistake, match="not a placement"):
+    with pytest.raises(Mistake, match="not a record of kind placement"):
         Placement.read(tmp_path / "placement.json")
 
 

@@ -120,7 +120,7 @@ def test_of_an_empty_folder_those_below_it_are_named(tmp_path: Path, capsys: pyt
     below = tmp_path / "below"
     write(record(), below)
     assert main([str(tmp_path)]) == 2
-    assert f"Name a folder below it that does: make report RESULTS={below}\n" in capsys.readouterr().err
+    assert f"Name a folder below it: make report RESULTS={below}\n" in capsys.readouterr().err
 
 
 def test_of_a_folder_with_a_study_the_points_are_said_to_be_left_out(
@@ -134,7 +134,8 @@ def test_of_a_folder_with_a_study_the_points_are_said_to_be_left_out(
     assert main([str(folder), "--format", "json"]) == 0
     # 2 configurations x 2 concurrencies x 2 repeats, the point that failed, and the ceiling
     line = capsys.readouterr().out.splitlines()[-1]
-    assert line.startswith(f"{folder}: 10 measured point(s) lie beside study.json, and only studies were reported.")
+    start = "only the studies are reported. Move the 10 measured point(s) into another folder"
+    assert line.startswith(f"{folder}: {start}")
 
 
 def test_a_bad_record_or_a_mixture_ends_with_2(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -270,7 +270,7 @@ def test_a_ceiling_of_another_model_file_is_refused() -> None:
 
 
 def test_the_same_point_twice_is_refused() -> None:
-    with pytest.raises(MixtureError, match="2 records of one point"):
+    with pytest.raises(MixtureError, match="2 records of the same point"):
         compare([record(), record()])
 
 

@@ -68,10 +68,10 @@ def test_marked_points_are_named() -> None:
 
 def test_without_a_reference_nothing_is_claimed() -> None:
     assert sentences(only(record("dynamic"))) == (
-        "dynamic: 100.0 rows/s at concurrency 4; nothing to compare it with was measured.",
+        "dynamic: 100.0 rows/s at concurrency 4; no other configuration was measured.",
     )
     assert sentences(only(record())) == (
-        "baseline: 100.0 rows/s at concurrency 4; nothing to compare it with was measured.",
+        "baseline: 100.0 rows/s at concurrency 4; no other configuration was measured.",
     )
     assert sentences(only(record(concurrency=2), record("dynamic")))[0].startswith("No concurrency was measured")
 

@@ -15,12 +15,11 @@ from perf.report.study.accuracy import checks
 from perf.report.study.evidence import Evidence
 from perf.report.study.heat import heat
 from perf.report.study.load import load
-from perf.report.study.parts import parts, simulated, taken_apart
-from perf.report.study.rates import rates
+from perf.report.study.load_figures import front, rates, throughput
+from perf.report.study.parts import bands_of, parts, simulated
 from perf.report.study.search import search, untested
 from perf.report.study.service import curves
 from perf.report.study.tail import tail
-from perf.report.study.throughput import front, throughput
 from perf.simulate.predict import SimulatedRun
 from perf.stats.quantile import percentile_ms, quantile
 
@@ -90,14 +89,14 @@ def test_with_a_rate_for_each_configuration_each_is_judged_at_its_own() -> None:
     of = evidence(replace(study(), load="poisson:100", objective="goodput", trials=trials))
     assert of.loads == {CHOSEN: "poisson:608", DEFAULT: "poisson:380"}
     assert [(a.load, b.load) for a, b in of.pairs] == [("poisson:608", "poisson:380")] * 4
-    assert [figure.name for figure in load(of).drawn] == ["rates", "kept", "candidates"]
+    assert [figure.name for figure in load(of).pictures] == ["rates", "completion", "candidates"]
 
 
 def test_one_rate_is_drawn_candidate_by_candidate() -> None:
     one = [trial for trial in study().trials if trial.load == "poisson:380"]
-    assert [figure.name for figure in load(evidence(replace(study(), trials=tuple(one)))).drawn] == ["candidates"]
-    assert [figure.name for figure in load(evidence(study())).drawn] == ["rates", "kept", "candidates"]
-    assert [figure.name for figure in load(evidence(study("closed:16"))).drawn] == ["throughput", "candidates"]
+    assert [figure.name for figure in load(evidence(replace(study(), trials=tuple(one)))).pictures] == ["candidates"]
+    assert [figure.name for figure in load(evidence(study())).pictures] == ["rates", "completion", "candidates"]
+    assert [figure.name for figure in load(evidence(study("closed:16"))).pictures] == ["throughput", "candidates"]
 
 
 def test_a_closed_loop_draws_every_measurement_and_the_front() -> None:
@@ -111,7 +110,7 @@ def test_the_tail_counts_what_is_late_and_what_was_never_answered() -> None:
     first, *others = study().trials
     lost = replace(first, candidate=CHOSEN, latencies_us=(math.inf, *first.latencies_us[1:]))
     found = tail(evidence(replace(study(), trials=(lost, *others))))
-    assert "1 of 4,200 never answered" in found.drawn[0].caption
+    assert "1 of 4,200 never answered" in found.pictures[0].caption
     assert found.data["interval"] == "95 %, order statistics"
 
 
@@ -125,7 +124,7 @@ def test_the_knee_and_the_fit_are_those_of_the_service_time() -> None:
     assert curve.executions == sum(sum(one.counted.batches.values()) for one in trials)
 
 
-def test_a_percentile_is_taken_apart_by_the_requests_around_it() -> None:
+def test_a_percentile_is_bands_of_by_the_requests_around_it() -> None:
     # 1,000 requests whose queue is 0 to 999 us and whose run is 100 us: around p99 are 985 to 995, their mean 990
     trial = replace(
         study().trials[0],
@@ -133,7 +132,7 @@ def test_a_percentile_is_taken_apart_by_the_requests_around_it() -> None:
         stages_us={"queue": 499.5, "run": 100.0},
         parts_us={"queue": tuple(float(one) for one in range(1000)), "run": (100.0,) * 1000},
     )
-    rows = taken_apart([trial])
+    rows = bands_of([trial])
     assert rows["mean"] == (1000, {"queue": 499.5, "run": 100.0})
     n, values = rows["p99"]
     assert n == 10
@@ -165,9 +164,9 @@ def test_without_traced_requests_the_percentiles_are_the_simulation_s() -> None:
     assert sum(values.values()) == pytest.approx(1e3 * said.percentiles_ms[99])
     bare = tuple(replace(one, parts_us={}) for one in study().trials)
     found = parts(evidence(replace(study(), trials=bare, predictions=(replace(said, candidate=CHOSEN),))))
-    assert "no request was traced singly" in found.missing[0]
-    assert "the percentiles marked so are the simulation's" in found.missing[0]
-    assert [figure.name for figure in found.drawn] == ["parts-1", "parts-2"]
+    assert "no request was traced" in found.missing[0]
+    assert "the marked percentiles are simulated" in found.missing[0]
+    assert [figure.name for figure in found.pictures] == ["parts-1", "parts-2"]
     assert "p99, simulated" in [row[1] for row in found.grids[0].rows]
 
 
@@ -182,9 +181,9 @@ def test_of_few_traced_requests_the_percentiles_that_they_hold_are_measured() ->
     found = parts(evidence(replace(whole, trials=(few, *rest), predictions=(said,))))
     assert [row[1] for row in found.grids[0].rows][:4] == ["mean", "p50", "p90", "p99, simulated"]
     (missing,) = found.missing
-    assert "200 requests traced singly, too few to measure p99 part by part" in missing
-    assert "p50: most is" in found.sentences[0]
-    assert "p99, simulated: most is" in found.sentences[0]
+    assert "200 requests traced, too few for the parts of p99" in missing
+    assert "p50: the largest part is" in found.sentences[0]
+    assert "p99, simulated: the largest part is" in found.sentences[0]
 
 
 def cells(axes: Axes) -> tuple[list[str], list[Rectangle]]:
@@ -195,7 +194,7 @@ def test_the_map_has_every_simulated_cell_and_outlines_the_measured_ones() -> No
     of = evidence(study())
     with mpl.rc_context(STYLE):
         found = heat(of)
-    texts, frames = cells(found.drawn[0].figure.axes[0])
+    texts, frames = cells(found.pictures[0].figure.axes[0])
     assert len(texts) == 12
     measured = {one.candidate for one in study().trials}
     assert len(frames) == len(measured) == 4
@@ -227,5 +226,5 @@ def test_the_search_says_its_cost_and_what_was_not_tested() -> None:
     rows: Sequence[tuple[str, ...]] = found.grids[0].rows
     assert len(rows) == len(of.trials) + len(of.steps)
     said = " ".join(untested(evidence(of)))
-    assert "8 of 12 simulated configurations were never measured (4 were)" in said
+    assert "8 of 12 simulated configurations were not measured (4 were)" in said
     assert "preferred sizes, queue policies" in said

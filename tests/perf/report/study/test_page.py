@@ -17,9 +17,8 @@ from perf.report.study.evidence import Evidence
 from perf.report.study.heat import heat
 from perf.report.study.noise import noise
 from perf.report.study.parts import parts
-from perf.report.study.provenance import provenance
 from perf.report.study.report import PARTS, sections, write_html, write_json, write_png
-from perf.report.study.search import search
+from perf.report.study.search import provenance, search
 from perf.report.study.service import service
 from perf.report.study.tail import tail
 from perf.report.study.verdict import verdict
@@ -77,7 +76,7 @@ def test_a_full_study_has_all_ten_parts_and_misses_nothing(tmp_path: Path, load:
     ]
     assert [one.missing for one in found] == [()] * 10
     assert all(one.sentences for one in found)
-    drawn = [figure for one in found for figure in one.drawn]
+    drawn = [figure for one in found for figure in one.pictures]
     assert all(figure.caption for figure in drawn)
     text = page(study(load), tmp_path)
     assert text.count("<svg") == len(drawn) >= 11
@@ -119,10 +118,10 @@ def test_names_and_texts_are_escaped(tmp_path: Path) -> None:
 def test_an_empty_study_says_what_is_missing_in_every_part(tmp_path: Path) -> None:
     found = sections(Evidence(study=empty(), name="study"))
     silent = [one.name for one in found if not one.missing]
-    # what it was made with is known even of an empty study
+    # the machine and the versions are known even for an empty study
     assert silent == ["provenance"]
-    assert found[0].title.startswith("No verdict: the study was not brought to its end")
-    assert found[1].missing[0].startswith("The study was not brought to its end")
+    assert found[0].title.startswith("No verdict: the study is unfinished")
+    assert found[1].missing[0].startswith("The study is unfinished")
     text = page(empty(), tmp_path)
     assert text.count('<p class="missing">') >= 9
     for number in range(2, 11):
@@ -136,8 +135,8 @@ def test_each_missing_piece_is_named() -> None:
         (replace(whole, predictions=()), heat, "No configuration was simulated"),
         (replace(whole, steps=()), search, "no log of the search"),
         (replace(whole, model_sha256=""), provenance, "no digest of the model file"),
-        (replace(whole, trials=bare), parts, "only the mean is measured"),
-        (replace(whole, trials=whole.trials[:3]), noise, "noise floor is not known"),
+        (replace(whole, trials=bare), parts, "only the parts of the mean are measured"),
+        (replace(whole, trials=whole.trials[:3]), noise, "A/A noise is unknown"),
         (replace(whole, trials=whole.trials[:3]), verdict, "no gain is claimed"),
         (replace(whole, trials=tuple(replace(one, stage=PROFILE) for one in whole.trials)), tail, "was measured"),
     )
@@ -185,7 +184,7 @@ def test_a_service_time_record_is_drawn_beside_what_the_measurements_counted(tmp
     assert found.missing == ()
     # Ramps of other configurations with as many instances and threads are drawn too, each in a colour of its own.
     more = Evidence(study=study(), name="study", ramps=(ramp, replace(ramp, config_name="b"), replace(ramp, threads=1)))
-    (times,) = (one.figure for one in service(more).drawn if one.name == "service-time")
+    (times,) = (one.figure for one in service(more).pictures if one.name == "service-time")
     assert len({line.get_color() for line in times.axes[0].lines}) == len(times.axes[0].lines) == 3
 
 
@@ -238,12 +237,12 @@ def test_a_folder_that_cannot_be_made_ends_with_2(
     (tmp_path / "file").touch()
     assert main([str(tmp_path), "--out", str(tmp_path / "file" / "new"), "--format", form]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "no folder can be made there" in line
+    assert "the folder cannot be created" in line
 
 
 def test_every_figure_becomes_a_file(tmp_path: Path) -> None:
     evidence = Evidence(study=study("closed:16"), name="x")
     found = sections(evidence)
     written = write_png(evidence, found, tmp_path / "new")
-    assert [path.name for path in written] == [f"x-{figure.name}.png" for one in found for figure in one.drawn]
+    assert [path.name for path in written] == [f"x-{figure.name}.png" for one in found for figure in one.pictures]
     assert len(PARTS) == 10

@@ -12,8 +12,7 @@ from perf.report.study.difference import difference
 from perf.report.study.evidence import Evidence
 from perf.report.study.gain import Gain, gains
 from perf.report.study.noise import noise
-from perf.report.study.sustained import sustained
-from perf.report.study.verdict import passes, verdict
+from perf.report.study.verdict import passes, sustained, verdict
 from perf.stats.bootstrap import Interval
 
 PASSING = {"passed": True, "late": 0}
@@ -57,8 +56,8 @@ def test_a_gain_in_a_closed_loop_comes_with_interval_rounds_requests_and_noise()
     assert first.interval.value == pytest.approx(math.exp(sum(ratios) / 4))
     assert first.verdict == "gain"
     assert verdict(evidence(of)).title.startswith(f"Use {CHOSEN}, because its throughput is 6")
-    assert "n = 4 rounds in turn, 5,600 requests" in str(first)
-    assert "one configuration differed from itself by up to" in str(first)
+    assert "n = 4 interleaved rounds, 5,600 requests" in str(first)
+    assert "the A/A noise is up to" in str(first)
 
 
 @pytest.mark.parametrize("load", ["poisson:380", "closed:16"])
@@ -76,7 +75,7 @@ def test_what_is_not_significant_never_reads_as_a_win(load: str, passing: bool) 
 
 def gain_of(low: float, value: float, high: float, *, noise: float | None, higher: bool = True) -> Gain:
     interval = Interval(value=value, low=low, high=high, level=0.95, count=4, method="m")
-    sides = {"ours": value, "theirs": 1.0}
+    sides = {"new": value, "current": 1.0}
     return Gain(what="w", unit="u", higher=higher, interval=interval, n=9, noise=noise, repeats=1, **sides)
 
 
@@ -121,7 +120,7 @@ def test_a_loss_keeps_the_current_configuration() -> None:
 def test_an_infeasible_study_names_the_closest_and_recommends_nothing() -> None:
     of = replace(study(), chosen=None, after_pbtxt="")
     found = verdict(evidence(of))
-    assert found.title.startswith("Nothing that was measured meets 99 % of requests within 40 ms under poisson:380")
+    assert found.title.startswith("No measured configuration meets 99 % of requests within 40 ms under poisson:380")
     pooled = {
         candidate: [
             us for one in of.trials if (one.candidate, one.load) == (candidate, of.load) for us in one.latencies_us
@@ -132,7 +131,7 @@ def test_an_infeasible_study_names_the_closest_and_recommends_nothing() -> None:
     nearest = min(tails, key=lambda one: tails[one])
     assert f"the closest is {nearest} with p99 {tails[nearest]:.1f} ms" in found.title
     assert found.sentences[-1].startswith(
-        f"What would have to change: the lowest measured p99 is {tails[nearest]:.1f} ms"
+        f"Targets that can be met: the lowest measured p99 is {tails[nearest]:.1f} ms"
     )
     assert "the lowest simulated p99 is 21.8 ms (max 16, 0 ms, 1 instance)" in found.sentences[-1]
     assert "stays" in difference(evidence(of)).missing[0]
@@ -157,7 +156,7 @@ def test_the_page_has_one_throughput_of_all_windows_and_the_next_step() -> None:
     found = verdict(evidence(of))
     assert any(f"Throughput: {mean:.0f} rows/s in all windows together" in one for one in found.sentences)
     assert found.grids[0].rows[0][2] == f"{mean:.0f}"
-    assert "To serve it, until another tuning takes its place: make serve MODEL=ranker CONFIG=tuned." in found.sentences
+    assert "To serve it (until the next tuning replaces it): make serve MODEL=ranker CONFIG=tuned." in found.sentences
     kept = verdict(evidence(study("closed:16", same=True)))
     assert not [one for one in kept.sentences if "make serve" in one]
 
@@ -178,7 +177,7 @@ def test_an_unfinished_study_has_no_verdict() -> None:
 
 def test_the_current_configuration_can_be_the_best() -> None:
     found = verdict(evidence(replace(study(), chosen=DEFAULT)))
-    assert found.title.startswith("Keep max 4, 0 ms, 1 instance: nothing better")
+    assert found.title.startswith("Keep max 4, 0 ms, 1 instance: no better configuration")
     assert found.missing == ()
 
 
@@ -192,7 +191,7 @@ def test_the_sustained_rate_lies_below_the_lowest_that_fails() -> None:
     early = tuple(replace(one, passed=False) if one.load == "poisson:456" else one for one in study().trials)
     assert "Sustains 380 requests/s" in sustained(evidence(replace(study(), trials=early)))
     none = tuple(replace(one, passed=None) for one in study().trials)
-    assert "No measured rate is sure" in sustained(evidence(replace(study(), trials=none)))
+    assert "No measured rate surely" in sustained(evidence(replace(study(), trials=none)))
 
 
 def test_a_load_of_rising_rate_sustains_what_it_offered_on_the_mean() -> None:
@@ -204,7 +203,7 @@ def test_a_load_of_rising_rate_sustains_what_it_offered_on_the_mean() -> None:
 def test_a_study_that_was_interrupted_says_nothing_of_other_targets() -> None:
     found = verdict(evidence(replace(study(), chosen=None, limit="")))
     assert found.title.startswith("No verdict")
-    assert not any("What would have to change" in sentence for sentence in found.sentences)
+    assert not any("Targets that can be met" in sentence for sentence in found.sentences)
 
 
 def test_the_difference_shows_delay_sizes_and_instances_and_the_whole_file() -> None:
@@ -226,6 +225,6 @@ def test_a_noisy_machine_has_a_banner_and_a_calm_one_has_none() -> None:
         replace(one, throughput_rows_per_s=one.throughput_rows_per_s * 1.3) if one.stage == NOISE else one
         for one in of.trials
     )
-    assert "throughput differed from itself by 3" in noise(evidence(replace(of, trials=wild))).banner
+    assert "throughput of the same configuration differed by 3" in noise(evidence(replace(of, trials=wild))).banner
     crowded = tuple(replace(one, load_average=20.0) for one in of.trials)
     assert "load average 20.0 on 2 cores" in noise(evidence(replace(of, trials=crowded))).banner

@@ -1,0 +1,1 @@
+"""Checks of the memory estimate against real runs of onnxruntime, byte by byte."""

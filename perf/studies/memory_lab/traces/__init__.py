@@ -1,0 +1,1 @@
+"""Readers of the memory traces that frameworks write."""
