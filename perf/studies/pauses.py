@@ -34,7 +34,7 @@ from perf.records import record
 from perf.records.candidate import Candidate
 from perf.records.record import Load, RecordError
 from perf.simulate.costs import ASLEEP, LATE_US, cooled
-from perf.studies.prediction.__main__ import MODELS
+from perf.studies.prediction.comparison import MODELS
 from triton_batching.machine import Machine, versions
 from triton_batching.terminal import Failure, Mistake, guarded, program_parser, terminal
 

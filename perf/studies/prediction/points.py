@@ -20,6 +20,7 @@ from perf.records.study import Prediction, Sla
 from perf.records.traffic import Traffic
 from perf.simulate.predict import LIMITS, predict
 from perf.studies.prediction.analyzer_schedule import poisson
+from perf.studies.prediction.service_rounds import middle
 from triton_batching.machine import Machine
 
 FORMAT = 2
@@ -31,10 +32,10 @@ ROUNDS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """One configuration, measured by perf_analyzer under one load, for `seconds` and so many `requests`.
+    """One configuration, measured by perf_analyzer under one load for `seconds`.
 
     Latencies are of requests, in milliseconds. `ramps` names the records of the service times that were measured in the
-    same minutes.
+    same minutes. `rounds` is how many measurements it is the median of; `requests` are those of one round.
     """
 
     model: str
@@ -52,6 +53,7 @@ class Point:
     mean_ms: float
     percentiles_ms: Mapping[int, float]
     counted: Counters
+    rounds: int = 1
 
     @property
     def file_name(self) -> str:
@@ -139,7 +141,7 @@ def load(path: Path) -> Point:
 
 
 def together(points: Sequence[Point]) -> Point:
-    """The same point of several rounds as one: medians, over all that the server counted."""
+    """The same point of several rounds as one: medians, and the counters of the round with the median mean latency."""
     return replace(
         points[0],
         seconds=median(one.seconds for one in points),
@@ -149,7 +151,8 @@ def together(points: Sequence[Point]) -> Point:
         percentiles_ms={
             percent: median(one.percentiles_ms[percent] for one in points) for percent in points[0].percentiles_ms
         },
-        counted=sum((one.counted for one in points[1:]), points[0].counted),
+        counted=middle(points, [one.mean_ms for one in points]).counted,
+        rounds=sum(one.rounds for one in points),
     )
 
 
