@@ -13,7 +13,7 @@ from perf.studies.overload.bound import bounded
 from perf.studies.overload.crowd import Seen
 from perf.studies.overload.record import OverloadRecordError, Phase, Record, load, read
 from perf.studies.overload.schedule import Schedule
-from perf.studies.overload.table import PAGE, RECORDS, markdown, paged
+from perf.studies.overload.table import markdown
 from perf.studies.overload.trial import Trial, recovery_s
 from triton_batching.terminal import Mistake
 
@@ -147,11 +147,6 @@ def test_bounds() -> None:
 def test_a_mistake_is_said_before_a_server_starts(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulated_accelerator", "--target-ms", "1000", *arguments]) == 2
     assert capsys.readouterr().err
-
-
-def test_the_page_has_the_table_of_the_records() -> None:
-    text = PAGE.read_text()
-    assert paged(text, list(read(RECORDS))) == text, "python -m perf.studies.overload.table"
 
 
 @pytest.mark.server

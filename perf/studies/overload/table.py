@@ -1,20 +1,12 @@
-"""The table of overloads, one line for each record; as a program it puts the kept ones into serve/README.md."""
+"""The table of overloads, one line for each record, for a terminal or for a page."""
 
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from rich import box
 from rich.table import Table
 
 from perf.studies.overload.bound import OWN
-from perf.studies.overload.record import Record, read
-from triton_batching.terminal import guarded, program_parser, terminal
-
-ROOT = Path(__file__).parents[3]
-RECORDS, PAGE = ROOT / "perf" / "results" / "overload", ROOT / "serve" / "README.md"
-BEGIN = "<!-- from the records in perf/studies/results/overload, by: python -m perf.studies.overload.table -->"
-END = "<!-- end of the records -->"
+from perf.studies.overload.record import Record
 
 TITLES = (
     "model",
@@ -69,26 +61,3 @@ def markdown(found: Sequence[Record]) -> str:
 def ordered(found: Sequence[Record]) -> list[Record]:
     """The longest first, then by what clients do and by the limit, the shipped one first."""
     return sorted(found, key=lambda one: (-one.seconds, one.model, one.give_up_ms or 0, one.bound != OWN, one.bound))
-
-
-def paged(text: str, found: Sequence[Record]) -> str:
-    """The page with the table of these records in its place."""
-    before, rest = text.split(BEGIN)
-    _, after = rest.split(END)
-    return f"{before}{BEGIN}\n{markdown(ordered(found))}\n{END}{after}"
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Write the page."""
-    program_parser("python -m perf.studies.overload.table", __doc__, example="").parse_args(argv)
-    return guarded(_write)
-
-
-def _write() -> None:
-    found = list(read(RECORDS))
-    PAGE.write_text(paged(PAGE.read_text(), found))
-    terminal().print(f"{PAGE}: {len(found)} records", markup=False)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -189,9 +189,7 @@ def report(arguments: argparse.Namespace, command: list[str]) -> int:
 
 def main(argv: list[str] | None = None) -> int:
     """Exit code 1 when a gate was missed or a server failed or answered wrongly, 2 for a mistake in the call."""
-    parser = program_parser(
-        "python -m perf.studies.peers", __doc__, example="--rounds 5 --results perf/studies/results/peers"
-    )
+    parser = program_parser("python -m perf.studies.peers", __doc__, example="--rounds 5 --results perf/results/mine")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.0, help="of one turn (default: 1)")
     parser.add_argument("--contender", action="append", choices=LABELS, help="repeatable; default: all of them")

@@ -47,7 +47,7 @@ def compare(folder: Path, models: Sequence[str] = MODELS) -> Iterator[Compared]:
     """Predict every measured point from the ramps of its rounds, all rounds together."""
     for model in models:
         config = read(model, None)
-        for some in _fitting(folder, model):
+        for some in fitting(folder, model):
             point = together([point for point, _ in some])
             ramps = Profile(ramps=tuple(map(one_ramp, zip(*(ramps.ramps for _, ramps in some), strict=True))))
             prediction = point.predicted(config, ramps)
@@ -61,18 +61,19 @@ def compare(folder: Path, models: Sequence[str] = MODELS) -> Iterator[Compared]:
             )
 
 
-def _fitting(folder: Path, model: str) -> list[list[tuple[Point, Profile]]]:
-    """Each point of every round with the ramps beside it; one that does not fit them, or the last round, is left out.
+def fitting(folder: Path, model: str) -> list[list[tuple[Point, Profile]]]:
+    """The measurements of each point, one for each round, with the ramps beside it.
 
-    An even number of rounds has no median, so then the first of them is left out, too.
+    A measurement is left out if it does not fit its ramps, or if its ramps are not like those of the last round. The
+    first round is left out, too, if the number of rounds is even, which has no median.
     """
-    found = defaultdict(list)
+    rounds = defaultdict(list)
     for each in round_folders(folder):
         for point in measured(each, [model]):
             ramps = Profile(ramps=tuple(load_ramp(each / name) for name in point.ramps))
             if point.fits(ramps):
-                found[point.file_name].append((point, ramps))
-    alike = [[one for one in some if _alike(one[1], some[-1][1])] for _, some in sorted(found.items())]
+                rounds[point.file_name].append((point, ramps))
+    alike = [[one for one in some if _alike(one[1], some[-1][1])] for _, some in sorted(rounds.items())]
     return [some[(len(some) + 1) % 2 :] for some in alike]
 
 

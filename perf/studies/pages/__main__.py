@@ -10,38 +10,38 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from perf.studies import figures, findings
+from perf.studies.pages import experiments, findings, tools
+from perf.studies.pages.table import ROOT
 from triton_batching import whole_file
 from triton_batching.terminal import Mistake, guarded, program_parser, terminal
 
-ROOT = Path(__file__).parents[2]
 FOLDERS = ("clients", "docker", "export", "model_repository", "perf", "serve")
 TABLES: Mapping[str, Callable[[], str]] = {
     "studies": findings.table,
-    "batching simulated_accelerator": lambda: figures.batching("simulated_accelerator"),
-    "batching ranker": lambda: figures.batching("ranker"),
-    "batching text_recognition": lambda: figures.batching("text_recognition"),
-    "tuned": figures.tuned,
-    "tuned, judged": figures.judged,
-    "overhead": figures.overhead,
-    "served share": figures.served_share,
-    "peers": figures.peers,
-    "transports": figures.transports,
-    "fleet": figures.fleet,
-    "overload": figures.overload,
-    "goodput": figures.goodput,
-    "ragged ragged_encoder": lambda: figures.ragged("ragged_encoder"),
-    "ragged text_recognition_ragged": lambda: figures.ragged("text_recognition_ragged"),
-    "pictures simulated_accelerator": lambda: figures.pictures("simulated_accelerator"),
-    "pictures wide": lambda: figures.pictures("wide"),
-    "predictions": figures.predictions,
-    "pauses": figures.pauses,
-    "packing": figures.packing,
-    "interference": figures.interference,
-    "memory estimate": figures.memory_estimate,
-    "memory lab": figures.memory_lab,
-    "soak": figures.soak,
-    "aimd cap": figures.aimd_cap,
+    "batching simulated_accelerator": lambda: tools.batching("simulated_accelerator"),
+    "batching ranker": lambda: tools.batching("ranker"),
+    "batching text_recognition": lambda: tools.batching("text_recognition"),
+    "tuned": tools.tuned,
+    "tuned, judged": tools.judged,
+    "overhead": experiments.overhead,
+    "served share": experiments.served_share,
+    "peers": experiments.peers,
+    "transports": experiments.transports,
+    "fleet": tools.fleet,
+    "overload": experiments.overload,
+    "goodput": experiments.goodput,
+    "ragged ragged_encoder": lambda: experiments.ragged("ragged_encoder"),
+    "ragged text_recognition_ragged": lambda: experiments.ragged("text_recognition_ragged"),
+    "pictures simulated_accelerator": lambda: experiments.pictures("simulated_accelerator"),
+    "pictures wide": lambda: experiments.pictures("wide"),
+    "predictions": tools.predictions,
+    "pauses": tools.pauses,
+    "packing": tools.packing,
+    "interference": tools.interference,
+    "memory estimate": tools.memory_estimate,
+    "memory lab": tools.memory_lab,
+    "soak": experiments.soak,
+    "aimd cap": experiments.aimd_cap,
 }
 BLOCK = re.compile(
     r"(?P<begin><!-- table: (?P<name>[^()]+?) \(python -m perf\.studies\.pages\) -->\n)"
