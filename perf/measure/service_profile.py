@@ -1,25 +1,21 @@
 """What a model's executions take on one machine: the record of a ramp, and the ramps of one model together."""
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 
 from perf.measure.ramp import Level, before
 from perf.measure.service_burden import Burden, burden
 from perf.measure.service_curve import Line, Size, fit, line, smoothed
-from perf.records import record, record_kind
-from perf.records.record import RecordError
+from perf.records import file
 from triton_batching.machine import Machine
 from triton_batching.terminal import Mistake
 
-FORMAT = 1
-KIND = "service_times"
 # Answers that leave before a request's own, on the mean: a level with fewer is one of lone requests.
 TOGETHER = 0.25
 # As traced on two models, requests come back about this much as far apart as their mean latency grows: 125 to 170 us
@@ -68,6 +64,9 @@ class ServiceTimes:
     median time of one row until computed when requests come rarely (None in records of before it was measured).
     `gpu_busy_percent` and `gpu_memory_mib` are means over the ramp, None without a GPU.
     """
+
+    KIND: ClassVar[str] = "service_times"
+    FORMAT: ClassVar[int] = 1
 
     model: str
     config_name: str
@@ -207,36 +206,10 @@ class Profile:
 
 
 def write(found: ServiceTimes, folder: Path) -> Path:
-    """Write one record, whole or not at all."""
-    content = {"format": FORMAT, "kind": KIND, **dataclasses.asdict(found)}
-    return record.write_json(found.file_name, content, folder)
+    """Write one record, whole or not at all, and return its path; raises `RecordError`."""
+    return file.write(found, folder / found.file_name)
 
 
 def load(path: Path) -> ServiceTimes:
-    """One record; raises `RecordError`."""
-    try:
-        content = json.loads(path.read_text())
-        if content["kind"] != KIND and (said := record_kind.other(path, content["kind"], "service times")):
-            raise RecordError(said)
-        if (content.pop("format"), content.pop("kind")) != (FORMAT, KIND):
-            raise ValueError("another kind or format")
-        return ServiceTimes(
-            **content
-            | {
-                "machine": Machine(**content["machine"]),
-                "command": tuple(content["command"]),
-                "sizes": tuple(Size(**size) for size in content["sizes"]),
-                "noise": tuple(content["noise"]),
-                "levels": tuple(_level(level) for level in content["levels"]),
-            }
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RecordError(
-            f"{path}: not service times of this version ({error}). Remove it and measure again."
-        ) from error
-
-
-def _level(content: dict[str, Any]) -> Level:
-    return Level(
-        **content | {"measured": record.measured(content["measured"]), "counted": record.counters(content["counted"])}
-    )
+    """The record of a file; raises `RecordError`."""
+    return file.read(path, ServiceTimes)

@@ -6,24 +6,17 @@ version has changed since.
 
 import dataclasses
 import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+
+import msgspec
 
 from clients.counters import Counters
-from perf.records import record_kind
-from triton_batching import whole_file
+from perf.records import file
+from perf.records.file import RecordError as RecordError
 from triton_batching.machine import Machine
-from triton_batching.terminal import Mistake
-
-FORMAT = 1
-WANTED = "a measured point of a sweep"
-
-
-class RecordError(Mistake):
-    """A file among the records that is not one; the text names it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +101,9 @@ class Record:
     `wasted` is the share of the computed elements that was padding, where the backend counted it.
     """
 
+    KIND: ClassVar[str] = "record"
+    FORMAT: ClassVar[int] = 1
+
     point: Point
     started_at: str
     command: tuple[str, ...]
@@ -126,6 +122,9 @@ class Record:
 class Ceiling:
     """onnxruntime in this process, without a server: rows per second by rows per run, one value per round."""
 
+    KIND: ClassVar[str] = "ceiling"
+    FORMAT: ClassVar[int] = 1
+
     model: str
     model_sha256: str
     threads: int
@@ -141,22 +140,18 @@ class Ceiling:
         return f"{self.model}.ceiling.t{self.threads}.r{self.repeat}.json"
 
 
-KINDS: dict[str, type[Record] | type[Ceiling]] = {"record": Record, "ceiling": Ceiling}
+KINDS: dict[str, type[Record] | type[Ceiling]] = {kind.KIND: kind for kind in (Record, Ceiling)}
 
 
 def write(entry: Record | Ceiling, folder: Path) -> Path:
-    """Write one file, whole or not at all."""
+    """Write one file, whole or not at all, and return its path; raises `RecordError`."""
     name = entry.point.file_name if isinstance(entry, Record) else entry.file_name
-    content = {"format": FORMAT, "kind": type(entry).__name__.lower(), **dataclasses.asdict(entry)}
-    return write_json(name, content, folder)
+    return file.write(entry, folder / name)
 
 
 def write_json(name: str, content: Mapping[str, object], folder: Path) -> Path:
     """Write one file, whole or not at all; raises `RecordError` for a folder that cannot be written to."""
-    try:
-        return whole_file.write(folder / name, json.dumps(content, indent=1) + "\n")
-    except whole_file.NotWrittenError as error:
-        raise RecordError(str(error)) from error
+    return file.write_content(dict(content), folder / name)
 
 
 def read(folder: Path) -> Iterator[Record | Ceiling]:
@@ -166,68 +161,18 @@ def read(folder: Path) -> Iterator[Record | Ceiling]:
 
 
 def load(path: Path) -> Record | Ceiling:
-    """One record; raises `RecordError`."""
-    try:
-        content = json.loads(path.read_text())
-        if content["kind"] not in KINDS and (said := record_kind.other(path, content["kind"], WANTED)):
-            raise RecordError(said)
-        if content.pop("format") != FORMAT:
-            raise ValueError(f"its format is not {FORMAT}")
-        built: Record | Ceiling = _build(KINDS[content.pop("kind")], content)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RecordError(f"{path}: not a record of this version ({error}). Remove it and measure again.") from error
-    return built
+    """The record of a file; raises `RecordError`."""
+    return file.read(path, KINDS.get(file.kind_of(path), Record))
 
 
 def is_record(path: Path) -> bool:
-    """Whether a file says of itself that it is the record of a point or of a ceiling, of whatever format."""
-    return kind_of(path) in KINDS
-
-
-def kind_of(path: Path) -> str:
-    """What a file says of itself that it is the record of, in whatever format; empty where it says nothing."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return ""
-    return str(content.get("kind", "")) if isinstance(content, dict) else ""
-
-
-def _build(kind: type[Any], content: dict[str, Any]) -> Any:
-    if kind is Ceiling:
-        return Ceiling(
-            **content
-            | {
-                "machine": Machine(**content["machine"]),
-                "rows_per_s": {int(rows): tuple(values) for rows, values in content["rows_per_s"].items()},
-            }
-        )
-    point = content["point"]
-    load = point["load"]
-    shapes = tuple((name, tuple(dims)) for name, dims in load["shapes"])
-    return Record(
-        point=Point(**point | {"load": Load(**load | {"shapes": shapes}), "machine": Machine(**point["machine"])}),
-        started_at=content["started_at"],
-        command=tuple(content["command"]),
-        measured=measured(content["measured"]),
-        before=counters(content["before"]),
-        after=counters(content["after"]),
-        wasted=content.get("wasted"),
-    )
-
-
-def measured(content: dict[str, Any]) -> Measured:
-    """What the client saw, as JSON holds it."""
-    return Measured(**content | {"windows": tuple(Window(**window) for window in content["windows"])})
+    """Whether a file says that it is the record of a point or of a ceiling, of whatever format."""
+    return file.kind_of(path) in KINDS
 
 
 def counters(content: dict[str, Any]) -> Counters:
     """Counters as JSON holds them, whose keys are texts."""
-    totals: dict[str, Any] = {
-        name: {int(size): count for size, count in value.items()} if isinstance(value, dict) else value
-        for name, value in content.items()
-    }
-    return Counters(**totals)
+    return msgspec.convert(content, Counters, str_keys=True)
 
 
 class Store:
@@ -252,7 +197,7 @@ class Store:
     def _load(self, name: str) -> Record | Ceiling | None:
         try:
             return load(self.folder / name)
-        except (RecordError, OSError):
+        except RecordError:
             return None
 
 

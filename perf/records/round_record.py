@@ -1,19 +1,14 @@
 """The record of one trial in one round: what was asked for, which is its name, and what was measured; one JSON file."""
 
 import hashlib
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
-from perf.records import record_kind
-from perf.records.record import RecordError
-from perf.records.study import NOISE, Trial, trial_content, trial_of
+from perf.records import file
+from perf.records.study import NOISE, Trial
 from perf.stats.sla import Sla
-from triton_batching import whole_file
 from triton_batching.machine import Machine
-
-FORMAT = 1
-KIND = "round"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,26 +43,23 @@ class Slot:
         return folder / f"{self.model}.{self.side}.{digest}.r{self.round}.json"
 
 
+@dataclass(frozen=True, kw_only=True)
+class SlotTrial:
+    """The file of a slot: what was asked for, and what was measured."""
+
+    KIND: ClassVar[str] = "round"
+    FORMAT: ClassVar[int] = 1
+
+    slot: Slot
+    trial: Trial
+
+
 def write(slot: Slot, trial: Trial, folder: Path) -> Path:
-    """Write one file, whole or not at all; raises `NotWrittenError`."""
-    text = json.dumps({"format": FORMAT, "kind": KIND, "slot": asdict(slot), "trial": None}, indent=1)
-    # The trial on one line: it has a value for every request.
-    text = text.replace('"trial": null', f'"trial": {json.dumps(trial_content(trial), allow_nan=False)}')
-    return whole_file.write(slot.path(folder), text + "\n")
+    """Write one file, whole or not at all, and return its path; raises `RecordError`."""
+    return file.write(SlotTrial(slot=slot, trial=trial), slot.path(folder))
 
 
 def read(path: Path) -> tuple[Slot, Trial]:
     """The record of a file; raises `RecordError`."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if content["kind"] != KIND and (
-            said := record_kind.other(path, content["kind"], "a round of perf.compare.versus")
-        ):
-            raise RecordError(said)
-        if (content["kind"], content["format"]) != (KIND, FORMAT):
-            raise ValueError(f"it is not a {KIND} of format {FORMAT}")
-        slot = content["slot"]
-        built = Slot(**slot | {"sla": Sla(**slot["sla"]), "machine": Machine(**slot["machine"])})
-        return built, trial_of(content["trial"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RecordError(f"{path}: not a trial of this version ({error}). Remove it and measure again.") from error
+    record = file.read(path, SlotTrial)
+    return record.slot, record.trial

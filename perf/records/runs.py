@@ -1,20 +1,20 @@
 """Runs read from records of whatever kind: perf_analyzer's, a fleet's, or the trials of a study, as one type."""
 
-import json
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from perf.load.load import Load
-from perf.records import record, record_kind, round_record
+from perf.records import file, record, record_kind, round_record
 from perf.records.candidate import Candidate
-from perf.records.record import Record, RecordError
+from perf.records.file import RecordError
+from perf.records.record import Record
+from perf.records.round_record import SlotTrial
 from perf.records.study import AGAINST, FINAL, NOISE, Study, Trial, is_study
 from perf.stats.percentile import percentile
 
@@ -52,6 +52,37 @@ class Runs:
     title: str
     runs: tuple[Run, ...]
     noise: tuple[Run, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Sample:
+    due_s: tuple[float, ...] = ()
+    latencies_us: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Outcome:
+    window_s: float
+    rows_per_s: float
+    percentiles_us: Mapping[int, float | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadRecord:
+    """What a comparison reads of the record that `perf.load` writes."""
+
+    KIND: ClassVar[str] = "fleet"
+    FORMAT: ClassVar[int] = 1
+
+    model: str
+    config_name: str | None
+    config: str
+    transport: str
+    time_scale: float
+    started_at: str
+    load: Load
+    outcome: _Outcome
+    sample: _Sample = _Sample()
 
 
 def read(text: str) -> Runs:
@@ -136,12 +167,12 @@ def _only_study(path: Path) -> Path:
         )
     if not path.is_dir():
         raise RecordError(f"{path}: no such file or folder. Name a study, or two sets of records.")
-    studies = [file for file in sorted(path.glob("*.json")) if is_study(file)]
-    chosen = [file for file in studies if Study.read(file).chosen is not None]
+    studies = [entry for entry in sorted(path.glob("*.json")) if is_study(entry)]
+    chosen = [entry for entry in studies if Study.read(entry).chosen is not None]
     if len(chosen or studies) == 1:
         return (chosen or studies)[0]
     if studies:
-        named = ", ".join(file.name for file in chosen or studies)
+        named = ", ".join(entry.name for entry in chosen or studies)
         raise RecordError(f"{path}: holds {len(chosen or studies)} studies. Name one of them: {named}.")
     names = sorted({run.name for run in _of_folder(path)})
     sides = [name for name in names if name != NOISE]
@@ -158,9 +189,9 @@ def _only_study(path: Path) -> Path:
 def _of_folder(path: Path) -> list[Run]:
     """Those of every record of a folder that holds any; raises `RecordError` where none does, saying what there is."""
     runs, others = [], []
-    for file in sorted(path.glob("*.json")):
+    for entry in sorted(path.glob("*.json")):
         try:
-            runs += list(_of_file(file))
+            runs += list(_of_file(entry))
         except _OtherError as error:
             others.append(str(error))
     if not runs and others:
@@ -194,25 +225,21 @@ def of_trial(trial: Trial, model: str, name: str, rows: int = 1) -> Run:
 
 
 def _of_file(path: Path) -> Iterator[Run]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        kind = content.get("kind")
-    except (OSError, ValueError, AttributeError) as error:
-        raise RecordError(f"{path}: not a record ({error}). Name others.") from error
-    if kind == "fleet":
-        yield _of_fleet(path, content)
-    elif kind == round_record.KIND:
+    kind = file.kind_of(path)
+    if kind == LoadRecord.KIND:
+        yield _of_load(path)
+    elif kind == SlotTrial.KIND:
         slot, trial = round_record.read(path)
         yield of_trial(trial, slot.model, slot.side, slot.rows)
-    elif kind == "study":
+    elif kind == Study.KIND:
         study = Study.read(path)
         if study.chosen is None:
             raise _OtherError(f"{path}: {_unchosen(study)}. See python -m perf.report {path.parent}")
         yield from _chosen(study, path).runs
-    elif (said := record_kind.other(path, kind, WANTED)) and kind not in ("record", "ceiling"):
-        raise _OtherError(said)
-    elif isinstance(found := record.load(path), Record):
-        yield _of_analyzer(found)
+    elif kind not in record.KINDS and (message := record_kind.other(path, kind, WANTED)):
+        raise _OtherError(message)
+    elif isinstance(measurement := record.load(path), Record):
+        yield _of_analyzer(measurement)
 
 
 def _of_analyzer(found: Record) -> Run:
@@ -231,28 +258,28 @@ def _of_analyzer(found: Record) -> Run:
     )
 
 
-def _of_fleet(path: Path, content: dict[str, Any]) -> Run:
+def _of_load(path: Path) -> Run:
+    record = file.read(path, LoadRecord)
+    outcome, latencies_us = record.outcome, record.sample.latencies_us
+    scale = f", times x {record.time_scale:g}" if record.time_scale != 1 else ""
+    # The percentiles in the file are of answered requests only.
+    recorded = {"p50_us": outcome.percentiles_us.get(50), "p99_us": outcome.percentiles_us.get(99)}
     try:
-        load = Load(**content["load"] | {"trace": Path(content["load"]["trace"]) if content["load"]["trace"] else None})
-        scale = f", times x {content['time_scale']:g}" if content["time_scale"] != 1 else ""
-        sample = content.get("sample") or {"due_s": [], "latencies_us": []}
-        outcome, latencies_us = content["outcome"], [math.inf if us is None else us for us in sample["latencies_us"]]
-        p50_us, p99_us = (outcome["percentiles_us"][percent] for percent in ("50", "99"))
-        return Run(
-            model=content["model"],
-            config=str(Candidate.of(text_format.Parse(content["config"], ModelConfig()))),
-            name=content["config_name"] or "config",
-            load=f"{load.title}, {content['transport']}{scale}",
-            started_at=datetime.fromisoformat(content["started_at"]),
-            seconds=outcome["window_s"],
-            throughput_rows_per_s=outcome["rows_per_s"],
-            # Those that were written down are of answered requests only.
-            **_percentiles(latencies_us) if latencies_us else {"p50_us": p50_us, "p99_us": p99_us},
-            latencies_us=tuple(latencies_us),
-            due_s=tuple(sample["due_s"]),
-        )
-    except (KeyError, TypeError, ValueError, AttributeError, text_format.ParseError) as error:
-        raise RecordError(f"{path}: not a fleet record of this version ({error}). Measure again.") from error
+        config = text_format.Parse(record.config, ModelConfig())
+    except text_format.ParseError as error:
+        raise RecordError(f"{path}: config: no model configuration ({error}). Measure again.") from error
+    return Run(
+        model=record.model,
+        config=str(Candidate.of(config)),
+        name=record.config_name or "config",
+        load=f"{record.load.title}, {record.transport}{scale}",
+        started_at=datetime.fromisoformat(record.started_at),
+        seconds=outcome.window_s,
+        throughput_rows_per_s=outcome.rows_per_s,
+        **_percentiles(latencies_us) if latencies_us else recorded,
+        latencies_us=latencies_us,
+        due_s=record.sample.due_s,
+    )
 
 
 def _percentiles(latencies_us: Sequence[float]) -> dict[str, Any]:

@@ -4,29 +4,19 @@
 derived that the report could derive.
 """
 
-import json
-import math
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 from clients.counters import Counters
+from perf.records import file
 from perf.records.candidate import Candidate
-from perf.records.record import counters, kind_of
 from perf.stats.sla import Sla as Sla
-from triton_batching import whole_file
 from triton_batching.machine import Machine
-from triton_batching.terminal import Mistake
 
-FORMAT = 1
-KIND = "study"
 # What a trial was made for.
 PROFILE, HALVING, FINAL, AGAINST, NOISE = "profile", "halving", "final", "against the default", "noise"
-
-
-class StudyError(Mistake):
-    """A file that is not the record of a study; the text names it and says what to do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +111,9 @@ class Study:
     `model_sha256` is the digest of the model file, empty where there is none.
     """
 
+    KIND: ClassVar[str] = "study"
+    FORMAT: ClassVar[int] = 1
+
     model: str
     config_name: str
     load: str
@@ -143,98 +136,15 @@ class Study:
     model_sha256: str = ""
 
     def write(self, path: Path) -> Path:
-        """Write one file, whole or not at all; raises `StudyError` where the folder cannot be written to."""
-        content = {"format": FORMAT, "kind": KIND, **asdict(replace(self, trials=()))}
-        content["trials"] = [trial_content(one) for one in self.trials]
-        for one in content["predictions"]:
-            one["percentiles_ms"] = {percent: _finite(ms) for percent, ms in one["percentiles_ms"].items()}
-        try:
-            return whole_file.write(path, "{\n" + ",\n".join(_lines(content)) + "\n}\n")
-        except whole_file.NotWrittenError as error:
-            raise StudyError(str(error)) from error
+        """Write one file, whole or not at all, and return its path; raises `RecordError`."""
+        return file.write(self, path)
 
     @classmethod
     def read(cls, path: Path) -> "Study":
-        """The study of a file; raises `StudyError` for one of another kind or format."""
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-            found = (content.pop("kind"), content.pop("format"))
-            if found != (KIND, FORMAT):
-                raise ValueError(f"its kind and format are {found}, not {(KIND, FORMAT)}")
-            return cls(**_study(content))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise StudyError(
-                f"{path}: not a study of this version ({error}). Remove it and tune again: python -m perf.tune MODEL"
-            ) from error
+        """The study of a file; raises `RecordError` for one of another kind, format or type."""
+        return file.read(path, cls, remedy="Remove it and tune again: python -m perf.tune MODEL")
 
 
 def is_study(path: Path) -> bool:
-    """Whether a file says of itself that it is the record of a study, of whatever format."""
-    return kind_of(path) == KIND
-
-
-def _lines(content: Mapping[str, object]) -> Iterator[str]:
-    """One line per field, and per element where the elements are records, so that a person can read and compare."""
-    for name, value in content.items():
-        text = json.dumps(value, allow_nan=False)
-        if isinstance(value, list | tuple) and value and isinstance(value[0], dict):
-            text = "[\n  " + ",\n  ".join(json.dumps(one, allow_nan=False) for one in value) + "\n ]"
-        yield f" {json.dumps(name)}: {text}"
-
-
-def _finite(value: float) -> float | None:
-    """JSON has no infinity: what was never answered is null."""
-    return value if math.isfinite(value) else None
-
-
-def _read(value: float | None) -> float:
-    return math.inf if value is None else value
-
-
-def _study(content: dict[str, Any]) -> dict[str, Any]:
-    return content | {
-        "sla": Sla(**content["sla"]),
-        "machine": Machine(**content["machine"]),
-        "command": tuple(content["command"]),
-        "default": Candidate.read(content["default"]),
-        "chosen": Candidate.read(content["chosen"]) if content["chosen"] else None,
-        "space": {name: tuple(values) for name, values in content["space"].items()},
-        "profiles": tuple(content["profiles"]),
-        "predictions": tuple(_prediction(one) for one in content["predictions"]),
-        "trials": tuple(trial_of(one) for one in content["trials"]),
-        "steps": tuple(Step(**one) for one in content["steps"]),
-    }
-
-
-def _prediction(content: dict[str, Any]) -> Prediction:
-    return Prediction(
-        **content
-        | {
-            "candidate": Candidate.read(content["candidate"]),
-            "percentiles_ms": {int(percent): _read(ms) for percent, ms in content["percentiles_ms"].items()},
-            "sizes": {int(size): count for size, count in content["sizes"].items()},
-            "queue_ms": {int(percent): ms for percent, ms in content.get("queue_ms", {}).items()},
-            "computing_ms": {int(rows): ms for rows, ms in content.get("computing_ms", {}).items()},
-        }
-    )
-
-
-def trial_content(trial: Trial) -> dict[str, Any]:
-    """A trial as JSON has it; what was not answered is null."""
-    return asdict(replace(trial, latencies_us=())) | {"latencies_us": [_finite(us) for us in trial.latencies_us]}
-
-
-def trial_of(content: dict[str, Any]) -> Trial:
-    """The trial that JSON has; raises `KeyError`, `TypeError` or `ValueError` for one of another version."""
-    return Trial(
-        **content
-        | {
-            "candidate": Candidate.read(content["candidate"]),
-            "latencies_us": tuple(map(_read, content["latencies_us"])),
-            "due_s": tuple(content["due_s"]),
-            "counted": counters(content["counted"]),
-            "command": tuple(content["command"]),
-            "faults": tuple(content.get("faults", ())),
-            "parts_us": {name: tuple(values) for name, values in content.get("parts_us", {}).items()},
-        }
-    )
+    """Whether a file says that it is the record of a study, of whatever format."""
+    return file.kind_of(path) == Study.KIND

@@ -11,7 +11,8 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from perf.measure.service_profile import ServiceTimes
 from perf.records.candidate import Candidate
-from perf.records.study import Study, StudyError, Trial, is_study
+from perf.records.file import RecordError
+from perf.records.study import Study, Trial, is_study
 from perf.records.traffic import Traffic
 from perf.stats.percentile import percentile
 from serve.policies import queue_limit
@@ -45,7 +46,7 @@ def known(folder: Path, config: ModelConfig, traffic: Traffic, ramp: ServiceTime
 def _study(path: Path) -> Study | None:
     try:
         return Study.read(path) if is_study(path) else None
-    except StudyError:
+    except RecordError:
         return None
 
 

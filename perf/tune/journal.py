@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Protocol
 
 from perf.records.candidate import Candidate
-from perf.records.study import PROFILE, Step, Study, StudyError, Trial
+from perf.records.file import RecordError
+from perf.records.study import PROFILE, Step, Study, Trial
 from perf.records.traffic import Traffic
 
 WARM_UP_S = 0.5
@@ -102,6 +103,6 @@ def _stored(study: Study, path: Path) -> Study | None:
     """What is on disk, where it is the same study."""
     try:
         found = Study.read(path)
-    except (StudyError, OSError):
+    except RecordError:
         return None
     return found if all(getattr(found, name) == getattr(study, name) for name in IDENTITY) else None

@@ -31,7 +31,7 @@ class Evidence:
 
     @classmethod
     def read(cls, path: Path) -> "Evidence":
-        """The study of a file, and the service times beside it; raises `StudyError`."""
+        """The study of a file, and the service times beside it; raises `RecordError`."""
         study = Study.read(path)
         ramps, lost = [], []
         for name in study.profiles:

@@ -16,7 +16,7 @@ STUDY_DEFAULT = ("table", "html", "json")
 
 
 def report_studies(paths: Sequence[Path], out: Path, wanted: Sequence[str], console: Console) -> None:
-    """Each study's page as NAME.html, NAME-*.png and NAME.figures.json; raises `StudyError`, `Mistake` for a format."""
+    """Each study's page as NAME.html, NAME-*.png and NAME.figures.json; raises `Mistake`."""
     if not set(wanted) <= set(STUDY_FORMATS):
         known = ", ".join(STUDY_FORMATS)
         raise Mistake(

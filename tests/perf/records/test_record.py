@@ -123,7 +123,7 @@ def test_another_ceiling_is_not_measured_yet(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": 99, "kind": "record"}', '{"format": 1, "kind": "x"}'])
 def test_a_file_that_is_no_record_is_named(tmp_path: Path, content: str) -> None:
     (tmp_path / "odd.json").write_text(content)
-    with pytest.raises(RecordError, match=r"odd\.json: not a record"):
+    with pytest.raises(RecordError, match=r"odd\.json: "):
         list(read(tmp_path))
 
 

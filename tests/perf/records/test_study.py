@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from studies import study
 
-from perf.records.study import Study, StudyError, is_study
+from perf.records.file import RecordError
+from perf.records.study import Study, is_study
 
 
 def test_a_study_reads_back_equal_with_what_was_never_answered(tmp_path: Path) -> None:
@@ -35,25 +36,27 @@ def test_infeasible_studies_read_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "said"),
     [
-        ('"format": 1', '"format": 2', "('study', 2)"),
-        ('"kind": "study"', '"kind": "record"', "('record', 1)"),
-        ('"sla"', '"slo"', "'sla'"),
-        ('"model"', '"modell"', "modell"),
-        ("{", "[", "Expecting"),
+        ('"format": 1', '"format": 2', "its format is 2, and this version reads format 1. Remove it and tune again"),
+        ('"kind": "study"', '"kind": "record"', "a measured point of a sweep ('record'), not a study. It is read by"),
+        ('"sla"', '"slo"', "missing required field `sla`"),
+        ('"model"', '"modell"', "missing required field `model`"),
+        ("{", "[", "no JSON"),
+        ('"requests": 1500', '"requests": "5,000"', 'predictions[0].requests: Expected `int`, got `str` "5,000"'),
     ],
 )
 def test_another_format_is_refused_with_a_message(tmp_path: Path, before: str, after: str, said: str) -> None:
     path = study().write(tmp_path / "study.json")
     path.write_text(path.read_text().replace(before, after, 1))
-    with pytest.raises(StudyError, match="not a study of this version") as refused:
+    with pytest.raises(RecordError) as refused:
         Study.read(path)
+    assert str(refused.value).startswith(f"{path}: ")
     assert said in str(refused.value)
-    assert "perf.tune" in str(refused.value)
+    assert "\n" not in str(refused.value)
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(StudyError, match="cannot be written to"):
+    with pytest.raises(RecordError, match="cannot be written to"):
         study().write(tmp_path / "file" / "study.json")
 
 
