@@ -1,15 +1,15 @@
-"""The Pareto front of throughput against latency: what nothing else beats in both."""
+"""The Pareto front of throughput against latency."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-One = TypeVar("One")
+Point = TypeVar("Point")
 
 
-def front(points: Sequence[One], rate_and_latency: Callable[[One], tuple[float, float]]) -> list[One]:
-    """Those that no other beats in both, by falling throughput and so by falling latency."""
-    found: list[One] = []
-    for one in sorted(points, key=lambda one: (-rate_and_latency(one)[0], rate_and_latency(one)[1])):
-        if not found or rate_and_latency(one)[1] < rate_and_latency(found[-1])[1]:
-            found.append(one)
-    return found
+def front(points: Sequence[Point], rate_and_latency: Callable[[Point], tuple[float, float]]) -> list[Point]:
+    """The points for which no other has both a higher rate and a lower latency, by falling rate."""
+    best: list[Point] = []
+    for point in sorted(points, key=lambda point: (-rate_and_latency(point)[0], rate_and_latency(point)[1])):
+        if not best or rate_and_latency(point)[1] < rate_and_latency(best[-1])[1]:
+            best.append(point)
+    return best

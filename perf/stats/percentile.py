@@ -1,4 +1,4 @@
-"""Percentiles of latencies as order statistics: a value that was measured, infinite where that was not answered."""
+"""Percentiles of latencies as order statistics: a latency that was measured, infinite if that request got no answer."""
 
 import math
 from collections.abc import Sequence
@@ -8,14 +8,14 @@ from numpy.typing import NDArray
 
 
 def percentile(values: "Sequence[float] | NDArray[np.float64]", percent: float) -> NDArray[np.float64]:
-    """The smallest of the n values that `percent` of them do not exceed, of rank ceil(n p): (..., n) -> (...).
+    """The value of rank ceil(n p), the smallest that `percent` of the n values do not exceed: (..., n) -> (...).
 
-    Infinite for n = 0.
+    Infinite for n = 0. `numpy.percentile(method="inverted_cdf")` is the same but for its rank, which is one too high
+    where n p is a whole number that floating point makes larger: 99.9 % of 1000 comes out as 999.0000000000001.
     """
-    found = np.asarray(values, dtype=np.float64)
-    count = found.shape[-1]
+    values = np.asarray(values, dtype=np.float64)
+    count = values.shape[-1]
     if not count:
-        return np.full(found.shape[:-1], np.inf)
-    # Less than a request's worth, since 99.9 % of 1000 can come out as 999.0000000000001.
-    place = max(0, math.ceil(count * percent / 100 - 1e-9) - 1)
-    return np.asarray(np.partition(found, place, axis=-1)[..., place])
+        return np.full(values.shape[:-1], np.inf)
+    rank = max(1, math.ceil(count * percent / 100 - 1e-9))
+    return np.asarray(np.partition(values, rank - 1, axis=-1)[..., rank - 1])

@@ -1,22 +1,22 @@
-"""A percentile of latencies with an interval that assumes nothing about their distribution."""
+"""A percentile of latencies with a confidence interval that assumes nothing about their distribution."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import scipy  # its `special` is loaded at the first interval
 
 from perf.stats.percentile import percentile
-from perf.stats.sla import judge
 
 CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True, kw_only=True)
 class Quantile:
-    """The latency that `percent` of `n` requests do not exceed, and its confidence interval; milliseconds.
+    """The latency that `percent` of `n` requests do not exceed, with its confidence interval, in milliseconds.
 
-    `high_ms` is infinite where the sample is too small to bound it, or where requests that bound it were not answered.
+    `high_ms` is infinite if the sample is too small to bound it, or if the request at the bound got no answer.
     """
 
     percent: float
@@ -27,24 +27,24 @@ class Quantile:
 
 
 def percentile_ms(latencies_us: Sequence[float], percent: float) -> float:
-    """The order statistic of rank ceil(n p), milliseconds; infinite for none, and where it was not answered."""
+    """The percentile in milliseconds; infinite for no latencies, and if the request at its rank got no answer."""
     return float(percentile(latencies_us, percent)) / 1e3
 
 
 def quantile(latencies_us: Sequence[float], percent: float, confidence: float = CONFIDENCE) -> Quantile:
-    """The percentile, between the order statistics that bound it with `confidence`.
+    """The percentile between the two order statistics that bound it with probability `confidence`.
 
-    The bounds are the latencies at which the rule that judges a latency target passes and fails, each with half of the
-    error (David and Nagaraja, Order Statistics, section 7.1). Requests are taken as independent; those of one batch are
-    not, so the true interval is wider.
+    The number of requests above the percentile is binomial, so its quantiles are the ranks of the bounds (David and
+    Nagaraja, Order Statistics, section 7.1). Requests are taken as independent. Those of one batch are not, so the
+    true interval is wider.
     """
     ordered = np.sort(np.asarray(latencies_us, dtype=np.float64)) / 1e3
-    n, share, sure = len(ordered), 1 - percent / 100, 1 - (1 - confidence) / 2
+    n, share, error = len(ordered), 1 - percent / 100, (1 - confidence) / 2
     if not n:
         return Quantile(percent=percent, n=0, value_ms=math.inf, low_ms=0.0, high_ms=math.inf)
-    # So many slower requests are too few, or too many, for a target at the latency in question.
-    few = _first(n + 1, lambda late: judge(n, late, share, sure) is not True) - 1
-    many = _first(n + 1, lambda late: judge(n, late, share, sure) is False)
+    at_most = scipy.special.bdtr(np.arange(n + 1), n, share)
+    few = int(np.searchsorted(at_most, error, side="right")) - 1
+    many = int(np.searchsorted(at_most, 1 - error)) + 1
     return Quantile(
         percent=percent,
         n=n,
@@ -52,12 +52,3 @@ def quantile(latencies_us: Sequence[float], percent: float, confidence: float = 
         low_ms=float(ordered[n - many]) if many <= n else 0.0,
         high_ms=float(ordered[n - few - 1]) if few >= 0 else math.inf,
     )
-
-
-def _first(end: int, holds: Callable[[int], bool]) -> int:
-    """The first number of 0 to `end` from which on it holds; `end` where it never does."""
-    low, high = -1, end
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if holds(middle) else (middle, high)
-    return high

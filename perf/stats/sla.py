@@ -1,24 +1,26 @@
-"""Whether a latency target is met: the exact binomial rule of MLPerf's load generator, and one for looks on the way."""
+"""Whether a latency target is met: MLPerf's exact binomial rule for the end of a run, and a rule for looks during it.
+
+Both take the requests as independent of each other.
+"""
 
 import functools
 import math
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
+import scipy  # its `special` is loaded at the first verdict
 
 from triton_batching.terminal import Mistake
 
 CONFIDENCE = 0.99
-# Of the error that the confidence leaves, what the looks on the way may use up; the verdict at the end has the rest.
+# Share of the allowed error (1 - confidence) that the looks during a run may use; the verdict at its end has the rest.
 LOOKS = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sla:
-    """At least `percent` of all requests answered within `latency_ms`; those not answered at all count as late.
+    """A latency target: at least `percent` of all requests are answered within `latency_ms`.
 
-    Raises `Mistake` for what is no target.
+    A request without an answer counts as late. Raises `Mistake` for values that are no target.
     """
 
     latency_ms: float
@@ -44,9 +46,10 @@ class Sla:
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """Of `requests` that were due in the window `late` were late; `passed` None: too few to be sure of either.
+    """The verdict on a window in which `late` of `requests` were late.
 
-    `early`: the run ended as soon as this was sure. With looks on the way `confidence` is what they left for the end.
+    `passed` is None if the requests are too few to tell. `early`: the run ended as soon as the verdict was certain.
+    `confidence` is that of this verdict: what the looks during the run used up is taken off.
     """
 
     sla: Sla
@@ -58,47 +61,45 @@ class Judgement:
 
     @property
     def word(self) -> str:
-        """The verdict."""
+        """The verdict as a word."""
         return {True: "pass", False: "fail", None: "cannot tell"}[self.passed]
 
 
 def judge(requests: int, late: int, share: float, confidence: float = CONFIDENCE) -> bool | None:
-    """Whether the true share of late requests is below `share` (True), above (False), or may be either (None).
+    """Whether the true share of late requests is below `share` (True), above it (False), or unknown (None).
 
-    One-sided Clopper-Pearson bounds: it passes where so few late ones would be seen with a probability of at most
-    1 - `confidence` if the share were `share`, and fails the same way. For p99 at 99 % that takes 459 requests with
-    none late, 662 with one, 2,010 with ten (MLPerf Inference, loadgen/early_stopping.cc). The sample's size must not
-    have been chosen by looking at it; `glance` is for that. Requests are taken as independent.
+    One-sided Clopper-Pearson bounds: it passes if, at a true share of `share`, so few late requests would be seen with
+    a probability of at most 1 - `confidence`, and fails the same way. A p99 at confidence 0.99 takes 459 requests with
+    none late, 662 with one and 2,010 with ten (MLPerf Inference, loadgen/early_stopping.cc). Whoever looks more than
+    once must use `glance`.
     """
-    error = math.log(1 - confidence)
-    logs = _logs(requests, share)
-    if np.logaddexp.reduce(logs[: late + 1]) <= error:
+    error = 1 - confidence
+    if scipy.special.bdtr(late, requests, share) <= error:
         return True
-    return False if np.logaddexp.reduce(logs[late:]) <= error else None
+    return False if late and scipy.special.bdtrc(late - 1, requests, share) <= error else None
 
 
 def glance(requests: int, late: int, share: float, confidence: float = CONFIDENCE) -> bool | None:
-    """The same after any number of looks, at any time: the error over all of them together is 1 - `confidence`.
+    """As `judge`, but valid after any number of looks: the error of all looks together is at most 1 - `confidence`.
 
-    The likelihood of the counts, averaged over all shares below `share` alike, over that at `share` is a martingale
-    there, and so is the average over those above; neither ever reaches 1 / error with a greater probability than the
-    error (Ville's inequality; Robbins, Annals of Mathematical Statistics 41, 1970). For p99 at 99 % none late of 644
-    are sure, in place of 459.
+    The likelihood averaged over all shares below `share`, divided by the likelihood at `share`, is a martingale if
+    `share` is the true one; the same holds for the shares above. By Ville's inequality neither ever reaches 1 / error
+    with a probability above the error (Robbins, Annals of Mathematical Statistics 41, 1970). A p99 at confidence 0.99
+    takes 644 requests with none late, where `judge` takes 459.
     """
     error = math.log(1 - confidence)
+    a, b = late + 1, requests - late + 1
     likelihood = late * math.log(share) + (requests - late) * math.log1p(-share)
-    whole = math.lgamma(late + 1) + math.lgamma(requests - late + 1) - math.lgamma(requests + 2)
-    # The integral of the likelihood over the shares on one side of `share` is a sum of binomial probabilities.
-    logs = _logs(requests + 1, share)
-    below, above = np.logaddexp.reduce(logs[late + 1 :]), np.logaddexp.reduce(logs[: late + 1])
-    if whole + below - math.log(share) - likelihood >= -error:
+    # The likelihood's integral over the shares on one side of `share` is an incomplete beta function.
+    ratio = scipy.special.betaln(a, b) - likelihood
+    if ratio + _log(scipy.special.betainc(a, b, share)) - math.log(share) >= -error:
         return True
-    return False if whole + above - math.log1p(-share) - likelihood >= -error else None
+    return False if ratio + _log(scipy.special.betaincc(a, b, share)) - math.log1p(-share) >= -error else None
 
 
 @functools.cache
 def least(late: int, share: float, confidence: float = CONFIDENCE) -> int:
-    """How many requests it takes to pass when so many of them were late."""
+    """The smallest number of requests with which `judge` passes if `late` of them were late."""
     low, high = late, 1
     while judge(high, late, share, confidence) is not True:
         low, high = high, 2 * high
@@ -108,9 +109,5 @@ def least(late: int, share: float, confidence: float = CONFIDENCE) -> int:
     return high
 
 
-def _logs(of: int, share: float) -> NDArray[np.float64]:
-    """Logarithms of the probabilities of 0 to `of` late ones of `of`."""
-    before = np.arange(of)
-    steps = np.log((of - before) / (before + 1)) + math.log(share) - math.log1p(-share)
-    logs: NDArray[np.float64] = of * math.log1p(-share) + np.concatenate([[0.0], np.cumsum(steps)])
-    return logs
+def _log(value: float) -> float:
+    return math.log(value) if value > 0 else -math.inf

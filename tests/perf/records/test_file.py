@@ -87,7 +87,7 @@ def test_a_throughput_with_a_comma_ends_a_program_with_one_line(
     name = r'("(?:throughput_rows_per_s|rows_per_s)": )[\d.]+'
     path = tmp_path / "bad.json"
     path.write_text(re.sub(name, r'\1"170,2"', good.read_text()))
-    calls = [lambda: compare.main([str(path), str(good), "--out", str(tmp_path / "out")])]
+    calls: list[Callable[[], int]] = [lambda: compare.main([str(path), str(good), "--out", str(tmp_path / "out")])]
     if kind in ("record", "study"):
         calls.append(lambda: report.main([str(tmp_path), "--out", str(tmp_path / "page")]))
     for call in calls:
