@@ -10,8 +10,8 @@ from pathlib import Path
 from clients.examples import recognize
 from export.__main__ import export_all
 from export.models.catalogue import choose
-from perf.measure.sweep import STOPPED, Study, parse_range, run_with_progress
-from perf.records.record import Load, Store
+from perf.measure.sweep import STOPPED, Sweep, parse_range, run_with_progress
+from perf.records.record import AnalyzerLoad, Store
 from perf.report import __main__ as report
 from serve.launcher import Settings, launch
 from triton_batching.terminal import guarded, program_parser, terminal
@@ -21,18 +21,18 @@ CONFIGS = ("baseline", "dynamic", "dynamic_2_instances")
 PICTURE_SHAPE = (("input.1", (1, 32, 100)),)
 
 
-def studies(*, quick: bool) -> list[Study]:
+def studies(*, quick: bool) -> list[Sweep]:
     """What is measured: the tutorial's sweep on a stand-in for an accelerator, and two models that run on this CPU."""
     window_ms, repeats = (300, 1) if quick else (700, 2)
     # Models that compute jitter more than one that sleeps.
     longer_ms = window_ms if quick else 1200
     accelerator = parse_range("2:16:14" if quick else "2:16:2")
     return [
-        Study(
+        Sweep(
             model="simulated_accelerator",
             config_names=CONFIGS,
             loads=tuple(
-                Load(
+                AnalyzerLoad(
                     concurrency=concurrency,
                     request_rows=2,
                     data="random",
@@ -43,17 +43,17 @@ def studies(*, quick: bool) -> list[Study]:
             ),
             repeats=repeats,
         ),
-        Study(
+        Sweep(
             model="ranker",
             config_names=CONFIGS[:2] if quick else CONFIGS,
-            loads=tuple(Load(concurrency=concurrency, window_ms=longer_ms) for concurrency in (1, 16, 64)),
+            loads=tuple(AnalyzerLoad(concurrency=concurrency, window_ms=longer_ms) for concurrency in (1, 16, 64)),
             repeats=repeats,
             ceiling=True,
         ),
-        Study(
+        Sweep(
             model="text_recognition",
             config_names=CONFIGS[:2] if quick else CONFIGS,
-            loads=tuple(Load(concurrency=concurrency, window_ms=longer_ms) for concurrency in (1, 16)),
+            loads=tuple(AnalyzerLoad(concurrency=concurrency, window_ms=longer_ms) for concurrency in (1, 16)),
             repeats=repeats,
             ceiling=True,
         ),

@@ -28,7 +28,7 @@ from perf.measure.interleaved import Lane, interleaved, lanes
 from perf.measure.service_time import recorded
 from perf.measure.trial import Meter
 from perf.records import round_record
-from perf.records.round_record import Slot
+from perf.records.round_record import TrialKey
 from perf.records.runs import Runs, of_trial
 from perf.records.study import AGAINST, NOISE, Trial
 from perf.records.traffic import Traffic
@@ -53,9 +53,9 @@ class Match:
     repository: Path
     folder: Path
 
-    def slot(self, name: str, stage: str, number: int) -> Slot:
+    def slot(self, name: str, stage: str, number: int) -> TrialKey:
         """The place of one trial."""
-        return Slot(
+        return TrialKey(
             model=self.model,
             name=name,
             config=text_format.MessageToString(self.configs[name]),
@@ -70,7 +70,7 @@ class Match:
             versions=versions(),
         )
 
-    def slots(self, number: int) -> list[Slot]:
+    def slots(self, number: int) -> list[TrialKey]:
         """All places of one round, in the order of its lanes."""
         first = next(iter(self.configs))
         return [*(self.slot(name, AGAINST, number) for name in self.configs), self.slot(first, NOISE, number)]

@@ -17,11 +17,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from export.repository import REPOSITORY
 from perf.load import record, run, scaling, table
 from perf.load.arrivals import read_trace
-from perf.load.goal import Goal
+from perf.load.goal import SlaCheck
 from perf.load.load import PATTERNS, Load
 from perf.load.pool import Pool
 from perf.load.record import Setting
-from perf.load.result import Busy, Result
+from perf.load.result import CpuTime, Result
 from perf.load.target import Target, running
 from perf.load.variant import Overrides, read, waits
 from perf.stats.sla import Sla
@@ -88,7 +88,7 @@ def _scale(target: Target, load: Load, told: run.Told, console: Console) -> tupl
     """Try the load for a moment with longer and longer times; the pool holds for all, since answers stay the same."""
     prepared: Pool | None = None
 
-    def measure(factor: float) -> Busy:
+    def measure(factor: float) -> CpuTime:
         nonlocal prepared
         slower = target.scaled(factor)
         with running(slower, lambda text: told(text, 0.0)) as server:
@@ -107,7 +107,7 @@ def _scale(target: Target, load: Load, told: run.Told, console: Console) -> tupl
     return prepared, found.factor
 
 
-def _scaled(model: str, found: scaling.Fit) -> str:
+def _scaled(model: str, found: scaling.Scale) -> str:
     factor = f"{model}'s times, and the delay with them, are {found.factor:g} x those asked for"
     if found.holds:
         return f"{factor}. In the trial with them this machine's cores were {found.busy:.1%} busy, so they have room."
@@ -159,10 +159,10 @@ def _factor(text: str) -> float:
     return factor
 
 
-def _goal(arguments: argparse.Namespace) -> Goal | None:
+def _goal(arguments: argparse.Namespace) -> SlaCheck | None:
     if arguments.p99_ms is None:
         return None
-    return Goal(sla=Sla(latency_ms=arguments.p99_ms, percent=arguments.percent), stops=not arguments.whole)
+    return SlaCheck(sla=Sla(latency_ms=arguments.p99_ms, percent=arguments.percent), stops=not arguments.whole)
 
 
 def _load(arguments: argparse.Namespace) -> Load:

@@ -31,7 +31,7 @@ class Seen(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Goal:
+class SlaCheck:
     """The target, and whether the run ends as soon as it is sure to be met or missed.
 
     A run is not ended before a second and a hundred requests of it are decided: late requests come together, in one

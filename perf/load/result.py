@@ -20,7 +20,7 @@ LATE_NS = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class Summary:
     """Counts of requests and their latencies in microseconds, from when a request was due until its answer was there.
 
     Latencies and throughput are those of answered requests. `not_sent` were due while the limit of requests in flight
@@ -48,7 +48,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Busy:
+class CpuTime:
     """CPU seconds in the window: of the clients, of the server (None: not started here), and of the whole machine."""
 
     clients_s: float
@@ -57,9 +57,9 @@ class Busy:
     wall_s: float
     cores: int
 
-    def __sub__(self, earlier: "Busy") -> "Busy":
+    def __sub__(self, earlier: "CpuTime") -> "CpuTime":
         server_s = None if self.server_s is None or earlier.server_s is None else self.server_s - earlier.server_s
-        return Busy(
+        return CpuTime(
             clients_s=self.clients_s - earlier.clients_s,
             server_s=server_s,
             machine_s=self.machine_s - earlier.machine_s,
@@ -113,11 +113,11 @@ class Result:
     """
 
     load: Load
-    outcome: Outcome
+    outcome: Summary
     stages: Stages
     traced_us: Mapping[str, tuple[float, ...]]
     counted: Counters
-    busy: Busy
+    busy: CpuTime
     errors: Mapping[str, int]
     memory_bytes: int
     sample: Sample
@@ -171,7 +171,7 @@ class Result:
         return found
 
 
-def outcome(timings: Timings, load: Load, first_ns: int, last_ns: int) -> Outcome:
+def outcome(timings: Timings, load: Load, first_ns: int, last_ns: int) -> Summary:
     """Of the requests that were due in the window [first, last); latencies from when they were due."""
     ended = timings["outcome"]
     answered = timings[(ended == RIGHT) | (ended == WRONG)]
@@ -179,7 +179,7 @@ def outcome(timings: Timings, load: Load, first_ns: int, last_ns: int) -> Outcom
     window_s = (last_ns - first_ns) / 1e9
     rate = len(answered) / window_s if window_s > 0 else 0.0
     sent = timings[ended != NOT_SENT]
-    return Outcome(
+    return Summary(
         window_s=window_s,
         right=int(np.sum(ended == RIGHT)),
         wrong=int(np.sum(ended == WRONG)),

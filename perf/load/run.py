@@ -16,10 +16,10 @@ from perf.load import pool, process_tree
 from perf.load import traces as traces
 from perf.load.arrivals import arrivals
 from perf.load.crew import Crew, crew
-from perf.load.goal import Goal
+from perf.load.goal import SlaCheck
 from perf.load.load import Load
 from perf.load.pool import Pool
-from perf.load.result import Busy, Result, Sample, in_window, outcome
+from perf.load.result import CpuTime, Result, Sample, in_window, outcome
 from perf.load.stages import stages, traced
 from perf.load.target import Running, Target
 from perf.load.timings import NOT_SENT, RIGHT, WRONG, Timings
@@ -53,12 +53,14 @@ class Window:
     first_ns: int
     last_ns: int
     counted: Counters
-    busy: Busy
+    busy: CpuTime
     partial: bool
     early: bool
 
 
-def run(target: Target, load: Load, server: Running, prepared: Pool, told: Told, goal: Goal | None = None) -> Result:
+def run(
+    target: Target, load: Load, server: Running, prepared: Pool, told: Told, goal: SlaCheck | None = None
+) -> Result:
     """Measure; Ctrl-C ends the window early and keeps what was measured until then, and so does a goal that is sure.
 
     A running server may be measured any number of times, with one pool for loads of as many processes, clients and
@@ -154,7 +156,7 @@ def _jobs(target: Target, load: Load, server: Running, prepared: Pool) -> list[J
     ]
 
 
-def _measure(target: Target, load: Load, server: Running, members: Crew, told: Told, goal: Goal | None) -> Window:
+def _measure(target: Target, load: Load, server: Running, members: Crew, told: Told, goal: SlaCheck | None) -> Window:
     """Let the processes go, and read counters and CPU time at both ends of the window."""
     partial = early = False
     looked_ns, start = 0, members.start()
@@ -231,9 +233,9 @@ def _settled(server: Running, model: str, before: Counters, sent: int) -> Counte
         time.sleep(0.02)
 
 
-def _busy(server: Running, members: Crew) -> Busy:
+def _busy(server: Running, members: Crew) -> CpuTime:
     """CPU seconds and time so far; two of them make a difference."""
-    return Busy(
+    return CpuTime(
         clients_s=members.cpu_s,
         server_s=None if server.server is None else process_tree.cpu_s(server.server.pid),
         machine_s=process_tree.machine_s(),

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from perf.load.load import Load
-from perf.load.result import Busy
+from perf.load.result import CpuTime
 
 LIMIT = 0.7
 # A little under the limit, since the next trial will not repeat this one exactly.
@@ -18,7 +18,7 @@ def trial(load: Load) -> Load:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fit:
+class Scale:
     """The factor on the model's times, and the share of the cores that was busy when it was tried."""
 
     factor: float
@@ -33,7 +33,7 @@ class Fit:
         return f"times x {self.factor:g}: cores {self.busy:.1%} busy"
 
 
-def fit(measure: Callable[[float], Busy], told: Callable[[Fit], None] = lambda _: None) -> Fit:
+def fit(measure: Callable[[float], CpuTime], told: Callable[[Scale], None] = lambda _: None) -> Scale:
     """The first trial in which the cores were busy for less than 70 % of the time; each is `told`.
 
     CPU time per request does not hang on the model's times, so the busy share falls as 1 / factor. Cores that others
@@ -41,7 +41,7 @@ def fit(measure: Callable[[float], Busy], told: Callable[[Fit], None] = lambda _
     """
     factor = 1.0
     for _ in range(TRIES):
-        tried = Fit(factor=factor, busy=measure(factor).all)
+        tried = Scale(factor=factor, busy=measure(factor).all)
         told(tried)
         if tried.holds:
             break

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.graph.samples import sample
-from perf.records.record import Load, Measured, Window
+from perf.records.record import AnalyzerLoad, AnalyzerResult, AnalyzerWindow
 from serve import hidden_arguments
 from serve.installation import bundled_libraries, link_plain_names
 from serve.management import admin
@@ -52,7 +52,7 @@ class AnalyzerError(Failure):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target:
+class Endpoint:
     """A running server and one model on it; urls are `host:port`."""
 
     model: str
@@ -62,13 +62,13 @@ class Target:
 
 
 def measure(
-    target: Target,
-    load: Load,
+    target: Endpoint,
+    load: AnalyzerLoad,
     *,
     window_ms: int,
     rows: Sequence[Arrays] | None = None,
     poisson_per_s: float | None = None,
-) -> tuple[Measured, tuple[str, ...]]:
+) -> tuple[AnalyzerResult, tuple[str, ...]]:
     """Run one closed-loop point of three windows; the measurement and the command without this run's paths.
 
     With `poisson_per_s` so many requests a second are sent instead, whatever `load.concurrency` says.
@@ -89,8 +89,8 @@ def measure(
 
 
 def _run(
-    target: Target, load: Load, window_ms: int, rows: Sequence[Arrays] | None, poisson_per_s: float | None
-) -> tuple[Measured | None, tuple[str, ...], str]:
+    target: Endpoint, load: AnalyzerLoad, window_ms: int, rows: Sequence[Arrays] | None, poisson_per_s: float | None
+) -> tuple[AnalyzerResult | None, tuple[str, ...], str]:
     with tempfile.TemporaryDirectory(prefix="triton-batching-") as folder:
         table = Path(folder) / "point.csv"
         arguments = [*_arguments(target, load, Path(folder), window_ms, rows), *_pace(load, poisson_per_s)]
@@ -101,7 +101,9 @@ def _run(
     return measured, command, "\n".join([*output.splitlines()[-5:], *errors.splitlines()[-5:]])
 
 
-def _answer(target: Target, load: Load, arguments: list[str], folder: Path, limit_s: float) -> tuple[str, str]:
+def _answer(
+    target: Endpoint, load: AnalyzerLoad, arguments: list[str], folder: Path, limit_s: float
+) -> tuple[str, str]:
     """What it prints on its standard output and error."""
     # Shared memory is registered through an admin API, which wants the server's secret.
     headers = admin.headers(target.grpc_url) if load.shared_memory else {}
@@ -131,19 +133,20 @@ def _answer(target: Target, load: Load, arguments: list[str], folder: Path, limi
     return output, errors
 
 
-def parse(output: str, table: str, window_ms: int) -> Measured | None:
+def parse(output: str, table: str, window_ms: int) -> AnalyzerResult | None:
     """Read what perf_analyzer printed with `-v` and its CSV with `--verbose-csv`; None when there is no window.
 
     Without the CSV (it gave up, or an older version) the windows alone give a throughput, their median.
     """
     windows = tuple(
-        Window(throughput_rows_per_s=float(rate), latency_us=float(latency)) for rate, latency in PASS.findall(output)
+        AnalyzerWindow(throughput_rows_per_s=float(rate), latency_us=float(latency))
+        for rate, latency in PASS.findall(output)
     )
     if not windows:
         return None
     rows = list(csv.DictReader(table.splitlines()))
     if not rows:
-        return Measured(
+        return AnalyzerResult(
             window_ms=window_ms,
             windows=windows,
             throughput_rows_per_s=float(np.median([window.throughput_rows_per_s for window in windows])),
@@ -153,7 +156,7 @@ def parse(output: str, table: str, window_ms: int) -> Measured | None:
     server = ("Server Queue", "Server Compute Input", "Server Compute Infer", "Server Compute Output")
     requests = REQUESTS.search(output)
     timed = ("request/response", "response wait")
-    return Measured(
+    return AnalyzerResult(
         window_ms=window_ms,
         windows=windows,
         throughput_rows_per_s=cells["Inferences/Second"],
@@ -197,7 +200,9 @@ def _content(array: NDArray[np.generic]) -> list[object]:
     return array.ravel().tolist()  # type: ignore[no-any-return]
 
 
-def _arguments(target: Target, load: Load, folder: Path, window_ms: int, rows: Sequence[Arrays] | None) -> list[str]:
+def _arguments(
+    target: Endpoint, load: AnalyzerLoad, folder: Path, window_ms: int, rows: Sequence[Arrays] | None
+) -> list[str]:
     url = target.http_url if load.protocol == "http" else target.grpc_url
     data = load.data
     if rows is not None:
@@ -222,7 +227,7 @@ def _arguments(target: Target, load: Load, folder: Path, window_ms: int, rows: S
     ]
 
 
-def _pace(load: Load, poisson_per_s: float | None) -> list[str]:
+def _pace(load: AnalyzerLoad, poisson_per_s: float | None) -> list[str]:
     if poisson_per_s is None:
         return ["--concurrency-range", f"{load.concurrency}:{load.concurrency}:1"]
     rate = f"{poisson_per_s:g}:{poisson_per_s:g}:1"
@@ -230,7 +235,7 @@ def _pace(load: Load, poisson_per_s: float | None) -> list[str]:
     return ["--request-rate-range", rate, "--request-distribution", "poisson", *threads]
 
 
-def _output_bytes(target: Target, load: Load) -> int:
+def _output_bytes(target: Endpoint, load: AnalyzerLoad) -> int:
     widest = max(int(np.prod([max(1, dim) for dim in output.dims])) for output in target.config.output)
     return widest * load.request_rows * 8
 

@@ -28,7 +28,7 @@ ROUNDS = range(3)
 ROUND_S = 0.4
 
 
-class LimitError(Mistake):
+class CeilingError(Mistake):
     """The model has no ceiling to measure."""
 
 
@@ -38,15 +38,15 @@ def plan(model: str, *, threads: int | None = None, repeat: int = 1, repository:
     config = read_config(config_file(folder, None))
     path = model_file(folder, config)
     if is_ragged(config):
-        raise LimitError(
+        raise CeilingError(
             f"'{model}' is ragged, so its rate depends on the lengths. Measure it: python -m perf.studies.ragged."
         )
     if config.max_batch_size < 1:
-        raise LimitError(f"'{model}' has max_batch_size 0, so it has no batches to measure.")
+        raise CeilingError(f"'{model}' has max_batch_size 0, so it has no batches to measure.")
     if path.suffix != ".onnx":
-        raise LimitError(f"'{model}' is not an ONNX model ({path.name}), so it has no onnxruntime ceiling.")
+        raise CeilingError(f"'{model}' is not an ONNX model ({path.name}), so it has no onnxruntime ceiling.")
     if not path.is_file():
-        raise LimitError(f"{path}: not exported yet. Run: make export ARGS={model}.")
+        raise CeilingError(f"{path}: not exported yet. Run: make export ARGS={model}.")
     return Ceiling(
         model=model,
         model_sha256=digest(path),

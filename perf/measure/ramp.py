@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from clients.counters import Counters
-from perf.measure.analyzer import AnalyzerError, Target, measure
-from perf.records.record import Load, Measured
+from perf.measure.analyzer import AnalyzerError, Endpoint, measure
+from perf.records.record import AnalyzerLoad, AnalyzerResult
 
 # How often the server's counters are read: where an execution takes longer than half of this, most readings see one
 # at a time, so its very duration; a reading costs 1 ms, so 2 % of a core.
@@ -34,7 +34,7 @@ class Level:
 
     concurrency: int
     seconds: float
-    measured: Measured
+    measured: AnalyzerResult
     counted: Counters
 
     @property
@@ -120,7 +120,7 @@ def levels(max_batch_size: int, instances: int) -> list[int]:
     return found
 
 
-def rarely(target: Target, per_s: float) -> list[Counters]:
+def rarely(target: Endpoint, per_s: float) -> list[Counters]:
     """What each reading counted of few requests, with long pauses between them (Poisson arrivals).
 
     Nothing where they are so rare that perf_analyzer's windows stay empty.
@@ -128,13 +128,13 @@ def rarely(target: Target, per_s: float) -> list[Counters]:
     watch = Watch()
     window_ms = max(3 * WINDOW_MS, min(LONGEST_MS, round(5e3 / per_s)))
     with _watching(target, watch), contextlib.suppress(AnalyzerError):
-        measure(target, Load(concurrency=1), window_ms=window_ms, poisson_per_s=per_s)
+        measure(target, AnalyzerLoad(concurrency=1), window_ms=window_ms, poisson_per_s=per_s)
     news = [after - before for before, after in itertools.pairwise(watch.readings)]
     return [new for new in news if new.executions]
 
 
 def climb(
-    target: Target, concurrencies: Sequence[int], progress: Callable[[str, bool], None]
+    target: Endpoint, concurrencies: Sequence[int], progress: Callable[[str, bool], None]
 ) -> tuple[list[Level], list[Glimpse]]:
     """Run every level in turn; requests of one row."""
     found: list[Level] = []
@@ -148,7 +148,7 @@ def climb(
             window = max(window, round(MARGIN * found[-1].measured.mean_us / 1e3))
         watch = Watch()
         with _watching(target, watch):
-            measured, _ = measure(target, Load(concurrency=concurrency), window_ms=window)
+            measured, _ = measure(target, AnalyzerLoad(concurrency=concurrency), window_ms=window)
         seconds, counted = watch.inner()
         found.append(Level(concurrency=concurrency, seconds=seconds, measured=measured, counted=counted))
         glimpses += watch.glimpses()
@@ -157,7 +157,7 @@ def climb(
 
 
 @contextlib.contextmanager
-def _watching(target: Target, watch: Watch) -> Iterator[None]:
+def _watching(target: Endpoint, watch: Watch) -> Iterator[None]:
     """Read the counters every `POLL_S` until the block ends."""
     stop = threading.Event()
 

@@ -28,7 +28,7 @@ class Size:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class FittedLine:
     """s(b) = fixed + row x b in microseconds, with standard errors; `r2`: weighted share of variance explained."""
 
     fixed_us: float
@@ -42,7 +42,7 @@ class Line:
         return max(0.0, self.fixed_us + self.row_us * rows)
 
 
-def fit(sizes: Sequence[Size]) -> Line:
+def fit(sizes: Sequence[Size]) -> FittedLine:
     """`line` through the means of the sizes, each with the number of its executions."""
     return line(
         np.array([one.rows for one in sizes], dtype=np.float64),
@@ -51,14 +51,14 @@ def fit(sizes: Sequence[Size]) -> Line:
     )
 
 
-def line(rows: Values, times: Values, weights: Values) -> Line:
+def line(rows: Values, times: Values, weights: Values) -> FittedLine:
     """Weighted least squares of microseconds on rows.
 
     The standard errors are those of the estimate from the scatter about the line (chi-square scaled to 1), which
     includes steps of the curve; with one size the line is flat, and with two the errors are unknown, written as 0.
     """
     if np.ptp(rows) == 0:
-        return Line(
+        return FittedLine(
             fixed_us=float(np.average(times, weights=weights)), row_us=0.0, fixed_error_us=0.0, row_error_us=0.0, r2=1.0
         )
     design = np.stack([np.ones_like(rows), rows], axis=1)
@@ -68,7 +68,7 @@ def line(rows: Values, times: Values, weights: Values) -> Line:
     total = float(np.sum(weights * (times - np.average(times, weights=weights)) ** 2))
     scale = float(np.sum(left)) / max(1, len(rows) - 2)
     errors = np.sqrt(np.diag(normal) * scale)
-    return Line(
+    return FittedLine(
         fixed_us=float(fixed),
         row_us=float(row),
         fixed_error_us=float(errors[0]),
@@ -95,7 +95,7 @@ def smoothed(sizes: Sequence[Size], most: int) -> Mapping[int, float]:
     return found
 
 
-def _local(sizes: Sequence[Size], rows: int, whole: Line) -> float:
+def _local(sizes: Sequence[Size], rows: int, whole: FittedLine) -> float:
     reach = max(2.0, rows / 4)
     near = [one for one in sizes if abs(one.rows - rows) < reach]
     weights = {one.rows: one.executions * (1 - abs(one.rows - rows) / reach) for one in near}
@@ -106,7 +106,7 @@ def _local(sizes: Sequence[Size], rows: int, whole: Line) -> float:
     return sum(weights[one.rows] * (one.mean_us + whole.row_us * (rows - one.rows)) for one in near) / total
 
 
-def _between(sizes: Sequence[Size], rows: int, whole: Line) -> float:
+def _between(sizes: Sequence[Size], rows: int, whole: FittedLine) -> float:
     """On the straight line between the two nearest counted sizes; beyond them, as the line through all goes on."""
     below = max((one for one in sizes if one.rows < rows), key=lambda one: one.rows, default=None)
     above = min((one for one in sizes if one.rows > rows), key=lambda one: one.rows, default=None)

@@ -11,7 +11,7 @@ import numpy as np
 
 from perf.measure.ramp import Level, before
 from perf.measure.service_burden import Burden, burden
-from perf.measure.service_curve import Line, Size, fit, line, smoothed
+from perf.measure.service_curve import FittedLine, Size, fit, line, smoothed
 from perf.records import file
 from triton_batching.machine import Machine
 from triton_batching.terminal import Mistake
@@ -89,7 +89,7 @@ class ServiceTimes:
     gpu_memory_mib: float | None = None
 
     @property
-    def line(self) -> Line:
+    def line(self) -> FittedLine:
         """The weighted fit of s(b) = fixed + row x b."""
         return fit(self.sizes)
 
@@ -113,7 +113,7 @@ class ServiceTimes:
         return longer if longer > COLD * self.computed_alone_us else 0.0
 
     @cached_property
-    def gap(self) -> Line:
+    def gap(self) -> FittedLine:
         """Microseconds that an instance needs from its last answer to the next batch, by rows of an execution.
 
         A line over the levels in which requests wait, so that an instance has nothing else to wait for; where the
@@ -128,7 +128,7 @@ class ServiceTimes:
         return found if found.row_us >= 0 else dataclasses.replace(found, fixed_us=mean_us, row_us=0.0)
 
     @cached_property
-    def output(self) -> Line:
+    def output(self) -> FittedLine:
         """Microseconds from when an execution has computed to its last answer, by rows: they leave one by one."""
         counted = sum((level.counted for level in self.levels[1:]), self.levels[0].counted)
         return fit(

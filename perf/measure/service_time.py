@@ -21,7 +21,7 @@ from export.repository import REPOSITORY
 from perf.load.target import Running
 from perf.load.variant import read
 from perf.measure import gpu_use
-from perf.measure.analyzer import Target
+from perf.measure.analyzer import Endpoint
 from perf.measure.ramp import Glimpse, Level, climb, rarely
 from perf.measure.service_curve import Size
 from perf.measure.service_profile import SHARES, Profile, ServiceTimes, write
@@ -117,10 +117,12 @@ def measure(
     return concluded(found, glimpses, gpu.mean())
 
 
-def target(server: Running) -> Target:
+def target(server: Running) -> Endpoint:
     """A server that was started here, for perf_analyzer."""
     assert server.server is not None
-    return Target(model=server.config.name, config=server.config, http_url=server.server.http_url, grpc_url=server.url)
+    return Endpoint(
+        model=server.config.name, config=server.config, http_url=server.server.http_url, grpc_url=server.url
+    )
 
 
 def concluded(planned: ServiceTimes, glimpses: Sequence[Glimpse], gpu: tuple[float, float] | None) -> ServiceTimes:

@@ -33,8 +33,8 @@ from export.repository import (
     variants,
 )
 from perf.measure import ceiling as limit
-from perf.measure.analyzer import WINDOWS, Target, measure
-from perf.records.record import Ceiling, Load, Point, Record, Store
+from perf.measure.analyzer import WINDOWS, Endpoint, measure
+from perf.records.record import AnalyzerLoad, Ceiling, Measurement, MeasurementKey, Store
 from serve.launcher import Server, Settings, launch
 from triton_batching.machine import Machine, versions
 from triton_batching.terminal import Mistake, guarded, program_parser, terminal
@@ -47,7 +47,7 @@ Progressed = Callable[[str, bool], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Study:
+class Sweep:
     """One model, the configurations to compare, the loads to put on each, and how often.
 
     `ceiling` also measures onnxruntime alone in every repeat (ONNX models only).
@@ -55,7 +55,7 @@ class Study:
 
     model: str
     config_names: tuple[str, ...]
-    loads: tuple[Load, ...]
+    loads: tuple[AnalyzerLoad, ...]
     repeats: int = 2
     ceiling: bool = False
     repository: Path = REPOSITORY
@@ -66,7 +66,7 @@ class Study:
         return self.repeats * (len(self.config_names) * len(self.loads) + self.ceiling)
 
 
-def run(study: Study, store: Store, progress: Progressed) -> None:
+def run(study: Sweep, store: Store, progress: Progressed) -> None:
     """Measure what is missing; each record is on disk as soon as it is measured, so a later run goes on from there.
 
     The ceiling takes one round before each configuration, so that both see the same minutes of the machine.
@@ -86,14 +86,14 @@ def run(study: Study, store: Store, progress: Progressed) -> None:
             progress(f"ceiling of {study.model}", True)
 
 
-def _planned_ceiling(study: Study, repeat: int, store: Store) -> Ceiling | None:
+def _planned_ceiling(study: Sweep, repeat: int, store: Store) -> Ceiling | None:
     if not study.ceiling:
         return None
     planned = limit.plan(study.model, repeat=repeat, repository=study.repository)
     return None if store.has_ceiling(planned) else planned
 
 
-def _run_config(study: Study, config_name: str, repeat: int, store: Store, progress: Progressed) -> None:
+def _run_config(study: Sweep, config_name: str, repeat: int, store: Store, progress: Progressed) -> None:
     points = list(_points(study, config_name, repeat))
     records = [store.get(point) for point in points]
     if all(records):
@@ -112,7 +112,7 @@ def _run_config(study: Study, config_name: str, repeat: int, store: Store, progr
             progress(f"{study.model} {config_name}, concurrency {point.load.concurrency}, repeat {repeat}", True)
 
 
-def window_ms(load: Load, rows_per_s: float | None) -> int:
+def window_ms(load: AnalyzerLoad, rows_per_s: float | None) -> int:
     """A window long enough that the first requests, which find an empty queue, do not shift the mean latency.
 
     They shift it by concurrency / (2 x requests), so three windows must hold `RAMP` x concurrency requests;
@@ -123,12 +123,12 @@ def window_ms(load: Load, rows_per_s: float | None) -> int:
     return max(load.window_ms, round(RAMP * load.concurrency * load.request_rows / rows_per_s / WINDOWS * 1e3))
 
 
-def _points(study: Study, config_name: str, repeat: int) -> Iterator[Point]:
+def _points(study: Sweep, config_name: str, repeat: int) -> Iterator[MeasurementKey]:
     folder = model_folder(study.model, study.repository)
     path = config_file(folder, config_name)
     served = model_file(folder, read_config(path))
     for load in study.loads:
-        yield Point(
+        yield MeasurementKey(
             model=study.model,
             config_name=config_name,
             config_sha256=digest(path),
@@ -140,7 +140,7 @@ def _points(study: Study, config_name: str, repeat: int) -> Iterator[Point]:
         )
 
 
-def _server(study: Study, config_name: str, progress: Progressed) -> AbstractContextManager[Server]:
+def _server(study: Sweep, config_name: str, progress: Progressed) -> AbstractContextManager[Server]:
     settings = Settings(models=(study.model,), config_name=config_name, repository=study.repository)
     return launch(settings, progress=lambda text: progress(f"{study.model} {config_name}: {text}", False))
 
@@ -162,8 +162,8 @@ def _warm_up(server: Server, model: str) -> None:
         time.sleep(0.01)
 
 
-def _measure(server: Server, point: Point, window: int) -> Record:
-    target = Target(
+def _measure(server: Server, point: MeasurementKey, window: int) -> Measurement:
+    target = Endpoint(
         model=point.model,
         config=server.configs[point.model],
         http_url=server.http_url,
@@ -173,10 +173,10 @@ def _measure(server: Server, point: Point, window: int) -> Record:
     before = Counters.read(server.grpc_url, point.model)
     measured, command = measure(target, point.load, window_ms=window)
     after = Counters.read(server.grpc_url, point.model)
-    return Record(point=point, started_at=started, command=command, measured=measured, before=before, after=after)
+    return Measurement(point=point, started_at=started, command=command, measured=measured, before=before, after=after)
 
 
-def run_with_progress(studies: list[Study], store: Store, console: Console) -> None:
+def run_with_progress(studies: list[Sweep], store: Store, console: Console) -> None:
     """Run studies one after the other under one progress bar."""
 
     def told(text: str, done: bool) -> None:
@@ -228,14 +228,14 @@ def _check(arguments: argparse.Namespace, config: ModelConfig) -> None:
             raise Mistake(f"{flag} {value}: must be from 1 to {most} for '{arguments.model}'.")
 
 
-def _study(arguments: argparse.Namespace) -> Study:
+def _study(arguments: argparse.Namespace) -> Sweep:
     folder = model_folder(arguments.model)
     _check(arguments, read_config(config_file(folder, None)))
     names = tuple(arguments.config_name or variants(folder))
     for name in names:
         config_file(folder, name)
     loads = tuple(
-        Load(
+        AnalyzerLoad(
             concurrency=concurrency,
             request_rows=arguments.rows,
             protocol=arguments.protocol,
@@ -247,7 +247,7 @@ def _study(arguments: argparse.Namespace) -> Study:
         )
         for concurrency in parse_range(arguments.concurrency_range)
     )
-    return Study(
+    return Sweep(
         model=arguments.model,
         config_names=names,
         loads=loads,

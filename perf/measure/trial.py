@@ -11,7 +11,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.repository import REPOSITORY
 from perf.load import run, target
-from perf.load.goal import Goal
+from perf.load.goal import SlaCheck
 from perf.load.load import Load
 from perf.load.pool import Pool
 from perf.load.target import Running, Target
@@ -109,7 +109,7 @@ class Meter:
         prepared = self.answers.of(server, load, self.told)
         started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         load_average = os.getloadavg()[0]
-        goal = Goal(sla=self.sla, stops=self.stops)
+        goal = SlaCheck(sla=self.sla, stops=self.stops)
         result = run.run(Target(model=server.config.name), load, server, prepared, self.told, goal)
         if result.partial or result.judgement is None:
             raise KeyboardInterrupt

@@ -20,7 +20,7 @@ from triton_batching.machine import Machine
 
 
 @dataclass(frozen=True, kw_only=True)
-class Load:
+class AnalyzerLoad:
     """A closed loop: `concurrency` requests in flight, each of `request_rows` rows.
 
     `percentile` is the one perf_analyzer prints per window; three windows of at least `window_ms` are taken. `data` is
@@ -38,7 +38,7 @@ class Load:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Window:
+class AnalyzerWindow:
     """One of perf_analyzer's measurement windows; the latency is the percentile it stabilises on."""
 
     throughput_rows_per_s: float
@@ -46,14 +46,14 @@ class Window:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class AnalyzerResult:
     """What the client saw, over all windows of `window_ms`; None where perf_analyzer gave up and printed no summary.
 
     Latencies are per request. `network_us` is what lies between client and server, both directions.
     """
 
     window_ms: int
-    windows: tuple[Window, ...]
+    windows: tuple[AnalyzerWindow, ...]
     throughput_rows_per_s: float
     requests: int | None = None
     mean_us: float | None = None
@@ -67,7 +67,7 @@ class Measured:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
+class MeasurementKey:
     """What is measured: everything that must be equal for a record to stand for it.
 
     Digests are SHA-256 of the configuration file and of the model file.
@@ -77,7 +77,7 @@ class Point:
     config_name: str
     config_sha256: str
     model_sha256: str
-    load: Load
+    load: AnalyzerLoad
     repeat: int
     machine: Machine
     versions: Mapping[str, str]
@@ -86,8 +86,9 @@ class Point:
     def file_name(self) -> str:
         """A name that a person can read, with a digest of the kind of load; another load has another name."""
         load = self.load
-        kind = dataclasses.replace(load, concurrency=0)
-        digest = hashlib.sha256(repr(kind).encode()).hexdigest()[:6]
+        # `Load` is what the class was called when the first records got their names.
+        kind = repr(dataclasses.replace(load, concurrency=0)).replace("AnalyzerLoad(", "Load(", 1)
+        digest = hashlib.sha256(kind.encode()).hexdigest()[:6]
         return (
             f"{self.model}.{self.config_name}.{load.protocol}.b{load.request_rows}.{digest}"
             f".c{load.concurrency:03d}.r{self.repeat}.json"
@@ -95,7 +96,7 @@ class Point:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Record:
+class Measurement:
     """One measured point, with the server's counters around it and the command that made it.
 
     `wasted` is the share of the computed elements that was padding, where the backend counted it.
@@ -104,10 +105,10 @@ class Record:
     KIND: ClassVar[str] = "record"
     FORMAT: ClassVar[int] = 1
 
-    point: Point
+    point: MeasurementKey
     started_at: str
     command: tuple[str, ...]
-    measured: Measured
+    measured: AnalyzerResult
     before: Counters
     after: Counters
     wasted: float | None = None
@@ -140,12 +141,12 @@ class Ceiling:
         return f"{self.model}.ceiling.t{self.threads}.r{self.repeat}.json"
 
 
-KINDS: dict[str, type[Record] | type[Ceiling]] = {kind.KIND: kind for kind in (Record, Ceiling)}
+KINDS: dict[str, type[Measurement] | type[Ceiling]] = {kind.KIND: kind for kind in (Measurement, Ceiling)}
 
 
-def write(entry: Record | Ceiling, folder: Path) -> Path:
+def write(entry: Measurement | Ceiling, folder: Path) -> Path:
     """Write one file, whole or not at all, and return its path; raises `RecordError`."""
-    name = entry.point.file_name if isinstance(entry, Record) else entry.file_name
+    name = entry.point.file_name if isinstance(entry, Measurement) else entry.file_name
     return file.write(entry, folder / name)
 
 
@@ -154,15 +155,15 @@ def write_json(name: str, content: Mapping[str, object], folder: Path) -> Path:
     return file.write_content(dict(content), folder / name)
 
 
-def read(folder: Path) -> Iterator[Record | Ceiling]:
+def read(folder: Path) -> Iterator[Measurement | Ceiling]:
     """All records of a folder, by file name; raises `RecordError` for a file that is not one."""
     for path in sorted(folder.glob("*.json")):
         yield load(path)
 
 
-def load(path: Path) -> Record | Ceiling:
+def load(path: Path) -> Measurement | Ceiling:
     """The record of a file; raises `RecordError`."""
-    return file.read(path, KINDS.get(file.kind_of(path), Record))
+    return file.read(path, KINDS.get(file.kind_of(path), Measurement))
 
 
 def is_record(path: Path) -> bool:
@@ -181,20 +182,20 @@ class Store:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def get(self, point: Point) -> Record | None:
+    def get(self, point: MeasurementKey) -> Measurement | None:
         """The record of this very point, down to the machine and the versions; None when it is not measured."""
         found = self._load(point.file_name)
-        return found if isinstance(found, Record) and found.point == point else None
+        return found if isinstance(found, Measurement) and found.point == point else None
 
     def has_ceiling(self, wanted: Ceiling) -> bool:
         """Whether the ceiling of this model file, thread count, machine and repeat is measured."""
         return _same_ceiling(self._load(wanted.file_name), wanted)
 
-    def add(self, entry: Record | Ceiling) -> Path:
+    def add(self, entry: Measurement | Ceiling) -> Path:
         """Write one more."""
         return write(entry, self.folder)
 
-    def _load(self, name: str) -> Record | Ceiling | None:
+    def _load(self, name: str) -> Measurement | Ceiling | None:
         try:
             return load(self.folder / name)
         except RecordError:

@@ -12,7 +12,7 @@ from triton_batching.machine import Machine
 
 
 @dataclass(frozen=True, kw_only=True)
-class Slot:
+class TrialKey:
     """A place for a trial: everything that must be equal for a record to stand for it.
 
     `name` is the configuration's and `config` its text; `model_sha256` is the digest of the model file, empty where
@@ -39,27 +39,28 @@ class Slot:
 
     def path(self, folder: Path) -> Path:
         """A name that a person can read, with a digest of the rest; another question has another name."""
-        digest = hashlib.sha256(repr(self).encode()).hexdigest()[:8]
+        # `Slot` is what the class was called when the first records got their names.
+        digest = hashlib.sha256(repr(self).replace("TrialKey(", "Slot(", 1).encode()).hexdigest()[:8]
         return folder / f"{self.model}.{self.side}.{digest}.r{self.round}.json"
 
 
 @dataclass(frozen=True, kw_only=True)
-class SlotTrial:
+class KeyedTrial:
     """The file of a slot: what was asked for, and what was measured."""
 
     KIND: ClassVar[str] = "round"
     FORMAT: ClassVar[int] = 1
 
-    slot: Slot
+    slot: TrialKey
     trial: Trial
 
 
-def write(slot: Slot, trial: Trial, folder: Path) -> Path:
+def write(slot: TrialKey, trial: Trial, folder: Path) -> Path:
     """Write one file, whole or not at all, and return its path; raises `RecordError`."""
-    return file.write(SlotTrial(slot=slot, trial=trial), slot.path(folder))
+    return file.write(KeyedTrial(slot=slot, trial=trial), slot.path(folder))
 
 
-def read(path: Path) -> tuple[Slot, Trial]:
+def read(path: Path) -> tuple[TrialKey, Trial]:
     """The record of a file; raises `RecordError`."""
-    record = file.read(path, SlotTrial)
+    record = file.read(path, KeyedTrial)
     return record.slot, record.trial

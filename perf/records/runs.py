@@ -13,8 +13,8 @@ from perf.load.load import Load
 from perf.records import file, record, record_kind, round_record
 from perf.records.candidate import Candidate
 from perf.records.file import RecordError
-from perf.records.record import Record
-from perf.records.round_record import SlotTrial
+from perf.records.record import Measurement
+from perf.records.round_record import KeyedTrial
 from perf.records.study import AGAINST, FINAL, NOISE, Study, Trial, is_study
 from perf.stats.percentile import percentile
 
@@ -228,7 +228,7 @@ def _of_file(path: Path) -> Iterator[Run]:
     kind = file.kind_of(path)
     if kind == LoadRecord.KIND:
         yield _of_load(path)
-    elif kind == SlotTrial.KIND:
+    elif kind == KeyedTrial.KIND:
         slot, trial = round_record.read(path)
         yield of_trial(trial, slot.model, slot.side, slot.rows)
     elif kind == Study.KIND:
@@ -238,11 +238,11 @@ def _of_file(path: Path) -> Iterator[Run]:
         yield from _chosen(study, path).runs
     elif kind not in record.KINDS and (message := record_kind.other(path, kind, WANTED)):
         raise _OtherError(message)
-    elif isinstance(measurement := record.load(path), Record):
+    elif isinstance(measurement := record.load(path), Measurement):
         yield _of_analyzer(measurement)
 
 
-def _of_analyzer(found: Record) -> Run:
+def _of_analyzer(found: Measurement) -> Run:
     load, measured = found.point.load, found.measured
     shared = ", shared memory" if load.shared_memory else ""
     return Run(

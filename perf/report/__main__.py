@@ -16,7 +16,7 @@ from pathlib import Path
 from markupsafe import Markup
 from rich.console import Console
 
-from perf.records.record import Ceiling, Load, Point, Record, is_record, read
+from perf.records.record import AnalyzerLoad, Ceiling, Measurement, MeasurementKey, is_record, read
 from perf.records.study import is_study
 from perf.report.marks import LITTLE_LIMIT, SPREAD_LIMIT, percent
 from perf.report.page import render, write
@@ -42,7 +42,7 @@ class Summary:
     """A folder of records and what was computed from them."""
 
     folder: Path
-    entries: tuple[Record | Ceiling, ...]
+    entries: tuple[Measurement | Ceiling, ...]
     comparisons: tuple[Comparison, ...]
 
     @property
@@ -173,20 +173,20 @@ def _flat(row: Row, comparison: Comparison) -> dict[str, object]:
     }
 
 
-def _load_cells(load: Load) -> dict[str, object]:
+def _load_cells(load: AnalyzerLoad) -> dict[str, object]:
     shapes = " ".join(f"{name}:{','.join(map(str, dims))}" for name, dims in load.shapes)
     return dataclasses.asdict(load) | {"shapes": shapes}
 
 
-def _source(entry: Record | Ceiling) -> dict[str, str]:
-    if isinstance(entry, Record):
+def _source(entry: Measurement | Ceiling) -> dict[str, str]:
+    if isinstance(entry, Measurement):
         return {"name": entry.point.file_name, "start": _time(entry.started_at), "command": " ".join(entry.command)}
     command = f"python -m perf.measure.ceiling {entry.model} --threads {entry.threads}"
     return {"name": entry.file_name, "start": _time(entry.started_at), "command": command}
 
 
-def _about(entry: Record | Ceiling) -> Point | Ceiling:
-    return entry.point if isinstance(entry, Record) else entry
+def _about(entry: Measurement | Ceiling) -> MeasurementKey | Ceiling:
+    return entry.point if isinstance(entry, Measurement) else entry
 
 
 def _time(started_at: str) -> str:

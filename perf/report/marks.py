@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from perf.measure.analyzer import WINDOWS
-from perf.records.record import Record
+from perf.records.record import Measurement
 
 # In a closed loop, concurrency x rows / mean latency is the throughput, exactly in the long run (Little's law). What
 # was under way when measuring began or ended counts on one side only: about concurrency / (2 x requests). Measured
@@ -16,7 +16,7 @@ LITTLE_LIMIT = 0.03
 SPREAD_LIMIT = 0.10
 
 
-def marks(records: Sequence[Record], ceiling_spread: float | None) -> tuple[str, ...]:
+def marks(records: Sequence[Measurement], ceiling_spread: float | None) -> tuple[str, ...]:
     """The reasons against the repeats of one point, the worst repeat's number in each; empty means stable."""
     little = max(little_error(record) for record in records)
     few = min(len(record.measured.windows) for record in records)
@@ -37,7 +37,7 @@ def marks(records: Sequence[Record], ceiling_spread: float | None) -> tuple[str,
     return tuple(reason for holds, reason in candidates if holds)
 
 
-def little_error(record: Record) -> float:
+def little_error(record: Measurement) -> float:
     """|concurrency x rows / mean latency / throughput - 1|; 0 without a summary, which has a mark of its own."""
     measured, load = record.measured, record.point.load
     if measured.mean_us is None:
@@ -48,7 +48,7 @@ def little_error(record: Record) -> float:
     return abs(expected / measured.throughput_rows_per_s - 1)
 
 
-def window_spread(record: Record) -> float:
+def window_spread(record: Measurement) -> float:
     """Spread of the throughput over perf_analyzer's windows."""
     return spread([window.throughput_rows_per_s for window in record.measured.windows])
 

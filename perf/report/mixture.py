@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from perf.records.record import Ceiling, Point, Record
+from perf.records.record import Ceiling, Measurement, MeasurementKey
 from triton_batching.terminal import Mistake
 
 APART = "Move the records of one of them into a folder of its own."
@@ -14,11 +14,11 @@ class MixtureError(Mistake):
     """Records that do not belong into one table; the text names two of them and what to do."""
 
 
-def refuse(records: Sequence[Record], ceilings: Sequence[Ceiling]) -> None:
+def refuse(records: Sequence[Measurement], ceilings: Sequence[Ceiling]) -> None:
     """Raise `MixtureError` unless all machines agree, versions per model, and files per configuration."""
     agreement = _Agreement()
     points = [record.point for record in records]
-    entries: list[Point | Ceiling] = [*points, *ceilings]
+    entries: list[MeasurementKey | Ceiling] = [*points, *ceilings]
     for point in entries:
         agreement.check("machine", None, str(point.machine), point, APART)
         agreement.check("versions", point.model, _text(point.versions), point, APART)
@@ -39,7 +39,7 @@ class _Agreement:
     def __init__(self) -> None:
         self._seen: dict[tuple[str, object], tuple[str, str]] = {}
 
-    def check(self, what: str, key: object, value: str, entry: Point | Ceiling, remedy: str) -> None:
+    def check(self, what: str, key: object, value: str, entry: MeasurementKey | Ceiling, remedy: str) -> None:
         name, expected = self._seen.setdefault((what, key), (entry.file_name, value))
         if value != expected:
             raise MixtureError(
@@ -48,7 +48,7 @@ class _Agreement:
             )
 
 
-def _refuse_foreign(ceiling: Ceiling, points: Sequence[Point]) -> None:
+def _refuse_foreign(ceiling: Ceiling, points: Sequence[MeasurementKey]) -> None:
     measured = {point.model_sha256: point.file_name for point in points if point.model == ceiling.model}
     if measured and ceiling.model_sha256 not in measured:
         raise MixtureError(

@@ -11,7 +11,7 @@ from typing import Self
 import numpy as np
 
 from clients.counters import Counters
-from perf.records.record import Ceiling, Load, Record
+from perf.records.record import AnalyzerLoad, Ceiling, Measurement
 from perf.report.marks import marks, spread, window_spread
 from perf.report.mixture import refuse
 
@@ -81,7 +81,7 @@ class Row:
     config_name: str
     config_sha256: str
     model_sha256: str
-    load: Load
+    load: AnalyzerLoad
     repeats: int
     requests: int | None
     failed_requests: int
@@ -113,7 +113,7 @@ class Comparison:
     """
 
     model: str
-    setting: Load
+    setting: AnalyzerLoad
     rows: tuple[Row, ...]
     ceiling: Top | None
 
@@ -137,13 +137,13 @@ class Comparison:
         return next((row for row in self.of(config_name) if row.load.concurrency == concurrency), None)
 
 
-def compare(entries: Iterable[Record | Ceiling]) -> tuple[Comparison, ...]:
+def compare(entries: Iterable[Measurement | Ceiling]) -> tuple[Comparison, ...]:
     """Group, merge and relate records; raises `MixtureError` for records that must not be merged."""
     entries = tuple(entries)
-    records = [entry for entry in entries if isinstance(entry, Record)]
+    records = [entry for entry in entries if isinstance(entry, Measurement)]
     ceilings = [entry for entry in entries if isinstance(entry, Ceiling)]
     refuse(records, ceilings)
-    groups: dict[tuple[str, Load], list[Record]] = defaultdict(list)
+    groups: dict[tuple[str, AnalyzerLoad], list[Measurement]] = defaultdict(list)
     for record in records:
         groups[record.point.model, replace(record.point.load, concurrency=0)].append(record)
     return tuple(
@@ -175,8 +175,8 @@ def top(ceilings: Sequence[Ceiling]) -> Top | None:
     )
 
 
-def _comparison(model: str, setting: Load, records: list[Record], ceiling: Top | None) -> Comparison:
-    points: dict[tuple[str, int], list[Record]] = defaultdict(list)
+def _comparison(model: str, setting: AnalyzerLoad, records: list[Measurement], ceiling: Top | None) -> Comparison:
+    points: dict[tuple[str, int], list[Measurement]] = defaultdict(list)
     for record in sorted(records, key=lambda record: record.point.repeat):
         points[record.point.config_name, record.point.load.concurrency].append(record)
     merged = {key: _row(points[key], ceiling) for key in sorted(points, key=lambda key: (key[0] != BASELINE, key))}
@@ -194,7 +194,7 @@ def _related(row: Row, baseline: Row | None) -> Row:
     )
 
 
-def _row(records: Sequence[Record], ceiling: Top | None) -> Row:
+def _row(records: Sequence[Measurement], ceiling: Top | None) -> Row:
     point = records[0].point
     if ceiling and ceiling.model_sha256 != point.model_sha256:
         ceiling = None
@@ -230,7 +230,7 @@ def _row(records: Sequence[Record], ceiling: Top | None) -> Row:
     )
 
 
-def _stages(records: Sequence[Record]) -> Stages:
+def _stages(records: Sequence[Measurement]) -> Stages:
     def server(name: str) -> float:
         counted = [record.counters for record in records]
         return float(np.median([one.per_request_us(getattr(one, name)) for one in counted]))

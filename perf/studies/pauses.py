@@ -32,7 +32,7 @@ from perf.measure.service_time import bar, recorded, target
 from perf.measure.trial import serving
 from perf.records import record
 from perf.records.candidate import Candidate
-from perf.records.record import Load, RecordError
+from perf.records.record import AnalyzerLoad, RecordError
 from perf.simulate.costs import ASLEEP, LATE_US, cooled
 from perf.studies.prediction.comparison import MODELS
 from triton_batching.machine import Machine, versions
@@ -128,7 +128,7 @@ def rounds(config: ModelConfig, count: int, told: Callable[[str, bool], None]) -
     model = config.name
     alone = Candidate(max_batch_size=config.max_batch_size, threads=Candidate.of(config).threads)
     with serving(model, alone.apply(config), trace_rate=0, progress=lambda text: told(text, False)) as server:
-        measure(target(server), Load(concurrency=2), window_ms=WINDOW_MS)
+        measure(target(server), AnalyzerLoad(concurrency=2), window_ms=WINDOW_MS)
         for number in range(1, count + 1):
             told(f"{model}: round {number}", False)
             yield _round(server)
@@ -139,7 +139,7 @@ def _round(server: Running) -> Round:
     closed_way_us, closed_queue_us, alone_us = _lone(server, None)
     open_way_us, _, _ = _lone(server, SPARSE * 1e6 / alone_us)
     with ThreadPoolExecutor(1) as pool:
-        load = Load(concurrency=1)
+        load = AnalyzerLoad(concurrency=1)
         loaded = pool.submit(measure, target(server), load, window_ms=1000, poisson_per_s=BUSY * 1e6 / alone_us)
         time.sleep(0.5)  # until it sends
         asked = [sys.executable, "-c", SLEEPER, "2", str(SLEEP_S)]
@@ -163,7 +163,7 @@ def _lone(server: Running, per_s: float | None) -> tuple[float, float, float]:
     """
     before = Counters.read(server.url, server.config.name)
     window_ms = WINDOW_MS if per_s is None else SPARSE_WINDOW_MS
-    found, _ = measure(target(server), Load(concurrency=1), window_ms=window_ms, poisson_per_s=per_s)
+    found, _ = measure(target(server), AnalyzerLoad(concurrency=1), window_ms=window_ms, poisson_per_s=per_s)
     counted = Counters.read(server.url, server.config.name) - before
     if found.mean_us is None:
         raise AnalyzerError(f"perf_analyzer printed no summary of '{server.config.name}'.")

@@ -11,7 +11,7 @@ from clients.counters import Counters
 from export.__main__ import main as export
 from export.repository import REPOSITORY, read_config
 from perf.measure import ceiling as limit
-from perf.records.record import Measured, Record, Store, Window, read
+from perf.records.record import AnalyzerResult, AnalyzerWindow, Measurement, Store, read
 from perf.studies.length_mix import Mix, cheapest, equal, long_tail, uniform, wasted, whole
 from perf.studies.padding_share import PaddingShare
 from perf.studies.ragged.__main__ import main, requests
@@ -85,18 +85,18 @@ def test_a_client_pads_to_the_longest_of_the_mix() -> None:
     assert not padded[0]["CROP"][:, :, 2:].any()
 
 
-def record(rows_per_s: float, batches: dict[int, int], repeat: int) -> Record:
+def record(rows_per_s: float, batches: dict[int, int], repeat: int) -> Measurement:
     rows = sum(size * count for size, count in batches.items())
     counted: Counters = dataclasses.replace(
         counters(rows), executions=sum(batches.values()), batches=batches, batches_ns=batches
     )
-    windows = (Window(throughput_rows_per_s=rows_per_s, latency_us=1.0),) * 3
+    windows = (AnalyzerWindow(throughput_rows_per_s=rows_per_s, latency_us=1.0),) * 3
     # Little's law holds: 4 in flight at this rate.
     mean = 4 / rows_per_s * 1e6
     return dataclasses.replace(
         RECORD,
         point=dataclasses.replace(RECORD.point, repeat=repeat),
-        measured=Measured(
+        measured=AnalyzerResult(
             window_ms=1000, windows=windows, throughput_rows_per_s=rows_per_s, mean_us=mean, p95_us=2 * mean
         ),
         before=dataclasses.replace(counters(0), batches={}, batches_ns={}),
@@ -164,7 +164,7 @@ def test_the_share_of_padding_is_read_from_the_metrics() -> None:
 
 def test_a_ragged_model_has_no_ceiling_of_its_own() -> None:
     with pytest.raises(
-        limit.LimitError, match=r"'ragged_encoder' is ragged.* Measure it: python -m perf.studies.ragged"
+        limit.CeilingError, match=r"'ragged_encoder' is ragged.* Measure it: python -m perf.studies.ragged"
     ):
         limit.plan("ragged_encoder")
 
@@ -183,7 +183,7 @@ def test_a_measured_point_is_not_measured_again(tmp_path: Path, capsys: pytest.C
         "ragged_padding_budget": 1,
     }
     for name, (one,) in found.items():
-        assert isinstance(one, Record)
+        assert isinstance(one, Measurement)
         assert one.counters.failed_requests == 0
         assert (one.counters.rows_per_execution == 1) == (name == SEPARATE.slug)
         assert (one.wasted is not None) == (name == "ragged_padding_budget")

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from clients.counters import Counters
-from perf.measure.service_curve import Line, Size, fit
+from perf.measure.service_curve import FittedLine, Size, fit
 from perf.records.candidate import Candidate
 from perf.report.drawing import COLOURS, GREY, NARROW, plain
 from perf.report.study.batches import batches, counted
@@ -34,7 +34,7 @@ class Curve:
     sizes: tuple[Size, ...]
 
     @property
-    def line(self) -> Line:
+    def line(self) -> FittedLine:
         """The weighted fit."""
         return fit(self.sizes)
 

@@ -19,7 +19,7 @@ from perf.measure.service_time import Told, profile
 from perf.measure.sweep import window_ms
 from perf.measure.trial import serving
 from perf.records.candidate import Candidate
-from perf.records.record import Load, RecordError
+from perf.records.record import AnalyzerLoad, RecordError
 from perf.records.traffic import Traffic
 from perf.studies.prediction import points
 from perf.studies.prediction.points import Point, file_name, write
@@ -120,7 +120,7 @@ class Bench:
     def _point(self, server: Running, candidate: Candidate, load: str, ramps: Profile) -> Point:
         traffic, target = Traffic.parse(load), service_time.target(server)
         rate = traffic.rate_per_s if traffic.open else None
-        asked = Load(concurrency=max(1, traffic.clients), window_ms=CLOSED_WINDOW_MS)
+        asked = AnalyzerLoad(concurrency=max(1, traffic.clients), window_ms=CLOSED_WINDOW_MS)
         warm, _ = analyzer.measure(target, asked, window_ms=300, poisson_per_s=rate)
         window = window_ms(asked, warm.throughput_rows_per_s)
         if rate is not None:

@@ -21,9 +21,9 @@ from clients.counters import Counters
 from export.graph.ragged_feed import draw_items
 from export.graph.recipe import digest
 from export.repository import REPOSITORY, config_file, model_file, model_folder, read_config, variants
-from perf.measure.analyzer import Target, measure
+from perf.measure.analyzer import Endpoint, measure
 from perf.measure.sweep import STOPPED
-from perf.records.record import Load, Point, Record, Store
+from perf.records.record import AnalyzerLoad, Measurement, MeasurementKey, Store
 from perf.studies.length_mix import Mix
 from perf.studies.padding_share import PaddingShare
 from perf.studies.ragged.table import MIXES, ROUTES, Route, Study, folder, rows_of, table
@@ -56,7 +56,7 @@ def _measure(study: Study, mix: Mix, route: Route, repeat: int, server: Server, 
     if store.get(point) is not None:
         return
     config = server.configs[study.model]
-    target = Target(model=study.model, config=config, http_url=server.http_url, grpc_url=server.grpc_url)
+    target = Endpoint(model=study.model, config=config, http_url=server.http_url, grpc_url=server.grpc_url)
     rows = requests(config, mix, pads=route.pads)
     if repeat == 1:  # the first run of a shape allocates
         measure(target, point.load, window_ms=200, rows=rows)
@@ -67,7 +67,7 @@ def _measure(study: Study, mix: Mix, route: Route, repeat: int, server: Server, 
     after = Counters.read(server.grpc_url, study.model)
     padding = _padding(server, study.model) - padding
     store.add(
-        Record(
+        Measurement(
             point=point,
             started_at=started,
             command=command,
@@ -100,17 +100,17 @@ def _fill(array: NDArray[np.generic], axis: int, longest: int) -> NDArray[np.gen
     return np.pad(array, surplus)
 
 
-def _point(study: Study, mix: Mix, route: Route, repeat: int) -> Point:
+def _point(study: Study, mix: Mix, route: Route, repeat: int) -> MeasurementKey:
     home = model_folder(study.model)
     path = config_file(home, route.config_name)
     sent = "padded" if route.pads else "unpadded"
     lengths = ",".join(map(str, mix.lengths))
-    return Point(
+    return MeasurementKey(
         model=study.model,
         config_name=route.config_name,
         config_sha256=digest(path),
         model_sha256=digest(model_file(home, read_config(path))),
-        load=Load(concurrency=study.concurrency, window_ms=study.window_ms, data=f"{sent} lengths {lengths}"),
+        load=AnalyzerLoad(concurrency=study.concurrency, window_ms=study.window_ms, data=f"{sent} lengths {lengths}"),
         repeat=repeat,
         machine=Machine.this(),
         versions=versions(),

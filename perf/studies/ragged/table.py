@@ -10,7 +10,7 @@ from rich.table import Table
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.repository import config_file, model_folder, read_config
-from perf.records.record import Record, read
+from perf.records.record import Measurement, read
 from perf.report.marks import marks
 from perf.report.summary import Ratio
 from perf.studies.length_mix import Mix, Split, cheapest, equal, long_tail, uniform, wasted, whole
@@ -100,7 +100,7 @@ def rows_of(study: Study, results: Path) -> Iterator[Row]:
     """The table of what is measured; a pure function of the records."""
     for mix in study.mixes:
         found = {route: list(read(folder(results, study.model, mix, route))) for route in study.routes}
-        records = {route: [one for one in some if isinstance(one, Record)] for route, some in found.items()}
+        records = {route: [one for one in some if isinstance(one, Measurement)] for route, some in found.items()}
         for route, some in records.items():
             if some:
                 row = _row(study, mix, route, some)
@@ -109,7 +109,7 @@ def rows_of(study: Study, results: Path) -> Iterator[Row]:
                 yield replace(row, to_separate=separate, to_ragged=ragged)
 
 
-def _row(study: Study, mix: Mix, route: Route, records: Sequence[Record]) -> Row:
+def _row(study: Study, mix: Mix, route: Route, records: Sequence[Measurement]) -> Row:
     counted = sum((record.counters for record in records[1:]), records[0].counters)
     p95 = [record.measured.p95_us for record in records if record.measured.p95_us is not None]
     counted_waste = [record.wasted for record in records if record.wasted is not None]
@@ -143,7 +143,7 @@ def splits(config: ModelConfig) -> Split | None:
     return cheapest(float(config.parameters["padding_budget_run_elements"].string_value) / element)
 
 
-def _by_repeat(records: Sequence[Record]) -> dict[int, float]:
+def _by_repeat(records: Sequence[Measurement]) -> dict[int, float]:
     return {record.point.repeat: record.measured.throughput_rows_per_s for record in records}
 
 

@@ -15,14 +15,14 @@ from clients.counters import Counters
 from perf.compare import __main__ as compare
 from perf.compare.comparison import CANNOT_TELL, FASTER, SLOWER
 from perf.compare.comparison import compare as lines_of
-from perf.load import record as fleet_record
-from perf.load.load import Load as FleetLoad
+from perf.load import record as load_record
+from perf.load.load import Load
 from perf.load.record import Setting
-from perf.load.result import Busy, Result, Sample, outcome
+from perf.load.result import CpuTime, Result, Sample, outcome
 from perf.load.stages import Stages
 from perf.load.timings import REQUEST
 from perf.records import record, runs
-from perf.records.record import Load, Measured, Point, Record, RecordError
+from perf.records.record import AnalyzerLoad, AnalyzerResult, Measurement, MeasurementKey, RecordError
 from perf.records.runs import Run, Runs
 from triton_batching.machine import Machine
 
@@ -131,14 +131,14 @@ def fleet(folder: Path, seed: int, mean_ms: float, repeat: int = 0) -> Path:
     timings = np.zeros(2000, dtype=REQUEST)
     timings["due"] = timings["called"] = np.sort(rng.integers(0, 10 * 10**9, 2000))
     timings["done"] = timings["due"] + (rng.exponential(mean_ms, 2000) * 1e6).astype(np.int64)
-    load = FleetLoad(workers=2, pattern="poisson", rate_per_s=200.0)
+    load = Load(workers=2, pattern="poisson", rate_per_s=200.0)
     result = Result(
         load=load,
         outcome=outcome(timings, load, 0, 10 * 10**9),
         stages=Stages(parts=(), latency_us=mean_ms * 1e3),
         traced_us={},
         counted=NONE,
-        busy=Busy(clients_s=1.0, server_s=1.0, machine_s=2.0, wall_s=10.0, cores=2),
+        busy=CpuTime(clients_s=1.0, server_s=1.0, machine_s=2.0, wall_s=10.0, cores=2),
         errors={},
         memory_bytes=0,
         sample=Sample.of(timings, 0),
@@ -157,7 +157,7 @@ def fleet(folder: Path, seed: int, mean_ms: float, repeat: int = 0) -> Path:
         started_at=(BEGIN + timedelta(seconds=20 * repeat)).isoformat(),
         command=("python", "-m", "clients.fleet"),
     )
-    return fleet_record.write(result, setting, folder)
+    return load_record.write(result, setting, folder)
 
 
 def test_single_runs_are_compared_by_their_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -196,7 +196,7 @@ def test_a_run_that_left_requests_out_is_shown(tmp_path: Path) -> None:
     assert (found["p99 latency"]["verdict"], found["p99 latency"]["b"]) == (CANNOT_TELL, None)
 
 
-def test_fleet_records_of_a_folder_are_paired_by_their_times(tmp_path: Path) -> None:
+def test_load_records_of_a_folder_are_paired_by_their_times(tmp_path: Path) -> None:
     for number in range(5):
         fleet(tmp_path / "a", number, 20.0, 2 * number)
         fleet(tmp_path / "b", number + 9, 26.0, 2 * number + 1)
@@ -207,20 +207,20 @@ def test_fleet_records_of_a_folder_are_paired_by_their_times(tmp_path: Path) -> 
 
 
 def analyzer(folder: Path, config: str, speeds: Sequence[float]) -> None:
-    point = Point(
+    point = MeasurementKey(
         model="ranker",
         config_name=config,
         config_sha256="0",
         model_sha256="0",
-        load=Load(concurrency=16),
+        load=AnalyzerLoad(concurrency=16),
         repeat=1,
         machine=Machine(cpu="x", cores=2, memory_bytes=1, system="Linux", gpu=None),
         versions={},
     )
     for repeat, speed in enumerate(speeds, 1):
-        seen = Measured(window_ms=1000, windows=(), throughput_rows_per_s=speed, p50_us=1e3)
+        seen = AnalyzerResult(window_ms=1000, windows=(), throughput_rows_per_s=speed, p50_us=1e3)
         at = (BEGIN + timedelta(seconds=20 * repeat + 9 * (config == "new"))).isoformat()
-        entry = Record(
+        entry = Measurement(
             point=replace(point, repeat=repeat), started_at=at, command=("x",), measured=seen, before=NONE, after=NONE
         )
         record.write(entry, folder)

@@ -7,8 +7,8 @@ import pytest
 
 from clients.counters import Counters
 from perf.load.load import Load
-from perf.load.result import LITTLE, Busy, Result, Sample, in_window, outcome
-from perf.load.scaling import Fit, fit
+from perf.load.result import LITTLE, CpuTime, Result, Sample, in_window, outcome
+from perf.load.scaling import Scale, fit
 from perf.load.stages import COUNTERS, REMAINDER, TRACES, Stages, stages, traced
 from perf.load.table import remarks
 from perf.load.timings import FAILED, NOT_SENT, REQUEST, RIGHT, WRONG, Timings
@@ -153,7 +153,7 @@ def result(measured: Timings, load: Load, window_ms: int) -> Result:
         stages=stages(measured, counters(), [trace(2)]),
         traced_us={},
         counted=counters(),
-        busy=Busy(clients_s=1.0, server_s=0.5, machine_s=1.0, wall_s=1.0, cores=2),
+        busy=CpuTime(clients_s=1.0, server_s=0.5, machine_s=1.0, wall_s=1.0, cores=2),
         errors={},
         memory_bytes=0,
         sample=Sample.of(measured, 0),
@@ -199,11 +199,11 @@ def test_a_window_of_few_requests_is_not_held_to_what_it_cannot_show() -> None:
     [(0.5, [1.0], True), (1.5, [1.0, 1.67, 2.5], True), (1e9, [1.0, 1.67, 2.78, 4.63, 7.72, 12.87], False)],
 )
 def test_what_is_said_of_the_scaling_is_of_its_last_trial(work: float, factors: list[float], holds: bool) -> None:
-    tried: list[Fit] = []
+    tried: list[Scale] = []
 
-    def measure(factor: float) -> Busy:
+    def measure(factor: float) -> CpuTime:
         share = min(1.0, work / factor)
-        return Busy(clients_s=2 * share, server_s=0.0, machine_s=0.0, wall_s=1.0, cores=2)
+        return CpuTime(clients_s=2 * share, server_s=0.0, machine_s=0.0, wall_s=1.0, cores=2)
 
     found = fit(measure, tried.append)
     assert [one.factor for one in tried] == pytest.approx(factors, rel=0.01)
@@ -217,7 +217,7 @@ def test_everything_that_is_wrong_is_said() -> None:
 
 
 def test_busy_is_a_share_of_all_cores() -> None:
-    busy = Busy(clients_s=1.0, server_s=0.5, machine_s=1.2, wall_s=1.0, cores=2)
+    busy = CpuTime(clients_s=1.0, server_s=0.5, machine_s=1.2, wall_s=1.0, cores=2)
     assert (busy.ours, busy.all, busy.share(1.0)) == (0.75, 0.75, 0.5)
-    earlier = Busy(clients_s=0.5, server_s=0.5, machine_s=0.2, wall_s=0.5, cores=2)
-    assert (busy - earlier) == Busy(clients_s=0.5, server_s=0.0, machine_s=1.0, wall_s=0.5, cores=2)
+    earlier = CpuTime(clients_s=0.5, server_s=0.5, machine_s=0.2, wall_s=0.5, cores=2)
+    assert (busy - earlier) == CpuTime(clients_s=0.5, server_s=0.0, machine_s=1.0, wall_s=0.5, cores=2)

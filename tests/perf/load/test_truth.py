@@ -9,7 +9,7 @@ from tiny_models import python_model
 
 from perf.load import __main__ as program
 from perf.load import run
-from perf.load.goal import Goal
+from perf.load.goal import SlaCheck
 from perf.load.load import Load
 from perf.load.result import Result
 from perf.load.target import Target, running
@@ -98,7 +98,7 @@ def test_a_run_ends_as_soon_as_its_target_is_sure(tmp_path: Path, capsys: pytest
     with running(target, lambda _: None) as server:
         pool = run.prepare(target, load, server, lambda text, share: None)
         found = [
-            run.run(target, load, server, pool, lambda text, share: None, Goal(sla=Sla(latency_ms=limit)))
+            run.run(target, load, server, pool, lambda text, share: None, SlaCheck(sla=Sla(latency_ms=limit)))
             for limit in (1.0, 3_000.0)
         ]
     missed, met = (one.judgement for one in found)

@@ -13,8 +13,8 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from clients.counters import Counters
 from export.repository import REPOSITORY
 from perf.measure import analyzer
-from perf.measure.analyzer import AnalyzerError, Target, measure, parse, write_samples
-from perf.records.record import Load, Measured, Window
+from perf.measure.analyzer import AnalyzerError, Endpoint, measure, parse, write_samples
+from perf.records.record import AnalyzerLoad, AnalyzerResult, AnalyzerWindow
 from serve.launcher import Server, Settings, launch
 
 # As perf_analyzer 2.45 printed them.
@@ -38,12 +38,12 @@ TABLE = (
 
 def test_summary_and_windows() -> None:
     measured = parse(OUTPUT, TABLE, 700)
-    assert measured == Measured(
+    assert measured == AnalyzerResult(
         window_ms=700,
         windows=(
-            Window(throughput_rows_per_s=307.701, latency_us=101196),
-            Window(throughput_rows_per_s=319.643, latency_us=99880),
-            Window(throughput_rows_per_s=319.393, latency_us=102279),
+            AnalyzerWindow(throughput_rows_per_s=307.701, latency_us=101196),
+            AnalyzerWindow(throughput_rows_per_s=319.643, latency_us=99880),
+            AnalyzerWindow(throughput_rows_per_s=319.393, latency_us=102279),
         ),
         throughput_rows_per_s=315.578,
         requests=569,
@@ -71,7 +71,7 @@ def test_without_a_summary_the_windows_are_kept() -> None:
 def test_average_latency_windows() -> None:
     measured = parse("  Pass [1] throughput: 10.5 infer/sec. Avg latency: 95238 usec (std 11 usec).\n", "", 700)
     assert measured is not None
-    assert measured.windows == (Window(throughput_rows_per_s=10.5, latency_us=95238),)
+    assert measured.windows == (AnalyzerWindow(throughput_rows_per_s=10.5, latency_us=95238),)
 
 
 def test_nothing_measured_is_no_measurement() -> None:
@@ -103,20 +103,20 @@ def test_samples_are_one_entry_per_row(tmp_path: Path) -> None:
     assert write_samples(CONFIG, tmp_path / "again.json").read_text() == text
 
 
-def target(server: Server, model: str) -> Target:
-    return Target(model=model, config=server.configs[model], http_url=server.http_url, grpc_url=server.grpc_url)
+def target(server: Server, model: str) -> Endpoint:
+    return Endpoint(model=model, config=server.configs[model], http_url=server.http_url, grpc_url=server.grpc_url)
 
 
 @pytest.mark.server
 @pytest.mark.parametrize(
     "load",
     [
-        Load(concurrency=4, request_rows=2),
-        Load(concurrency=4, request_rows=2, protocol="grpc", data="random"),
-        Load(concurrency=2, shared_memory=True, data="zero", shapes=(("input.1", (1, 32, 100)),)),
+        AnalyzerLoad(concurrency=4, request_rows=2),
+        AnalyzerLoad(concurrency=4, request_rows=2, protocol="grpc", data="random"),
+        AnalyzerLoad(concurrency=2, shared_memory=True, data="zero", shapes=(("input.1", (1, 32, 100)),)),
     ],
 )
-def test_a_real_measurement_agrees_with_the_server(server: Server, load: Load) -> None:
+def test_a_real_measurement_agrees_with_the_server(server: Server, load: AnalyzerLoad) -> None:
     model = "simulated_accelerator"
     before = Counters.read(server.grpc_url, model)
     measured, command = measure(target(server, model), load, window_ms=400)
@@ -143,7 +143,7 @@ def test_poisson_arrivals_come_at_their_rate_whatever_is_in_flight(server: Serve
     """60 a second for 3 x 0.5 s: 90 requests, and with a standard deviation of 9.5 hardly ever 35 more or fewer."""
     model = "simulated_accelerator"
     before = Counters.read(server.grpc_url, model)
-    measured, command = measure(target(server, model), Load(concurrency=1), window_ms=500, poisson_per_s=60)
+    measured, command = measure(target(server, model), AnalyzerLoad(concurrency=1), window_ms=500, poisson_per_s=60)
     counted = Counters.read(server.grpc_url, model) - before
     assert "poisson" in command
     assert measured.requests is not None
@@ -161,7 +161,7 @@ def test_windows_shorter_than_a_request_are_made_longer(tmp_path: Path) -> None:
     path = folder / "config.pbtxt"
     path.write_text(path.read_text().replace('"20"', '"600"'))
     with launch(Settings(models=(folder.name,), repository=tmp_path)) as slow:
-        measured, _ = measure(target(slow, folder.name), Load(concurrency=1), window_ms=100)
+        measured, _ = measure(target(slow, folder.name), AnalyzerLoad(concurrency=1), window_ms=100)
     assert measured.window_ms > 100
     assert len(measured.windows) == 3
     assert measured.throughput_rows_per_s < 1 / 0.6
@@ -171,7 +171,7 @@ def test_windows_shorter_than_a_request_are_made_longer(tmp_path: Path) -> None:
 def test_a_failure_says_what_perf_analyzer_said(server: Server) -> None:
     wrong = dataclasses.replace(target(server, "ranker"), model="nowhere")
     with pytest.raises(AnalyzerError, match=r"measured nothing for 'nowhere'.*\n.*"):
-        measure(wrong, Load(concurrency=1), window_ms=200)
+        measure(wrong, AnalyzerLoad(concurrency=1), window_ms=200)
 
 
 def test_no_perf_analyzer_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tiny_models import lookup
 
-from perf.measure.ceiling import LimitError, batch_sizes, main, measure, merge, plan
+from perf.measure.ceiling import CeilingError, batch_sizes, main, measure, merge, plan
 
 
 def test_batch_sizes() -> None:
@@ -28,7 +28,7 @@ def test_every_batch_size_in_every_round(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_python_model_has_none() -> None:
-    with pytest.raises(LimitError, match="not an ONNX model"):
+    with pytest.raises(CeilingError, match="not an ONNX model"):
         plan("simulated_accelerator")
 
 

@@ -7,9 +7,9 @@ import pytest
 from clients.counters import Counters
 from perf.measure.ramp import Level
 from perf.measure.service_burden import burden
-from perf.records.record import Measured
+from perf.records.record import AnalyzerResult
 
-NOTHING = Measured(window_ms=1, windows=(), throughput_rows_per_s=0.0)
+NOTHING = AnalyzerResult(window_ms=1, windows=(), throughput_rows_per_s=0.0)
 
 
 def level(concurrency: int, times_us: dict[int, float], *, count: int = 10) -> Level:

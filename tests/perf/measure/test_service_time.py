@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from perf.measure.analyzer import Target
+from perf.measure.analyzer import Endpoint
 from perf.measure.ramp import climb, levels
 from perf.measure.service_time import concluded, main, recorded
 from serve.launcher import Server
@@ -51,7 +51,7 @@ def test_a_lowest_level_without_executions_of_one_row_says_so(batches: dict[int,
 
 @pytest.mark.server
 def test_a_ramp_counts_every_execution_by_its_size(server: Server) -> None:
-    target = Target(model=MODEL, config=server.configs[MODEL], http_url=server.http_url, grpc_url=server.grpc_url)
+    target = Endpoint(model=MODEL, config=server.configs[MODEL], http_url=server.http_url, grpc_url=server.grpc_url)
     told: list[bool] = []
     (lone, full), glimpses = climb(target, [1, 17], lambda text, done: told.append(done))
     assert sum(told) == 2

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from processes import wait_until
 
-from perf.measure.sweep import Study, main, parse_range, parse_shape, run, window_ms
-from perf.records.record import Ceiling, Load, Record, Store, read
+from perf.measure.sweep import Sweep, main, parse_range, parse_shape, run, window_ms
+from perf.records.record import AnalyzerLoad, Ceiling, Measurement, Store, read
 from triton_batching.terminal import Mistake
 
 ROOT = Path(__file__).parents[3]
@@ -37,7 +37,7 @@ def test_shape() -> None:
 
 
 def test_windows_grow_until_the_first_requests_do_not_count() -> None:
-    load = Load(concurrency=16, request_rows=2, window_ms=700)
+    load = AnalyzerLoad(concurrency=16, request_rows=2, window_ms=700)
     assert window_ms(load, None) == 700
     assert window_ms(load, 1e6) == 700
     # 20 x 16 requests of 2 rows at 100 rows/s take 6.4 s, in three windows.
@@ -47,10 +47,10 @@ def test_windows_grow_until_the_first_requests_do_not_count() -> None:
 @pytest.mark.server
 def test_a_stopped_sweep_goes_on(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    study = Study(
+    study = Sweep(
         model="simulated_accelerator",
         config_names=("baseline", "dynamic"),
-        loads=tuple(Load(concurrency=concurrency, window_ms=200) for concurrency in (1, 4)),
+        loads=tuple(AnalyzerLoad(concurrency=concurrency, window_ms=200) for concurrency in (1, 4)),
         repeats=1,
     )
     steps = 0
@@ -72,7 +72,7 @@ def test_a_stopped_sweep_goes_on(tmp_path: Path) -> None:
     by_config = {
         (record.point.config_name, record.point.load.concurrency): record
         for record in read(tmp_path)
-        if isinstance(record, Record)
+        if isinstance(record, Measurement)
     }
     assert set(by_config[("baseline", 4)].counters.batches) == {1}
     assert max(by_config[("dynamic", 4)].counters.batches) > 1
@@ -89,16 +89,16 @@ def test_a_stopped_sweep_goes_on(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("ranker")
 def test_repeats_and_the_ceiling_are_interleaved(tmp_path: Path) -> None:
     """Each configuration is measured early and late, and the ceiling before each of them."""
-    study = Study(
+    study = Sweep(
         model="ranker",
         config_names=("baseline", "dynamic"),
-        loads=(Load(concurrency=1, window_ms=200),),
+        loads=(AnalyzerLoad(concurrency=1, window_ms=200),),
         repeats=2,
         ceiling=True,
     )
     run(study, Store(tmp_path), lambda text, done: None)
     entries = list(read(tmp_path))
-    records = sorted((entry for entry in entries if isinstance(entry, Record)), key=lambda one: one.started_at)
+    records = sorted((entry for entry in entries if isinstance(entry, Measurement)), key=lambda one: one.started_at)
     order = [(record.point.config_name, record.point.repeat) for record in records]
     assert order == [("baseline", 1), ("dynamic", 1), ("baseline", 2), ("dynamic", 2)]
     ceilings = [entry for entry in entries if isinstance(entry, Ceiling)]
@@ -139,4 +139,4 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
     _, said = sweep.communicate(timeout=30)
     assert sweep.returncode == 130
     assert f"what was measured is in {tmp_path}. The same command goes on from there." in " ".join(said.split())
-    assert all(isinstance(entry, Record) for entry in read(tmp_path))
+    assert all(isinstance(entry, Measurement) for entry in read(tmp_path))

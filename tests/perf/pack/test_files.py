@@ -27,7 +27,7 @@ from perf.pack.packing import pack
 from perf.pack.placement import Placement
 from perf.pack.proof import Proof
 from perf.pack.workload import Curve, Devices, Model, Workload
-from perf.records.record import Measured
+from perf.records.record import AnalyzerResult
 from perf.records.tuned_file import WriteError
 from serve.launcher import Settings, launch
 from triton_batching.machine import Machine
@@ -113,7 +113,7 @@ def test_latency_is_taken_from_a_service_time_record(tmp_path: Path) -> None:
         batches={8: 10},
         batches_ns={8: 240_000_000},
     )
-    measured = Measured(window_ms=250, windows=(), throughput_rows_per_s=320.0)
+    measured = AnalyzerResult(window_ms=250, windows=(), throughput_rows_per_s=320.0)
     # A size that was measured 1 ms faster than a smaller one; 10 executions of 24 ms in 0.25 s leave 1 ms between.
     times = {rows: 20.0 + rows - (2 if rows == 5 else 0) for rows in range(1, 9)}
     record = ServiceTimes(

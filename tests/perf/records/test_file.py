@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import numpy as np
 import pytest
 
 from perf.compare import __main__ as compare
 from perf.measure import service_profile
-from perf.records import file, record, runs
+from perf.records import file, record, round_record, runs
 from perf.records.file import RecordError
 from perf.records.study import Study
 from perf.report import __main__ as report
@@ -109,3 +109,13 @@ def test_every_committed_record_is_read() -> None:
     assert all(counts[kind] for kind in readers)
     for path in COMMITTED:
         readers.get(file.kind_of(path), file.kind_of)(path)
+
+
+def test_committed_records_have_the_names_that_they_are_looked_up_by() -> None:
+    """A repeated sweep or comparison resumes from the files that its keys name."""
+    for path in COMMITTED:
+        kind = file.kind_of(path)
+        if kind == "record":
+            assert cast("record.Measurement", record.load(path)).point.file_name == path.name
+        elif kind == "round":
+            assert round_record.read(path)[0].path(path.parent) == path

@@ -8,7 +8,17 @@ from typing import Any
 import pytest
 
 from clients.counters import Counters
-from perf.records.record import Ceiling, Load, Measured, Point, Record, RecordError, Store, Window, read
+from perf.records.record import (
+    AnalyzerLoad,
+    AnalyzerResult,
+    AnalyzerWindow,
+    Ceiling,
+    Measurement,
+    MeasurementKey,
+    RecordError,
+    Store,
+    read,
+)
 from triton_batching.machine import Machine, versions
 
 MACHINE = Machine(cpu="cpu", cores=2, memory_bytes=2**34, system="Linux x86_64", gpu=None)
@@ -29,22 +39,22 @@ def counters(rows: int) -> Counters:
     )
 
 
-RECORD = Record(
-    point=Point(
+RECORD = Measurement(
+    point=MeasurementKey(
         model="m",
         config_name="dynamic",
         config_sha256="c",
         model_sha256="f",
-        load=Load(concurrency=4, shapes=(("x", (1, 2)),)),
+        load=AnalyzerLoad(concurrency=4, shapes=(("x", (1, 2)),)),
         repeat=1,
         machine=MACHINE,
         versions={"python": "3.11"},
     ),
     started_at="2026-01-01T00:00:00+00:00",
     command=("perf_analyzer", "-m", "m"),
-    measured=Measured(
+    measured=AnalyzerResult(
         window_ms=700,
-        windows=(Window(throughput_rows_per_s=1.5, latency_us=2.0),),
+        windows=(AnalyzerWindow(throughput_rows_per_s=1.5, latency_us=2.0),),
         throughput_rows_per_s=1.5,
         requests=3,
     ),

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 from PIL import Image
 
-from perf.records.record import Ceiling, Record
+from perf.records.record import Ceiling, Measurement
 from perf.report.plots import batches, efficiency, gain, plots, save_png, stages, throughput
 from tests.perf.report.test_summary import ceiling, only, record
 
@@ -19,7 +19,7 @@ SWEEP = [
 ]
 
 
-def markers(entries: list[Record | Ceiling]) -> list[tuple[float, float, object]]:
+def markers(entries: list[Measurement | Ceiling]) -> list[tuple[float, float, object]]:
     """Position and face of every single marker of the throughput figure."""
     found: list[tuple[float, float, object]] = []
     for line in throughput(only(*entries)).axes[0].lines:

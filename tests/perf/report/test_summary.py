@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from clients.counters import Counters
-from perf.records.record import Ceiling, Load, Measured, Point, Record, Window
+from perf.records.record import AnalyzerLoad, AnalyzerResult, AnalyzerWindow, Ceiling, Measurement, MeasurementKey
 from perf.report.mixture import MixtureError
 from perf.report.summary import Comparison, Ratio, Row, compare
 from triton_batching.machine import Machine
@@ -37,7 +37,7 @@ def record(
     failed: int = 0,
     summary: bool = True,
     model: str = "m",
-) -> Record:
+) -> Measurement:
     """A stable point of 2 rows per request, unless told otherwise; the mean then follows from Little's law."""
     mean = mean_us or concurrency * 2 / rate * 1e6
     batches = batches or {2: 50}
@@ -59,23 +59,24 @@ def record(
         batches_ns={size: int(count * execution_us * 1e3) for size, count in batches.items()},
     )
     before = replace(NOTHING, requests=5, rows=10, executions=5, failed_requests=3, queue_ns=999, batches={2: 5})
-    return Record(
-        point=Point(
+    return Measurement(
+        point=MeasurementKey(
             model=model,
             config_name=config_name,
             config_sha256=f"sha of {config_name}",
             model_sha256="sha of model",
-            load=Load(concurrency=concurrency, request_rows=2),
+            load=AnalyzerLoad(concurrency=concurrency, request_rows=2),
             repeat=repeat,
             machine=MACHINE,
             versions={"python": "3.11"},
         ),
         started_at=f"2030-01-01T00:00:{repeat:02d}+00:00",
         command=("perf_analyzer", "-m", model),
-        measured=Measured(
+        measured=AnalyzerResult(
             window_ms=500,
             windows=tuple(
-                Window(throughput_rows_per_s=one, latency_us=mean * 1.2) for one in windows or (rate, rate, rate)
+                AnalyzerWindow(throughput_rows_per_s=one, latency_us=mean * 1.2)
+                for one in windows or (rate, rate, rate)
             ),
             throughput_rows_per_s=rate,
             requests=requests if summary else None,
@@ -99,12 +100,12 @@ def ceiling(*, repeat: int = 1, rates: tuple[float, ...] = (200.0, 200.0, 200.0)
     )
 
 
-def only(*entries: Record | Ceiling) -> Comparison:
+def only(*entries: Measurement | Ceiling) -> Comparison:
     (found,) = compare(entries)
     return found
 
 
-def row(*entries: Record | Ceiling) -> Row:
+def row(*entries: Measurement | Ceiling) -> Row:
     return only(*entries).rows[-1]
 
 
@@ -274,5 +275,5 @@ def test_the_same_point_twice_is_refused() -> None:
 
 
 def test_order_of_the_records_does_not_matter() -> None:
-    entries: list[Record | Ceiling] = [record(), record("dynamic", rate=300), record(repeat=2), ceiling()]
+    entries: list[Measurement | Ceiling] = [record(), record("dynamic", rate=300), record(repeat=2), ceiling()]
     assert compare(entries) == compare(entries[::-1])

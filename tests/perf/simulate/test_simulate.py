@@ -13,7 +13,7 @@ from perf.measure.ramp import Level
 from perf.measure.service_curve import Size
 from perf.measure.service_profile import SHARES, Profile, ServiceTimes, load, write
 from perf.records.candidate import Candidate
-from perf.records.record import Measured
+from perf.records.record import AnalyzerResult
 from perf.records.study import Prediction, Sla
 from perf.records.traffic import Traffic
 from perf.simulate.costs import ASLEEP, Costs, contention
@@ -61,7 +61,7 @@ def level(
     counted = counters(batches, us, output_us=output_us)
     seconds = (counted.busy_ns / 1e3 + gap_us * counted.executions) / instances / 1e6
     rate = counted.requests / seconds
-    measured = Measured(
+    measured = AnalyzerResult(
         window_ms=1000,
         windows=(),
         throughput_rows_per_s=rate,

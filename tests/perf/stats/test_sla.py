@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from perf.load.goal import Goal
+from perf.load.goal import SlaCheck
 from perf.load.load import Load
 from perf.load.result import Sample
 from perf.load.table import verdict
@@ -75,7 +75,7 @@ def test_however_often_one_looks_one_in_a_hundred_is_wrong_at_most() -> None:
     assert max(share["glance"]) <= 0.01
     assert min(share["judge"]) > 0.03
     # With a verdict at the end, and what the looks may use up taken off it, the two together keep to 1 %.
-    goal = Goal(sla=SLA)
+    goal = SlaCheck(sla=SLA)
     looks, (at_end, over_end) = verdicts("glance", goal.at_looks, 2500), verdicts("judge", goal.at_end, 2500)
     wrong_pass = np.any(late <= looks[0], axis=1) | (late[:, -1] <= at_end[-1])
     wrong_fail = np.any(late >= looks[1], axis=1) | (late[:, -1] >= over_end[-1])
@@ -111,7 +111,7 @@ def requests(due_ms: list[float], latency_ms: float, outcome: int = RIGHT) -> Ti
 def test_a_request_counts_when_its_time_is_up_whether_it_is_over_or_not() -> None:
     """900 fast requests in 9 s; how many of the last 49 are slow is not known while they are on their way."""
     fast = requests([10.0 * number for number in range(900)], 5.0)
-    goal, end = Goal(sla=SLA), 9_000 * MS
+    goal, end = SlaCheck(sla=SLA), 9_000 * MS
     assert goal.is_sure(Going(timings=fast, until_ns=end), 0, end)
     # The rule takes 829 of them with none late. Those that were due in the last 50 ms do not count yet.
     assert not goal.is_sure(Going(timings=fast, until_ns=8_330 * MS), 0, end)
@@ -125,7 +125,7 @@ def test_a_request_counts_when_its_time_is_up_whether_it_is_over_or_not() -> Non
 def test_one_stall_is_no_sample() -> None:
     """99 late ones leave no doubt by the numbers, but nothing ends before a second and a hundred requests."""
     late = requests([float(number) for number in range(99)], 400.0)
-    goal = Goal(sla=SLA)
+    goal = SlaCheck(sla=SLA)
     assert glance(99, 99, SLA.share) is False
     assert not goal.is_sure(Going(timings=late, until_ns=600 * MS), 0, 9_000 * MS)
     assert not goal.is_sure(Going(timings=late, until_ns=2_000 * MS), 0, 9_000 * MS)
@@ -138,17 +138,17 @@ def test_what_was_not_answered_right_is_late() -> None:
     assert sample.due_s == (0.0, 0.001, 0.001, 0.001, 0.002, 0.003, 0.004)
     assert sample.latencies_us == (49_900.0, math.inf, math.inf, math.inf, 49_900.0, 49_900.0, 50_100.0)
     assert sample.late(SLA) == 4
-    judged = Goal(sla=SLA).judgement(sample, early=False)
+    judged = SlaCheck(sla=SLA).judgement(sample, early=False)
     assert (judged.requests, judged.late, judged.passed, judged.early) == (7, 4, False, False)
-    assert Goal(sla=SLA).judgement(Sample(due_s=(), latencies_us=()), early=False).passed is None
+    assert SlaCheck(sla=SLA).judgement(Sample(due_s=(), latencies_us=()), early=False).passed is None
 
 
 def test_the_confidence_left_for_the_end_is_said() -> None:
     sample = Sample(due_s=(0.0,) * 470, latencies_us=(1.0,) * 470)
-    whole = Goal(sla=SLA, stops=False).judgement(sample, early=False)
+    whole = SlaCheck(sla=SLA, stops=False).judgement(sample, early=False)
     assert (whole.passed, whole.confidence, whole.word) == (True, 0.99, "pass")
     # 0.99^470 is 0.89 %: enough where nobody looked, not where a fifth of the 1 % went to looking.
-    looked = Goal(sla=SLA).judgement(sample, early=False)
+    looked = SlaCheck(sla=SLA).judgement(sample, early=False)
     assert (looked.passed, looked.word) == (None, "cannot tell")
     assert looked.confidence == pytest.approx(0.992)
     # 0.99^481 is the first power below 0.8 %.
@@ -162,7 +162,7 @@ def test_the_confidence_left_for_the_end_is_said() -> None:
 
 
 def test_a_miss_that_may_be_the_clients_own_is_said_to_be() -> None:
-    judged = Goal(sla=SLA).judgement(Sample(due_s=(0.0,) * 200, latencies_us=(60_000.0,) * 200), early=True)
+    judged = SlaCheck(sla=SLA).judgement(Sample(due_s=(0.0,) * 200, latencies_us=(60_000.0,) * 200), early=True)
     assert "(3 were sent more than 1 ms late: it may be the clients, not the server)" in verdict(judged, late_sends=3)
     assert "it may be the clients" not in verdict(judged, late_sends=2)
     assert verdict(judged, late_sends=0).endswith("99.8% after any number of looks: the run ended early.")
@@ -176,7 +176,7 @@ def test_what_is_no_target_is_a_mistake(latency_ms: float, percent: float) -> No
 
 def test_a_run_is_judged_by_a_finite_target() -> None:
     with pytest.raises(Mistake, match="every run meets it"):
-        Goal(sla=Sla(latency_ms=math.inf))
+        SlaCheck(sla=Sla(latency_ms=math.inf))
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
