@@ -25,7 +25,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from clients.counters import Counters
-from perf.studies.backend_stages import Stages, read, write_model
+from perf.studies.backend_stages import BackendStages, read, write_model
 from perf.studies.backend_stages import table as stages_table
 from perf.studies.full_batches import full_batches
 from serve.launcher import LaunchError, Server, Settings, launch
@@ -64,7 +64,7 @@ class TritonPythonModel:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
+class OverheadCell:
     """One size of input and one number of requests per execution; all times in microseconds per execution.
 
     Each list holds one value per round. `served_us` and `identity_us` are the server's compute input + infer +
@@ -77,7 +77,7 @@ class Cell:
     identity_us: tuple[float, ...]
     alone_us: tuple[float, ...]
     copy_us: tuple[float, ...]
-    stages: Stages
+    stages: BackendStages
 
     @property
     def ratio(self) -> float:
@@ -125,7 +125,7 @@ def _graph(values: int) -> onnx.ModelProto:
 
 def measure(
     sizes: Sequence[int], counts: Sequence[int], *, rounds: int, progress: Callable[[str], None] = lambda _: None
-) -> list[Cell]:
+) -> list[OverheadCell]:
     """Measure all cells on one server, with the four contenders in turn in every round."""
     with tempfile.TemporaryDirectory() as folder:
         planned = [(size, count, build(Path(folder), size, count)) for size in sizes for count in counts]
@@ -179,10 +179,10 @@ def _times(batch_bytes: int) -> int:
     return max(5, min(60, (48 << 20) // batch_bytes))
 
 
-def _cell(input_bytes: int, requests: int, found: Mapping[str, Sequence[float]], clocked: Path) -> Cell:
+def _cell(input_bytes: int, requests: int, found: Mapping[str, Sequence[float]], clocked: Path) -> OverheadCell:
     times = {f"{name}_us": tuple(found[name]) for name in ("served", "identity", "alone", "copy")}
     stages = read(clocked, found["clocked"], skip=_times(input_bytes * requests))
-    return Cell(input_bytes=input_bytes, requests=requests, stages=stages, **times)
+    return OverheadCell(input_bytes=input_bytes, requests=requests, stages=stages, **times)
 
 
 def _execution_us(server: Server, model: str, before: Counters, wanted: dict[int, int]) -> float:
@@ -203,7 +203,7 @@ def _took_us(call: Callable[[], object]) -> float:
     return (time.perf_counter() - started) * 1e6
 
 
-def table(cells: Sequence[Cell]) -> Table:
+def table(cells: Sequence[OverheadCell]) -> Table:
     """One row per cell, medians over the rounds."""
     made = Table(
         "input",
@@ -228,7 +228,7 @@ def table(cells: Sequence[Cell]) -> Table:
     return made
 
 
-def write(cells: Sequence[Cell], folder: Path, started_at: str, command: Sequence[str]) -> Path:
+def write(cells: Sequence[OverheadCell], folder: Path, started_at: str, command: Sequence[str]) -> Path:
     """One record of the whole table."""
     content: dict[str, Any] = {
         "format": 1,

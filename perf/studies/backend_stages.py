@@ -62,7 +62,7 @@ class TritonPythonModel(backend.TritonPythonModel):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stages:
+class BackendStages:
     """Microseconds per execution, medians: each stage, the rest of `execute`, and the hop around it.
 
     `served_us` is the server's compute input + infer + output of the same executions.
@@ -80,7 +80,7 @@ def write_model(version: Path) -> None:
     (version / "model.py").write_text(PROFILED.format(home=str(DROP_IN / "onnxruntime"), found=str(found)))
 
 
-def read(model: Path, served_us: Sequence[float], skip: int) -> Stages:
+def read(model: Path, served_us: Sequence[float], skip: int) -> BackendStages:
     """What the model of this folder wrote when it was unloaded, without its first `skip` executions.
 
     `served_us` holds the server's mean time per execution of each later round.
@@ -88,10 +88,12 @@ def read(model: Path, served_us: Sequence[float], skip: int) -> Stages:
     executions = json.loads((model / FILE).read_text())[skip:]
     medians = {name: 1e6 * statistics.median(one[name] for one in executions) for name in (*STAGES, "execute")}
     execute, served = medians.pop("execute"), statistics.median(served_us)
-    return Stages(served_us=served, hop_us=served - execute, stages_us=medians, rest_us=execute - sum(medians.values()))
+    return BackendStages(
+        served_us=served, hop_us=served - execute, stages_us=medians, rest_us=execute - sum(medians.values())
+    )
 
 
-def table(rows: Mapping[tuple[int, int], Stages]) -> Table:
+def table(rows: Mapping[tuple[int, int], BackendStages]) -> Table:
     """One row per (bytes of an input, requests per execution)."""
     titles = ("input", "requests", "served us", "hop", *STAGES, "rest")
     made = Table(*titles, title="where the served time goes, us per execution (medians, with the clocks' own cost)")

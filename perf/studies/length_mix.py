@@ -14,7 +14,7 @@ Split = Callable[[Sequence[int]], Sequence[Sequence[int]]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mix:
+class LengthMix:
     """Lengths of requests, sent in turn: tokens of a text or columns of a crop. `longest` is what a client pads to."""
 
     name: str
@@ -26,21 +26,21 @@ class Mix:
         return max(self.lengths)
 
 
-def equal(length: int) -> Mix:
+def equal(length: int) -> LengthMix:
     """All of one length: nothing to pad, so what ragged batching costs shows."""
-    return Mix(name="equal", lengths=(length,) * REQUESTS)
+    return LengthMix(name="equal", lengths=(length,) * REQUESTS)
 
 
-def uniform(shortest: int, longest: int, name: str = "uniform") -> Mix:
+def uniform(shortest: int, longest: int, name: str = "uniform") -> LengthMix:
     """Every length between the two equally often."""
     drawn = np.random.default_rng(1).permutation(np.linspace(shortest, longest, REQUESTS).round().astype(int))
-    return Mix(name=name, lengths=tuple(drawn.tolist()))
+    return LengthMix(name=name, lengths=tuple(drawn.tolist()))
 
 
-def long_tail(median: int, shortest: int, longest: int, name: str = "long tail") -> Mix:
+def long_tail(median: int, shortest: int, longest: int, name: str = "long tail") -> LengthMix:
     """Log-normal with sigma 1: most are short and a few are very long, as search queries and user texts are."""
     drawn = np.random.default_rng(2).lognormal(np.log(median), 1.0, REQUESTS).round().clip(shortest, longest)
-    return Mix(name=name, lengths=tuple(drawn.astype(int).tolist()))
+    return LengthMix(name=name, lengths=tuple(drawn.astype(int).tolist()))
 
 
 def whole(lengths: Sequence[int]) -> Sequence[Sequence[int]]:
@@ -72,7 +72,7 @@ def cheapest(run_length: float) -> Split:
     return split
 
 
-def wasted(mix: Mix, batches: Mapping[int, int], split: Split = whole) -> float:
+def wasted(mix: LengthMix, batches: Mapping[int, int], split: Split = whole) -> float:
     """Share of the computed elements that are padding, when `batches` maps items per execution to executions.
 
     The server counts how many items ran together but not which: each execution is taken as a random choice from

@@ -60,7 +60,7 @@ print(1e6 * sum(late) / len(late))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Round:
+class PauseRound:
     """All in microseconds: way and queue of a lone request in a closed loop, the way of one of few Poisson arrivals,
     how late a thread wakes up under load on the mean, and of one row its queue and computing by the pause before in ms.
     """
@@ -78,7 +78,7 @@ class Pauses:
     """The rounds of one model with one instance; what they say is their median."""
 
     model: str
-    rounds: tuple[Round, ...]
+    rounds: tuple[PauseRound, ...]
 
     @property
     def way(self) -> float:
@@ -123,7 +123,7 @@ def cooling_us(found: Sequence[Pauses]) -> float:
     return 1e3 * min(range(1, 100), key=squares)
 
 
-def rounds(config: ModelConfig, count: int, told: Callable[[str, bool], None]) -> Iterator[Round]:
+def rounds(config: ModelConfig, count: int, told: Callable[[str, bool], None]) -> Iterator[PauseRound]:
     """Measure one model; raises the launcher's and perf_analyzer's errors."""
     model = config.name
     alone = Candidate(max_batch_size=config.max_batch_size, threads=Candidate.of(config).threads)
@@ -135,7 +135,7 @@ def rounds(config: ModelConfig, count: int, told: Callable[[str, bool], None]) -
             told(f"{model}: round {number}", True)
 
 
-def _round(server: Running) -> Round:
+def _round(server: Running) -> PauseRound:
     closed_way_us, closed_queue_us, alone_us = _lone(server, None)
     open_way_us, _, _ = _lone(server, SPARSE * 1e6 / alone_us)
     with ThreadPoolExecutor(1) as pool:
@@ -146,7 +146,7 @@ def _round(server: Running) -> Round:
         late_us = float(subprocess.run(asked, capture_output=True, text=True, check=True).stdout)
         loaded.result()
     paused = {pause: _paused(server, pause) for pause in PAUSES_MS}
-    return Round(
+    return PauseRound(
         closed_way_us=closed_way_us,
         closed_queue_us=closed_queue_us,
         open_way_us=open_way_us,
@@ -209,7 +209,7 @@ def load(path: Path) -> Pauses:
         return Pauses(
             model=content["model"],
             rounds=tuple(
-                Round(**one | {key: {int(pause): us for pause, us in one[key].items()} for key in times})
+                PauseRound(**one | {key: {int(pause): us for pause, us in one[key].items()} for key in times})
                 for one in content["rounds"]
             ),
         )

@@ -40,7 +40,7 @@ Values = NDArray[np.float32]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class MixedRequest:
     """One request of one row, and the answer that is right for it."""
 
     array: NDArray[np.generic]
@@ -49,16 +49,16 @@ class Request:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Route:
+class RequestRoute:
     """A way to send values: the variant that takes it, and its requests for lengths that come round in turn."""
 
     name: str
     config_name: str | None
-    requests: Callable[[int, Sequence[int], int], list[Request]]
+    requests: Callable[[int, Sequence[int], int], list[MixedRequest]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result:
+class RouteResult:
     """What one load did: answers that were right, and the server's counters for it."""
 
     route: str
@@ -76,12 +76,12 @@ def draw(count: int, lengths: Sequence[int], seed: int) -> Iterator[Values]:
         yield rng.integers(0, 1000, length).astype(np.float32)
 
 
-def as_they_are(count: int, lengths: Sequence[int], seed: int) -> list[Request]:
+def as_they_are(count: int, lengths: Sequence[int], seed: int) -> list[MixedRequest]:
     """FP32 [1, length]."""
     return [_request(values[None], values) for values in draw(count, lengths, seed)]
 
 
-def padded(count: int, lengths: Sequence[int], seed: int) -> list[Request]:
+def padded(count: int, lengths: Sequence[int], seed: int) -> list[MixedRequest]:
     """FP32 [1, longest of all], filled up with NaN: the client must know the longest, and the model the padding."""
     longest = max(lengths)
     return [
@@ -90,48 +90,48 @@ def padded(count: int, lengths: Sequence[int], seed: int) -> list[Request]:
     ]
 
 
-def as_bytes(count: int, lengths: Sequence[int], seed: int) -> list[Request]:
+def as_bytes(count: int, lengths: Sequence[int], seed: int) -> list[MixedRequest]:
     """STRING [1, 1]: the bytes of the values."""
     return [_request(np.array([[values.tobytes()]], dtype=np.object_), values) for values in draw(count, lengths, seed)]
 
 
-def _request(array: NDArray[np.generic], values: Values) -> Request:
-    return Request(array=array, sum=float(values.sum()), length=len(values))
+def _request(array: NDArray[np.generic], values: Values) -> MixedRequest:
+    return MixedRequest(array=array, sum=float(values.sum()), length=len(values))
 
 
 def _messages(
     write: Callable[[Sequence[int]], NDArray[np.uint8]], count: int, lengths: Sequence[int], *, zeros: int
-) -> list[Request]:
+) -> list[MixedRequest]:
     # "Equal length" for a message means equal numbers; there are no lengths to mix, so the numbers are mixed.
     kinds = NUMBERS if len(lengths) > 1 else NUMBERS[1:2]
     sent = []
     for number in itertools.islice(itertools.cycle(kinds), count):
         found = len(messages.FIELDS) - zeros * (2 if number == 0 else 1)
-        sent.append(Request(array=write((number, 0, 5))[None], sum=number + 5.0, length=found))
+        sent.append(MixedRequest(array=write((number, 0, 5))[None], sum=number + 5.0, length=found))
     return sent
 
 
-def varints(count: int, lengths: Sequence[int], seed: int) -> list[Request]:
+def varints(count: int, lengths: Sequence[int], seed: int) -> list[MixedRequest]:
     """UINT8 [1, bytes]: messages with `int32` fields, of different length for different numbers; zeros are not sent."""
     return _messages(messages.varint, count, lengths, zeros=1)
 
 
-def fixeds(count: int, lengths: Sequence[int], seed: int) -> list[Request]:
+def fixeds(count: int, lengths: Sequence[int], seed: int) -> list[MixedRequest]:
     """UINT8 [1, 15]: messages with `fixed32` fields that hold number + 1."""
     return _messages(messages.fixed, count, lengths, zeros=0)
 
 
 ROUTES = (
-    Route(name="separate executions", config_name="separate", requests=as_they_are),
-    Route(name="client padding", config_name="separate", requests=padded),
-    Route(name="ragged", config_name=None, requests=as_they_are),
-    Route(name="TYPE_STRING bytes", config_name="bytes", requests=as_bytes),
-    Route(name="protobuf int32", config_name="message", requests=varints),
-    Route(name="protobuf fixed32 + 1", config_name="message", requests=fixeds),
+    RequestRoute(name="separate executions", config_name="separate", requests=as_they_are),
+    RequestRoute(name="client padding", config_name="separate", requests=padded),
+    RequestRoute(name="ragged", config_name=None, requests=as_they_are),
+    RequestRoute(name="TYPE_STRING bytes", config_name="bytes", requests=as_bytes),
+    RequestRoute(name="protobuf int32", config_name="message", requests=varints),
+    RequestRoute(name="protobuf fixed32 + 1", config_name="message", requests=fixeds),
 )
 
 
-def fitting(config: ModelConfig) -> tuple[Route, ...]:
+def fitting(config: ModelConfig) -> tuple[RequestRoute, ...]:
     """The routes that a server with this configuration takes."""
     declared = config.input[0]
     kind = DataType.Name(declared.data_type)
@@ -140,11 +140,11 @@ def fitting(config: ModelConfig) -> tuple[Route, ...]:
     return tuple(route for route in ROUTES if route.config_name == wanted)
 
 
-async def send(url: str, requests: Sequence[Request], *, gap_s: float = 0.0, model: str = MODEL) -> int:
+async def send(url: str, requests: Sequence[MixedRequest], *, gap_s: float = 0.0, model: str = MODEL) -> int:
     """Send all requests together, or `gap_s` seconds apart; how many answers were right for their own request."""
     async with AsyncModel(model, url=url) as served:
 
-        async def ask(index: int, request: Request) -> bool:
+        async def ask(index: int, request: MixedRequest) -> bool:
             await asyncio.sleep(index * gap_s)
             total, length = await served.predict(request.array)
             return bool(total.item() == request.sum and length.item() == request.length)
@@ -152,14 +152,16 @@ async def send(url: str, requests: Sequence[Request], *, gap_s: float = 0.0, mod
         return sum(await asyncio.gather(*(ask(index, request) for index, request in enumerate(requests))))
 
 
-def measure(url: str, route: Route, lengths: Sequence[int], *, count: int = REQUESTS, model: str = MODEL) -> Result:
+def measure(
+    url: str, route: RequestRoute, lengths: Sequence[int], *, count: int = REQUESTS, model: str = MODEL
+) -> RouteResult:
     """One load on a running server; raises `ClientError`."""
     requests = route.requests(count, lengths, 0)
     before = Counters.read(url, model)
     right = asyncio.run(send(url, requests, model=model))
     elements = sum(request.array.size for request in requests)
     own = sum(request.length for request in requests) if route.requests is padded else elements
-    return Result(
+    return RouteResult(
         route=route.name,
         load="equal" if len(lengths) == 1 else "mixed",
         sent=count,
@@ -169,13 +171,13 @@ def measure(url: str, route: Route, lengths: Sequence[int], *, count: int = REQU
     )
 
 
-def compare(routes: Sequence[Route], url: str, count: int, model: str = MODEL) -> Iterator[Result]:
+def compare(routes: Sequence[RequestRoute], url: str, count: int, model: str = MODEL) -> Iterator[RouteResult]:
     """Both loads over each route."""
     for route, lengths in itertools.product(routes, (EQUAL, MIXED)):
         yield measure(url, route, lengths, count=count, model=model)
 
 
-def compare_all(console: Console, count: int) -> Iterator[Result]:
+def compare_all(console: Console, count: int) -> Iterator[RouteResult]:
     """Every route, each on a server of its own variant."""
     for config_name, routes in itertools.groupby(ROUTES, key=lambda route: route.config_name):
         with (
@@ -199,7 +201,7 @@ def served_config(url: str, model: str) -> ModelConfig:
         ) from error
 
 
-def table(results: Sequence[Result]) -> Table:
+def table(results: Sequence[RouteResult]) -> Table:
     """The results as people read them; executions and rows per execution are the server's own counts."""
     made = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for title in ("route", "lengths", "sent", "executions", "rows/exec", "padded", "right"):

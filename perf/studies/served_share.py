@@ -36,7 +36,7 @@ from triton_batching.terminal import guarded, program_parser, terminal
 
 
 @dataclass(frozen=True, kw_only=True)
-class Round:
+class ShareRound:
     """One turn of both. `batches` maps rows per execution to executions; times are seconds.
 
     `wall_s` is from the first request to the last answer, `infer_s` the server's compute infer summed over executions,
@@ -61,7 +61,7 @@ class Round:
 
 def measure(
     model: str, *, clients: int, requests: int, rounds: int, progress: Callable[[str], None] = lambda _: None
-) -> list[Round]:
+) -> list[ShareRound]:
     """`rounds` turns of `clients` that send `requests` one-row requests each; the model's `dynamic` configuration."""
     folder = model_folder(model)
     config = read_config(config_file(folder, "dynamic"))
@@ -87,7 +87,7 @@ def measure(
             alone_s = sum(times * _alone_s(session, name, row, size) for size, times in counted.batches.items())
             if number:  # the first one only warms up
                 infer_s = sum(counted.batches_ns.values()) / 1e9
-                done.append(Round(batches=counted.batches, wall_s=wall_s, infer_s=infer_s, alone_s=alone_s))
+                done.append(ShareRound(batches=counted.batches, wall_s=wall_s, infer_s=infer_s, alone_s=alone_s))
     return done
 
 
@@ -125,7 +125,7 @@ def _alone_s(session: onnxruntime.InferenceSession, name: str, row: NDArray[Any]
     return (time.perf_counter() - started) / runs
 
 
-def write(model: str, rounds: list[Round], folder: Path, started_at: str, command: list[str]) -> Path:
+def write(model: str, rounds: list[ShareRound], folder: Path, started_at: str, command: list[str]) -> Path:
     """One record of all rounds."""
     served = model_folder(model)
     config = config_file(served, "dynamic")

@@ -40,7 +40,7 @@ INTERRUPTED = 130
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
+class TransportCell:
     """One model over one transport with so many workers; one value per round, in microseconds and requests/s."""
 
     model: str
@@ -52,7 +52,7 @@ class Cell:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gain:
+class TransportGain:
     """Shared memory over another transport: medians over the rounds of the ratio within each round, and its extremes.
 
     Both are larger than 1 where shared memory is better.
@@ -117,7 +117,7 @@ def crowd(server: Server, count: int) -> Iterator[list[Connection]]:
             worker.join(10)
 
 
-def measure(rounds: int, seconds: float, progress: Callable[[str], None] = lambda _: None) -> list[Cell]:
+def measure(rounds: int, seconds: float, progress: Callable[[str], None] = lambda _: None) -> list[TransportCell]:
     """Every cell in every round, the transports in turns; a first round that warms up is not counted.
 
     Ctrl-C ends it with the rounds that are complete, when there is one.
@@ -140,7 +140,7 @@ def measure(rounds: int, seconds: float, progress: Callable[[str], None] = lambd
     return complete(kept, seconds)
 
 
-def complete(kept: Mapping[tuple[str, Transport, int], list[list[float]]], seconds: float) -> list[Cell]:
+def complete(kept: Mapping[tuple[str, Transport, int], list[list[float]]], seconds: float) -> list[TransportCell]:
     """The cells of the rounds that all of them have; raises `KeyboardInterrupt` where there is none."""
     rounds = min((len(times) for times in kept.values()), default=0)
     if len(kept) < len(SHAPES) * len(WORKERS) * len(TRANSPORTS) or not rounds:
@@ -157,9 +157,9 @@ def _together(pipes: Sequence[Connection], order: tuple[str, Transport, float]) 
         raise Failure("a worker ended before its time; its own message says why.") from error
 
 
-def _cell(model: str, transport: str, workers: int, rounds: list[list[float]], seconds: float) -> Cell:
+def _cell(model: str, transport: str, workers: int, rounds: list[list[float]], seconds: float) -> TransportCell:
     ordered = [sorted(took) for took in rounds]
-    return Cell(
+    return TransportCell(
         model=model,
         transport=transport,
         workers=workers,
@@ -169,7 +169,7 @@ def _cell(model: str, transport: str, workers: int, rounds: list[list[float]], s
     )
 
 
-def gains(cells: Sequence[Cell]) -> list[Gain]:
+def gains(cells: Sequence[TransportCell]) -> list[TransportGain]:
     """Shared memory over each other transport, at equal load."""
     by_key = {(cell.model, cell.workers, cell.transport): cell for cell in cells}
     found = []
@@ -180,7 +180,7 @@ def gains(cells: Sequence[Cell]) -> list[Gain]:
         latency = [slow / fast for slow, fast in zip(other.median_us, shared.median_us, strict=True)]
         throughput = [fast / slow for fast, slow in zip(shared.per_second, other.per_second, strict=True)]
         found.append(
-            Gain(
+            TransportGain(
                 model=model,
                 over=transport,
                 workers=workers,
@@ -193,12 +193,12 @@ def gains(cells: Sequence[Cell]) -> list[Gain]:
     return found
 
 
-def passed(found: Sequence[Gain]) -> bool:
+def passed(found: Sequence[TransportGain]) -> bool:
     """Whether shared memory beats inline gRPC by its gate at every load."""
     return all(min(gain.latency, gain.throughput) > GATES.get(gain.model, 0) for gain in found if gain.over == "grpc")
 
 
-def tables(cells: Sequence[Cell]) -> tuple[Table, Table]:
+def tables(cells: Sequence[TransportCell]) -> tuple[Table, Table]:
     """The figures, and the ratios with their gates."""
     figures = Table("model", "workers", "transport", "median us", "p99 us", "requests/s")
     for cell in cells:
@@ -223,7 +223,7 @@ def _spread(median: float, extremes: tuple[float, float]) -> str:
 
 
 def write(
-    cells: Sequence[Cell], folder: Path, started_at: str, command: Sequence[str], *, partial: bool = False
+    cells: Sequence[TransportCell], folder: Path, started_at: str, command: Sequence[str], *, partial: bool = False
 ) -> Path:
     """One record of all cells and the ratios; one of fewer rounds is marked, and does not replace a whole one."""
     content = {

@@ -6,8 +6,8 @@ import pytest
 
 from perf.studies.aimd_cap import (
     SLA_MS,
-    Case,
-    Step,
+    CapCase,
+    CapStep,
     band,
     batches_until,
     late_share,
@@ -28,13 +28,13 @@ def test_steps_are_read_from_the_servers_log(tmp_path: Path) -> None:
         + line.format("21 rows in 30.604 ms, cap 21.00, 0 requests waiting", 1)
     )
     steps = read_steps(log)
-    assert steps == [Step(rows=4, ms=22.107, cap=4.9), Step(rows=21, ms=30.604, cap=21.0)]
+    assert steps == [CapStep(rows=4, ms=22.107, cap=4.9), CapStep(rows=21, ms=30.604, cap=21.0)]
     assert (band(steps), late_share(steps, SLA_MS), batches_until(steps, 3)) == ((4, 21), 0.5, None)
 
 
 def test_a_record_comes_back(tmp_path: Path) -> None:
-    steps = [Step(rows=1 + at % 3, ms=20.6, cap=3.0) for at in range(100)]
-    case = Case(name="mine", slo_ms=30.0, batches=100, row_ms_after=1.5, after=70)
+    steps = [CapStep(rows=1 + at % 3, ms=20.6, cap=3.0) for at in range(100)]
+    case = CapCase(name="mine", slo_ms=30.0, batches=100, row_ms_after=1.5, after=70)
     assert read(write(tmp_path, [(case, steps)], "now", ["python"])) == [(case, steps)]
     before, behind = parts(case, steps)
     assert (len(before), len(behind)) == (10, 30)
@@ -43,5 +43,5 @@ def test_a_record_comes_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rows", [5, 6])
 def test_batches_until_counts_those_before(rows: int) -> None:
-    steps = [Step(rows=size, ms=1.0, cap=1.0) for size in (9, 8, rows, 9)]
+    steps = [CapStep(rows=size, ms=1.0, cap=1.0) for size in (9, 8, rows, 9)]
     assert batches_until(steps, 6) == 2

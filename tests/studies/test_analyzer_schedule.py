@@ -7,11 +7,11 @@ import pytest
 
 from perf.studies.archive import unpacked
 from perf.studies.prediction.analyzer_schedule import SEED, poisson
-from perf.studies.prediction.points import Point, measured, round_folder
+from perf.studies.prediction.points import PredictedPoint, measured, round_folder
 
 
 @pytest.fixture(scope="module")
-def points() -> dict[tuple[str, str], Point]:
+def points() -> dict[tuple[str, str], PredictedPoint]:
     """The measured points, by model and load."""
     models = ("simulated_accelerator", "ranker", "text_recognition")
     with unpacked(Path("perf/studies/results/prediction.jsonl")) as folder:
@@ -44,7 +44,9 @@ def test_gaps_are_exponential_and_always_the_same() -> None:
         ("ranker", 960),
     ],
 )
-def test_as_many_were_answered_as_the_schedule_has(points: dict[tuple[str, str], Point], model: str, rate: int) -> None:
+def test_as_many_were_answered_as_the_schedule_has(
+    points: dict[tuple[str, str], PredictedPoint], model: str, rate: int
+) -> None:
     """Over these few seconds up to 2 % fewer than the rate that was asked for says; the schedule says how many."""
     point = points[model, f"poisson:{rate}"]
     scheduled = point.requests / poisson(rate, point.requests)[-1]

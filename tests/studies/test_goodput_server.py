@@ -7,7 +7,7 @@ import pytest
 from perf.studies.goodput.__main__ import main
 from perf.studies.goodput.contender import DEADLINE
 from perf.studies.goodput.record import read
-from perf.studies.goodput.stream import Stream
+from perf.studies.goodput.stream import ArrivalStream
 
 pytestmark = pytest.mark.server
 # Slow enough for the clients of a busy machine, which would send thousands of requests a second too late.
@@ -22,7 +22,7 @@ def test_every_request_of_a_point_is_accounted_for(tmp_path: Path, capsys: pytes
     (found,) = read(tmp_path)
     assert found.points
     for point in found.points:
-        _, counts = Stream.parse("poisson", seed=0, requests=100).times(point.rate_per_s)
+        _, counts = ArrivalStream.parse("poisson", seed=0, requests=100).times(point.rate_per_s)
         assert point.requests == counts.sum()
         assert point.refused + point.not_sent <= point.late <= point.requests
     assert found.points[0].refused > 0

@@ -12,13 +12,13 @@ from export.__main__ import main as export
 from export.repository import REPOSITORY, read_config
 from perf.measure import ceiling as limit
 from perf.records.record import AnalyzerResult, AnalyzerWindow, Measurement, Store, read
-from perf.studies.length_mix import Mix, cheapest, equal, long_tail, uniform, wasted, whole
+from perf.studies.length_mix import LengthMix, cheapest, equal, long_tail, uniform, wasted, whole
 from perf.studies.padding_share import PaddingShare
 from perf.studies.ragged.__main__ import main, requests
-from perf.studies.ragged.table import MIXES, ROUTES, SEPARATE, Study, folder, rows_of, splits, table
+from perf.studies.ragged.table import MIXES, ROUTES, SEPARATE, RaggedExperiment, folder, rows_of, splits, table
 from tests.perf.records.test_record import RECORD, counters
 
-TWO = Mix(name="two", lengths=(2, 4))
+TWO = LengthMix(name="two", lengths=(2, 4))
 CROPS = REPOSITORY / "text_recognition_ragged"
 
 
@@ -107,7 +107,7 @@ def record(rows_per_s: float, batches: dict[int, int], repeat: int) -> Measureme
 def test_the_table_is_made_of_records(tmp_path: Path) -> None:
     """Two repeats of three routes; ratios are taken repeat by repeat."""
     separate, padding, ragged = ROUTES[:3]
-    study = Study(
+    study = RaggedExperiment(
         model="text_recognition_ragged", mixes=(TWO,), routes=ROUTES, concurrency=4, repeats=2, window_ms=1000
     )
     for route, rates, batches in (
@@ -138,7 +138,9 @@ def test_the_table_is_made_of_records(tmp_path: Path) -> None:
 
 def test_what_the_backend_counted_is_shown(tmp_path: Path) -> None:
     route = ROUTES[3]
-    study = Study(model="ragged_encoder", mixes=(TWO,), routes=(route,), concurrency=4, repeats=3, window_ms=1000)
+    study = RaggedExperiment(
+        model="ragged_encoder", mixes=(TWO,), routes=(route,), concurrency=4, repeats=3, window_ms=1000
+    )
     store = Store(folder(tmp_path, study.model, TWO, route))
     for repeat, share in enumerate((0.1, 0.3, 0.2), start=1):
         store.add(dataclasses.replace(record(100.0, {2: 5}, repeat), wasted=share))

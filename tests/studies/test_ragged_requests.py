@@ -19,7 +19,7 @@ from export.models.text_recognition import build
 from export.words import reading_accuracy
 from perf.studies import messages
 from perf.studies import ragged_requests as ragged
-from perf.studies.ragged_requests import EQUAL, MIXED, MODEL, Request, as_they_are, measure, send
+from perf.studies.ragged_requests import EQUAL, MIXED, MODEL, MixedRequest, as_they_are, measure, send
 from serve.launcher import Server, Settings, launch
 
 Answer = dict[str, NDArray[np.generic]]
@@ -74,7 +74,7 @@ def test_the_batch_ends_where_the_length_changes(config_name: str | None, batche
 
 @pytest.mark.server
 def test_a_request_that_cannot_be_read_fails_alone() -> None:
-    good = [Request(array=np.array([[np.float32(7).tobytes()]], dtype=np.object_), sum=7, length=1)] * 3
+    good = [MixedRequest(array=np.array([[np.float32(7).tobytes()]], dtype=np.object_), sum=7, length=1)] * 3
 
     async def ask(url: str) -> tuple[int, BaseException]:
         async with connect(url) as connection:
@@ -144,10 +144,10 @@ def test_messages_of_any_value_are_read_back() -> None:
     for _ in range(60):
         values = [int(value) for value in rng.integers(-5000, 5000, 3)]
         requests.append(
-            Request(array=messages.varint(values)[None], sum=float(sum(values)), length=3 - values.count(0))
+            MixedRequest(array=messages.varint(values)[None], sum=float(sum(values)), length=3 - values.count(0))
         )
         positive = [abs(value) for value in values]
-        requests.append(Request(array=messages.fixed(positive)[None], sum=float(sum(positive)), length=3))
+        requests.append(MixedRequest(array=messages.fixed(positive)[None], sum=float(sum(positive)), length=3))
     with launch(Settings(models=(MODEL,), config_name="message")) as server:
         assert asyncio.run(send(server.grpc_url, requests)) == len(requests)
 

@@ -14,14 +14,14 @@ from processes import alive, descendants, wait_until
 from perf.studies.soak import soak
 from perf.studies.soak.__main__ import main
 from perf.studies.soak.job import MODELS, PICTURES
-from perf.studies.soak.record import Record, load
+from perf.studies.soak.record import SoakRecord, load
 from perf.studies.soak.repository import build
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.server
 
 
-def recorded(folder: Path) -> Record:
+def recorded(folder: Path) -> SoakRecord:
     (path,) = folder.glob("*.json")
     return load(path)
 

@@ -13,7 +13,7 @@ from perf.stats.sla import Sla
 from perf.studies.grid import judgement
 from perf.studies.grid import record as grid_record
 from perf.studies.grid.__main__ import candidates, measure
-from perf.studies.grid.record import Grid, GridError, Point
+from perf.studies.grid.record import Grid, GridError, GridTrial
 from tests.perf.report.test_summary import MACHINE
 
 RESULTS = Path("perf/studies/results/grid")
@@ -46,7 +46,7 @@ def test_a_grid_is_measured_once_and_goes_on(tmp_path: Path) -> None:
 
 def test_the_best_is_the_fastest_within_the_target(tmp_path: Path) -> None:
     trial = bench().measure(Candidate(max_batch_size=4), Traffic.parse("closed:8"), stage="grid", round=1, seconds=1.0)
-    point = Point.of(trial)
+    point = GridTrial.of(trial)
     assert point.p99_ms == pytest.approx(float(percentile(trial.latencies_us, 99)) / 1e3, abs=0.001)
     late = replace(point, throughput_rows_per_s=900.0, latencies_ms=tuple(2 * ms for ms in point.latencies_ms))
     wrong = replace(point, throughput_rows_per_s=950.0, faults=("3 requests failed",))

@@ -17,7 +17,7 @@ from perf.load.variant import read
 from perf.studies.goodput.contender import AIMD, DEADLINE, GREEDY, HALF, NONE, contenders
 from perf.studies.goodput.contest import Contest
 from perf.studies.goodput.stand_in import StandIn
-from perf.studies.goodput.stream import Stream
+from perf.studies.goodput.stream import ArrivalStream
 from perf.studies.goodput.table import lines, table
 from triton_batching.terminal import Mistake, guarded, program_parser, terminal
 
@@ -72,7 +72,7 @@ def _contest(arguments: argparse.Namespace, command: tuple[str, ...]) -> Contest
     slo_s = arguments.slo_times * device.seconds(1)
     ways = contenders(device, slo_s, arguments.max_batch_size)
     streams = [
-        Stream.parse(arrivals, seed=seed, requests=arguments.requests, most_s=arguments.longest)
+        ArrivalStream.parse(arrivals, seed=seed, requests=arguments.requests, most_s=arguments.longest)
         for seed in range(arguments.seeds)
         for arrivals in arguments.arrivals or ARRIVALS
     ]

@@ -12,9 +12,9 @@ from perf.measure.trial import Answers
 from perf.studies.goodput import simulated
 from perf.studies.goodput.contender import Contender
 from perf.studies.goodput.live import Arena
-from perf.studies.goodput.record import GoodputRecordError, Search, load
+from perf.studies.goodput.record import GoodputRecordError, GoodputSearch, load
 from perf.studies.goodput.stand_in import StandIn
-from perf.studies.goodput.stream import Stream
+from perf.studies.goodput.stream import ArrivalStream
 from triton_batching.machine import Machine, versions
 
 
@@ -33,11 +33,11 @@ class Contest:
     slo_s: float
     ways: Mapping[str, Contender]
     asked: Sequence[str]
-    streams: Sequence[Stream]
+    streams: Sequence[ArrivalStream]
     folder: Path
     command: tuple[str, ...]
 
-    def searches(self) -> Iterator[tuple[Search, Stream]]:
+    def searches(self) -> Iterator[tuple[GoodputSearch, ArrivalStream]]:
         """As far as they are measured, each simulated with the arrivals that it is measured with, and on disk."""
         for stream, way in itertools.product(self.streams, (self.ways[name] for name in self.asked)):
             question = self._question(stream, way)
@@ -48,7 +48,9 @@ class Contest:
                 found.write(self.folder)
             yield found, stream
 
-    def measure(self, pairs: Sequence[tuple[Search, Stream]], *, seconds: float, first: float, told: Told) -> bool:
+    def measure(
+        self, pairs: Sequence[tuple[GoodputSearch, ArrivalStream]], *, seconds: float, first: float, told: Told
+    ) -> bool:
         """Measure what is not done, for so many seconds; whether all is. Each point is on disk before the next.
 
         The first searches begin at `first` x the simulated goodput, the others at what was found.
@@ -67,8 +69,8 @@ class Contest:
         )
         return arena.search(pairs, lambda one: one.write(self.folder), seconds=seconds)
 
-    def _question(self, stream: Stream, way: Contender) -> Search:
-        return Search(
+    def _question(self, stream: ArrivalStream, way: Contender) -> GoodputSearch:
+        return GoodputSearch(
             model=self.model,
             contender=way.name,
             arrivals=str(stream),
@@ -86,7 +88,7 @@ class Contest:
             command=self.command,
         )
 
-    def _known(self, question: Search) -> Search | None:
+    def _known(self, question: GoodputSearch) -> GoodputSearch | None:
         try:
             found = load(self.folder / question.file_name)
         except GoodputRecordError:

@@ -19,14 +19,14 @@ from perf.records.traffic import Traffic
 from perf.stats.percentile import percentile
 from perf.stats.sla import Sla
 from perf.studies.goodput.contender import GREEDY, Contender
-from perf.studies.goodput.record import Measured, Search
+from perf.studies.goodput.record import GoodputSearch, MeasuredRate
 from perf.studies.goodput.stand_in import StandIn
-from perf.studies.goodput.stream import Stream
+from perf.studies.goodput.stream import ArrivalStream
 
 # Of what the largest batches could do without a break, and how many of them.
 SETTLE_LOAD, SETTLE_BATCHES = 0.9, 80
 
-Pair = tuple[Search, Stream]
+Pair = tuple[GoodputSearch, ArrivalStream]
 Lane = tuple[str, str, int]
 """A way to batch, a kind of arrivals, and which of its servers: the seeds are dealt out to them."""
 # Bursty arrivals take longer, so their seeds are measured beside each other.
@@ -52,7 +52,7 @@ class Arena:
     ways: Mapping[str, Contender]
     first: float = 1.0
 
-    def measure(self, server: Running, contender: Contender, stream: Stream, rate: float) -> Measured:
+    def measure(self, server: Running, contender: Contender, stream: ArrivalStream, rate: float) -> MeasuredRate:
         """One point; raises `KeyboardInterrupt` when it was stopped half way."""
         meter, seconds = self._meter(stream.warm_up_s(rate)), stream.seconds(rate)
         traffic = stream.at(rate)
@@ -87,7 +87,7 @@ class Arena:
         for one in self.ways.values():
             self.answers.keep(pool, self.model, one.candidate.max_batch_size, load)
 
-    def search(self, pairs: Sequence[Pair], keep: Callable[[Search], object], *, seconds: float) -> bool:
+    def search(self, pairs: Sequence[Pair], keep: Callable[[GoodputSearch], object], *, seconds: float) -> bool:
         """Measure what is not `done` and `keep` each search after each of its points; whether all are done.
 
         All lanes are measured at the same time, so that all ways to batch meet the same noise. No point is begun after
@@ -112,7 +112,7 @@ class Arena:
             finally:
                 stop.set()
 
-    def _lane(self, pairs: Sequence[Pair], keep: Callable[[Search], object], over: Callable[[], bool]) -> bool:
+    def _lane(self, pairs: Sequence[Pair], keep: Callable[[GoodputSearch], object], over: Callable[[], bool]) -> bool:
         """One seed after the other; each begins where this server was found to be under the ones before."""
         factors: list[float] = []
         way = self.ways[pairs[0][0].contender]
@@ -140,10 +140,10 @@ class Arena:
             yield server
 
 
-def _measured(trial: Trial, rate: float) -> Measured:
+def _measured(trial: Trial, rate: float) -> MeasuredRate:
     answered = [us for us in trial.latencies_us if us != float("inf")]
     p50, p99 = (float(percentile(answered, one)) / 1e3 if answered else 0.0 for one in (50, 99))
-    return Measured(
+    return MeasuredRate(
         rate_per_s=rate,
         requests=trial.requests,
         late=trial.late,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from perf.load.scaling import LIMIT
-from perf.studies.goodput.search import Point, edge, following
+from perf.studies.goodput.search import RateTrial, edge, following
 from triton_batching import whole_file
 from triton_batching.machine import Machine
 from triton_batching.terminal import Mistake
@@ -25,7 +25,7 @@ class GoodputRecordError(Mistake):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured(Point):
+class MeasuredRate(RateTrial):
     """A point, and what tells whether it can be believed.
 
     Of the requests `refused` got an error and `not_sent` were over the limit of those in flight; both are late.
@@ -49,7 +49,7 @@ class Measured(Point):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Search:
+class GoodputSearch:
     """The points measured for one `contender` under one seed's `arrivals`, and what the simulation has for the same.
 
     `fixed_ms` and `row_ms` are the stand-in's, `cap` the most rows that Triton may put into one batch.
@@ -67,13 +67,13 @@ class Search:
     requests: int
     longest_s: float
     simulated_per_s: float
-    points: tuple[Measured, ...]
+    points: tuple[MeasuredRate, ...]
     machine: Machine
     versions: Mapping[str, str]
     command: tuple[str, ...]
 
     @property
-    def sound(self) -> tuple[Measured, ...]:
+    def sound(self) -> tuple[MeasuredRate, ...]:
         """The points that count: those that nobody disturbed."""
         return tuple(one for one in self.points if not one.disturbed)
 
@@ -113,22 +113,22 @@ class Search:
         return whole_file.write(folder / self.file_name, f'{head},\n "points": [\n{lines}\n ]\n}}\n')
 
 
-def read(folder: Path) -> Iterator[Search]:
+def read(folder: Path) -> Iterator[GoodputSearch]:
     """All searches of a folder, by file name; raises `GoodputRecordError` for a file that is not one."""
     for path in sorted(folder.glob("*.json")):
         yield load(path)
 
 
-def load(path: Path) -> Search:
+def load(path: Path) -> GoodputSearch:
     """One record; raises `GoodputRecordError`."""
     try:
         content = json.loads(path.read_text())
         if (content.pop("kind"), content.pop("format")) != (KIND, FORMAT):
             raise ValueError("another kind or format")
-        return Search(
+        return GoodputSearch(
             **content
             | {
-                "points": tuple(Measured(**one) for one in content["points"]),
+                "points": tuple(MeasuredRate(**one) for one in content["points"]),
                 "machine": Machine(**content["machine"]),
                 "command": tuple(content["command"]),
             }

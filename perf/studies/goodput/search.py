@@ -12,7 +12,7 @@ HALVINGS, AROUND = 8, tuple(np.linspace(0.8, 1.25, 13).tolist())
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
+class RateTrial:
     """One measured rate (requests per second): `late` of `requests` were not answered in time, or not at all."""
 
     rate_per_s: float
@@ -30,7 +30,7 @@ class Point:
         return self.missed <= 1 - GOOD + 1e-12
 
 
-def following(points: Sequence[Point], guess: float) -> float | None:
+def following(points: Sequence[RateTrial], guess: float) -> float | None:
     """The rate to measure next: from `guess` up or down in growing steps until the edge is between two, then halfway.
 
     None when the two are within 8 % of each other, since between them a line is good enough, or after nine points.
@@ -50,7 +50,7 @@ def following(points: Sequence[Point], guess: float) -> float | None:
     return math.sqrt(good * bad)
 
 
-def swept(measure: Callable[[float], Point], low: float, high: float) -> float:
+def swept(measure: Callable[[float], RateTrial], low: float, high: float) -> float:
     """The edge where points cost little: by halving in [`low`, `high`], then from all points around what that found.
 
     What is missed of a finite number of requests does not rise evenly with the rate, so halving alone finds one of
@@ -63,7 +63,7 @@ def swept(measure: Callable[[float], Point], low: float, high: float) -> float:
     return edge(points) or low
 
 
-def edge(points: Sequence[Point]) -> float | None:
+def edge(points: Sequence[RateTrial]) -> float | None:
     """The rate at which 1 % are missed, on straight lines between the measured points; None when all are on one side.
 
     What is missed cannot fall with the rate: where noise has it so, neighbours are pooled (isotonic regression by

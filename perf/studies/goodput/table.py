@@ -9,11 +9,11 @@ from rich.table import Table
 
 from perf.stats.bootstrap import Interval, paired
 from perf.studies.goodput.contender import GREEDY
-from perf.studies.goodput.record import Search
+from perf.studies.goodput.record import GoodputSearch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class GoodputRow:
     """One way to batch under one kind of arrivals: means in requests per second, None of nothing.
 
     `seeds` are those that are measured for it and for the reference; `measured_per_s` and `ratio` are over these.
@@ -32,20 +32,20 @@ class Line:
     cores_busy: float
 
 
-def lines(searches: Sequence[Search], reference: str = GREEDY) -> list[Line]:
+def lines(searches: Sequence[GoodputSearch], reference: str = GREEDY) -> list[GoodputRow]:
     """One line for each way to batch and kind of arrivals, in the order in which they come."""
     keys = list(dict.fromkeys((one.arrivals, one.contender) for one in searches))
     return [_line(searches, arrivals, contender, reference) for arrivals, contender in keys]
 
 
-def _line(searches: Sequence[Search], arrivals: str, contender: str, reference: str) -> Line:
+def _line(searches: Sequence[GoodputSearch], arrivals: str, contender: str, reference: str) -> GoodputRow:
     own = {one.seed: one for one in searches if (one.arrivals, one.contender) == (arrivals, contender)}
     base = {one.seed: one for one in searches if (one.arrivals, one.contender) == (arrivals, reference)}
     measured, measured_base = _measured(own), _measured(base)
     # Seeds differ more than ways to batch, so a mean is over those that the reference has too.
     both = {seed: found for seed, found in measured.items() if seed in measured_base or not base}
     points = [point for one in own.values() for point in one.sound]
-    return Line(
+    return GoodputRow(
         contender=contender,
         arrivals=arrivals,
         seeds=len(both),
@@ -61,7 +61,7 @@ def _line(searches: Sequence[Search], arrivals: str, contender: str, reference: 
     )
 
 
-def _measured(searches: Mapping[int, Search]) -> dict[int, float]:
+def _measured(searches: Mapping[int, GoodputSearch]) -> dict[int, float]:
     """The goodput by seed of the searches that came to their end."""
     return {seed: found for seed, one in searches.items() if one.done and (found := one.goodput_per_s) is not None}
 
@@ -74,7 +74,7 @@ def _ratio(own: Mapping[int, float], base: Mapping[int, float]) -> Interval | No
 TITLES = ("arrivals", "batching", "seeds", "goodput/s", "x greedy", "simulated/s", "x greedy")
 
 
-def cells(one: Line, titles: Mapping[str, str]) -> tuple[str, ...]:
+def cells(one: GoodputRow, titles: Mapping[str, str]) -> tuple[str, ...]:
     """What a row says; a ratio stands with its 95 % interval over the seeds."""
     return (
         one.arrivals,
@@ -87,7 +87,7 @@ def cells(one: Line, titles: Mapping[str, str]) -> tuple[str, ...]:
     )
 
 
-def table(found: Sequence[Line], titles: Mapping[str, str]) -> Table:
+def table(found: Sequence[GoodputRow], titles: Mapping[str, str]) -> Table:
     """For a terminal, with the share of requests that left late and the busiest point's cores."""
     shown = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for number, title in enumerate((*TITLES, "late\nsends", "cores\nbusy")):
@@ -99,7 +99,7 @@ def table(found: Sequence[Line], titles: Mapping[str, str]) -> Table:
     return shown
 
 
-def markdown(found: Sequence[Line], titles: Mapping[str, str]) -> str:
+def markdown(found: Sequence[GoodputRow], titles: Mapping[str, str]) -> str:
     """For a document."""
     rows = [TITLES, ("---",) * len(TITLES), *(cells(one, titles) for one in found)]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)

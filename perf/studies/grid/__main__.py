@@ -24,7 +24,7 @@ from perf.records.traffic import Traffic
 from perf.stats.sla import Sla
 from perf.studies.grid import judgement
 from perf.studies.grid import record as grid_record
-from perf.studies.grid.record import Grid, GridError, Point
+from perf.studies.grid.record import Grid, GridError, GridTrial
 from perf.tune.journal import Bench
 from perf.tune.live import LiveBench
 from triton_batching.machine import Machine
@@ -70,7 +70,7 @@ def measure(
         told(f"{len(grid.points) + 1} of {len(order)}: {candidate}")
         trial = bench.measure(candidate, traffic, stage=GRID, round=1, seconds=seconds)
         bench.retire(candidate)
-        grid = replace(grid, points=(*grid.points, Point.of(trial)))
+        grid = replace(grid, points=(*grid.points, GridTrial.of(trial)))
         grid.write(path)
     return grid
 

@@ -20,7 +20,7 @@ from perf.records.traffic import Traffic
 from perf.stats import bootstrap
 from perf.stats.bootstrap import Interval
 from perf.stats.sla import Sla
-from perf.studies.grid.record import Grid, GridError, Point, point, point_json
+from perf.studies.grid.record import Grid, GridError, GridTrial, point, point_json
 from perf.tune.journal import WARM_UP_S, Bench
 
 FORMAT = 1
@@ -32,7 +32,7 @@ SHARE, POINTS, LIVE_S = 0.97, 13, 90.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judgement:
+class GridJudgement:
     """Points of both in `rounds`, and what the search had cost; all else follows from them.
 
     `live_points` and `live_s` hold the ramps of the profile too. Where tuner and grid chose the same configuration it
@@ -45,12 +45,12 @@ class Judgement:
     sla: Sla
     tuned: Candidate
     best: Candidate
-    best_once: Point
+    best_once: GridTrial
     live_points: int
     live_s: float
-    points: tuple[Point, ...]
+    points: tuple[GridTrial, ...]
 
-    def of(self, stage: str) -> list[Point]:
+    def of(self, stage: str) -> list[GridTrial]:
         """The points of one side, by round."""
         return sorted((one for one in self.points if one.stage == stage), key=lambda one: one.round)
 
@@ -73,7 +73,7 @@ class Judgement:
         return self.ratio.value >= SHARE and not self.violations and cheap
 
 
-def judge(study: Study, grid: Grid, folder: Path, bench: Bench, *, told: Callable[[str], None]) -> Judgement:
+def judge(study: Study, grid: Grid, folder: Path, bench: Bench, *, told: Callable[[str], None]) -> GridJudgement:
     """Measure again what the study chose and what the grid has as its best; what is on disk is not measured again."""
     best = grid.best(study.sla.latency_ms)
     if study.chosen is None or best is None:
@@ -87,16 +87,16 @@ def judge(study: Study, grid: Grid, folder: Path, bench: Bench, *, told: Callabl
     if path.exists():
         return read(path)
     wanted = [(TUNED, study.chosen), (BEST, best.candidate)][: 1 if study.chosen == best.candidate else 2]
-    measured: list[Point] = []
+    measured: list[GridTrial] = []
     traffic = Traffic.parse(study.load, rows=grid.rows)
     for number in range(1, ROUNDS + 1):
         # The order is turned round every time, so that neither always comes after the other.
         for stage, candidate in wanted if number % 2 else wanted[::-1]:
             told(f"round {number} of {ROUNDS}, {stage}: {candidate}")
             trial = bench.measure(candidate, traffic, stage=stage, round=number, seconds=SECONDS)
-            measured.append(Point.of(_judged(trial, study.sla)))
+            measured.append(GridTrial.of(_judged(trial, study.sla)))
     profile_points, profile_s = _profile_cost(study, folder)
-    found = Judgement(
+    found = GridJudgement(
         study=f"{study.model} {study.load}, {study.objective}",
         model=study.model,
         load=study.load,
@@ -112,7 +112,7 @@ def judge(study: Study, grid: Grid, folder: Path, bench: Bench, *, told: Callabl
     return found
 
 
-def lines(one: Judgement) -> Iterator[str]:
+def lines(one: GridJudgement) -> Iterator[str]:
     """What came out, for a person."""
     tuned, best = one.of(TUNED), one.of(BEST)
     yield f"{one.model}, {one.load}, p99 <= {one.sla.latency_ms:g} ms: {'passed' if one.passed else 'NOT passed'}"
@@ -127,20 +127,20 @@ def lines(one: Judgement) -> Iterator[str]:
     yield f"  cost: {one.live_points} live points and {one.live_s:.0f} s of load, the profile's ramps among them"
 
 
-def write(one: Judgement, path: Path) -> Path:
+def write(one: GridJudgement, path: Path) -> Path:
     """Write the file, whole or not at all."""
     content = {"format": FORMAT, "kind": KIND, **dataclasses.asdict(one)}
     content |= {"points": [point_json(each) for each in one.points], "best_once": point_json(one.best_once)}
     return record.write_json(path.name, content, path.parent)
 
 
-def read(path: Path) -> Judgement:
+def read(path: Path) -> GridJudgement:
     """The judgement of a file; raises `RecordError`."""
     try:
         content = json.loads(path.read_text())
         if (content.pop("format"), content.pop("kind")) != (FORMAT, KIND):
             raise ValueError("another kind or format")
-        return Judgement(
+        return GridJudgement(
             **content
             | {
                 "sla": Sla(**content["sla"]),
@@ -165,5 +165,5 @@ def _judged(trial: Trial, sla: Sla) -> Trial:
     return dataclasses.replace(trial, late=late)
 
 
-def _mean(points: list[Point]) -> float:
+def _mean(points: list[GridTrial]) -> float:
     return float(np.mean([one.throughput_rows_per_s for one in points]))

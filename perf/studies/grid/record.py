@@ -25,7 +25,7 @@ class GridError(Mistake):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
+class GridTrial:
     """One trial: latencies in milliseconds at `SHARES` of the requests, infinite (null) where they got no answer."""
 
     candidate: Candidate
@@ -44,7 +44,7 @@ class Point:
     faults: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, trial: Trial) -> "Point":
+    def of(cls, trial: Trial) -> "GridTrial":
         """The same without its single requests."""
         found = [float(percentile(trial.latencies_us, 100 * share)) / 1e3 for share in SHARES]
         return cls(
@@ -84,13 +84,13 @@ class Grid:
     command: tuple[str, ...]
     seed: int
     planned: int
-    points: tuple[Point, ...] = ()
+    points: tuple[GridTrial, ...] = ()
 
-    def of(self, candidate: Candidate) -> Point | None:
+    def of(self, candidate: Candidate) -> GridTrial | None:
         """The measurement of one configuration."""
         return next((one for one in self.points if one.candidate == candidate), None)
 
-    def best(self, p99_ms: float) -> Point | None:
+    def best(self, p99_ms: float) -> GridTrial | None:
         """The highest throughput within a target, as it was measured once; None where nothing is within it."""
         within = [one for one in self.points if one.p99_ms <= p99_ms and not one.faults]
         return max(within, key=lambda one: one.throughput_rows_per_s, default=None)
@@ -120,15 +120,15 @@ def read(path: Path) -> Grid:
         raise GridError(f"{path}: not a grid of this version ({error}). Measure it again.") from error
 
 
-def point_json(one: Point) -> dict[str, Any]:
+def point_json(one: GridTrial) -> dict[str, Any]:
     """A point as JSON has it."""
     content = dataclasses.asdict(one)
     return content | {"latencies_ms": [ms if math.isfinite(ms) else None for ms in one.latencies_ms]}
 
 
-def point(content: dict[str, Any]) -> Point:
+def point(content: dict[str, Any]) -> GridTrial:
     """A point from JSON."""
-    return Point(
+    return GridTrial(
         **content
         | {
             "candidate": Candidate.read(content["candidate"]),

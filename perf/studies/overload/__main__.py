@@ -14,9 +14,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from export.repository import REPOSITORY
 from perf.studies.overload.bound import OWN
-from perf.studies.overload.record import ASKED, OverloadRecordError, Record, read
+from perf.studies.overload.record import ASKED, OverloadRecord, OverloadRecordError, read
 from perf.studies.overload.table import table
-from perf.studies.overload.trial import Trial
+from perf.studies.overload.trial import OverloadTrial
 from triton_batching.terminal import Mistake, guarded, program_parser, terminal
 
 INTERRUPTED = 130
@@ -32,7 +32,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def overload(arguments: argparse.Namespace, command: tuple[str, ...], console: Console) -> int:
     """Measure what has no record yet, and print all."""
-    found: list[Record] = []
+    found: list[OverloadRecord] = []
     for bound in arguments.bound or [OWN]:
         trial = _trial(arguments, bound, command)
         one = None if arguments.again else _known(trial, arguments.results)
@@ -46,7 +46,7 @@ def overload(arguments: argparse.Namespace, command: tuple[str, ...], console: C
     return _verdict(found, console)
 
 
-def _verdict(found: list[Record], console: Console) -> int:
+def _verdict(found: list[OverloadRecord], console: Console) -> int:
     for one in found:
         for text, kept in one.gate.items():
             if not kept:
@@ -57,14 +57,14 @@ def _verdict(found: list[Record], console: Console) -> int:
     return 0 if all(all(one.gate.values()) for one in found) else 1
 
 
-def _measured(trial: Trial, console: Console) -> Record:
+def _measured(trial: OverloadTrial, console: Console) -> OverloadRecord:
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("starting", total=1.0)
         return trial.measure(lambda text, share: bar.update(task, description=text, completed=share))
 
 
-def _known(trial: Trial, folder: Path) -> Record | None:
+def _known(trial: OverloadTrial, folder: Path) -> OverloadRecord | None:
     """The whole record of the same question."""
     asked = trial.question()
     try:
@@ -76,11 +76,11 @@ def _known(trial: Trial, folder: Path) -> Record | None:
     return None
 
 
-def _trial(arguments: argparse.Namespace, bound: str, command: tuple[str, ...]) -> Trial:
+def _trial(arguments: argparse.Namespace, bound: str, command: tuple[str, ...]) -> OverloadTrial:
     numbers = (arguments.target_ms, arguments.times, arguments.seconds, arguments.time_scale, arguments.calm)
     if min(numbers) <= 0 or (arguments.give_up_ms is not None and arguments.give_up_ms <= 0):
         raise Mistake("--target-ms, --times, --seconds, --give-up-ms, --time-scale and --calm must be above 0.")
-    trial = Trial(
+    trial = OverloadTrial(
         model=arguments.model,
         config_name=arguments.config_name,
         repository=arguments.repository,

@@ -29,7 +29,7 @@ NS = 1e9
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class CrowdCounts:
     """Everything that was seen from `start_ns` on: each request, errors by type, memory as (seconds, bytes).
 
     `until_s` is when it was stopped, the schedule's end where it was not.
@@ -44,7 +44,9 @@ class Seen:
     cores_busy: float
 
 
-def send(model: str, server: Running, prepared: Pool, schedule: Schedule, *, timeout_s: float, told: Told) -> Seen:
+def send(
+    model: str, server: Running, prepared: Pool, schedule: Schedule, *, timeout_s: float, told: Told
+) -> CrowdCounts:
     """Send a whole schedule; Ctrl-C ends it early, and what was seen until then is kept."""
     due = schedule.due_s()
     jobs = [
@@ -67,7 +69,7 @@ def send(model: str, server: Running, prepared: Pool, schedule: Schedule, *, tim
         return _watch(members, server, schedule, timeout_s, told)
 
 
-def _watch(members: Crew, server: Running, schedule: Schedule, timeout_s: float, told: Told) -> Seen:
+def _watch(members: Crew, server: Running, schedule: Schedule, timeout_s: float, told: Told) -> CrowdCounts:
     memory: list[tuple[float, int]] = []
     start, busy, cores = members.start(), process_tree.machine_s(), all_cores()
     partial, until_s = False, schedule.over_s
@@ -93,7 +95,7 @@ def _watch(members: Crew, server: Running, schedule: Schedule, timeout_s: float,
     errors: Counter[str] = Counter()
     for text, count in members.errors.items():
         errors[_kind(text)] += count
-    return Seen(
+    return CrowdCounts(
         timings=np.sort(members.timings, order="due"),
         errors=dict(errors),
         memory=tuple(memory),

@@ -98,7 +98,7 @@ class Phase:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Record:
+class OverloadRecord:
     """One trial. `capacity_per_s` is of the same configuration without a bound, in a closed loop just before.
 
     `before` and `after` are at half of it, `during` at `times` x it. `memory_mb` has the server's memory each second of
@@ -174,13 +174,13 @@ class Record:
         return whole_file.write(folder / self.file_name, text[:start] + memory + text[end:] + "\n")
 
 
-def read(folder: Path) -> Iterator[Record]:
+def read(folder: Path) -> Iterator[OverloadRecord]:
     """All records of a folder, by file name; raises `OverloadRecordError`."""
     for path in sorted(folder.glob("*.json")):
         yield load(path)
 
 
-def load(path: Path) -> Record:
+def load(path: Path) -> OverloadRecord:
     """One record; raises `OverloadRecordError`."""
     try:
         content: dict[str, Any] = json.loads(path.read_text())
@@ -188,7 +188,7 @@ def load(path: Path) -> Record:
             raise ValueError("another kind or format")
         phases = {name: Phase(**content[name]) for name in ("before", "during", "after")}
         lists = {name: tuple(content[name]) for name in ("memory_mb", "command")}
-        return Record(**content | phases | lists | {"machine": Machine(**content["machine"])})
+        return OverloadRecord(**content | phases | lists | {"machine": Machine(**content["machine"])})
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise OverloadRecordError(
             f"{path}: not a record of this version ({error}). Remove it and measure again."

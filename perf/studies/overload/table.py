@@ -6,7 +6,7 @@ from rich import box
 from rich.table import Table
 
 from perf.studies.overload.bound import OWN
-from perf.studies.overload.record import Record
+from perf.studies.overload.record import OverloadRecord
 
 TITLES = (
     "model",
@@ -23,7 +23,7 @@ TITLES = (
 )
 
 
-def cells(one: Record) -> tuple[str, ...]:
+def cells(one: OverloadRecord) -> tuple[str, ...]:
     """What a row says."""
     first, last = one.settled_mb
     refused = one.during.refused
@@ -42,7 +42,7 @@ def cells(one: Record) -> tuple[str, ...]:
     )
 
 
-def table(found: Sequence[Record]) -> Table:
+def table(found: Sequence[OverloadRecord]) -> Table:
     """For a terminal."""
     shown = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for number, title in enumerate(TITLES):
@@ -52,12 +52,12 @@ def table(found: Sequence[Record]) -> Table:
     return shown
 
 
-def markdown(found: Sequence[Record]) -> str:
+def markdown(found: Sequence[OverloadRecord]) -> str:
     """For a document."""
     rows = [TITLES, ("---",) * len(TITLES), *(cells(one) for one in found)]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def ordered(found: Sequence[Record]) -> list[Record]:
+def ordered(found: Sequence[OverloadRecord]) -> list[OverloadRecord]:
     """The longest first, then by what clients do and by the limit, the shipped one first."""
     return sorted(found, key=lambda one: (-one.seconds, one.model, one.give_up_ms or 0, one.bound != OWN, one.bound))

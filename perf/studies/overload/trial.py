@@ -18,8 +18,8 @@ from perf.load.timings import RIGHT, Timings
 from perf.load.variant import TIMES, read, waits
 from perf.studies.overload import crowd
 from perf.studies.overload.bound import NONE, bounded
-from perf.studies.overload.crowd import WORKERS, Seen
-from perf.studies.overload.record import ASKED, Phase, Record
+from perf.studies.overload.crowd import WORKERS, CrowdCounts
+from perf.studies.overload.record import ASKED, OverloadRecord, Phase
 from perf.studies.overload.schedule import Schedule
 from triton_batching.machine import Machine, versions
 from triton_batching.terminal import Failure, Mistake
@@ -34,7 +34,7 @@ NS = 1e9
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trial:
+class OverloadTrial:
     """What is asked; `calm_s` seconds at half of the capacity before and after the overload."""
 
     model: str
@@ -64,7 +64,7 @@ class Trial:
         """How long a client waits."""
         return self.give_up_ms / 1e3 if self.give_up_ms else PATIENCE_S
 
-    def measure(self, told: run.Told) -> Record:
+    def measure(self, told: run.Told) -> OverloadRecord:
         """Measure; Ctrl-C during the load keeps what was seen until then."""
         started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         capacity = self._capacity(told)
@@ -75,7 +75,7 @@ class Trial:
             seen = crowd.send(self.model, server, prepared, schedule, timeout_s=self.timeout_s, told=told)
         return self.record(seen, schedule, started_at)
 
-    def record(self, seen: Seen, schedule: Schedule, started_at: str = "") -> Record:
+    def record(self, seen: CrowdCounts, schedule: Schedule, started_at: str = "") -> OverloadRecord:
         """What was seen, phase by phase."""
         ends = [min(one, seen.until_s) for one in (schedule.begin_s, schedule.end_s, schedule.over_s)]
         due = schedule.due_s()
@@ -88,7 +88,7 @@ class Trial:
             )
         before, during, after = phases
         begin, end = schedule.begin_s, schedule.end_s
-        return Record(
+        return OverloadRecord(
             model=self.model,
             config_name=self.config_name,
             bound=self.bound,
@@ -150,7 +150,7 @@ def recovery_s(timings: Timings, end_ns: int, target_ms: float) -> float | None:
     return round(float((timings["due"][found[0]] - end_ns) / NS), 3) if len(found) else None
 
 
-def _between(seen: Seen, first_s: float, last_s: float) -> Timings:
+def _between(seen: CrowdCounts, first_s: float, last_s: float) -> Timings:
     due = (seen.timings["due"] - seen.start_ns) / NS
     return seen.timings[(due >= first_s) & (due < last_s)]
 

@@ -58,7 +58,7 @@ def served_share() -> str:
     return rows_markdown(("model", "share of onnxruntime alone", "min..max", "rounds"), [row])
 
 
-def peer_points() -> list[peers_record.Point]:
+def peer_points() -> list[peers_record.PeerRound]:
     """The rounds of all servers that were compared."""
     with unpacked(RESULTS / "peers.jsonl") as folder:
         return list(peers_record.read(folder))
@@ -88,7 +88,7 @@ def overload() -> str:
     return overload_table.markdown(overload_table.ordered(list(overload_record.read(RESULTS / "overload"))))
 
 
-def goodput_searches() -> list[goodput_record.Search]:
+def goodput_searches() -> list[goodput_record.GoodputSearch]:
     """The searches of goodput, Poisson arrivals first."""
     with unpacked(RESULTS / "goodput.jsonl") as folder:
         found = list(goodput_record.read(folder))
@@ -104,9 +104,9 @@ def goodput() -> str:
     return goodput_table.markdown(goodput_table.lines(searches), titles)
 
 
-def ragged_rows(model: str) -> list[ragged_table.Row]:
+def ragged_rows(model: str) -> list[ragged_table.RaggedRow]:
     """The rows of the comparison of routes for one model."""
-    study = ragged_table.Study(
+    study = ragged_table.RaggedExperiment(
         model=model,
         mixes=ragged_table.MIXES[model],
         routes=ragged_table.ROUTES,

@@ -22,7 +22,7 @@ from perf.studies.soak import record as soak_record
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class StudySummary:
     """One study: `command` without `python -m perf.studies.`, `result` in one line."""
 
     command: str
@@ -151,90 +151,90 @@ def _transports() -> str:
 
 
 FINDINGS = (
-    Finding(command="aimd_cap", question="Where does the cap of `batch_policy: aimd` settle?", result=_aimd_cap),
-    Finding(
+    StudySummary(command="aimd_cap", question="Where does the cap of `batch_policy: aimd` settle?", result=_aimd_cap),
+    StudySummary(
         command="backend_overhead",
         question="What does the Python backend add to an execution?",
         result=_backend_overhead,
     ),
-    Finding(
+    StudySummary(
         command="goodput --live --seeds 5",
         question="At which rate are 99 % of the requests in time, by way to batch?",
         result=_goodput,
         page="goodput/README.md",
     ),
-    Finding(
+    StudySummary(
         command="grid simulated_accelerator --load closed:32",
         question="How near is the tuner's choice to the best of a full grid?",
         result=_grid,
         page="../tune/README.md",
     ),
-    Finding(
+    StudySummary(
         command="memory_lab perf/studies/results/memory/traces/*.json",
         question="How much memory do allocators hold for recorded inferences?",
         result=_memory_lab,
         page="../memory/README.md",
     ),
-    Finding(
+    StudySummary(
         command="overload simulated_accelerator --config-name dynamic --target-ms 2000 --time-scale 8",
         question="What does a model answer, refuse and use at ten times its capacity?",
         result=_overload,
         page="../../serve/README.md#overload",
     ),
-    Finding(
+    StudySummary(
         command="packing",
         question="How many devices does each packing algorithm need?",
         result=_packing,
         page="../pack/README.md",
     ),
-    Finding(
+    StudySummary(
         command="pauses ranker",
         question="What does a pause cost a lone request?",
         result=_pauses,
         page="../simulate/README.md",
     ),
-    Finding(
+    StudySummary(
         command="peers --rounds 5",
         question="How much of onnxruntime's speed do servers keep?",
         result=_peers,
         page="peers/README.md",
     ),
-    Finding(
+    StudySummary(
         command="pictures --classifier simulated_accelerator",
         question="What does batching buy behind JPEG decoding?",
         result=_pictures,
         page="../../model_repository/image_classification/README.md",
     ),
-    Finding(
+    StudySummary(
         command="prediction simulated_accelerator",
         question="Are the simulation's predictions right?",
         result=_prediction,
         page="../simulate/README.md",
     ),
-    Finding(
+    StudySummary(
         command="ragged ragged_encoder",
         question="Which way to serve requests of different length is fastest?",
         result=_ragged,
         page="RAGGED_REQUESTS.md",
     ),
-    Finding(
+    StudySummary(
         command="ragged_requests",
         question="Which requests of different length run together?",
         result=lambda: "prints the server's own counts; keeps no record",
         page="RAGGED_REQUESTS.md",
     ),
-    Finding(
+    StudySummary(
         command="served_share resnet50",
         question="How much of onnxruntime's speed does a served model keep?",
         result=_served_share,
     ),
-    Finding(
+    StudySummary(
         command="soak --minutes 15",
         question="What goes wrong or grows under every kind of client?",
         result=_soak,
         page="soak/README.md",
     ),
-    Finding(
+    StudySummary(
         command="transports --rounds 7",
         question="What does shared memory gain over gRPC and HTTP?",
         result=_transports,

@@ -63,18 +63,18 @@ def tuned() -> str:
     return rows_markdown(titles, rows, left=2)
 
 
-def later_rounds() -> dict[str, list[grid_record.Point]]:
+def later_rounds() -> dict[str, list[grid_record.GridTrial]]:
     """The rounds of `tuned`, `default` and `noise` that were measured a day after the study, in order."""
     points = [grid_record.point(one) for one in record_json(LATER_ROUNDS)["points"]]
     return {name: [one for one in points if one.stage == name] for name in ("tuned", "default", "noise")}
 
 
-def _later_gain(later: Mapping[str, Sequence[grid_record.Point]]) -> str:
+def _later_gain(later: Mapping[str, Sequence[grid_record.GridTrial]]) -> str:
     rates = [[one.throughput_rows_per_s for one in later[name]] for name in ("tuned", "default")]
     return str(bootstrap.paired(*rates))
 
 
-def judgements() -> list[judgement.Judgement]:
+def judgements() -> list[judgement.GridJudgement]:
     """The tuner's choices against the best of full grids."""
     return [judgement.read(path) for path in sorted(GRIDS.glob("*.judged.json"))]
 

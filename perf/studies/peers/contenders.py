@@ -35,7 +35,7 @@ dynamic_batching {{ {delay} }}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class PeerLimits:
     """How every server batches: at most so many rows, waiting at most so long for others.
 
     mosec and LitServe begin to wait when a worker takes the first request of a batch, tritonserver when that request
@@ -60,7 +60,7 @@ def pinned(core: int) -> Iterator[None]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Running:
+class PeerServer:
     """A server that is up: the address of its endpoint, and its processes, where they must stop between its turns."""
 
     url: str
@@ -100,8 +100,8 @@ def ours(
 
 @contextlib.contextmanager
 def peer(
-    name: str, model: Path, limits: Limits, core: int, progress: Callable[[str], None] = lambda _: None
-) -> Iterator[Running]:
+    name: str, model: Path, limits: PeerLimits, core: int, progress: Callable[[str], None] = lambda _: None
+) -> Iterator[PeerServer]:
     """mosec or LitServe in its own environment, frozen until its first turn."""
     python = environment(name, progress=progress)
     with socket.socket() as free:
@@ -123,7 +123,7 @@ def peer(
         try:
             _wait(name, process, port, log)
             os.killpg(process.pid, signal.SIGSTOP)
-            yield Running(url=f"127.0.0.1:{port}", group=process.pid)
+            yield PeerServer(url=f"127.0.0.1:{port}", group=process.pid)
         finally:
             _stop(process)
 

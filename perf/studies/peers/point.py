@@ -8,8 +8,8 @@ from pathlib import Path
 
 from rich.table import Column, Table
 
-from perf.studies.peers.callers import Seen
-from perf.studies.peers.contenders import Limits
+from perf.studies.peers.callers import CallerCounts
+from perf.studies.peers.contenders import PeerLimits
 from triton_batching import whole_file
 from triton_batching.machine import Machine
 from triton_batching.terminal import Mistake
@@ -29,7 +29,7 @@ GATES = {"http": 0.85, "coalesced": 0.97}
 class Turn:
     """One short turn of one server; the ceiling is onnxruntime alone, right before and right after, in rows/s."""
 
-    seen: Seen
+    seen: CallerCounts
     ceiling_before: float
     ceiling_after: float
 
@@ -40,12 +40,12 @@ class Turn:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
+class PeerRound:
     """One server in one round: its turns, which took place between those of the others."""
 
     contender: str
     round: int
-    limits: Limits
+    limits: PeerLimits
     turns: Sequence[Turn]
     machine: Machine
     versions: Mapping[str, str]
@@ -72,14 +72,14 @@ def path(folder: Path, contender: str, number: int) -> Path:
     return folder / f"ranker.{contender}.r{number}.json"
 
 
-def write(point: Point, folder: Path) -> Path:
+def write(point: PeerRound, folder: Path) -> Path:
     """Write one record, whole or not at all; raises `NotWrittenError`."""
     derived = {"rows_per_s": point.rows_per_s, "share": point.share}
     text = json.dumps({"format": FORMAT, "kind": "peers", **asdict(point), **derived}, indent=1) + "\n"
     return whole_file.write(path(folder, point.contender, point.round), text)
 
 
-def read(folder: Path) -> Iterator[Point]:
+def read(folder: Path) -> Iterator[PeerRound]:
     """All records of a folder; raises `Mistake` for a file that is none."""
     for file in sorted(folder.glob("ranker.*.r*.json")):
         try:
@@ -87,15 +87,15 @@ def read(folder: Path) -> Iterator[Point]:
             if content.pop("format") != FORMAT or content.pop("kind") != "peers":
                 raise ValueError("another format or kind")
             del content["rows_per_s"], content["share"]
-            turns = tuple(Turn(**turn | {"seen": Seen(**turn["seen"])}) for turn in content["turns"])
-            limits, machine = Limits(**content["limits"]), Machine(**content["machine"])
+            turns = tuple(Turn(**turn | {"seen": CallerCounts(**turn["seen"])}) for turn in content["turns"])
+            limits, machine = PeerLimits(**content["limits"]), Machine(**content["machine"])
             command = tuple(content["command"])
-            yield Point(**content | {"turns": turns, "limits": limits, "machine": machine, "command": command})
+            yield PeerRound(**content | {"turns": turns, "limits": limits, "machine": machine, "command": command})
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Mistake(f"{file}: not a record of this version ({error}). Remove it and measure again.") from error
 
 
-def table(points: Sequence[Point]) -> Table:
+def table(points: Sequence[PeerRound]) -> Table:
     """Medians over the rounds, best first; the share of each round is taken from its own ceiling."""
     columns = ("server", "share", "min..max", "gate", "rows/s", "p50 ms", "p99 ms", "n")
     caption = (
@@ -123,7 +123,7 @@ def table(points: Sequence[Point]) -> Table:
     return made
 
 
-def passed(points: Sequence[Point]) -> bool:
+def passed(points: Sequence[PeerRound]) -> bool:
     """Whether the median share of each server that has a gate, and was measured, reaches it."""
     shares = {name: [point.share for point in points if point.contender == name] for name in GATES}
     return all(_median(mine) >= GATES[name] for name, mine in shares.items() if mine)

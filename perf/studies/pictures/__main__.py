@@ -38,7 +38,7 @@ SETTLE = 0.4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
+class PicturesTrial:
     """One closed loop of one-picture requests: latencies in ms of those answered within `wall_s`.
 
     `cpu_cores` are cores that the server's processes kept busy on average, `memory_mib` what they held at the end;
@@ -86,7 +86,9 @@ async def load(
     return done
 
 
-async def point(server: Server, name: str, contents: Sequence[bytes], concurrency: int, seconds: float) -> Point:
+async def point(
+    server: Server, name: str, contents: Sequence[bytes], concurrency: int, seconds: float
+) -> PicturesTrial:
     """Measure one point: what is answered within `seconds`, after a time in which the server settles."""
     async with AsyncModel(name, url=server.grpc_url) as model:
         expected = [await _first_class(model, content) for content in contents]
@@ -100,7 +102,7 @@ async def point(server: Server, name: str, contents: Sequence[bytes], concurrenc
         done = [answer for answer in await sending if start <= answer.ended <= start + seconds]
     latencies = np.array([answer.latency_s for answer in done]) * 1e3
     busy = gpu.mean()
-    return Point(
+    return PicturesTrial(
         variant=server.settings.config_name or "",
         concurrency=concurrency,
         wall_s=seconds,
@@ -125,7 +127,7 @@ async def _first_class(model: AsyncModel, content: bytes) -> int:
 
 def measure(
     servers: Sequence[Server], model: str, concurrency: Sequence[int], seconds: float, progress: Callable[[str], None]
-) -> list[Point]:
+) -> list[PicturesTrial]:
     """Every concurrency on each server in turn; the one that goes first changes from point to point."""
     contents = pictures(8)
     points = []
@@ -136,7 +138,7 @@ def measure(
     return points
 
 
-def write(path: Path, points: Sequence[Point], about: dict[str, object]) -> None:
+def write(path: Path, points: Sequence[PicturesTrial], about: dict[str, object]) -> None:
     """One record of one repeat; raises `NotWrittenError`."""
     content = {
         "format": 1,
@@ -149,7 +151,7 @@ def write(path: Path, points: Sequence[Point], about: dict[str, object]) -> None
     whole_file.write(path, json.dumps(content, indent=1) + "\n")
 
 
-def repeat(arguments: argparse.Namespace, progress: Callable[[str], None]) -> list[Point]:
+def repeat(arguments: argparse.Namespace, progress: Callable[[str], None]) -> list[PicturesTrial]:
     """One repeat on servers of its own: the memory that they once took for a large batch stays with them."""
     with tempfile.TemporaryDirectory(prefix="triton-batching-") as scratch, contextlib.ExitStack() as running:
         repository = build(Path(scratch), arguments.classifier)

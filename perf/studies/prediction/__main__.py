@@ -15,7 +15,7 @@ from rich.table import Table
 from perf.load.variant import read
 from perf.measure.service_time import bar, recorded
 from perf.simulate.predict import LIMITS
-from perf.studies.prediction.bench import KINDS, Bench
+from perf.studies.prediction.bench import KINDS, PredictionBench
 from perf.studies.prediction.comparison import MODELS, Compared, by_load, compare, write
 from perf.studies.prediction.points import ROUNDS, holds, measured, round_folders
 from triton_batching.terminal import Mistake, guarded, program_parser, terminal
@@ -81,7 +81,7 @@ def main(argv: list[str] | None = None) -> int:
         if not arguments.only_compare:
             with bar(console, arguments.rounds * len(arguments.models) * len(KINDS)) as told:
                 for model in arguments.models:
-                    bench = Bench(
+                    bench = PredictionBench(
                         config=read(model, None), folder=arguments.results, command=command, rounds=arguments.rounds
                     )
                     bench.run(told)

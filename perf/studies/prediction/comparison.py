@@ -12,7 +12,7 @@ from perf.measure.service_profile import Profile
 from perf.measure.service_profile import load as load_ramp
 from perf.records import record
 from perf.records.study import Prediction
-from perf.studies.prediction.points import Point, holds, measured, round_folders, together
+from perf.studies.prediction.points import PredictedPoint, holds, measured, round_folders, together
 from perf.studies.prediction.service_rounds import one_ramp
 
 MODELS = ("simulated_accelerator", "ranker", "text_recognition")
@@ -29,7 +29,7 @@ class Compared:
     prediction with executions as much longer: a miss that they do not share comes from the drift alone.
     """
 
-    point: Point
+    point: PredictedPoint
     prediction: Prediction
     errors: Mapping[str, float]
     drift: float
@@ -61,7 +61,7 @@ def compare(folder: Path, models: Sequence[str] = MODELS) -> Iterator[Compared]:
             )
 
 
-def fitting(folder: Path, model: str) -> list[list[tuple[Point, Profile]]]:
+def fitting(folder: Path, model: str) -> list[list[tuple[PredictedPoint, Profile]]]:
     """The measurements of each point, one for each round, with the ramps beside it.
 
     A measurement is left out if it does not fit its ramps, or if its ramps are not like those of the last round. The

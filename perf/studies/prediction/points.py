@@ -31,7 +31,7 @@ ROUNDS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
+class PredictedPoint:
     """One configuration, measured by perf_analyzer under one load for `seconds`.
 
     Latencies are of requests, in milliseconds. `ramps` names the records of the service times that were measured in the
@@ -107,7 +107,7 @@ def holds(errors: Mapping[str, float]) -> bool:
     return all(abs(error) <= LIMITS[name] for name, error in errors.items())
 
 
-def write(point: Point, folder: Path) -> Path:
+def write(point: PredictedPoint, folder: Path) -> Path:
     """Write one record, whole or not at all."""
     content = {"format": FORMAT, "kind": "predicted_point", **dataclasses.asdict(point)}
     # What was never answered has no latency that JSON could hold.
@@ -115,13 +115,13 @@ def write(point: Point, folder: Path) -> Path:
     return record.write_json(point.file_name, content | {"percentiles_ms": finite}, folder)
 
 
-def load(path: Path) -> Point:
+def load(path: Path) -> PredictedPoint:
     """One record; raises `RecordError`."""
     try:
         content = json.loads(path.read_text())
         if (content.pop("format"), content.pop("kind")) != (FORMAT, "predicted_point"):
             raise ValueError("another kind or format")
-        return Point(
+        return PredictedPoint(
             **content
             | {
                 "candidate": Candidate.read(content["candidate"]),
@@ -140,7 +140,7 @@ def load(path: Path) -> Point:
         ) from error
 
 
-def together(points: Sequence[Point]) -> Point:
+def together(points: Sequence[PredictedPoint]) -> PredictedPoint:
     """The same point of several rounds as one: medians, and the counters of the round with the median mean latency."""
     return replace(
         points[0],
@@ -166,6 +166,6 @@ def round_folders(folder: Path) -> list[Path]:
     return list(itertools.takewhile(Path.is_dir, (round_folder(folder, number) for number in itertools.count(1))))
 
 
-def measured(folder: Path, models: Sequence[str]) -> list[Point]:
+def measured(folder: Path, models: Sequence[str]) -> list[PredictedPoint]:
     """The points of these models in the folder of a round, by file name."""
     return [load(path) for model in models for path in sorted(folder.glob(f"{model}.b*.json"))]

@@ -4,7 +4,7 @@ import os
 import time
 from multiprocessing.connection import Connection
 
-from perf.studies.soak.ledger import Ledger
+from perf.studies.soak.ledger import CallLedger
 
 REPORT_S = 0.5
 STOP = "stop"
@@ -13,7 +13,7 @@ STOP = "stop"
 class Line:
     """For one thread."""
 
-    def __init__(self, parent: Connection, ledger: Ledger) -> None:
+    def __init__(self, parent: Connection, ledger: CallLedger) -> None:
         self._parent, self._ledger = parent, ledger
         self._sent = time.monotonic()
         self._told = False

@@ -42,7 +42,7 @@ class Served:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Record:
+class SoakRecord:
     """A run of `seconds`, of which `minutes` were asked for.
 
     `failed` holds the first of `failures` in full; `faults` are of processes and of what was left behind.
@@ -88,14 +88,14 @@ class Record:
         return f"soak.{self.minutes:g}min.s{self.seed}.json"
 
 
-def write(record: Record, folder: Path) -> Path:
+def write(record: SoakRecord, folder: Path) -> Path:
     """Write it, whole or not at all."""
     content = asdict(record)
     content["growths"] = [{**asdict(one), "verdict": one.verdict} for one in record.growths]
     return write_json(record.file_name, {"format": FORMAT, "kind": KIND, **content}, folder)
 
 
-def load(path: Path) -> Record:
+def load(path: Path) -> SoakRecord:
     """Read one; raises `RecordError`."""
     try:
         content: dict[str, Any] = json.loads(path.read_text())
@@ -110,9 +110,9 @@ def load(path: Path) -> Record:
         raise RecordError(f"{path}: not a record of this version ({error}). Run the soak again.") from error
 
 
-def _built(content: dict[str, Any]) -> Record:
+def _built(content: dict[str, Any]) -> SoakRecord:
     growths = [{key: value for key, value in one.items() if key != "verdict"} for one in content["growths"]]
-    return Record(
+    return SoakRecord(
         **content
         | {
             "command": tuple(content["command"]),

@@ -14,10 +14,10 @@ from clients.errors import ClientError
 from clients.regions import FOLDER
 from perf.load.process_tree import Footprint
 from perf.studies.soak import gauges
-from perf.studies.soak.crew import Crew, Member, crew
+from perf.studies.soak.crew import ClientCrew, ClientProcess, crew
 from perf.studies.soak.gauges import Gauges
 from perf.studies.soak.job import MODELS, jobs
-from perf.studies.soak.record import Record, Served, User
+from perf.studies.soak.record import Served, SoakRecord, User
 from perf.studies.soak.repository import build
 from serve.launcher import Server, Settings, launch
 from serve.management import loaded
@@ -50,7 +50,7 @@ class Asked:
 class Ended:
     """What is known when all calls have ended. `processes` are the server's and the reaper, which end after that."""
 
-    clients: Crew
+    clients: ClientCrew
     watched: Gauges
     seconds: float
     interrupted: bool
@@ -59,7 +59,7 @@ class Ended:
     processes: Mapping[str, int]
 
 
-def run(asked: Asked, told: Callable[[str], None]) -> Record:
+def run(asked: Asked, told: Callable[[str], None]) -> SoakRecord:
     """Do it all; Ctrl-C ends it early, with what was found so far. `told` gets a line now and then."""
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
     with tempfile.TemporaryDirectory(prefix="perf-soak-") as name:
@@ -100,8 +100,8 @@ def _soak(asked: Asked, server: Server, folder: Path, told: Callable[[str], None
     )
 
 
-def _record(asked: Asked, started_at: str, ended: Ended) -> Record:
-    return Record(
+def _record(asked: Asked, started_at: str, ended: Ended) -> SoakRecord:
+    return SoakRecord(
         minutes=asked.minutes,
         seconds=round(ended.seconds, 1),
         interrupted=ended.interrupted,
@@ -120,7 +120,7 @@ def _record(asked: Asked, started_at: str, ended: Ended) -> Record:
     )
 
 
-def _gauges(server: Server, clients: Crew, folder: Path) -> Gauges:
+def _gauges(server: Server, clients: ClientCrew, folder: Path) -> Gauges:
     def processes() -> Mapping[str, int]:
         members = {one.job.name: one.process.pid for one in clients.members if one.process.pid and not one.ended}
         return {**gauges.of_server(server), **members, **gauges.reaper(server.grpc_url)}
@@ -135,7 +135,7 @@ def _gauges(server: Server, clients: Crew, folder: Path) -> Gauges:
     )
 
 
-def _watch(asked: Asked, server: Server, clients: Crew, watched: Gauges, told: Callable[[str], None]) -> bool:
+def _watch(asked: Asked, server: Server, clients: ClientCrew, watched: Gauges, told: Callable[[str], None]) -> bool:
     """Listen and read until the time is over, the server has changed, or Ctrl-C; returns whether it was Ctrl-C."""
     every = max(LEAST_EVERY_S, asked.seconds / READINGS)
     line_every = max(LINE_EVERY_S, asked.seconds / LINES)
@@ -157,7 +157,7 @@ def _watch(asked: Asked, server: Server, clients: Crew, watched: Gauges, told: C
     return False
 
 
-def _check(server: Server, clients: Crew, watched: Gauges, now: float, told: Callable[[str], None]) -> bool:
+def _check(server: Server, clients: ClientCrew, watched: Gauges, now: float, told: Callable[[str], None]) -> bool:
     """Whether processes of the server have changed since the start, which is noted as a fault."""
     if changed := watched.changed():
         clients.faults.append(f"after {now:.0f} s {changed}; the log says: {_last_words(server)}")
@@ -165,7 +165,7 @@ def _check(server: Server, clients: Crew, watched: Gauges, now: float, told: Cal
     return bool(changed)
 
 
-def _line(asked: Asked, now: float, clients: Crew, watched: Gauges) -> str:
+def _line(asked: Asked, now: float, clients: ClientCrew, watched: Gauges) -> str:
     counts = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(clients.counts.items()))
     memory = watched.latest("tritonserver: memory") / 2**20
     failed = clients.failures + len(clients.faults)
@@ -209,7 +209,7 @@ def _left(server: Server, processes: Mapping[str, int]) -> list[str]:
     return left
 
 
-def _user(member: Member) -> User:
+def _user(member: ClientProcess) -> User:
     return User(
         name=member.job.name,
         shape=member.job.shape,

@@ -6,18 +6,18 @@ from rich import box
 from rich.table import Table
 
 from perf.studies.soak.growth import BYTES, CANNOT_TELL, FLAT, Growth
-from perf.studies.soak.outcome import Outcome
-from perf.studies.soak.record import Record
+from perf.studies.soak.outcome import CallOutcome
+from perf.studies.soak.record import SoakRecord
 
 # Worst growths that are shown; the record has all.
 SHOWN = 8
 
 
-def tried(record: Record) -> Table:
+def tried(record: SoakRecord) -> Table:
     """A line for each client process: how its calls ended."""
     table = Table(box=box.SIMPLE)
     table.add_column("client process")
-    seen = [one for one in Outcome if any(user.outcomes.get(one) for user in record.users)]
+    seen = [one for one in CallOutcome if any(user.outcomes.get(one) for user in record.users)]
     for title in ("models", "callers", "calls", *seen):
         table.add_column(title, justify="left" if title == "models" else "right")
     for user in record.users:
@@ -35,7 +35,7 @@ def tried(record: Record) -> Table:
     return table
 
 
-def grown(record: Record) -> Table:
+def grown(record: SoakRecord) -> Table:
     """The series nearest to what is allowed, the worst first."""
     table = Table(box=box.SIMPLE)
     for title in ("series", "first", "last", "growth", "95 % of all series", "allowed", "verdict"):
@@ -47,7 +47,7 @@ def grown(record: Record) -> Table:
     return table
 
 
-def lines(record: Record) -> Iterator[str]:
+def lines(record: SoakRecord) -> Iterator[str]:
     """Batching, growth and the verdict in sentences."""
     formed = (
         f"{model} {one.rows / one.executions:.2f} ({one.executions:,})"

@@ -7,18 +7,18 @@ import threading
 from collections.abc import Mapping
 
 from clients import AsyncModel
-from perf.studies.soak.call import Call
-from perf.studies.soak.job import Job
-from perf.studies.soak.ledger import Ledger
+from perf.studies.soak.call import SoakCall
+from perf.studies.soak.job import ClientJob
+from perf.studies.soak.ledger import CallLedger
 from perf.studies.soak.settle import settle_async
 
 
-def tasks(job: Job, ledger: Ledger, stop: threading.Event) -> None:
+def tasks(job: ClientJob, ledger: CallLedger, stop: threading.Event) -> None:
     """Until `stop`."""
     asyncio.run(_main(job, ledger, stop))
 
 
-async def _main(job: Job, ledger: Ledger, stop: threading.Event) -> None:
+async def _main(job: ClientJob, ledger: CallLedger, stop: threading.Event) -> None:
     async with contextlib.AsyncExitStack() as opened:
         models = {}
         for name in job.models:
@@ -27,9 +27,11 @@ async def _main(job: Job, ledger: Ledger, stop: threading.Event) -> None:
         await asyncio.gather(*(_call(job, caller, models, ledger, stop) for caller in range(job.callers)))
 
 
-async def _call(job: Job, caller: int, models: Mapping[str, AsyncModel], ledger: Ledger, stop: threading.Event) -> None:
+async def _call(
+    job: ClientJob, caller: int, models: Mapping[str, AsyncModel], ledger: CallLedger, stop: threading.Event
+) -> None:
     for number in itertools.count():
-        call = Call.drawn(job, caller, number)
+        call = SoakCall.drawn(job, caller, number)
         await asyncio.sleep(call.think_s)
         if stop.is_set():
             return

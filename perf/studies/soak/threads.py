@@ -6,13 +6,13 @@ import threading
 from collections.abc import Mapping
 
 from clients import Model
-from perf.studies.soak.call import Call
-from perf.studies.soak.job import Job
-from perf.studies.soak.ledger import Ledger
+from perf.studies.soak.call import SoakCall
+from perf.studies.soak.job import ClientJob
+from perf.studies.soak.ledger import CallLedger
 from perf.studies.soak.settle import settle
 
 
-def threads(job: Job, ledger: Ledger, stop: threading.Event) -> None:
+def threads(job: ClientJob, ledger: CallLedger, stop: threading.Event) -> None:
     """Until `stop`."""
     with contextlib.ExitStack() as opened:
         url = job.url(job.transport)
@@ -27,9 +27,9 @@ def threads(job: Job, ledger: Ledger, stop: threading.Event) -> None:
             one.join()
 
 
-def _call(job: Job, caller: int, models: Mapping[str, Model], ledger: Ledger, stop: threading.Event) -> None:
+def _call(job: ClientJob, caller: int, models: Mapping[str, Model], ledger: CallLedger, stop: threading.Event) -> None:
     for number in itertools.count():
-        call = Call.drawn(job, caller, number)
+        call = SoakCall.drawn(job, caller, number)
         if stop.wait(call.think_s):
             return
         settle(call, models[call.model], ledger)
