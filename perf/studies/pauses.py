@@ -7,7 +7,6 @@ Half a minute to a minute a round, for each model.
 
 import dataclasses
 import datetime
-import json
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import ClassVar
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
@@ -30,9 +30,9 @@ from perf.measure.analyzer import AnalyzerError, measure
 from perf.measure.service_profile import COLD
 from perf.measure.service_time import bar, recorded, target
 from perf.measure.trial import serving
-from perf.records import record
+from perf.records import file
 from perf.records.candidate import Candidate
-from perf.records.record import AnalyzerLoad, RecordError
+from perf.records.record import AnalyzerLoad
 from perf.simulate.costs import ASLEEP, LATE_US, cooled
 from perf.studies.prediction.comparison import MODELS
 from triton_batching.machine import Machine, versions
@@ -77,6 +77,8 @@ class PauseRound:
 class Pauses:
     """The rounds of one model with one instance; what they say is their median."""
 
+    KIND: ClassVar[str] = "pauses"
+    FORMAT: ClassVar[int] = 1
     model: str
     rounds: tuple[PauseRound, ...]
 
@@ -193,30 +195,9 @@ def _paused(server: Running, pause_ms: int) -> tuple[float, float]:
 
 
 def write(found: Pauses, folder: Path, started_at: str, command: Sequence[str]) -> Path:
-    """One record; raises `RecordError`."""
+    """Write one record; raises `RecordError`."""
     about = {"machine": dataclasses.asdict(Machine.this()), "versions": versions(), "started_at": started_at}
-    content = {"format": 1, "kind": "pauses", **about, "command": command, **dataclasses.asdict(found)}
-    return record.write_json(f"{found.model}.json", content, folder)
-
-
-def load(path: Path) -> Pauses:
-    """One record; raises `RecordError`."""
-    times = ("queue_us", "computing_us")
-    try:
-        content = json.loads(path.read_text())
-        if (content["format"], content["kind"]) != (1, "pauses"):
-            raise ValueError("another kind or format")
-        return Pauses(
-            model=content["model"],
-            rounds=tuple(
-                PauseRound(**one | {key: {int(pause): us for pause, us in one[key].items()} for key in times})
-                for one in content["rounds"]
-            ),
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RecordError(
-            f"{path}: not a record of pauses of this version ({error}). Remove it and measure again."
-        ) from error
+    return file.write(found, folder / f"{found.model}.json", **about, command=list(command))
 
 
 def shown(found: Sequence[Pauses]) -> Table:

@@ -19,7 +19,7 @@ from perf.stats.bootstrap import Interval, paired
 from perf.studies.goodput.__main__ import main
 from perf.studies.goodput.contender import AIMD, DEADLINE, GREEDY, HALF, NONE, contenders
 from perf.studies.goodput.instance import ends, settle
-from perf.studies.goodput.record import GoodputRecordError, GoodputSearch, MeasuredRate, load
+from perf.studies.goodput.record import GoodputSearch, MeasuredRate, load
 from perf.studies.goodput.search import CLOSE, MOST, RateTrial, edge, following, swept
 from perf.studies.goodput.simulated import goodput
 from perf.studies.goodput.stand_in import StandIn
@@ -215,7 +215,7 @@ def test_a_disturbed_point_does_not_count() -> None:
 def test_a_file_that_is_no_record_is_named(tmp_path: Path) -> None:
     file = tmp_path / "x.json"
     file.write_text("{}")
-    with pytest.raises(GoodputRecordError, match=r"x\.json: not a record"):
+    with pytest.raises(RecordError, match=r"x\.json: not a record"):
         load(file)
 
 

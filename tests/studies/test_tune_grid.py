@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 from simulated_bench import CONFIG, SimulatedBench, accelerator
 
+from perf.records import file
 from perf.records.candidate import Candidate
 from perf.records.study import Study
 from perf.records.traffic import Traffic
 from perf.stats.percentile import percentile
 from perf.stats.sla import Sla
 from perf.studies.grid import judgement
-from perf.studies.grid import record as grid_record
 from perf.studies.grid.__main__ import candidates, measure
 from perf.studies.grid.record import Grid, GridError, GridTrial
 from tests.perf.report.test_summary import MACHINE
@@ -36,7 +36,7 @@ def test_a_grid_is_measured_once_and_goes_on(tmp_path: Path) -> None:
     first, again = bench(), bench()
     whole = measure(empty(), wanted, path, first, seconds=0.5, until=math.inf, told=lambda _: None)
     assert {point.candidate for point in whole.points} == set(wanted)
-    assert grid_record.read(path) == whole
+    assert file.read(path, Grid) == whole
     # Half of it was there: the other half is measured, in the same order.
     half = replace(whole, points=whole.points[:6])
     assert measure(half, wanted, path, again, seconds=0.5, until=math.inf, told=lambda _: None) == whole
@@ -56,22 +56,22 @@ def test_the_best_is_the_fastest_within_the_target(tmp_path: Path) -> None:
     assert grid.best(0.5 * point.p99_ms) is None
     lost = replace(point, latencies_ms=(*point.latencies_ms[:-1], math.inf))
     path = replace(grid, points=(lost,)).write(tmp_path / "grid.json")
-    assert grid_record.read(path).points == (lost,)
+    assert file.read(path, Grid).points == (lost,)
     path.write_text(path.read_text().replace('"grid"', '"study"', 1))
-    with pytest.raises(GridError, match="not a grid of this version"):
-        grid_record.read(path)
+    with pytest.raises(file.RecordError, match=r"a study \('study'\), not a full grid"):
+        file.read(path, Grid)
 
 
 def test_a_study_without_a_choice_has_nothing_to_be_judged_by(tmp_path: Path) -> None:
     study = replace(Study.read(JUDGED_STUDY), chosen=None)
-    grid = grid_record.read(RESULTS / "simulated_accelerator.closed-32.json")
+    grid = file.read(RESULTS / "simulated_accelerator.closed-32.json", Grid)
     with pytest.raises(GridError, match=r"the study chose none that meets p99 <= 55 ms.*Ask for a longer target"):
         judgement.judge(study, grid, tmp_path, bench(), told=lambda _: None)
     assert not list(tmp_path.iterdir())
 
 
 def test_the_ratio_is_the_geometric_mean_over_the_rounds() -> None:
-    judged = judgement.read(RESULTS / "ranker.closed-32.p99-75ms.judged.json")
+    judged = file.read(RESULTS / "ranker.closed-32.p99-75ms.judged.json", judgement.GridJudgement)
     rounds: dict[int, dict[str, float]] = {}
     for point in judged.points:
         rounds.setdefault(point.round, {})[point.stage] = point.throughput_rows_per_s

@@ -9,10 +9,11 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from perf.load.run import Told
 from perf.measure.trial import Answers
+from perf.records.file import RecordError
 from perf.studies.goodput import simulated
 from perf.studies.goodput.contender import Contender
 from perf.studies.goodput.live import Arena
-from perf.studies.goodput.record import GoodputRecordError, GoodputSearch, load
+from perf.studies.goodput.record import GoodputSearch, load
 from perf.studies.goodput.stand_in import StandIn
 from perf.studies.goodput.stream import ArrivalStream
 from triton_batching.machine import Machine, versions
@@ -91,6 +92,6 @@ class Contest:
     def _known(self, question: GoodputSearch) -> GoodputSearch | None:
         try:
             found = load(self.folder / question.file_name)
-        except GoodputRecordError:
+        except RecordError:
             return None
         return found if found.question == question.question else None

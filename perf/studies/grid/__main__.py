@@ -18,12 +18,12 @@ from rich.table import Table
 
 from perf.load.variant import read as read_variant
 from perf.measure.service_records import RESULTS as RESULTS  # perf.tune's own, whose studies a judgement reads
+from perf.records import file
 from perf.records.candidate import Candidate
 from perf.records.study import Study
 from perf.records.traffic import Traffic
 from perf.stats.sla import Sla
 from perf.studies.grid import judgement
-from perf.studies.grid import record as grid_record
 from perf.studies.grid.record import Grid, GridError, GridTrial
 from perf.tune.journal import Bench
 from perf.tune.live import LiveBench
@@ -136,7 +136,7 @@ def _stored(path: Path, model: str, traffic: Traffic, command: tuple[str, ...], 
     )
     if not path.exists():
         return new
-    found = grid_record.read(path)
+    found = file.read(path, Grid)
     if (found.model, found.load, found.rows, found.machine) != (new.model, new.load, new.rows, new.machine):
         raise GridError(f"{path}: of another load or machine. Move it, or name another folder with --results.")
     return found

@@ -5,26 +5,24 @@ grid is not what the choice is held against: both are measured anew, A B A B, an
 """
 
 import dataclasses
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
 from perf.measure import service_profile
-from perf.records import record
+from perf.records import file
 from perf.records.candidate import Candidate
 from perf.records.study import Study, Trial
 from perf.records.traffic import Traffic
 from perf.stats import bootstrap
 from perf.stats.bootstrap import Interval
 from perf.stats.sla import Sla
-from perf.studies.grid.record import Grid, GridError, GridTrial, point, point_json
+from perf.studies.grid.record import Grid, GridError, GridTrial
 from perf.tune.journal import WARM_UP_S, Bench
 
-FORMAT = 1
-KIND = "judgement"
 TUNED, BEST = "tuned", "best of the grid"
 ROUNDS, SECONDS = 5, 3.0
 # The share of the grid's best that a choice must reach, with so many points and seconds.
@@ -39,6 +37,8 @@ class GridJudgement:
     is measured as `TUNED` only, and the ratio is 1.
     """
 
+    KIND: ClassVar[str] = "judgement"
+    FORMAT: ClassVar[int] = 1
     study: str
     model: str
     load: str
@@ -85,7 +85,7 @@ def judge(study: Study, grid: Grid, folder: Path, bench: Bench, *, told: Callabl
     name = f"{grid.model}.{grid.load.replace(':', '-')}.p99-{study.sla.latency_ms:g}ms.judged.json"
     path = folder / name
     if path.exists():
-        return read(path)
+        return file.read(path, GridJudgement)
     wanted = [(TUNED, study.chosen), (BEST, best.candidate)][: 1 if study.chosen == best.candidate else 2]
     measured: list[GridTrial] = []
     traffic = Traffic.parse(study.load, rows=grid.rows)
@@ -108,7 +108,7 @@ def judge(study: Study, grid: Grid, folder: Path, bench: Bench, *, told: Callabl
         live_s=round(sum(one.seconds + WARM_UP_S for one in study.trials) + profile_s, 1),
         points=tuple(measured),
     )
-    write(found, path)
+    file.write(found, path)
     return found
 
 
@@ -125,33 +125,6 @@ def lines(one: GridJudgement) -> Iterator[str]:
     worst = max(point.p99_ms for point in tuned)
     yield f"  p99 of the tuner's in its rounds: at most {worst:.4g} ms, {one.violations} over the target"
     yield f"  cost: {one.live_points} live points and {one.live_s:.0f} s of load, the profile's ramps among them"
-
-
-def write(one: GridJudgement, path: Path) -> Path:
-    """Write the file, whole or not at all."""
-    content = {"format": FORMAT, "kind": KIND, **dataclasses.asdict(one)}
-    content |= {"points": [point_json(each) for each in one.points], "best_once": point_json(one.best_once)}
-    return record.write_json(path.name, content, path.parent)
-
-
-def read(path: Path) -> GridJudgement:
-    """The judgement of a file; raises `RecordError`."""
-    try:
-        content = json.loads(path.read_text())
-        if (content.pop("format"), content.pop("kind")) != (FORMAT, KIND):
-            raise ValueError("another kind or format")
-        return GridJudgement(
-            **content
-            | {
-                "sla": Sla(**content["sla"]),
-                "tuned": Candidate.read(content["tuned"]),
-                "best": Candidate.read(content["best"]),
-                "best_once": point(content["best_once"]),
-                "points": tuple(point(each) for each in content["points"]),
-            }
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise record.RecordError(f"{path}: not a judgement of this version ({error}). Measure it again.") from error
 
 
 def _profile_cost(study: Study, folder: Path) -> tuple[int, float]:

@@ -13,8 +13,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from export.repository import REPOSITORY
+from perf.records.file import RecordError
 from perf.studies.overload.bound import OWN
-from perf.studies.overload.record import ASKED, OverloadRecord, OverloadRecordError, read
+from perf.studies.overload.record import ASKED, OverloadRecord, read
 from perf.studies.overload.table import table
 from perf.studies.overload.trial import OverloadTrial
 from triton_batching.terminal import Mistake, guarded, program_parser, terminal
@@ -71,7 +72,7 @@ def _known(trial: OverloadTrial, folder: Path) -> OverloadRecord | None:
         for one in read(folder):
             if not one.partial and {name: getattr(one, name) for name in ASKED} == asked:
                 return one
-    except OverloadRecordError:
+    except RecordError:
         return None
     return None
 

@@ -19,7 +19,7 @@ from perf.pack.packing import ALGORITHMS, pack
 from perf.pack.problem import Items, Plain
 from perf.pack.replay import replay
 from perf.pack.validator import violations
-from perf.records.record import write_json
+from perf.records import file
 from perf.studies.packing import instances
 from triton_batching.machine import Machine, versions
 from triton_batching.terminal import guarded, program_parser, terminal
@@ -138,7 +138,7 @@ def main(argv: list[str] | None = None) -> int:
             "workloads": [asdict(one) for one in workloads],
             "plain": [asdict(one) for one in plains],
         }
-        path = write_json(NAME, content, arguments.results)
+        path = file.write_content(content, arguments.results / NAME)
         for table in _tables(workloads, plains):
             console.print(table)
         console.print(f"of the gap to exact closed: {100 * closed([one.devices for one in workloads]):.0f} %")

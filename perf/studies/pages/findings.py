@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from perf.studies import pauses as paused
+from perf.records import file
 from perf.studies.aimd_cap import SLA_MS, band, batches_until, late_share, parts, read
 from perf.studies.archive import unpacked
 from perf.studies.goodput import table as goodput_table
@@ -15,6 +15,7 @@ from perf.studies.overload import record as overload_record
 from perf.studies.overload.bound import OWN
 from perf.studies.pages import experiments, tools
 from perf.studies.pages.table import RESULTS, record_json, rows_markdown
+from perf.studies.pauses import Pauses
 from perf.studies.peers.point import LABELS
 from perf.studies.pictures.table import changes
 from perf.studies.prediction.comparison import FILE, MODELS
@@ -100,7 +101,7 @@ def _packing() -> str:
 
 
 def _pauses() -> str:
-    found = [paused.load(RESULTS / "pauses" / f"{model}.json") for model in MODELS]
+    found = [file.read(RESULTS / "pauses" / f"{model}.json", Pauses) for model in MODELS]
     ways = [one.way for one in found]
     return f"its way outside of the model takes {min(ways):.1f} to {max(ways):.1f} x as long as in a closed loop"
 

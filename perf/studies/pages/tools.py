@@ -6,17 +6,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from perf.measure import interleaved
+from perf.records import file
 from perf.records.study import Study
 from perf.report.__main__ import summarise
 from perf.report.table import markdown as report_markdown
 from perf.simulate.costs import ASLEEP, LATE_US, cooled
 from perf.stats import bootstrap
-from perf.studies import pauses as paused
 from perf.studies.archive import unpacked
 from perf.studies.grid import judgement
 from perf.studies.grid import record as grid_record
 from perf.studies.packing.__main__ import HEURISTICS
 from perf.studies.pages.table import RESULTS, ROOT, record_json, rows_markdown
+from perf.studies.pauses import Pauses
 from perf.studies.prediction import comparison
 from perf.studies.prediction.comparison import MODELS
 from perf.tune.answer import last_rounds
@@ -65,7 +66,7 @@ def tuned() -> str:
 
 def later_rounds() -> dict[str, list[grid_record.GridTrial]]:
     """The rounds of `tuned`, `default` and `noise` that were measured a day after the study, in order."""
-    points = [grid_record.point(one) for one in record_json(LATER_ROUNDS)["points"]]
+    points = file.read(RESULTS / LATER_ROUNDS, grid_record.LaterRounds).points
     return {name: [one for one in points if one.stage == name] for name in ("tuned", "default", "noise")}
 
 
@@ -76,7 +77,7 @@ def _later_gain(later: Mapping[str, Sequence[grid_record.GridTrial]]) -> str:
 
 def judgements() -> list[judgement.GridJudgement]:
     """The tuner's choices against the best of full grids."""
-    return [judgement.read(path) for path in sorted(GRIDS.glob("*.judged.json"))]
+    return [file.read(path, judgement.GridJudgement) for path in sorted(GRIDS.glob("*.judged.json"))]
 
 
 def judged() -> str:
@@ -135,7 +136,7 @@ def predictions() -> str:
 
 def pauses() -> str:
     """What pauses cost, by model, beside what is simulated."""
-    found = [paused.load(RESULTS / "pauses" / f"{model}.json") for model in MODELS]
+    found = [file.read(RESULTS / "pauses" / f"{model}.json", Pauses) for model in MODELS]
 
     def shares(share: Callable[[int], float]) -> str:
         return ", ".join(f"{share(pause):.2f}" for pause in PAUSES_MS)

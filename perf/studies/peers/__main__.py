@@ -92,11 +92,11 @@ def compare(
                     contender=name,
                     round=number,
                     limits=limits,
-                    turns=turns,
+                    turns=tuple(turns),
                     machine=Machine.this(),
                     versions=versions() | {peer: version(peer) for peer in ("mosec", "litserve")},
                     started_at=started,
-                    command=command,
+                    command=tuple(command),
                 )
                 point.write(made, folder)
                 console.print(f"round {number}, {LABELS[name]}: {made.share:.3f} ({made.rows_per_s:.0f} rows/s)")

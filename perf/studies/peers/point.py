@@ -1,20 +1,18 @@
 """One measured point of the comparison, as a JSON file, and the table that is made of all of them."""
 
-import json
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from rich.table import Column, Table
 
+from perf.records import file
 from perf.studies.peers.callers import CallerCounts
 from perf.studies.peers.contenders import PeerLimits
-from triton_batching import whole_file
 from triton_batching.machine import Machine
-from triton_batching.terminal import Mistake
 
-FORMAT = 1
 LABELS = {
     "coalesced": "ours, calls merged",
     "mosec": "mosec",
@@ -43,14 +41,16 @@ class Turn:
 class PeerRound:
     """One server in one round: its turns, which took place between those of the others."""
 
+    KIND: ClassVar[str] = "peers"
+    FORMAT: ClassVar[int] = 1
     contender: str
     round: int
     limits: PeerLimits
-    turns: Sequence[Turn]
+    turns: tuple[Turn, ...]
     machine: Machine
     versions: Mapping[str, str]
     started_at: str
-    command: Sequence[str]
+    command: tuple[str, ...]
 
     @property
     def rows_per_s(self) -> float:
@@ -73,26 +73,13 @@ def path(folder: Path, contender: str, number: int) -> Path:
 
 
 def write(point: PeerRound, folder: Path) -> Path:
-    """Write one record, whole or not at all; raises `NotWrittenError`."""
-    derived = {"rows_per_s": point.rows_per_s, "share": point.share}
-    text = json.dumps({"format": FORMAT, "kind": "peers", **asdict(point), **derived}, indent=1) + "\n"
-    return whole_file.write(path(folder, point.contender, point.round), text)
+    """Write one record, whole or not at all; raises `RecordError`."""
+    return file.write(point, path(folder, point.contender, point.round), rows_per_s=point.rows_per_s, share=point.share)
 
 
 def read(folder: Path) -> Iterator[PeerRound]:
-    """All records of a folder; raises `Mistake` for a file that is none."""
-    for file in sorted(folder.glob("ranker.*.r*.json")):
-        try:
-            content = json.loads(file.read_text())
-            if content.pop("format") != FORMAT or content.pop("kind") != "peers":
-                raise ValueError("another format or kind")
-            del content["rows_per_s"], content["share"]
-            turns = tuple(Turn(**turn | {"seen": CallerCounts(**turn["seen"])}) for turn in content["turns"])
-            limits, machine = PeerLimits(**content["limits"]), Machine(**content["machine"])
-            command = tuple(content["command"])
-            yield PeerRound(**content | {"turns": turns, "limits": limits, "machine": machine, "command": command})
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise Mistake(f"{file}: not a record of this version ({error}). Remove it and measure again.") from error
+    """All records of a folder; raises `RecordError` for a file that is none."""
+    return (file.read(path, PeerRound) for path in sorted(folder.glob("ranker.*.r*.json")))
 
 
 def table(points: Sequence[PeerRound]) -> Table:

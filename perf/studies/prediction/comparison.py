@@ -10,7 +10,7 @@ from typing import Any
 from perf.load.variant import read
 from perf.measure.service_profile import Profile
 from perf.measure.service_profile import load as load_ramp
-from perf.records import record
+from perf.records import file
 from perf.records.study import Prediction
 from perf.studies.prediction.points import PredictedPoint, holds, measured, round_folders, together
 from perf.studies.prediction.service_rounds import one_ramp
@@ -93,7 +93,7 @@ def by_load(compared: Sequence[Compared]) -> dict[str, list[Compared]]:
 def write(compared: Sequence[Compared], folder: Path) -> Path:
     """Write the figures of the comparison, one JSON file."""
     content = {"format": FORMAT, "kind": KIND, "points": [_figures(one) for one in compared]}
-    return record.write_json(FILE, content, folder)
+    return file.write_content(content, folder / FILE)
 
 
 def markdown(folder: Path) -> str:

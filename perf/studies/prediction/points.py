@@ -1,21 +1,18 @@
 """A measured point beside what is predicted for it: the record of one configuration under one load."""
 
-import dataclasses
 import itertools
-import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median, median_low
+from typing import ClassVar
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from clients.counters import Counters
 from perf.measure.service_profile import Profile
-from perf.records import record
+from perf.records import file
 from perf.records.candidate import Candidate
-from perf.records.record import RecordError
 from perf.records.study import Prediction, Sla
 from perf.records.traffic import Traffic
 from perf.simulate.predict import LIMITS, predict
@@ -23,7 +20,6 @@ from perf.studies.prediction.analyzer_schedule import poisson
 from perf.studies.prediction.service_rounds import middle
 from triton_batching.machine import Machine
 
-FORMAT = 2
 # Enough that what is drawn hardly shows.
 REQUESTS = 24_000
 # Of three rounds, medians leave out what the machine did in one of them; where it does so more often, more are needed.
@@ -38,6 +34,8 @@ class PredictedPoint:
     same minutes. `rounds` is how many measurements it is the median of; `requests` are those of one round.
     """
 
+    KIND: ClassVar[str] = "predicted_point"
+    FORMAT: ClassVar[int] = 2
     model: str
     config_name: str
     candidate: Candidate
@@ -109,35 +107,12 @@ def holds(errors: Mapping[str, float]) -> bool:
 
 def write(point: PredictedPoint, folder: Path) -> Path:
     """Write one record, whole or not at all."""
-    content = {"format": FORMAT, "kind": "predicted_point", **dataclasses.asdict(point)}
-    # What was never answered has no latency that JSON could hold.
-    finite = {one: value if math.isfinite(value) else None for one, value in point.percentiles_ms.items()}
-    return record.write_json(point.file_name, content | {"percentiles_ms": finite}, folder)
+    return file.write(point, folder / point.file_name)
 
 
 def load(path: Path) -> PredictedPoint:
     """One record; raises `RecordError`."""
-    try:
-        content = json.loads(path.read_text())
-        if (content.pop("format"), content.pop("kind")) != (FORMAT, "predicted_point"):
-            raise ValueError("another kind or format")
-        return PredictedPoint(
-            **content
-            | {
-                "candidate": Candidate.read(content["candidate"]),
-                "machine": Machine(**content["machine"]),
-                "ramps": tuple(content["ramps"]),
-                "command": tuple(content["command"]),
-                "percentiles_ms": {
-                    int(one): math.inf if value is None else value for one, value in content["percentiles_ms"].items()
-                },
-                "counted": record.counters(content["counted"]),
-            }
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RecordError(
-            f"{path}: not a measured point of this version ({error}). Remove it and measure again."
-        ) from error
+    return file.read(path, PredictedPoint)
 
 
 def together(points: Sequence[PredictedPoint]) -> PredictedPoint:

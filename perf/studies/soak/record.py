@@ -1,20 +1,16 @@
 """The record of a soak: what was tried, how each call ended, and what was found; one JSON file."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
-from perf.records import record_kind
-from perf.records.record import RecordError, write_json
+from perf.records import file
 from perf.studies.soak import growth
 from perf.studies.soak.growth import GROWS, Growth
 from perf.studies.soak.ledger import Failed
 from triton_batching.machine import Machine
 
-FORMAT = 1
-KIND = "soak"
 # Failed calls that are printed; the record has more.
 SHOWN = 5
 
@@ -48,6 +44,8 @@ class SoakRecord:
     `failed` holds the first of `failures` in full; `faults` are of processes and of what was left behind.
     """
 
+    KIND: ClassVar[str] = "soak"
+    FORMAT: ClassVar[int] = 1
     minutes: float
     seconds: float
     interrupted: bool
@@ -90,37 +88,10 @@ class SoakRecord:
 
 def write(record: SoakRecord, folder: Path) -> Path:
     """Write it, whole or not at all."""
-    content = asdict(record)
-    content["growths"] = [{**asdict(one), "verdict": one.verdict} for one in record.growths]
-    return write_json(record.file_name, {"format": FORMAT, "kind": KIND, **content}, folder)
+    growths = [{**asdict(one), "verdict": one.verdict} for one in record.growths]
+    return file.write(record, folder / record.file_name, growths=growths)
 
 
 def load(path: Path) -> SoakRecord:
     """Read one; raises `RecordError`."""
-    try:
-        content: dict[str, Any] = json.loads(path.read_text())
-        if content["kind"] != KIND and (said := record_kind.other(path, content["kind"], "a soak")):
-            raise RecordError(said)
-        if (content.pop("format"), content.pop("kind")) != (FORMAT, KIND):
-            raise ValueError(f"it is no {KIND} of format {FORMAT}")
-        return _built(content)
-    except OSError as error:
-        raise RecordError(f"{path}: cannot be read ({error.strerror}). Name a record of perf.studies.soak.") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RecordError(f"{path}: not a record of this version ({error}). Run the soak again.") from error
-
-
-def _built(content: dict[str, Any]) -> SoakRecord:
-    growths = [{key: value for key, value in one.items() if key != "verdict"} for one in content["growths"]]
-    return SoakRecord(
-        **content
-        | {
-            "command": tuple(content["command"]),
-            "machine": Machine(**content["machine"]),
-            "users": tuple(User(**one | {"models": tuple(one["models"])}) for one in content["users"]),
-            "served": {model: Served(**one) for model, one in content["served"].items()},
-            "failed": tuple(Failed(**one) for one in content["failed"]),
-            "faults": tuple(content["faults"]),
-            "growths": tuple(Growth(**one) for one in growths),
-        }
-    )
+    return file.read(path, SoakRecord, remedy="Run the soak again.")
