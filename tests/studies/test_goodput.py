@@ -15,6 +15,7 @@ from perf.batcher.request import MS, Request
 from perf.batcher.rules import Rules
 from perf.batcher.simulation import simulate
 from perf.load.variant import read as read_config
+from perf.records.file import RecordError
 from perf.stats.bootstrap import Interval, paired
 from perf.studies.goodput.__main__ import main
 from perf.studies.goodput.contender import AIMD, DEADLINE, GREEDY, HALF, NONE, contenders

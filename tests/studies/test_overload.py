@@ -8,6 +8,7 @@ import pytest
 
 from perf.load.timings import FAILED, NOT_SENT, REQUEST, RIGHT, WRONG, Timings
 from perf.load.variant import read as config_of
+from perf.records.file import RecordError
 from perf.studies.overload.__main__ import main
 from perf.studies.overload.bound import bounded
 from perf.studies.overload.crowd import CrowdCounts
