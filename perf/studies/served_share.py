@@ -27,7 +27,7 @@ from clients.counters import Counters
 from export.graph.recipe import digest
 from export.graph.samples import sample
 from export.repository import config_file, model_file, model_folder, read_config
-from perf.studies.full_batches import shared_rows
+from perf.studies.backend_overhead.full_batches import shared_rows
 from serve.launcher import LaunchError, Server, Settings, launch
 from serve.management import admin
 from triton_batching import whole_file

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from streams import counted
 
-from perf.studies.backend_overhead import ANSWER, OverheadCell, build, main, table
-from perf.studies.backend_stages import FILE, BackendStages, read
-from perf.studies.backend_stages import STAGES as NAMES
-from perf.studies.backend_stages import table as stages_table
-from perf.studies.full_batches import full_batches
+from perf.studies.backend_overhead.__main__ import ANSWER, OverheadCell, build, main, table
+from perf.studies.backend_overhead.full_batches import full_batches
+from perf.studies.backend_overhead.stages import FILE, BackendStages, read
+from perf.studies.backend_overhead.stages import STAGES as NAMES
+from perf.studies.backend_overhead.stages import table as stages_table
 from perf.studies.served_share import ShareRound
 from serve.launcher import Settings, launch
 

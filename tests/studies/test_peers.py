@@ -10,7 +10,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from perf.studies.peers import environment, point
+from perf.studies.peers import contenders, point
 from perf.studies.peers.__main__ import main
 from perf.studies.peers.callers import TOLERANCE, Call, CallerCounts, Rows, loop, run
 from perf.studies.peers.contenders import PeerLimits
@@ -91,7 +91,7 @@ def test_rounds_that_are_there_are_not_measured_again(
 
 @pytest.mark.parametrize("peer", ["mosec", "litserve"])
 def test_every_package_of_a_peer_is_pinned_and_none_is_torch(peer: str) -> None:
-    pins = [line.split("==") for line in (environment.HERE / f"{peer}.txt").read_text().split()]
+    pins = [line.split("==") for line in (contenders.HERE / f"{peer}.txt").read_text().split()]
     assert all(len(pin) == 2 for pin in pins)
     names = {name for name, _ in pins}
     assert {peer, "onnxruntime", "numpy"} <= names

@@ -17,9 +17,9 @@ from export.models import alphabet, word_image
 from export.models.catalogue import TRAINED
 from export.models.text_recognition import build
 from export.words import reading_accuracy
-from perf.studies import messages
-from perf.studies import ragged_requests as ragged
-from perf.studies.ragged_requests import EQUAL, MIXED, MODEL, MixedRequest, as_they_are, measure, send
+from perf.studies.ragged_requests import __main__ as ragged
+from perf.studies.ragged_requests import messages
+from perf.studies.ragged_requests.__main__ import EQUAL, MIXED, MODEL, MixedRequest, as_they_are, measure, send
 from serve.launcher import Server, Settings, launch
 
 Answer = dict[str, NDArray[np.generic]]

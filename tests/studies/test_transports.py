@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perf.studies.transport_models import SHAPES, build
-from perf.studies.transports import TRANSPORTS, WORKERS, TransportCell, complete, gains, passed, write
+from perf.studies.transports.__main__ import WORKERS, TransportCell, complete, gains, passed, write
+from perf.studies.transports.models import SHAPES, build
+from perf.studies.transports.workers import TRANSPORTS
 
 MEDIANS = {"shared_memory": (100.0, 200.0, 100.0), "grpc": (160.0, 300.0, 200.0), "http": (200.0, 200.0, 200.0)}
 

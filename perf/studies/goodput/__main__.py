@@ -14,9 +14,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, tr
 
 from export.repository import REPOSITORY
 from perf.load.variant import read
-from perf.studies.goodput.contender import AIMD, DEADLINE, GREEDY, HALF, NONE, contenders
+from perf.studies.goodput.contender import AIMD, DEADLINE, GREEDY, HALF, NONE, StandIn, contenders
 from perf.studies.goodput.contest import Contest
-from perf.studies.goodput.stand_in import StandIn
 from perf.studies.goodput.stream import ArrivalStream
 from perf.studies.goodput.table import lines, table
 from triton_batching.terminal import Mistake, guarded, program_parser, terminal

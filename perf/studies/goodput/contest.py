@@ -11,10 +11,9 @@ from perf.load.run import Told
 from perf.measure.trial import Answers
 from perf.records.file import RecordError
 from perf.studies.goodput import simulated
-from perf.studies.goodput.contender import Contender
+from perf.studies.goodput.contender import Contender, StandIn
 from perf.studies.goodput.live import Arena
 from perf.studies.goodput.record import GoodputSearch, load
-from perf.studies.goodput.stand_in import StandIn
 from perf.studies.goodput.stream import ArrivalStream
 from triton_batching.machine import Machine, versions
 

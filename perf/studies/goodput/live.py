@@ -18,9 +18,8 @@ from perf.records.study import Trial
 from perf.records.traffic import Traffic
 from perf.stats.percentile import percentile
 from perf.stats.sla import Sla
-from perf.studies.goodput.contender import GREEDY, Contender
+from perf.studies.goodput.contender import GREEDY, Contender, StandIn
 from perf.studies.goodput.record import GoodputSearch, MeasuredRate
-from perf.studies.goodput.stand_in import StandIn
 from perf.studies.goodput.stream import ArrivalStream
 
 # Of what the largest batches could do without a break, and how many of them.

@@ -9,10 +9,9 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from perf.batcher.load import Arrivals
 from perf.batcher.request import Request
 from perf.batcher.simulation import simulate
-from perf.studies.goodput.contender import Contender
+from perf.studies.goodput.contender import Contender, StandIn
 from perf.studies.goodput.instance import ends, settle
 from perf.studies.goodput.search import RateTrial, swept
-from perf.studies.goodput.stand_in import StandIn
 from perf.studies.goodput.stream import ArrivalStream
 
 NS = 1e9

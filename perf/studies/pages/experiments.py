@@ -9,8 +9,7 @@ from perf.studies import aimd_cap as cap
 from perf.studies.archive import unpacked
 from perf.studies.goodput import record as goodput_record
 from perf.studies.goodput import table as goodput_table
-from perf.studies.goodput.contender import contenders
-from perf.studies.goodput.stand_in import StandIn
+from perf.studies.goodput.contender import StandIn, contenders
 from perf.studies.overload import record as overload_record
 from perf.studies.overload import table as overload_table
 from perf.studies.pages.table import RESULTS, record_json, rich_markdown, rows_markdown

@@ -27,7 +27,6 @@ from rich.progress import Progress, TaskID
 from perf.studies.peers import contenders, point
 from perf.studies.peers.callers import CallerCounts
 from perf.studies.peers.contenders import PeerLimits, PeerServer
-from perf.studies.peers.environment import version
 from perf.studies.peers.point import LABELS, PeerRound, Turn
 from triton_batching.machine import Machine, versions
 from triton_batching.terminal import Failure, Mistake, guarded, program_parser, terminal
@@ -94,7 +93,7 @@ def compare(
                     limits=limits,
                     turns=tuple(turns),
                     machine=Machine.this(),
-                    versions=versions() | {peer: version(peer) for peer in ("mosec", "litserve")},
+                    versions=versions() | {peer: contenders.version(peer) for peer in ("mosec", "litserve")},
                     started_at=started,
                     command=tuple(command),
                 )

@@ -6,6 +6,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -13,11 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from export.graph.recipe import digest
 from export.repository import REPOSITORY
-from perf.studies.peers.environment import HERE, environment
 from serve.launcher import Server, Settings, launch
 from triton_batching.terminal import Failure
 
+HERE = Path(__file__).parent
+# A virtual environment for each peer, with exactly the packages that its requirements file pins.
+ENVIRONMENTS = Path("build/peers")
 Process = subprocess.Popen[bytes]
 MODEL = "ranker"
 START_S = 60.0
@@ -160,3 +164,30 @@ def _stop(process: Process) -> None:
 def model_file() -> Path:
     """The exported ranker."""
     return REPOSITORY / MODEL / "1" / "model.onnx"
+
+
+def environment(peer: str, *, progress: Callable[[str], None] = lambda _: None) -> Path:
+    """The Python of the peer's environment, made when it is not there or not of these pins; raises `Failure`."""
+    requirements, folder = HERE / f"{peer}.txt", ENVIRONMENTS.resolve() / peer
+    made_of = folder / ".requirements"
+    if made_of.is_file() and made_of.read_text() == digest(requirements):
+        return folder / "bin" / "python"
+    progress(f"installing {peer}")
+    _run_or_fail(sys.executable, "-m", "venv", "--clear", str(folder))
+    _run_or_fail(
+        str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-deps", "-r", str(requirements)
+    )
+    made_of.write_text(digest(requirements))
+    return folder / "bin" / "python"
+
+
+def version(peer: str) -> str:
+    """The pinned version of the peer itself."""
+    pins = dict(line.split("==") for line in (HERE / f"{peer}.txt").read_text().split())
+    return pins[peer]
+
+
+def _run_or_fail(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise Failure(f"{' '.join(command)} failed:\n{done.stderr.strip()[-2000:]}")

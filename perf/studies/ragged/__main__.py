@@ -24,8 +24,8 @@ from export.repository import REPOSITORY, config_file, model_file, model_folder,
 from perf.measure.analyzer import Endpoint, measure
 from perf.measure.sweep import STOPPED
 from perf.records.record import AnalyzerLoad, Measurement, MeasurementKey, Store
-from perf.studies.length_mix import LengthMix
-from perf.studies.padding_share import PaddingShare
+from perf.studies.ragged.length_mix import LengthMix
+from perf.studies.ragged.padding_share import PaddingShare
 from perf.studies.ragged.table import MIXES, ROUTES, RaggedExperiment, Route, folder, rows_of, table
 from serve.launcher import Server, Settings, launch
 from triton_batching.machine import Machine, versions

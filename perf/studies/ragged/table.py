@@ -13,7 +13,7 @@ from export.repository import config_file, model_folder, read_config
 from perf.records.record import Measurement, read
 from perf.report.marks import marks
 from perf.report.summary import Ratio
-from perf.studies.length_mix import LengthMix, Split, cheapest, equal, long_tail, uniform, wasted, whole
+from perf.studies.ragged.length_mix import LengthMix, Split, cheapest, equal, long_tail, uniform, wasted, whole
 from triton_batching.machine import Machine
 
 MIXES: Mapping[str, tuple[LengthMix, ...]] = {

@@ -17,8 +17,7 @@ from typing import NoReturn
 from clients import Model
 from perf.studies.soak.call import ONCE, SoakCall, generator
 from perf.studies.soak.job import ClientJob
-from perf.studies.soak.ledger import LOST_S, TEXT, CallLedger
-from perf.studies.soak.line import Line
+from perf.studies.soak.ledger import LOST_S, TEXT, CallLedger, ParentPipe
 from perf.studies.soak.openings import MOST_CALLS, Opening
 from perf.studies.soak.outcome import CallOutcome
 from perf.studies.soak.settle import described, settle
@@ -55,7 +54,7 @@ class Child:
         return self.kill_after_s is not None and since is not None and time.monotonic() - since >= self.kill_after_s
 
 
-def children(job: ClientJob, ledger: CallLedger, line: Line) -> None:
+def children(job: ClientJob, ledger: CallLedger, line: ParentPipe) -> None:
     """`job.callers` children at a time, until the parent says stop."""
     for round_number in itertools.count():
         if line.stopped():

@@ -10,8 +10,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
 from perf.studies.soak.job import ClientJob
-from perf.studies.soak.ledger import LOST_S, CallReport, Failed
-from perf.studies.soak.line import STOP
+from perf.studies.soak.ledger import LOST_S, STOP, CallReport, Failed
 from perf.studies.soak.outcome import CallOutcome
 from perf.studies.soak.worker import work
 

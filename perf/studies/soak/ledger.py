@@ -1,10 +1,12 @@
 """The calls of one client process: each begins once and ends once, and what is not allowed is kept with its numbers."""
 
+import os
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 
 from perf.studies.soak.call import SoakCall
 from perf.studies.soak.outcome import CallOutcome
@@ -14,6 +16,9 @@ LOST_S = 30.0
 # How many failures a process reports in full; it only counts the others.
 TOLD = 20
 TEXT = 400
+
+REPORT_S = 0.5
+STOP = "stop"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,3 +140,31 @@ class CallLedger:
         if self._told < TOLD:
             self._told += 1
             self._failed.append(failed)
+
+
+class ParentPipe:
+    """A client process's pipe to its parent: reports go out at a steady pace, the word to stop comes in.
+
+    For one thread.
+    """
+
+    def __init__(self, parent: Connection, ledger: CallLedger) -> None:
+        self._parent, self._ledger = parent, ledger
+        self._sent = time.monotonic()
+        self._stopped = False
+
+    def stopped(self) -> bool:
+        """Whether the parent said stop; sends a report when it is due. The process ends here if the parent is gone."""
+        try:
+            if time.monotonic() - self._sent >= REPORT_S:
+                self._sent = time.monotonic()
+                self._parent.send(self._ledger.report())
+            # The parent sends one thing only.
+            self._stopped = self._stopped or (self._parent.poll(0) and self._parent.recv() == STOP)
+        except (OSError, EOFError):
+            os._exit(1)
+        return self._stopped
+
+    def last(self) -> None:
+        """Send the last report."""
+        self._parent.send(self._ledger.report(last=True))

@@ -2,7 +2,7 @@
 
 The floors are onnxruntime in this process on the same batch, and an identity model.py that returns a slice of its
 input, which is what Triton's Python hop costs anyone; one memory copy of the batch is added to them. The backend's
-own code runs a third time with a clock around each of its stages (`perf.studies.backend_stages`).
+own code runs a third time with a clock around each of its stages (`perf.studies.backend_overhead.stages`).
 """
 
 import argparse
@@ -25,9 +25,9 @@ from rich.progress import Progress
 from rich.table import Table
 
 from clients.counters import Counters
-from perf.studies.backend_stages import BackendStages, read, write_model
-from perf.studies.backend_stages import table as stages_table
-from perf.studies.full_batches import full_batches
+from perf.studies.backend_overhead.full_batches import full_batches
+from perf.studies.backend_overhead.stages import BackendStages, read, write_model
+from perf.studies.backend_overhead.stages import table as stages_table
 from serve.launcher import LaunchError, Server, Settings, launch
 from triton_batching import whole_file
 from triton_batching.machine import Machine, versions

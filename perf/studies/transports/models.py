@@ -1,4 +1,4 @@
-"""The models that cost nothing but the way to them, for perf/studies/transports.py."""
+"""The models that cost nothing but the way to them, for perf.studies.transports."""
 
 from pathlib import Path
 

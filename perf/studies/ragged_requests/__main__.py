@@ -25,7 +25,7 @@ from clients.async_model import AsyncModel
 from clients.connection import channel_arguments
 from clients.counters import Counters
 from clients.errors import ServerUnreachableError
-from perf.studies import messages
+from perf.studies.ragged_requests import messages
 from serve.launcher import Settings, launch
 from triton_batching.terminal import guarded, program_parser, terminal
 
