@@ -166,9 +166,9 @@ def write(
 def read(path: Path) -> list[tuple[CapCase, list[CapStep]]]:
     """The cases of a record."""
     found = []
-    for one in json.loads(path.read_text())["cases"]:
-        steps = [CapStep(rows=rows, ms=ms, cap=cap) for rows, ms, cap in one.pop("steps")]
-        found.append((CapCase(**one), steps))
+    for case in json.loads(path.read_text())["cases"]:
+        steps = [CapStep(rows=rows, ms=ms, cap=cap) for rows, ms, cap in case.pop("steps")]
+        found.append((CapCase(**case), steps))
     return found
 
 

@@ -85,29 +85,31 @@ class Pauses:
     @property
     def way(self) -> float:
         """How many times as long a lone request of an open loop takes on its way as one of a closed loop."""
-        return median(one.open_way_us / one.closed_way_us for one in self.rounds)
+        return median(round_.open_way_us / round_.closed_way_us for round_ in self.rounds)
 
     def dispatched_us(self, pause_ms: int | None) -> float:
         """From queue to instance: in the closed loop, or after a pause."""
-        return median(one.closed_queue_us if pause_ms is None else one.queue_us[pause_ms] for one in self.rounds)
+        return median(
+            round_.closed_queue_us if pause_ms is None else round_.queue_us[pause_ms] for round_ in self.rounds
+        )
 
     @property
     def late_us(self) -> float:
         """How late a thread wakes up under load, on the mean."""
-        return median(one.late_us for one in self.rounds)
+        return median(round_.late_us for round_ in self.rounds)
 
     @property
     def cold_us(self) -> float:
         """By how much one row takes longer after the longest pause; 0 where that is hardly anything."""
         longer_us = self._longer_us(PAUSES_MS[-1])
-        return longer_us if longer_us > COLD * median(one.computing_us[0] for one in self.rounds) else 0.0
+        return longer_us if longer_us > COLD * median(round_.computing_us[0] for round_ in self.rounds) else 0.0
 
     def cooled(self, pause_ms: int) -> float:
         """The share of that after a shorter one; for models that grow cold."""
         return self._longer_us(pause_ms) / self.cold_us
 
     def _longer_us(self, pause_ms: int) -> float:
-        return median(one.computing_us[pause_ms] - one.computing_us[0] for one in self.rounds)
+        return median(round_.computing_us[pause_ms] - round_.computing_us[0] for round_ in self.rounds)
 
 
 def cooling_us(found: Sequence[Pauses]) -> float:
@@ -116,9 +118,9 @@ def cooling_us(found: Sequence[Pauses]) -> float:
     def squares(constant_ms: int) -> float:
         shares = {pause: cooled(pause * 1e3, constant_ms * 1e3) for pause in PAUSES_MS[1:]}
         return sum(
-            (one.cooled(pause) - shares[pause] / shares[PAUSES_MS[-1]]) ** 2
-            for one in found
-            if one.cold_us
+            (model.cooled(pause) - shares[pause] / shares[PAUSES_MS[-1]]) ** 2
+            for model in found
+            if model.cold_us
             for pause in PAUSES_MS[1:]
         )
 
@@ -178,7 +180,7 @@ def _paused(server: Running, pause_ms: int) -> tuple[float, float]:
     """Median microseconds of one row in the queue and computing, so long after the answer before it."""
     name, found = server.config.name, []
     with Model(name, url=server.url, transport="grpc") as model, Counters.reader(server.url, name) as counters:
-        rows = [np.zeros([1, *one.shape[1:]], one.dtype) for one in model.metadata.inputs]
+        rows = [np.zeros([1, *tensor.shape[1:]], tensor.dtype) for tensor in model.metadata.inputs]
         for _ in range(REQUESTS):
             before = counters()
             time.sleep(pause_ms / 1e3)
@@ -204,10 +206,12 @@ def shown(found: Sequence[Pauses]) -> Table:
     """Each model beside what is simulated of all; the dispatch in the closed loop and after a short pause."""
     shares = [f"{pause} ms" for pause in PAUSES_MS[1:-1]]
     table = Table("", "way", "dispatch us", "late us", "cold us", *shares, box=SIMPLE_HEAD, pad_edge=False)
-    for one in found:
-        dispatch = f"{one.dispatched_us(None):.0f} -> {one.dispatched_us(PAUSES_MS[2]):.0f}"
-        cold = [f"{one.cooled(pause):.2f}" if one.cold_us else "" for pause in PAUSES_MS[1:-1]]
-        table.add_row(one.model, f"x {one.way:.2f}", dispatch, f"{one.late_us:.0f}", f"{one.cold_us:.0f}", *cold)
+    for model in found:
+        dispatch = f"{model.dispatched_us(None):.0f} -> {model.dispatched_us(PAUSES_MS[2]):.0f}"
+        cold = [f"{model.cooled(pause):.2f}" if model.cold_us else "" for pause in PAUSES_MS[1:-1]]
+        table.add_row(
+            model.model, f"x {model.way:.2f}", dispatch, f"{model.late_us:.0f}", f"{model.cold_us:.0f}", *cold
+        )
     simulated = [f"{cooled(pause * 1e3) / cooled(PAUSES_MS[-1] * 1e3):.2f}" for pause in PAUSES_MS[1:-1]]
     table.add_row("simulated", f"x {ASLEEP:.2f}", "the same", f"{LATE_US:.0f}", "", *simulated)
     return table

@@ -139,7 +139,7 @@ def write(model: str, rounds: list[ShareRound], folder: Path, started_at: str, c
         "versions": versions(),
         "started_at": started_at,
         "command": command,
-        "rounds": [asdict(one) for one in rounds],
+        "rounds": [asdict(round_) for round_ in rounds],
     }
     return whole_file.write(folder / f"{model}.served_share.json", json.dumps(content, indent=1) + "\n")
 
@@ -169,16 +169,16 @@ def _report(arguments: argparse.Namespace, command: list[str]) -> None:
             rounds=arguments.rounds,
             progress=lambda text: bar.update(task, description=text),
         )
-    for one in rounds:
-        batches = ", ".join(f"{executions} x {rows}" for rows, executions in one.batches.items())
+    for round_ in rounds:
+        batches = ", ".join(f"{executions} x {rows}" for rows, executions in round_.batches.items())
         console.print(
-            f"throughput {one.throughput_share:.3f}, execution {one.execution_share:.3f} of onnxruntime alone; "
+            f"throughput {round_.throughput_share:.3f}, execution {round_.execution_share:.3f} of onnxruntime alone; "
             f"executions x rows: {batches}"
         )
     console.print(
         f"{arguments.model}, median of {len(rounds)} rounds: "
-        f"throughput {statistics.median(one.throughput_share for one in rounds):.3f}, "
-        f"execution {statistics.median(one.execution_share for one in rounds):.3f} of onnxruntime alone"
+        f"throughput {statistics.median(round_.throughput_share for round_ in rounds):.3f}, "
+        f"execution {statistics.median(round_.execution_share for round_ in rounds):.3f} of onnxruntime alone"
     )
     if arguments.results:
         written = write(arguments.model, rounds, arguments.results, started, command)

@@ -52,7 +52,7 @@ def _service(rows: int) -> int:
 
 
 def _ties(ends_ms: object, at_ms: object) -> bool:
-    return bool({round(one) for one in ends_ms} & {int(one) for one in at_ms})  # type: ignore[attr-defined]
+    return bool({round(ends_m) for ends_m in ends_ms} & {int(at_m) for at_m in at_ms})  # type: ignore[attr-defined]
 
 
 @given(st.lists(st.floats(0.0, 0.05), min_size=1, max_size=80))

@@ -27,7 +27,7 @@ def test_padding_of_known_batches() -> None:
     assert wasted(TWO, {2: 3}) == pytest.approx(1 - 6 / 8)
     assert wasted(TWO, {4: 1}) == pytest.approx(1 - 12 / 16)  # both come round twice
     assert wasted(TWO, {1: 2, 2: 1}) == pytest.approx(1 - 12 / 14, abs=0.02)  # a lone one is 2 or 4 long
-    assert wasted(TWO, {2: 3}, lambda lengths: [[one] for one in lengths]) == 0
+    assert wasted(TWO, {2: 3}, lambda lengths: [[length] for length in lengths]) == 0
     assert wasted(TWO, {}) == 0
     assert wasted(equal(7), {5: 4, 61: 1}) == 0
 

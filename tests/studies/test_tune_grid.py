@@ -41,7 +41,7 @@ def test_a_grid_is_measured_once_and_goes_on(tmp_path: Path) -> None:
     half = replace(whole, points=whole.points[:6])
     assert measure(half, wanted, path, again, seconds=0.5, until=math.inf, told=lambda _: None) == whole
     assert again.measured == first.measured[6:]
-    assert [one[0] for one in first.measured] != wanted
+    assert [trial[0] for trial in first.measured] != wanted
 
 
 def test_the_best_is_the_fastest_within_the_target(tmp_path: Path) -> None:

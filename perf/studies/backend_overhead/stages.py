@@ -86,7 +86,9 @@ def read(model: Path, served_us: Sequence[float], skip: int) -> BackendStages:
     `served_us` holds the server's mean time per execution of each later round.
     """
     executions = json.loads((model / FILE).read_text())[skip:]
-    medians = {name: 1e6 * statistics.median(one[name] for one in executions) for name in (*STAGES, "execute")}
+    medians = {
+        name: 1e6 * statistics.median(execution[name] for execution in executions) for name in (*STAGES, "execute")
+    }
     execute, served = medians.pop("execute"), statistics.median(served_us)
     return BackendStages(
         served_us=served, hop_us=served - execute, stages_us=medians, rest_us=execute - sum(medians.values())

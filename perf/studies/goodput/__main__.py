@@ -57,7 +57,9 @@ def compare(arguments: argparse.Namespace, command: tuple[str, ...], console: Co
         f"{device.row_s * 1e3:g} b ms; requests/s of which 99 % are answered in time, intervals of 95 %",
         markup=False,
     )
-    console.print(table(lines([one for one, _ in pairs]), {name: way.title for name, way in contest.ways.items()}))
+    console.print(
+        table(lines([search for search, _ in pairs]), {name: way.title for name, way in contest.ways.items()})
+    )
     if not complete:
         console.print("not all is measured yet: run it again to go on.")
     return 0 if complete else UNFINISHED

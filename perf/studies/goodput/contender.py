@@ -70,7 +70,7 @@ def contenders(device: StandIn, slo_s: float, max_rows: int) -> dict[str, Conten
     half of it, so that a request that has just missed a batch can wait for it and be in the next one (the choice of
     Shen et al.: Nexus, SOSP 2019).
     """
-    whole, half = (min(max_rows, device.largest(one)) for one in (slo_s, slo_s / 2))
+    whole, half = (min(max_rows, device.largest(limit_s)) for limit_s in (slo_s, slo_s / 2))
     if not whole:
         raise Mistake(
             f"--slo-times: one row takes {device.seconds(1) * 1e3:g} ms, longer than the target of {slo_s * 1e3:g} ms, "
@@ -100,4 +100,4 @@ def contenders(device: StandIn, slo_s: float, max_rows: int) -> dict[str, Conten
             policy=lambda: create(PolicySettings(mode=DEADLINE, max_rows=max_rows, slo_s=slo_s)),
         ),
     )
-    return {one.name: one for one in found}
+    return {contender.name: contender for contender in found}

@@ -67,7 +67,7 @@ class Contest:
             ways=self.ways,
             first=first,
         )
-        return arena.search(pairs, lambda one: one.write(self.folder), seconds=seconds)
+        return arena.search(pairs, lambda pair: pair.write(self.folder), seconds=seconds)
 
     def _question(self, stream: ArrivalStream, way: Contender) -> GoodputSearch:
         return GoodputSearch(

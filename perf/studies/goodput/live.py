@@ -83,8 +83,8 @@ class Arena:
         load = Traffic(pattern="poisson", rate_per_s=1.0).fleet(warm_up_s=0.0, duration_s=1.0, workers=WORKERS)
         with self._serving(self.ways[GREEDY]) as server:
             pool = self.answers.of(server, load, self.told)
-        for one in self.ways.values():
-            self.answers.keep(pool, self.model, one.candidate.max_batch_size, load)
+        for way in self.ways.values():
+            self.answers.keep(pool, self.model, way.candidate.max_batch_size, load)
 
     def search(self, pairs: Sequence[Pair], keep: Callable[[GoodputSearch], object], *, seconds: float) -> bool:
         """Measure what is not `done` and `keep` each search after each of its points; whether all are done.
@@ -94,10 +94,10 @@ class Arena:
         """
         ends, stop = time.monotonic() + seconds, threading.Event()
         lanes: dict[Lane, list[Pair]] = {}
-        for one, stream in pairs:
-            if not one.done:
-                copy = one.seed % COPIES.get(stream.kind, 1)
-                lanes.setdefault((one.contender, one.arrivals, copy), []).append((one, stream))
+        for search, stream in pairs:
+            if not search.done:
+                copy = search.seed % COPIES.get(stream.kind, 1)
+                lanes.setdefault((search.contender, search.arrivals, copy), []).append((search, stream))
         if not lanes:
             return True
         self._prime()
@@ -107,7 +107,7 @@ class Arena:
                 for found in lanes.values()
             ]
             try:
-                return all([one.result() for one in running])  # noqa: C419 - the error of any of them is to be seen
+                return all([future.result() for future in running])  # noqa: C419 - the error of any of them is to be seen
             finally:
                 stop.set()
 
@@ -117,15 +117,15 @@ class Arena:
         way = self.ways[pairs[0][0].contender]
         with self._serving(way) as server:
             self.settle(server, way)
-            for one, stream in pairs:
-                while (rate := one.next_rate(float(np.median(factors or [self.first])))) is not None:
+            for search, stream in pairs:
+                while (rate := search.next_rate(float(np.median(factors or [self.first])))) is not None:
                     if over():
                         return False
                     point = self.measure(server, way, stream, rate)
-                    one = replace(one, points=(*one.points, point), command=self.command)
-                    keep(one)
-                if one.goodput_per_s is not None and one.simulated_per_s:
-                    factors.append(one.goodput_per_s / one.simulated_per_s)
+                    search = replace(search, points=(*search.points, point), command=self.command)
+                    keep(search)
+                if search.goodput_per_s is not None and search.simulated_per_s:
+                    factors.append(search.goodput_per_s / search.simulated_per_s)
         return True
 
     @contextlib.contextmanager
@@ -141,7 +141,7 @@ class Arena:
 
 def _measured(trial: Trial, rate: float) -> MeasuredRate:
     answered = [us for us in trial.latencies_us if us != float("inf")]
-    p50, p99 = (float(percentile(answered, one)) / 1e3 if answered else 0.0 for one in (50, 99))
+    p50, p99 = (float(percentile(answered, percent)) / 1e3 if answered else 0.0 for percent in (50, 99))
     return MeasuredRate(
         rate_per_s=rate,
         requests=trial.requests,

@@ -69,7 +69,7 @@ class GoodputSearch:
     @property
     def sound(self) -> tuple[MeasuredRate, ...]:
         """The points that count: those that nobody disturbed."""
-        return tuple(one for one in self.points if not one.disturbed)
+        return tuple(point for point in self.points if not point.disturbed)
 
     def next_rate(self, first: float = 1.0) -> float | None:
         """The rate to measure next, the first at `first` x the simulated goodput; None when the search is over."""

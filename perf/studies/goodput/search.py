@@ -37,8 +37,8 @@ def following(points: Sequence[RateTrial], guess: float) -> float | None:
     """
     if not points:
         return guess
-    good = max((one.rate_per_s for one in points if one.good), default=0.0)
-    bad = min((one.rate_per_s for one in points if not one.good), default=math.inf)
+    good = max((point.rate_per_s for point in points if point.good), default=0.0)
+    bad = min((point.rate_per_s for point in points if not point.good), default=math.inf)
     if len(points) >= MOST or (good and bad < math.inf and max(good, bad) / min(good, bad) <= CLOSE):
         return None
     step = float(np.power(STEP, 2 ** (len(points) - 1)))
@@ -69,15 +69,15 @@ def edge(points: Sequence[RateTrial]) -> float | None:
     What is missed cannot fall with the rate: where noise has it so, neighbours are pooled (isotonic regression by
     pooling adjacent violators, weighted by the requests).
     """
-    if not points or all(one.good for one in points) or not any(one.good for one in points):
+    if not points or all(point.good for point in points) or not any(point.good for point in points):
         return None
     pools: list[tuple[float, float, float]] = []  # mean rate, share missed, weight
-    for one in sorted(points, key=lambda one: one.rate_per_s):
-        pools.append((one.rate_per_s, one.missed, float(one.requests)))
+    for point in sorted(points, key=lambda point: point.rate_per_s):
+        pools.append((point.rate_per_s, point.missed, float(point.requests)))
         while len(pools) > 1 and pools[-2][1] >= pools[-1][1]:
             (rate, missed, weight), (other_rate, other_missed, other) = pools[-2:]
             both = weight + other
             pools[-2:] = [
                 ((rate * weight + other_rate * other) / both, (missed * weight + other_missed * other) / both, both)
             ]
-    return float(np.interp(1 - GOOD, [one[1] for one in pools], [one[0] for one in pools]))
+    return float(np.interp(1 - GOOD, [pool[1] for pool in pools], [pool[0] for pool in pools]))

@@ -97,7 +97,7 @@ def run(arguments: argparse.Namespace, command: tuple[str, ...], console: Consol
         grid = measure(
             grid, wanted, path, bench, seconds=arguments.seconds, until=until, told=lambda text: status.update(text)
         )
-        missing = sum(grid.of(one) is None for one in wanted)
+        missing = sum(grid.of(candidate) is None for candidate in wanted)
         if missing:
             console.print(f"{missing} of {len(wanted)} points are missing; the same command goes on", markup=False)
             return INCOMPLETE
@@ -106,10 +106,10 @@ def run(arguments: argparse.Namespace, command: tuple[str, ...], console: Consol
             for study in arguments.judge
         ]
     console.print(table(grid))
-    for one in judged:
-        for line in judgement.lines(one):
+    for found in judged:
+        for line in judgement.lines(found):
             console.print(line, markup=False)
-    return int(not all(one.passed for one in judged))
+    return int(not all(found.passed for found in judged))
 
 
 def table(grid: Grid) -> Table:
@@ -117,9 +117,12 @@ def table(grid: Grid) -> Table:
     shown = Table(
         "configuration", "rows/s", "p99 ms", "rows together", title=f"{grid.model}, {grid.load}: the grid's best"
     )
-    for one in sorted(grid.points, key=lambda one: -one.throughput_rows_per_s)[:15]:
+    for point in sorted(grid.points, key=lambda point: -point.throughput_rows_per_s)[:15]:
         shown.add_row(
-            str(one.candidate), f"{one.throughput_rows_per_s:.4g}", f"{one.p99_ms:.4g}", f"{one.rows_per_execution:.3g}"
+            str(point.candidate),
+            f"{point.throughput_rows_per_s:.4g}",
+            f"{point.p99_ms:.4g}",
+            f"{point.rows_per_execution:.3g}",
         )
     return shown
 

@@ -52,19 +52,19 @@ class GridJudgement:
 
     def of(self, stage: str) -> list[GridTrial]:
         """The points of one side, by round."""
-        return sorted((one for one in self.points if one.stage == stage), key=lambda one: one.round)
+        return sorted((point for point in self.points if point.stage == stage), key=lambda trial: trial.round)
 
     @property
     def ratio(self) -> Interval:
         """Throughput of the choice over that of the grid's best, over the rounds that both met."""
-        tuned = [one.throughput_rows_per_s for one in self.of(TUNED)]
-        best = [one.throughput_rows_per_s for one in self.of(BEST)] or tuned
+        tuned = [trial.throughput_rows_per_s for trial in self.of(TUNED)]
+        best = [trial.throughput_rows_per_s for trial in self.of(BEST)] or tuned
         return bootstrap.paired(tuned, best)
 
     @property
     def violations(self) -> int:
         """Rounds of the choice in which its p99 was over the target."""
-        return sum(one.p99_ms > self.sla.latency_ms for one in self.of(TUNED))
+        return sum(trial.p99_ms > self.sla.latency_ms for trial in self.of(TUNED))
 
     @property
     def passed(self) -> bool:
@@ -105,26 +105,27 @@ def judge(study: Study, grid: Grid, folder: Path, bench: Bench, *, told: Callabl
         best=best.candidate,
         best_once=best,
         live_points=len(study.trials) + profile_points,
-        live_s=round(sum(one.seconds + WARM_UP_S for one in study.trials) + profile_s, 1),
+        live_s=round(sum(trial.seconds + WARM_UP_S for trial in study.trials) + profile_s, 1),
         points=tuple(measured),
     )
     file.write(found, path)
     return found
 
 
-def lines(one: GridJudgement) -> Iterator[str]:
+def lines(judged: GridJudgement) -> Iterator[str]:
     """What came out, for a person."""
-    tuned, best = one.of(TUNED), one.of(BEST)
-    yield f"{one.model}, {one.load}, p99 <= {one.sla.latency_ms:g} ms: {'passed' if one.passed else 'NOT passed'}"
-    once = one.best_once
+    tuned, best = judged.of(TUNED), judged.of(BEST)
+    verdict = "passed" if judged.passed else "NOT passed"
+    yield f"{judged.model}, {judged.load}, p99 <= {judged.sla.latency_ms:g} ms: {verdict}"
+    once = judged.best_once
     yield (
-        f"  the grid's best: {one.best}, {once.throughput_rows_per_s:.4g} rows/s in its one trial"
+        f"  the grid's best: {judged.best}, {once.throughput_rows_per_s:.4g} rows/s in its one trial"
         + (f", {_mean(best):.4g} measured again" if best else ", which the tuner chose too")
     )
-    yield f"  the tuner's:     {one.tuned}, {_mean(tuned):.4g} rows/s, {one.ratio} of it in {len(tuned)} rounds"
+    yield f"  the tuner's:     {judged.tuned}, {_mean(tuned):.4g} rows/s, {judged.ratio} of it in {len(tuned)} rounds"
     worst = max(point.p99_ms for point in tuned)
-    yield f"  p99 of the tuner's in its rounds: at most {worst:.4g} ms, {one.violations} over the target"
-    yield f"  cost: {one.live_points} live points and {one.live_s:.0f} s of load, the profile's ramps among them"
+    yield f"  p99 of the tuner's in its rounds: at most {worst:.4g} ms, {judged.violations} over the target"
+    yield f"  cost: {judged.live_points} live points and {judged.live_s:.0f} s of load, the profile's ramps among them"
 
 
 def _profile_cost(study: Study, folder: Path) -> tuple[int, float]:
@@ -139,4 +140,4 @@ def _judged(trial: Trial, sla: Sla) -> Trial:
 
 
 def _mean(points: list[GridTrial]) -> float:
-    return float(np.mean([one.throughput_rows_per_s for one in points]))
+    return float(np.mean([point.throughput_rows_per_s for point in points]))

@@ -52,7 +52,7 @@ class GridTrial:
             offered_per_s=trial.offered_per_s,
             requests=trial.requests,
             late=trial.late,
-            latencies_ms=tuple(round(one, 3) for one in found),
+            latencies_ms=tuple(round(ms, 3) for ms in found),
             rows_per_execution=round(trial.counted.rows_per_execution, 2),
             cores_busy=round(trial.cores_busy, 3),
             load_average=round(trial.load_average, 2),
@@ -82,12 +82,12 @@ class Grid:
 
     def of(self, candidate: Candidate) -> GridTrial | None:
         """The measurement of one configuration."""
-        return next((one for one in self.points if one.candidate == candidate), None)
+        return next((point for point in self.points if point.candidate == candidate), None)
 
     def best(self, p99_ms: float) -> GridTrial | None:
         """The highest throughput within a target, as it was measured once; None where nothing is within it."""
-        within = [one for one in self.points if one.p99_ms <= p99_ms and not one.faults]
-        return max(within, key=lambda one: one.throughput_rows_per_s, default=None)
+        within = [point for point in self.points if point.p99_ms <= p99_ms and not point.faults]
+        return max(within, key=lambda trial: trial.throughput_rows_per_s, default=None)
 
     def write(self, path: Path) -> Path:
         """Write the file, whole or not at all."""

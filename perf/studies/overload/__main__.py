@@ -36,26 +36,26 @@ def overload(arguments: argparse.Namespace, command: tuple[str, ...], console: C
     found: list[OverloadRecord] = []
     for bound in arguments.bound or [OWN]:
         trial = _trial(arguments, bound, command)
-        one = None if arguments.again else _known(trial, arguments.results)
-        if one is None:
-            one = _measured(trial, console)
-            console.print(f"record: {one.write(arguments.results)}", markup=False)
-        found.append(one)
-        if one.partial:
+        record = None if arguments.again else _known(trial, arguments.results)
+        if record is None:
+            record = _measured(trial, console)
+            console.print(f"record: {record.write(arguments.results)}", markup=False)
+        found.append(record)
+        if record.partial:
             break
     console.print(table(found))
     return _verdict(found, console)
 
 
 def _verdict(found: list[OverloadRecord], console: Console) -> int:
-    for one in found:
-        for text, kept in one.gate.items():
+    for record in found:
+        for text, kept in record.gate.items():
             if not kept:
-                console.print(f"{one.model}, {one.bound}: not kept: {text}", markup=False)
-        if one.partial:
+                console.print(f"{record.model}, {record.bound}: not kept: {text}", markup=False)
+        if record.partial:
             console.print("stopped early: the record holds what was seen until then.")
             return INTERRUPTED
-    return 0 if all(all(one.gate.values()) for one in found) else 1
+    return 0 if all(all(record.gate.values()) for record in found) else 1
 
 
 def _measured(trial: OverloadTrial, console: Console) -> OverloadRecord:
@@ -69,9 +69,9 @@ def _known(trial: OverloadTrial, folder: Path) -> OverloadRecord | None:
     """The whole record of the same question."""
     asked = trial.question()
     try:
-        for one in read(folder):
-            if not one.partial and {name: getattr(one, name) for name in ASKED} == asked:
-                return one
+        for record in read(folder):
+            if not record.partial and {name: getattr(record, name) for name in ASKED} == asked:
+                return record
     except RecordError:
         return None
     return None

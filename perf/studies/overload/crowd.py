@@ -56,7 +56,7 @@ def send(
             model=model,
             transport="grpc",
             timeout_s=timeout_s,
-            requests=[(one.inputs, one.outputs) for one in prepared.requests[worker::WORKERS]],
+            requests=[(request.inputs, request.outputs) for request in prepared.requests[worker::WORKERS]],
             tolerance=prepared.tolerance,
             first=1,
             due_s=due[worker::WORKERS],

@@ -23,22 +23,22 @@ TITLES = (
 )
 
 
-def cells(one: OverloadRecord) -> tuple[str, ...]:
+def cells(record: OverloadRecord) -> tuple[str, ...]:
     """What a row says."""
-    first, last = one.settled_mb
-    refused = one.during.refused
+    first, last = record.settled_mb
+    refused = record.during.refused
     return (
-        f"{one.model} {one.config_name or ''}".strip(),
-        one.bound if one.bound != OWN else "as shipped",
-        f"x {one.times:g}, {one.seconds:g} s",
-        f"{one.before.p99_ms:.0f} ms",
-        f"after {one.give_up_ms / 1e3:g} s ({one.during.gave_up})" if one.give_up_ms else "no",
-        f"{one.during.in_time_per_s:.1f} / {one.capacity_per_s:.1f} = {one.share:.2f}",
-        f"{one.during.p99_ms:.0f} ms" if one.during.right else "none",
-        f"{refused / one.during.due:.0%}" if one.during.due else "",
-        f"{one.during.refused_p99_ms:.0f} ms" if refused else "",
+        f"{record.model} {record.config_name or ''}".strip(),
+        record.bound if record.bound != OWN else "as shipped",
+        f"x {record.times:g}, {record.seconds:g} s",
+        f"{record.before.p99_ms:.0f} ms",
+        f"after {record.give_up_ms / 1e3:g} s ({record.during.gave_up})" if record.give_up_ms else "no",
+        f"{record.during.in_time_per_s:.1f} / {record.capacity_per_s:.1f} = {record.share:.2f}",
+        f"{record.during.p99_ms:.0f} ms" if record.during.right else "none",
+        f"{refused / record.during.due:.0%}" if record.during.due else "",
+        f"{record.during.refused_p99_ms:.0f} ms" if refused else "",
         f"{first:.0f}, {last:.0f} MB",
-        "never" if one.recovery_s is None else f"{one.recovery_s:.1f} s",
+        "never" if record.recovery_s is None else f"{record.recovery_s:.1f} s",
     )
 
 
@@ -47,17 +47,20 @@ def table(found: Sequence[OverloadRecord]) -> Table:
     shown = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for number, title in enumerate(TITLES):
         shown.add_column(title, justify="left" if number < 3 else "right")
-    for one in found:
-        shown.add_row(*cells(one))
+    for record in found:
+        shown.add_row(*cells(record))
     return shown
 
 
 def markdown(found: Sequence[OverloadRecord]) -> str:
     """For a document."""
-    rows = [TITLES, ("---",) * len(TITLES), *(cells(one) for one in found)]
+    rows = [TITLES, ("---",) * len(TITLES), *(cells(record) for record in found)]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def ordered(found: Sequence[OverloadRecord]) -> list[OverloadRecord]:
-    """The longest first, then by what clients do and by the limit, the shipped one first."""
-    return sorted(found, key=lambda one: (-one.seconds, one.model, one.give_up_ms or 0, one.bound != OWN, one.bound))
+    """The longest first, then by what clients do and by the limit, the shipped record first."""
+    return sorted(
+        found,
+        key=lambda record: (-record.seconds, record.model, record.give_up_ms or 0, record.bound != OWN, record.bound),
+    )

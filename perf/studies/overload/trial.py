@@ -77,7 +77,7 @@ class OverloadTrial:
 
     def record(self, seen: CrowdCounts, schedule: Schedule, started_at: str = "") -> OverloadRecord:
         """What was seen, phase by phase."""
-        ends = [min(one, seen.until_s) for one in (schedule.begin_s, schedule.end_s, schedule.over_s)]
+        ends = [min(end_s, seen.until_s) for end_s in (schedule.begin_s, schedule.end_s, schedule.over_s)]
         due = schedule.due_s()
         phases = []
         for first, last in zip((0.0, *ends), ends, strict=False):

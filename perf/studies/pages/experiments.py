@@ -47,7 +47,7 @@ def overhead() -> str:
 def served_shares() -> list[float]:
     """Throughput of the served ResNet-50 over that of onnxruntime alone on the same batches, by round."""
     rounds = record_json("backend/resnet50.served_share.json")["rounds"]
-    return [one["alone_s"] / one["wall_s"] for one in rounds]
+    return [round_["alone_s"] / round_["wall_s"] for round_ in rounds]
 
 
 def served_share() -> str:
@@ -91,7 +91,7 @@ def goodput_searches() -> list[goodput_record.GoodputSearch]:
     """The searches of goodput, Poisson arrivals first."""
     with unpacked(RESULTS / "goodput.jsonl") as folder:
         found = list(goodput_record.read(folder))
-    return sorted(found, key=lambda one: (one.arrivals != "poisson", one.seed))
+    return sorted(found, key=lambda search: (search.arrivals != "poisson", search.seed))
 
 
 def goodput() -> str:

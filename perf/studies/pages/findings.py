@@ -35,10 +35,10 @@ class StudySummary:
 def table() -> str:
     """The table of all studies."""
     rows = []
-    for one in FINDINGS:
-        name = one.command.split()[0]
-        title = f"[{name}]({one.page})" if one.page else name
-        rows.append((title, one.question, f"`python -m perf.studies.{one.command}`", one.result()))
+    for study in FINDINGS:
+        name = study.command.split()[0]
+        title = f"[{name}]({study.page})" if study.page else name
+        rows.append((title, study.question, f"`python -m perf.studies.{study.command}`", study.result()))
     return rows_markdown(("study", "question", "command", "what it showed"), rows, left=4)
 
 
@@ -57,12 +57,14 @@ def _aimd_cap() -> str:
 
 def _backend_overhead() -> str:
     cells = record_json("backend/backend_overhead.json")["cells"]
-    return f"each of {len(cells)} cells takes at most {max(one['ratio'] for one in cells):.2f} x its floors"
+    return f"each of {len(cells)} cells takes at most {max(cell['ratio'] for cell in cells):.2f} x its floors"
 
 
 def _goodput() -> str:
     lines = {
-        one.arrivals: one for one in goodput_table.lines(experiments.goodput_searches()) if one.contender == DEADLINE
+        line.arrivals: line
+        for line in goodput_table.lines(experiments.goodput_searches())
+        if line.contender == DEADLINE
     }
     return (
         f"`deadline`: x {lines['poisson'].ratio} of greedy for Poisson arrivals, x {lines['gamma:4'].ratio} for bursts"
@@ -71,8 +73,11 @@ def _goodput() -> str:
 
 def _grid() -> str:
     found = tools.judgements()
-    ratios = [one.ratio.value for one in found]
-    over, rounds = sum(one.violations for one in found), sum(len(one.of(TUNED)) for one in found)
+    ratios = [judgement.ratio.value for judgement in found]
+    over, rounds = (
+        sum(judgement.violations for judgement in found),
+        sum(len(judgement.of(TUNED)) for judgement in found),
+    )
     return (
         f"{min(ratios):.3f} to {max(ratios):.3f} of the throughput of the grid's best in {len(found)} cases; "
         f"{over} of {rounds} rounds over the target"
@@ -80,17 +85,17 @@ def _grid() -> str:
 
 
 def _memory_lab() -> str:
-    trials = [one for path in (RESULTS / "memory").glob("*.json") for one in json.loads(path.read_text())["trials"]]
+    trials = [trial for path in (RESULTS / "memory").glob("*.json") for trial in json.loads(path.read_text())["trials"]]
     held = {
-        name: statistics.median(one["held_over_load"] for one in trials if one["allocator"] == name)
+        name: statistics.median(trial["held_over_load"] for trial in trials if trial["allocator"] == name)
         for name in ("planned", "tensorflow bfc", "pytorch caching")
     }
     return "median of held memory / bound: " + ", ".join(f"{name} {value:.2f}" for name, value in held.items())
 
 
 def _overload() -> str:
-    records = [one for one in overload_record.read(RESULTS / "overload") if not one.give_up_ms]
-    share = {one.bound: one.share for one in records}
+    records = [record for record in overload_record.read(RESULTS / "overload") if not record.give_up_ms]
+    share = {record.bound: record.share for record in records}
     return f"in time / capacity: {share[OWN]:.2f} with the shipped limit, {share['none']:.2f} without a limit"
 
 
@@ -102,7 +107,7 @@ def _packing() -> str:
 
 def _pauses() -> str:
     found = [file.read(RESULTS / "pauses" / f"{model}.json", Pauses) for model in MODELS]
-    ways = [one.way for one in found]
+    ways = [pauses.way for pauses in found]
     return f"its way outside of the model takes {min(ways):.1f} to {max(ways):.1f} x as long as in a closed loop"
 
 
@@ -146,9 +151,9 @@ def _soak() -> str:
 
 def _transports() -> str:
     gains = record_json("clients/transports.json")["gains"]
-    one = {gain["model"]: gain["latency"] for gain in gains if (gain["over"], gain["workers"]) == ("grpc", 1)}
+    latency = {gain["model"]: gain["latency"] for gain in gains if (gain["over"], gain["workers"]) == ("grpc", 1)}
     sizes = {"row": "1 KB", "picture": "600 KB in", "map": "4 MB out"}
-    return "latency over gRPC: " + ", ".join(f"x {one[name]:.2f} for {size}" for name, size in sizes.items())
+    return "latency over gRPC: " + ", ".join(f"x {latency[name]:.2f} for {size}" for name, size in sizes.items())
 
 
 FINDINGS = (

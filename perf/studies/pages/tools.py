@@ -31,7 +31,7 @@ PAUSES_MS = (4, 8, 16)
 
 def batching(model: str) -> str:
     """The sweep of one model over its configurations."""
-    (found,) = (one for one in summarise(README).comparisons if one.model == model)
+    (found,) = (comparison for comparison in summarise(README).comparisons if comparison.model == model)
     return report_markdown(found)
 
 
@@ -47,17 +47,17 @@ def tuned() -> str:
             (
                 "in the study",
                 f"{title}: {trials[0].candidate}",
-                f"{statistics.mean(one.throughput_rows_per_s for one in trials):.1f}",
-                f"{sum(one.requests for one in trials):,}",
-                f"{sum(one.late for one in trials):,}",
+                f"{statistics.mean(trial.throughput_rows_per_s for trial in trials):.1f}",
+                f"{sum(trial.requests for trial in trials):,}",
+                f"{sum(trial.late for trial in trials):,}",
                 gain,
             )
         )
     for title, name in (("tuned", "tuned"), ("current", "default")):
         points = later[name]
         gain = _later_gain(later) if title == "tuned" else ""
-        rate = statistics.mean(one.throughput_rows_per_s for one in points)
-        requests, late = sum(one.requests for one in points), sum(one.late for one in points)
+        rate = statistics.mean(point.throughput_rows_per_s for point in points)
+        requests, late = sum(point.requests for point in points), sum(point.late for point in points)
         row = ("the next day", f"{title}: {points[0].candidate}", f"{rate:.1f}", f"{requests:,}", f"{late:,}", gain)
         rows.append(row)
     titles = ("measured", "configuration", "rows/s", "requests", "over 55 ms", "throughput, x current")
@@ -67,11 +67,11 @@ def tuned() -> str:
 def later_rounds() -> dict[str, list[grid_record.GridTrial]]:
     """The rounds of `tuned`, `default` and `noise` that were measured a day after the study, in order."""
     points = file.read(RESULTS / LATER_ROUNDS, grid_record.LaterRounds).points
-    return {name: [one for one in points if one.stage == name] for name in ("tuned", "default", "noise")}
+    return {name: [point for point in points if point.stage == name] for name in ("tuned", "default", "noise")}
 
 
 def _later_gain(later: Mapping[str, Sequence[grid_record.GridTrial]]) -> str:
-    rates = [[one.throughput_rows_per_s for one in later[name]] for name in ("tuned", "default")]
+    rates = [[trial.throughput_rows_per_s for trial in later[name]] for name in ("tuned", "default")]
     return str(bootstrap.paired(*rates))
 
 
@@ -85,14 +85,14 @@ def judged() -> str:
     titles = ("model, target", "best of the grid", "tuned", "tuned / best", "worst p99 of tuned", "cost of tuning")
     rows = [
         (
-            f"{one.model}, {one.load}, p99 <= {one.sla.latency_ms:g} ms",
-            str(one.best),
-            str(one.tuned),
-            str(one.ratio),
-            f"{max(point.p99_ms for point in one.of(judgement.TUNED)):.1f} ms",
-            f"{one.live_points} trials, {one.live_s:.0f} s",
+            f"{judged.model}, {judged.load}, p99 <= {judged.sla.latency_ms:g} ms",
+            str(judged.best),
+            str(judged.tuned),
+            str(judged.ratio),
+            f"{max(point.p99_ms for point in judged.of(judgement.TUNED)):.1f} ms",
+            f"{judged.live_points} trials, {judged.live_s:.0f} s",
         )
-        for one in judgements()
+        for judged in judgements()
     ]
     return rows_markdown(titles, rows, left=3)
 
@@ -111,18 +111,20 @@ def fleet() -> str:
     with unpacked(RESULTS / "fleet.jsonl") as folder:
         records = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
     rows = []
-    for one in sorted(records, key=lambda one: (one["time_scale"], one["load"]["rows"], one["load"]["workers"])):
-        outcome, load = one["outcome"], one["load"]
+    for record in sorted(
+        records, key=lambda record: (record["time_scale"], record["load"]["rows"], record["load"]["workers"])
+    ):
+        outcome, load = record["outcome"], record["load"]
         latencies = (outcome["mean_us"], *(outcome["percentiles_us"][percent] for percent in ("50", "99")))
         rows.append(
             (
                 f"{load['workers']} x {load['rows']}",
-                one["config_name"] or "config.pbtxt",
-                one["transport"],
-                f"{one['time_scale']:.3g}",
+                record["config_name"] or "config.pbtxt",
+                record["transport"],
+                f"{record['time_scale']:.3g}",
                 f"{outcome['rows_per_s']:.1f}",
                 ", ".join(f"{us / 1e3:.1f}" for us in latencies),
-                f"{one['counted']['rows'] / one['counted']['executions']:.2f}",
+                f"{record['counted']['rows'] / record['counted']['executions']:.2f}",
             )
         )
     return rows_markdown(titles, rows, left=3)
@@ -144,27 +146,27 @@ def pauses() -> str:
     rows = [
         (
             "way of a lone request: few Poisson arrivals / closed loop of one",
-            *(f"x {one.way:.1f}" for one in found),
+            *(f"x {model.way:.1f}" for model in found),
             f"x {ASLEEP}",
         ),
         (
             "dispatch in that closed loop, and after 4 ms of pause",
-            *(f"{one.dispatched_us(None):.0f}, {one.dispatched_us(4):.0f} us" for one in found),
+            *(f"{model.dispatched_us(None):.0f}, {model.dispatched_us(4):.0f} us" for model in found),
             "the ramp's own",
         ),
         (
             "how late a thread that sleeps for 5 ms wakes up under load, mean",
-            *(f"{one.late_us:.0f} us" for one in found),
+            *(f"{model.late_us:.0f} us" for model in found),
             f"{LATE_US:.0f} us",
         ),
         (
             "how much longer one row takes after 32 ms of pause",
-            *(f"{one.cold_us:.0f} us" for one in found),
+            *(f"{model.cold_us:.0f} us" for model in found),
             "the ramp's own",
         ),
         (
             "share of that after 4, 8 and 16 ms",
-            *(shares(one.cooled) if one.cold_us else "" for one in found),
+            *(shares(model.cooled) if model.cold_us else "" for model in found),
             shares(lambda pause: cooled(pause * 1e3) / cooled(32e3)),
         ),
     ]
@@ -174,7 +176,7 @@ def pauses() -> str:
 def packed_devices() -> dict[str, int]:
     """Devices by algorithm, over all workloads."""
     workloads = record_json("pack/study.json")["workloads"]
-    return {name: sum(one["devices"][name] for one in workloads) for name in workloads[0]["devices"]}
+    return {name: sum(workload["devices"][name] for workload in workloads) for name in workloads[0]["devices"]}
 
 
 def packing() -> str:
@@ -189,13 +191,13 @@ def packing() -> str:
         ("plain problem", "items", *names, "bound", "optimum"),
         [
             (
-                f"{one['kind']} {one['seed']}",
-                one["items"],
-                *(one["bins"][name] for name in names),
-                one["bound"],
-                one["optimum"] or "",
+                f"{problem['kind']} {problem['seed']}",
+                problem["items"],
+                *(problem["bins"][name] for name in names),
+                problem["bound"],
+                problem["optimum"] or "",
             )
-            for one in record_json("pack/study.json")["plain"]
+            for problem in record_json("pack/study.json")["plain"]
         ],
     )
     return f"{workloads}\n\n{plain}"
@@ -205,9 +207,11 @@ def interference() -> str:
     """What two models on the same cores do to each other."""
     rows = []
     for path in sorted((RESULTS / "pack").glob("interference.*.json")):
-        one = json.loads(path.read_text())
-        factors = ", ".join(f"{factor:.2f}" for factor in one["derived"]["factors"])
-        rows.append((" and ".join(f"`{model}`" for model in one["models"]), factors, f"{one['derived']['gain']:.2f}"))
+        record = json.loads(path.read_text())
+        factors = ", ".join(f"{factor:.2f}" for factor in record["derived"]["factors"])
+        rows.append(
+            (" and ".join(f"`{model}`" for model in record["models"]), factors, f"{record['derived']['gain']:.2f}")
+        )
     return rows_markdown(("models", "executions take x", "throughput together / in turns"), rows)
 
 
@@ -217,7 +221,10 @@ def memory_estimate() -> str:
     for path in sorted((RESULTS / "memory" / "estimate").glob("*.json")):
         sessions = json.loads(path.read_text()).get("sessions", [])
         if sessions:
-            nodes, wrong = sum(one["boundaries"] for one in sessions), sum(len(one["mismatches"]) for one in sessions)
+            nodes, wrong = (
+                sum(session["boundaries"] for session in sessions),
+                sum(len(session["mismatches"]) for session in sessions),
+            )
             rows.append((path.stem, len(sessions), f"{nodes:,}", wrong))
     return rows_markdown(("model", "sessions", "nodes compared", "mismatches"), rows)
 
@@ -226,12 +233,12 @@ def memory_lab() -> str:
     """Memory that each allocator holds, over all recorded inferences."""
     trials: dict[str, list[dict[str, Any]]] = {}
     for path in sorted((RESULTS / "memory").glob("*.json")):
-        for one in json.loads(path.read_text())["trials"]:
-            trials.setdefault(one["allocator"], []).append(one)
+        for trial in json.loads(path.read_text())["trials"]:
+            trials.setdefault(trial["allocator"], []).append(trial)
     rows = []
     for name, some in trials.items():
-        held = [one["held_over_load"] for one in some]
-        calls = (max(one[key] for one in some) for key in ("first_calls", "later_calls"))
+        held = [trial["held_over_load"] for trial in some]
+        calls = (max(trial[key] for trial in some) for key in ("first_calls", "later_calls"))
         rows.append(
             (name, ", ".join(f"{value:.3f}" for value in (min(held), statistics.median(held), max(held))), *calls)
         )

@@ -80,7 +80,7 @@ def compare(
         rows = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="triton-batching-"))) / "rows.npz"
         np.savez(rows, rows=ceiling.rows, expected=ceiling.expected)
         running = _servers(set(names), limits, stack, say)
-        callers = {name: stack.enter_context(_callers(name, one.url, rows)) for name, one in running.items()}
+        callers = {name: stack.enter_context(_callers(name, server.url, rows)) for name, server in running.items()}
         for name in names:  # a first turn that is not counted: workers may still load the model
             with running[name].awake():
                 _turn(name, callers[name], 0.5)
@@ -182,7 +182,7 @@ def report(arguments: argparse.Namespace, command: list[str]) -> int:
     names = arguments.contender or list(LABELS)
     compare(names, limits, arguments.rounds, arguments.seconds, arguments.results, command)
     points = list(point.read(arguments.results))
-    if len({dataclasses.astuple(one.limits) for one in points}) > 1:
+    if len({dataclasses.astuple(point.limits) for point in points}) > 1:
         raise Mistake(f"{arguments.results}: holds records of other limits. Name another folder with --results.")
     terminal().print(point.table(points))
     return 0 if point.passed(points) else 1

@@ -99,10 +99,10 @@ async def run(kind: str, url: str, rows: Rows, stack: AsyncExitStack) -> list[Ca
 
 
 def _triton(model: AsyncModel, row: Rows) -> Call:
-    one = row[None]
+    request = row[None]
 
     async def call() -> Rows:
-        scores: Rows = (await model.predict(one))[0]
+        scores: Rows = (await model.predict(request))[0]
         return scores
 
     return call

@@ -91,7 +91,7 @@ def table(points: Sequence[PeerRound]) -> Table:
     )
     made = Table(*(Column(name, no_wrap=True) for name in columns), caption=caption, padding=(0, 0))
     by_name = {name: [point for point in points if point.contender == name] for name in LABELS}
-    for name, mine in sorted(by_name.items(), key=lambda one: -_median([point.share for point in one[1]])):
+    for name, mine in sorted(by_name.items(), key=lambda item: -_median([point.share for point in item[1]])):
         if not mine:
             continue
         shares = [point.share for point in mine]

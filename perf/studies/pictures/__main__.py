@@ -146,7 +146,7 @@ def write(path: Path, points: Sequence[PicturesTrial], about: dict[str, object])
         **about,
         "machine": asdict(Machine.this()),
         "versions": versions(),
-        "points": [asdict(one) for one in points],
+        "points": [asdict(point) for point in points],
     }
     whole_file.write(path, json.dumps(content, indent=1) + "\n")
 
@@ -155,8 +155,10 @@ def repeat(arguments: argparse.Namespace, progress: Callable[[str], None]) -> li
     """One repeat on servers of its own: the memory that they once took for a large batch stays with them."""
     with tempfile.TemporaryDirectory(prefix="triton-batching-") as scratch, contextlib.ExitStack() as running:
         repository = build(Path(scratch), arguments.classifier)
-        settings = (Settings(models=(arguments.model,), config_name=one, repository=repository) for one in VARIANTS)
-        servers = [running.enter_context(launch(one, progress=progress)) for one in settings]
+        settings = (
+            Settings(models=(arguments.model,), config_name=variant, repository=repository) for variant in VARIANTS
+        )
+        servers = [running.enter_context(launch(setting, progress=progress)) for setting in settings]
         return measure(servers, arguments.model, arguments.concurrency, arguments.seconds, progress)
 
 

@@ -38,8 +38,8 @@ def show(compared: Sequence[Compared], console: Console) -> None:
         "",
         title=f"predicted / measured, limits {limits}",
     )
-    for one in compared:
-        point, predicted = one.point, one.prediction
+    for comparison in compared:
+        point, predicted = comparison.point, comparison.prediction
         table.add_row(
             point.model,
             str(point.candidate),
@@ -48,12 +48,15 @@ def show(compared: Sequence[Compared], console: Console) -> None:
             _pair(predicted.percentiles_ms[50], point.percentiles_ms[50]),
             _pair(predicted.percentiles_ms[95], point.percentiles_ms[95]),
             f"{predicted.rows_per_execution:.2f} / {point.counted.rows_per_execution:.2f}",
-            str(one.point.rounds),
-            one.verdict,
+            str(comparison.point.rounds),
+            comparison.verdict,
         )
     console.print(table)
     for name, some in by_load(compared).items():
-        held, own = sum(holds(one.errors) for one in some), sum(holds(one.own_errors) for one in some)
+        held, own = (
+            sum(holds(comparison.errors) for comparison in some),
+            sum(holds(comparison.own_errors) for comparison in some),
+        )
         console.print(
             f"{name}: {held} of {len(some)} within the limits, {own} with the speed of their own executions",
             markup=False,
@@ -97,7 +100,7 @@ def main(argv: list[str] | None = None) -> int:
         rounds = [
             point.rounds for each in round_folders(arguments.results) for point in measured(each, arguments.models)
         ]
-        if left := sum(rounds) - sum(one.point.rounds for one in found):
+        if left := sum(rounds) - sum(comparison.point.rounds for comparison in found):
             console.print(
                 f"left out: {left} measured point(s): of another machine, other versions or other service times than "
                 "the last of their kind, or of the first of two rounds, which have no median",

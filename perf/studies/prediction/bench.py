@@ -148,7 +148,7 @@ class PredictionBench:
             requests=found.requests,
             throughput_rows_per_s=found.throughput_rows_per_s,
             mean_ms=found.mean_us / 1e3,
-            percentiles_ms={one: (value or 0.0) / 1e3 for one, value in percentiles.items()},
+            percentiles_ms={percent: (value or 0.0) / 1e3 for percent, value in percentiles.items()},
             counted=counted,
         )
 

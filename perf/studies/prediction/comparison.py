@@ -73,26 +73,32 @@ def fitting(folder: Path, model: str) -> list[list[tuple[PredictedPoint, Profile
             ramps = Profile(ramps=tuple(load_ramp(each / name) for name in point.ramps))
             if point.fits(ramps):
                 rounds[point.file_name].append((point, ramps))
-    alike = [[one for one in some if _alike(one[1], some[-1][1])] for _, some in sorted(rounds.items())]
+    alike = [
+        [measurement for measurement in some if _alike(measurement[1], some[-1][1])]
+        for _, some in sorted(rounds.items())
+    ]
     return [some[(len(some) + 1) % 2 :] for some in alike]
 
 
-def _alike(one: Profile, other: Profile) -> bool:
+def _alike(profile: Profile, other: Profile) -> bool:
     """Whether these ramps are of the same model, configuration, machine, versions and levels."""
     return all(
         a.same(b) and [level.concurrency for level in a.levels] == [level.concurrency for level in b.levels]
-        for a, b in zip(one.ramps, other.ramps, strict=True)
+        for a, b in zip(profile.ramps, other.ramps, strict=True)
     )
 
 
 def by_load(compared: Sequence[Compared]) -> dict[str, list[Compared]]:
     """The comparisons of closed loops and those of Poisson arrivals."""
-    return {name: [one for one in compared if one.point.open == is_open] for is_open, name in LOADS.items()}
+    return {
+        name: [comparison for comparison in compared if comparison.point.open == is_open]
+        for is_open, name in LOADS.items()
+    }
 
 
 def write(compared: Sequence[Compared], folder: Path) -> Path:
     """Write the figures of the comparison, one JSON file."""
-    content = {"format": FORMAT, "kind": KIND, "points": [_figures(one) for one in compared]}
+    content = {"format": FORMAT, "kind": KIND, "points": [_figures(comparison) for comparison in compared]}
     return file.write_content(content, folder / FILE)
 
 
@@ -122,8 +128,8 @@ def markdown(folder: Path) -> str:
     return "\n".join(lines)
 
 
-def _figures(one: Compared) -> dict[str, Any]:
-    point, prediction = one.point, one.prediction
+def _figures(comparison: Compared) -> dict[str, Any]:
+    point, prediction = comparison.point, comparison.prediction
     sides = {
         "predicted": (prediction.throughput_rows_per_s, prediction.percentiles_ms, prediction.rows_per_execution),
         "measured": (point.throughput_rows_per_s, point.percentiles_ms, point.counted.rows_per_execution),
@@ -138,8 +144,8 @@ def _figures(one: Compared) -> dict[str, Any]:
             side: {"throughput_rows_per_s": rate, "p50_ms": ms[50], "p95_ms": ms[95], "rows_per_execution": rows}
             for side, (rate, ms, rows) in sides.items()
         },
-        "errors": one.errors,
-        "drift": one.drift,
-        "holds": holds(one.errors),
-        "own_holds": holds(one.own_errors),
+        "errors": comparison.errors,
+        "drift": comparison.drift,
+        "holds": holds(comparison.errors),
+        "own_holds": holds(comparison.own_errors),
     }

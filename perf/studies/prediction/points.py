@@ -119,15 +119,15 @@ def together(points: Sequence[PredictedPoint]) -> PredictedPoint:
     """The same point of several rounds as one: medians, and the counters of the round with the median mean latency."""
     return replace(
         points[0],
-        seconds=median(one.seconds for one in points),
-        requests=median_low(one.requests for one in points),
-        throughput_rows_per_s=median(one.throughput_rows_per_s for one in points),
-        mean_ms=median(one.mean_ms for one in points),
+        seconds=median(point.seconds for point in points),
+        requests=median_low(point.requests for point in points),
+        throughput_rows_per_s=median(point.throughput_rows_per_s for point in points),
+        mean_ms=median(point.mean_ms for point in points),
         percentiles_ms={
-            percent: median(one.percentiles_ms[percent] for one in points) for percent in points[0].percentiles_ms
+            percent: median(point.percentiles_ms[percent] for point in points) for percent in points[0].percentiles_ms
         },
-        counted=middle(points, [one.mean_ms for one in points]).counted,
-        rounds=sum(one.rounds for one in points),
+        counted=middle(points, [point.mean_ms for point in points]).counted,
+        rounds=sum(point.rounds for point in points),
     )
 
 

@@ -26,7 +26,7 @@ def one_ramp(ramps: Sequence[ServiceTimes]) -> ServiceTimes:
     """
     first = ramps[0]
     levels = tuple(
-        middle(some, [one.measured.throughput_rows_per_s for one in some])
+        middle(some, [level.measured.throughput_rows_per_s for level in some])
         for some in zip(*(ramp.levels for ramp in ramps), strict=True)
     )
     rare = [ramp.rare_us for ramp in ramps if ramp.rare_us is not None]
@@ -50,8 +50,8 @@ def middle(some: Sequence[T], keys: Iterable[float]) -> T:
 def _sizes(levels: Sequence[Level], ramps: Sequence[ServiceTimes]) -> tuple[Size, ...]:
     counted = sum((level.counted for level in levels[1:]), levels[0].counted)
     errors: defaultdict[int, list[float]] = defaultdict(list)
-    for one in itertools.chain.from_iterable(ramp.sizes for ramp in ramps):
-        errors[one.rows].append(one.error_us)
+    for size in itertools.chain.from_iterable(ramp.sizes for ramp in ramps):
+        errors[size.rows].append(size.error_us)
     return tuple(
         Size(
             rows=rows,

@@ -100,12 +100,12 @@ def rows_of(study: RaggedExperiment, results: Path) -> Iterator[RaggedRow]:
     """The table of what is measured; a pure function of the records."""
     for mix in study.mixes:
         found = {route: list(read(folder(results, study.model, mix, route))) for route in study.routes}
-        records = {route: [one for one in some if isinstance(one, Measurement)] for route, some in found.items()}
+        records = {route: [entry for entry in some if isinstance(entry, Measurement)] for route, some in found.items()}
         for route, some in records.items():
             if some:
                 row = _row(study, mix, route, some)
                 mine = _by_repeat(some)
-                separate, ragged = (Ratio.of(mine, _by_repeat(records.get(one, []))) for one in (SEPARATE, RAGGED))
+                separate, ragged = (Ratio.of(mine, _by_repeat(records.get(other, []))) for other in (SEPARATE, RAGGED))
                 yield replace(row, to_separate=separate, to_ragged=ragged)
 
 

@@ -22,10 +22,10 @@ def threads(job: ClientJob, ledger: CallLedger, stop: threading.Event) -> None:
             threading.Thread(target=_call_in_thread, args=(job, caller, models, ledger, stop), daemon=True)
             for caller in range(job.callers)
         ]
-        for one in callers:
-            one.start()
-        for one in callers:
-            one.join()
+        for thread in callers:
+            thread.start()
+        for thread in callers:
+            thread.join()
 
 
 def _call_in_thread(
@@ -47,8 +47,8 @@ async def _gather(job: ClientJob, ledger: CallLedger, stop: threading.Event) -> 
     async with contextlib.AsyncExitStack() as opened:
         models = {}
         for name in job.models:
-            one = AsyncModel(name, url=job.url(job.transport), transport=job.transport, coalesce=job.coalesce)
-            models[name] = await opened.enter_async_context(one)
+            model = AsyncModel(name, url=job.url(job.transport), transport=job.transport, coalesce=job.coalesce)
+            models[name] = await opened.enter_async_context(model)
         await asyncio.gather(*(_call_in_task(job, caller, models, ledger, stop) for caller in range(job.callers)))
 
 

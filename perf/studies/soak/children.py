@@ -68,7 +68,7 @@ def children(job: ClientJob, ledger: CallLedger, line: ParentPipe) -> None:
 
 def _fork(job: ClientJob, caller: int, number: int) -> Child:
     opening = Opening.drawn(job, caller, number)
-    calls = {one: SoakCall.drawn(opening.job, caller, one) for one in _numbers(opening, number)}
+    calls = {_number: SoakCall.drawn(opening.job, caller, _number) for _number in _numbers(opening, number)}
     rng = generator(job, caller, 2 * ONCE + number)
     in_call = bool(rng.integers(2))
     kill_after_s = float(rng.uniform(0, IN_CALL_S if in_call else AT_ALL_S)) if rng.random() < KILLED_SHARE else None

@@ -63,7 +63,8 @@ class Gauges:
         """Every series, after `seconds` of a run."""
         warm_s, count = seconds * WARM_UP, len(self.series)
         return [
-            judge(name, one.unit, one.times, one.values, warm_s=warm_s, of=count) for name, one in self.series.items()
+            judge(name, series.unit, series.times, series.values, warm_s=warm_s, of=count)
+            for name, series in self.series.items()
         ]
 
     def latest(self, name: str) -> float:
@@ -96,14 +97,14 @@ def reaper(url: str) -> dict[str, int]:
             arguments = (folder / "cmdline").read_text(errors="replace").split("\0")
         except OSError:
             continue
-        if url in arguments and any(Path(one).name == REAPER for one in arguments):
+        if url in arguments and any(Path(argument).name == REAPER for argument in arguments):
             return {"reaper": int(folder.name)}
     return {}
 
 
 def shared_files(server: Server) -> int:
     """Files in /dev/shm of this server and of clients of any server on this machine."""
-    return sum(one.name.startswith((server.shared_memory_prefix, PREFIX)) for one in FOLDER.iterdir())
+    return sum(path.name.startswith((server.shared_memory_prefix, PREFIX)) for path in FOLDER.iterdir())
 
 
 def temporary_files(folders: Iterable[Path]) -> int:

@@ -47,16 +47,16 @@ def openings(job: ClientJob, ledger: CallLedger, stop: threading.Event) -> None:
     callers = [
         threading.Thread(target=_open, args=(job, caller, ledger, stop), daemon=True) for caller in range(job.callers)
     ]
-    for one in callers:
-        one.start()
-    for one in callers:
-        one.join()
+    for thread in callers:
+        thread.start()
+    for thread in callers:
+        thread.join()
 
 
 def _open(job: ClientJob, caller: int, ledger: CallLedger, stop: threading.Event) -> None:
     for number in itertools.count():
         opening = Opening.drawn(job, caller, number)
-        calls = [SoakCall.drawn(opening.job, caller, number * MOST_CALLS + one) for one in range(opening.calls)]
+        calls = [SoakCall.drawn(opening.job, caller, number * MOST_CALLS + offset) for offset in range(opening.calls)]
         if stop.wait(calls[0].think_s):
             return
         try:
@@ -76,8 +76,8 @@ def _blocking(opening: Opening, calls: list[SoakCall], ledger: CallLedger) -> No
 
 
 async def _asynchronous(opening: Opening, calls: list[SoakCall], ledger: CallLedger) -> None:
-    one = AsyncModel(
+    client = AsyncModel(
         opening.model, url=opening.job.url(opening.transport), transport=opening.transport, coalesce=opening.coalesce
     )
-    async with one as model:
+    async with client as model:
         await asyncio.gather(*(settle_async(call, model, ledger) for call in calls))

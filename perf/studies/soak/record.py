@@ -72,11 +72,12 @@ class SoakRecord:
     def found(self) -> tuple[str, ...]:
         """Everything that is wrong, a line each; none in a clean run."""
         calls = [f"{self.failures} calls or clients failed; the first of them:"] if self.failures else []
-        calls += [f"  seed {self.seed}, {one}" for one in self.failed[:SHOWN]]
+        calls += [f"  seed {self.seed}, {failure}" for failure in self.failed[:SHOWN]]
         grown = [
-            f"{one.series} grows: {one.growth:+,.0f} {one.unit} in {one.window_s:.0f} s, allowed are {one.allowed:,.0f}"
-            for one in self.growths
-            if one.verdict == GROWS
+            f"{series.series} grows: {series.growth:+,.0f} {series.unit} in {series.window_s:.0f} s, "
+            f"allowed are {series.allowed:,.0f}"
+            for series in self.growths
+            if series.verdict == GROWS
         ]
         return (*self.faults, *calls, *grown)
 
@@ -88,7 +89,7 @@ class SoakRecord:
 
 def write(record: SoakRecord, folder: Path) -> Path:
     """Write it, whole or not at all."""
-    growths = [{**asdict(one), "verdict": one.verdict} for one in record.growths]
+    growths = [{**asdict(series), "verdict": series.verdict} for series in record.growths]
     return file.write(record, folder / record.file_name, growths=growths)
 
 

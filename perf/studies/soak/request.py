@@ -26,15 +26,15 @@ class SoakRequest:
         given = found if isinstance(found, tuple) else (found,)
         if len(given) != len(self.outputs):
             return f"{len(given)} outputs in place of {len(self.outputs)}"
-        for number, (one, right) in enumerate(zip(given, self.outputs, strict=True)):
-            if one.dtype != right.dtype or one.shape != right.shape:
-                return f"output {number} is {one.dtype} {one.shape} in place of {right.dtype} {right.shape}"
-            if not np.array_equal(one, right):
-                places = np.flatnonzero(one != right)
+        for number, (answer, right) in enumerate(zip(given, self.outputs, strict=True)):
+            if answer.dtype != right.dtype or answer.shape != right.shape:
+                return f"output {number} is {answer.dtype} {answer.shape} in place of {right.dtype} {right.shape}"
+            if not np.array_equal(answer, right):
+                places = np.flatnonzero(answer != right)
                 first = int(places[0])
                 return (
-                    f"output {number} differs in {len(places)} of {one.size} values, the first at {first}: "
-                    f"{one.flat[first]} in place of {right.flat[first]}"
+                    f"output {number} differs in {len(places)} of {answer.size} values, the first at {first}: "
+                    f"{answer.flat[first]} in place of {right.flat[first]}"
                 )
         return ""
 

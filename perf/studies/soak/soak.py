@@ -122,7 +122,9 @@ def _record(asked: Asked, started_at: str, ended: Ended) -> SoakRecord:
 
 def _gauges(server: Server, clients: ClientCrew, folder: Path) -> Gauges:
     def processes() -> Mapping[str, int]:
-        members = {one.job.name: one.process.pid for one in clients.members if one.process.pid and not one.ended}
+        members = {
+            member.job.name: member.process.pid for member in clients.members if member.process.pid and not member.ended
+        }
         return {**gauges.of_server(server), **members, **gauges.reaper(server.grpc_url)}
 
     return Gauges(
@@ -203,7 +205,7 @@ def _left(server: Server, processes: Mapping[str, int]) -> list[str]:
     while time.monotonic() < deadline and any(Footprint.of(pid) for pid in processes.values()):
         time.sleep(0.1)
     left = [f"{name} (process {pid}) still runs" for name, pid in processes.items() if Footprint.of(pid)]
-    files = [one.name for one in FOLDER.glob(f"{server.shared_memory_prefix}*")]
+    files = [path.name for path in FOLDER.glob(f"{server.shared_memory_prefix}*")]
     left += [f"{len(files)} files of the server are left in /dev/shm, one is {files[0]}"] if files else []
     left += ["the server's temporary folder is left behind"] if server.log.parent.exists() else []
     return left
