@@ -75,7 +75,7 @@ def late_share(steps: Sequence[CapStep], limit_ms: float = SLA_MS) -> float:
 
 
 def batches_until(steps: Sequence[CapStep], rows: int) -> int | None:
-    """How many batches ran before the first of at most so many rows; None when there was none."""
+    """How many batches ran before the first one of at most `rows` rows; None if there was no such batch."""
     return next((index for index, step in enumerate(steps) if step.rows <= rows), None)
 
 

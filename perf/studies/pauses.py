@@ -100,7 +100,7 @@ class Pauses:
 
     @property
     def cold_us(self) -> float:
-        """By how much one row takes longer after the longest pause; 0 where that is hardly anything."""
+        """By how much one row takes longer after the longest pause; 0 if that is within the noise (`COLD`)."""
         longer_us = self._longer_us(PAUSES_MS[-1])
         return longer_us if longer_us > COLD * median(round_.computing_us[0] for round_ in self.rounds) else 0.0
 
@@ -203,7 +203,7 @@ def write(found: Pauses, folder: Path, started_at: str, command: Sequence[str]) 
 
 
 def shown(found: Sequence[Pauses]) -> Table:
-    """Each model beside what is simulated of all; the dispatch in the closed loop and after a short pause."""
+    """Each model, and the values that the simulation takes; the dispatch in the closed loop and after a short pause."""
     shares = [f"{pause} ms" for pause in PAUSES_MS[1:-1]]
     table = Table("", "way", "dispatch us", "late us", "cold us", *shares, box=SIMPLE_HEAD, pad_edge=False)
     for model in found:

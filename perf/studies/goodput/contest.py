@@ -1,4 +1,4 @@
-"""One comparison: every way to batch under every kind of arrivals and seed, simulated, and measured where asked."""
+"""One comparison: every way to batch under every kind of arrivals and seed, simulated, and measured with --live."""
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
@@ -51,7 +51,9 @@ class Contest:
     def measure(
         self, pairs: Sequence[tuple[GoodputSearch, ArrivalStream]], *, seconds: float, first: float, told: Told
     ) -> bool:
-        """Measure what is not done, for so many seconds; whether all is. Each point is on disk before the next.
+        """Measure the searches that are not done, for `seconds`; return whether all are done.
+
+        Each point is on disk before the next begins.
 
         The first searches begin at `first` x the simulated goodput, the others at what was found.
         """

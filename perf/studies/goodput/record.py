@@ -89,7 +89,7 @@ class GoodputSearch:
 
     @property
     def question(self) -> dict[str, Any]:
-        """What is asked, on which machine and versions."""
+        """The settings of the search, with the machine and the versions."""
         return {name: value for name, value in asdict(self).items() if name not in ANSWER}
 
     @property

@@ -1,4 +1,4 @@
-"""Looking for the highest rate at which 99 % are in time, where a point is simulated and where it is measured."""
+"""Searching the highest rate at which 99 % of the requests are in time, for simulated and for measured points."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -46,15 +46,15 @@ def following(points: Sequence[RateTrial], guess: float) -> float | None:
         return good * step
     if not good:
         return bad / step
-    # Noise can make a rate good above one that is not: the edge is between them all the same.
+    # With noise a rate can be good above a rate that is not. The edge is still between the two.
     return math.sqrt(good * bad)
 
 
 def swept(measure: Callable[[float], RateTrial], low: float, high: float) -> float:
-    """The edge where points cost little: by halving in [`low`, `high`], then from all points around what that found.
+    """The edge, if points are cheap: by halving in [`low`, `high`], then by regression over points around the result.
 
-    What is missed of a finite number of requests does not rise evenly with the rate, so halving alone finds one of
-    several crossings.
+    With a finite number of requests the share of late requests does not rise evenly with the rate, so halving alone
+    finds any of several crossings.
     """
     for _ in range(HALVINGS):
         middle = (low + high) / 2

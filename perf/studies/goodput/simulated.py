@@ -35,7 +35,7 @@ def point(
 
 
 def goodput(contender: Contender, config: ModelConfig, device: StandIn, stream: ArrivalStream, slo_s: float) -> float:
-    """The highest rate (requests per second) at which 99 % are answered in time; 0 where none is found."""
+    """The highest rate (requests per second) at which 99 % are answered in time; 0 if there is none."""
     most = max(rows / device.seconds(rows) for rows in (1, max(1, contender.candidate.max_batch_size)))
     return swept(lambda rate: point(contender, config, device, stream, slo_s, rate), 0.0, most)
 

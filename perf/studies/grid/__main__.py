@@ -1,4 +1,4 @@
-"""Measure a full grid of configurations once, and hold tuners' choices against the best of it: the tuner's judge.
+"""Measure a full grid of configurations once, and compare the tuner's choices with the best of it.
 
 `python -m perf.studies.grid ranker --load closed:32` measures what is not yet measured, in an order drawn from a seed,
 and stops after --limit seconds; the same command goes on. With --judge STUDY the study's choice and the best of the
@@ -76,7 +76,7 @@ def measure(
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure, print, and judge; exit code 1 where a judgement fails, 3 where points are missing, 2 for a mistake."""
+    """Measure, print, and judge; exit code 1 if a judgement fails, 3 if points are missing, 2 for a mistake."""
     arguments = _parser().parse_args(argv)
     command = ("python", "-m", "perf.studies.grid", *(sys.argv[1:] if argv is None else argv))
     return guarded(lambda: run(arguments, command, terminal()), on_interrupt="stopped; the same command goes on.")

@@ -113,7 +113,7 @@ def judge(study: Study, grid: Grid, folder: Path, bench: Bench, *, told: Callabl
 
 
 def lines(judged: GridJudgement) -> Iterator[str]:
-    """What came out, for a person."""
+    """The judgement in words, for a terminal."""
     tuned, best = judged.of(TUNED), judged.of(BEST)
     verdict = "passed" if judged.passed else "NOT passed"
     yield f"{judged.model}, {judged.load}, p99 <= {judged.sla.latency_ms:g} ms: {verdict}"

@@ -85,7 +85,7 @@ class Grid:
         return next((point for point in self.points if point.candidate == candidate), None)
 
     def best(self, p99_ms: float) -> GridTrial | None:
-        """The highest throughput within a target, as it was measured once; None where nothing is within it."""
+        """The highest throughput within a target, as it was measured once; None if no trial is within it."""
         within = [point for point in self.points if point.p99_ms <= p99_ms and not point.faults]
         return max(within, key=lambda trial: trial.throughput_rows_per_s, default=None)
 

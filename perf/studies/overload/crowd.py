@@ -1,4 +1,4 @@
-"""The clients of a trial: processes that send what is due whatever is answered, and the server's memory meanwhile."""
+"""The clients of a trial: processes that send each request when it is due, and the server's memory meanwhile."""
 
 import re
 import time
@@ -112,5 +112,5 @@ def _kind(text: str) -> str:
 
 
 def _memory(server: Running) -> int:
-    """Of the server and the processes of its Python models."""
+    """Resident memory of the server and the processes of its Python models."""
     return process_tree.memory_bytes(process_tree.tree(server.server.pid)) if server.server else 0

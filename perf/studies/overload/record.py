@@ -1,4 +1,4 @@
-"""The record of a trial: what was asked, what was seen of each phase, and whether it keeps what is promised."""
+"""The record of an overload trial: its settings, the counts of each phase, and whether the promises were kept."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -138,7 +138,7 @@ class OverloadRecord:
 
     @property
     def gate(self) -> dict[str, bool]:
-        """What is promised of an overload, and whether it was kept."""
+        """The promises for an overload, each with whether it was kept."""
         first, last = self.settled_mb
         return {
             f"answered in time >= {GOODPUT} of the capacity": self.share >= GOODPUT,

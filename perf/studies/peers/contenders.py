@@ -40,7 +40,7 @@ dynamic_batching {{ {delay} }}
 
 @dataclass(frozen=True, kw_only=True)
 class PeerLimits:
-    """How every server batches: at most so many rows, waiting at most so long for others.
+    """How every server batches: the most rows of a batch, and how long a request waits for others.
 
     mosec and LitServe begin to wait when a worker takes the first request of a batch, tritonserver when that request
     arrives, which is an execution earlier under load: `queue_delay_us` is that execution and `wait_us` together.

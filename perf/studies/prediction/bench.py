@@ -80,7 +80,7 @@ class PredictionBench:
                         self._configuration(folder, kind, rate, ramps, progress)
 
     def profile(self, folder: Path, instances: int, progress: Told) -> Profile:
-        """The service times with so many instances, and with fewer."""
+        """The service times with up to `instances` instances."""
         threads = Candidate.of(self.config).threads
         counts = [(count, threads) for count in range(1, instances + 1)]
         return profile(
@@ -154,7 +154,7 @@ class PredictionBench:
 
 
 def stands(folder: Path, model: str, candidate: Candidate, load: str, ramps: Profile) -> bool:
-    """Whether a round's folder holds a record of this point: of these ramps, which are known to."""
+    """Whether a round's folder holds a record of this point that fits these ramps."""
     try:
         found = points.load(folder / file_name(model, candidate, load))
     except RecordError:

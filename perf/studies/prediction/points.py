@@ -1,4 +1,4 @@
-"""A measured point beside what is predicted for it: the record of one configuration under one load."""
+"""The record of one configuration measured under one load, and its prediction."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -66,8 +66,8 @@ class PredictedPoint:
     def fits(self, profile: Profile) -> bool:
         """Whether this was measured after these ramps, on their machine and versions.
 
-        So it was on their model and configuration files as well, whose digests a ramp has: one whose files have changed
-        since is measured again, and is then younger than this.
+        A ramp holds the digests of the model and configuration files. If the files change, the ramp is measured again
+        and is then younger than this point, which no longer fits.
         """
         ramps = profile.ramps
         return tuple(ramp.file_name for ramp in ramps) == self.ramps and all(

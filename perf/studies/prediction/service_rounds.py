@@ -1,7 +1,7 @@
 """Several ramps of one configuration, measured in turn with other things, as one.
 
-A ramp is short, so a slow second of the machine is in everything that follows from it. Of three, medians leave out what
-only one of them met.
+A ramp is short, so a slow second of the machine changes all that follows from it. The median of three ramps leaves out
+what happened in one of them.
 """
 
 import dataclasses
@@ -42,7 +42,7 @@ def one_ramp(ramps: Sequence[ServiceTimes]) -> ServiceTimes:
 
 
 def middle(some: Sequence[T], keys: Iterable[float]) -> T:
-    """The one whose key is the median; the lower of two."""
+    """The element whose key is the median; the lower of two."""
     ordered = sorted(zip(keys, range(len(some)), strict=True))
     return some[ordered[(len(some) - 1) // 2][1]]
 

@@ -23,7 +23,7 @@ class PaddingShare:
 
     @classmethod
     def read(cls, url: str, model: str) -> Self:
-        """Ask the metrics endpoint at `host:port`, in `LAG_S`; zeros where the model's batches are not counted."""
+        """Ask the metrics endpoint at `host:port`, in `LAG_S`; zeros if the model's batches are not counted."""
         time.sleep(LAG_S)
         # A proxy that the environment names must not be asked for a server on this machine.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -45,5 +45,5 @@ class PaddingShare:
 
     @property
     def wasted(self) -> float | None:
-        """1 - own / computed; None where nothing was counted."""
+        """1 - own / computed; None if nothing was counted."""
         return 1 - self.own / self.computed if self.computed else None

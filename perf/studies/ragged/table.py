@@ -1,4 +1,4 @@
-"""The comparison of ways to serve requests of different length: what is compared, and its table out of the records."""
+"""Ways to serve requests of different length: the mixes, the routes, and the table made from the records."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -76,7 +76,7 @@ class RaggedRow:
 
     `infer_us_per_row` is the time of the executions, over their rows: what batching saves of it is what it can gain.
     `wasted` is the share of the computed elements that is padding: counted by the backend where it splits batches, else
-    from the sizes of the executions; None where the backend has split them and not counted.
+    from the sizes of the executions; None if the backend split batches without counting.
     """
 
     mix: str
@@ -97,7 +97,7 @@ def folder(results: Path, model: str, mix: LengthMix, route: Route) -> Path:
 
 
 def rows_of(study: RaggedExperiment, results: Path) -> Iterator[RaggedRow]:
-    """The table of what is measured; a pure function of the records."""
+    """The rows of the table; a pure function of the records."""
     for mix in study.mixes:
         found = {route: list(read(folder(results, study.model, mix, route))) for route in study.routes}
         records = {route: [entry for entry in some if isinstance(entry, Measurement)] for route, some in found.items()}

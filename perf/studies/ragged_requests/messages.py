@@ -1,8 +1,8 @@
 """Serialised protobuf messages as tensors: why their lengths differ, and the message whose length does not.
 
-proto3 writes an `int32` as a varint of 1 to 5 bytes (10 when negative) and omits a 0, so the length of a message hangs
-on its values, and Triton never runs two of different length together. A `fixed32` always takes 4 bytes, but its 0 is
-omitted too: send value + 1.
+proto3 writes an `int32` as a varint of 1 to 5 bytes (10 when negative) and omits a 0. The length of a message therefore
+depends on its values, and Triton never runs two messages of different length together. A `fixed32` always takes 4
+bytes, but its 0 is omitted too: send value + 1.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The calls of one client process: each begins once and ends once, and what is not allowed is kept with its numbers."""
+"""The calls of one client process: each begins once and ends once; a failure has the numbers that repeat it."""
 
 import os
 import threading
@@ -102,7 +102,7 @@ class CallLedger:
             )
 
     def report(self, *, last: bool = False) -> CallReport:
-        """What is new; calls that have been on their way for too long are lost."""
+        """What is new since the last report; a call in flight for longer than `LOST_S` counts as lost."""
         with self._lock:
             now = self.clock()
             for key, (call, since) in list(self._going.items()):

@@ -37,7 +37,7 @@ INTERRUPTED = 130
 
 @dataclass(frozen=True, kw_only=True)
 class TransportCell:
-    """One model over one transport with so many workers; one value per round, in microseconds and requests/s."""
+    """One model over one transport with `workers` processes; one value per round, in microseconds and requests/s."""
 
     model: str
     transport: str
@@ -87,7 +87,7 @@ def measure(rounds: int, seconds: float, progress: Callable[[str], None] = lambd
 
 
 def complete(kept: Mapping[tuple[str, Transport, int], list[list[float]]], seconds: float) -> list[TransportCell]:
-    """The cells of the rounds that all of them have; raises `KeyboardInterrupt` where there is none."""
+    """The cells with the rounds that all cells have; raises `KeyboardInterrupt` if there is no such round."""
     rounds = min((len(times) for times in kept.values()), default=0)
     if len(kept) < len(SHAPES) * len(WORKERS) * len(TRANSPORTS) or not rounds:
         raise KeyboardInterrupt
