@@ -51,7 +51,7 @@ def _show(record: SoakRecord, console: Console) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = program_parser(
-        "python -m perf.studies.soak", __doc__, example="--minutes 15 --results perf/studies/results/soak"
+        "python -m perf.studies.soak", __doc__, example="--minutes 15 --results perf/results/local/soak"
     )
     parser.add_argument("--minutes", type=float, default=15.0, help="how long clients call (default 15)")
     parser.add_argument("--seed", type=int, default=0, help="seed of all random numbers (default 0)")
