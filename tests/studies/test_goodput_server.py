@@ -17,9 +17,13 @@ ASKED = ["--only", DEADLINE, "--seeds", "1", "--arrivals", "poisson", "--request
 
 def test_every_request_of_a_point_is_accounted_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = [*ASKED, "--results", str(tmp_path)]
-    # Nine times what the device can do in time, so that the policy must refuse some.
-    assert main([*arguments, "--live", "--first", "9", "--seconds", "24"]) in (0, 3)
-    (found,) = read(tmp_path)
+    # Nine times what the device can do in time, so that the policy must refuse some. A busy machine may need the 24 s
+    # for the start of the server; the next call goes on.
+    for _ in range(3):
+        assert main([*arguments, "--live", "--first", "9", "--seconds", "24"]) in (0, 3)
+        (found,) = read(tmp_path)
+        if found.points:
+            break
     assert found.points
     for point in found.points:
         _, counts = ArrivalStream.parse("poisson", seed=0, requests=100).times(point.rate_per_s)

@@ -115,7 +115,7 @@ def test_pictures_are_seeded_and_of_the_size_of_photographs() -> None:
 
 @pytest.mark.server
 def test_a_repeat_is_one_record_and_is_not_measured_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--classifier", "simulated_accelerator", "--concurrency", "1,8", "--seconds", "0.5", "--repeats", "1"]
+    arguments = ["--classifier", "simulated_accelerator", "--concurrency", "1,8", "--seconds", "1", "--repeats", "1"]
     assert pictures.main([*arguments, "--results", str(tmp_path)]) == 0
     (path,) = tmp_path.iterdir()
     assert path.name == "image_classification.simulated_accelerator.r1.json"

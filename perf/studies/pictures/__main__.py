@@ -29,7 +29,7 @@ from perf.studies.pictures.table import WIDTH, markdown, table
 from serve.launcher import Server, Settings, launch
 from triton_batching import whole_file
 from triton_batching.machine import Machine, versions
-from triton_batching.terminal import guarded, program_parser, terminal
+from triton_batching.terminal import Failure, guarded, program_parser, terminal
 
 VARIANTS = ("baseline", "dynamic")
 CONCURRENCY = (1, 2, 4, 8, 16, 32)
@@ -89,7 +89,7 @@ async def load(
 async def point(
     server: Server, name: str, contents: Sequence[bytes], concurrency: int, seconds: float
 ) -> PicturesTrial:
-    """Measure one point: what is answered within `seconds`, after a time in which the server settles."""
+    """Measure the answers within `seconds`, after a time in which the server settles; raises `Failure` if none came."""
     async with AsyncModel(name, url=server.grpc_url) as model:
         expected = [await _first_class(model, content) for content in contents]
         start = time.perf_counter() + SETTLE * seconds
@@ -100,6 +100,8 @@ async def point(
             await asyncio.sleep(start + seconds - time.perf_counter())
         after, rows = Usage.of(server.pid), Counters.read(server.grpc_url, SLOT) - counted
         done = [answer for answer in await sending if start <= answer.ended <= start + seconds]
+    if not done:
+        raise Failure(f"'{name}' answered no picture within {seconds:g} s. Measure for longer: --seconds.")
     latencies = np.array([answer.latency_s for answer in done]) * 1e3
     busy = gpu.mean()
     return PicturesTrial(
