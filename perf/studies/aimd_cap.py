@@ -38,7 +38,7 @@ LINE = re.compile(r"batch_policy \S+: (\d+) rows in ([\d.]+) ms, cap ([\d.]+), \
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class CapCase:
     """A target and a device: a row takes 0.5 ms, and `row_ms_after` once `after` batches have run (0: never)."""
 
     name: str
@@ -49,7 +49,7 @@ class Case:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class CapStep:
     """One batch: its rows, its time in ms and the cap that was in force."""
 
     rows: int
@@ -58,34 +58,34 @@ class Step:
 
 
 CASES = (
-    Case(name="target 30 ms", slo_ms=SLA_MS, batches=260),
-    Case(name="target 27 ms", slo_ms=0.9 * SLA_MS, batches=260),
-    Case(name="rows cost three times as much", slo_ms=SLA_MS, batches=260, row_ms_after=3 * ROW_MS, after=150),
+    CapCase(name="target 30 ms", slo_ms=SLA_MS, batches=260),
+    CapCase(name="target 27 ms", slo_ms=0.9 * SLA_MS, batches=260),
+    CapCase(name="rows cost three times as much", slo_ms=SLA_MS, batches=260, row_ms_after=3 * ROW_MS, after=150),
 )
 
 
-def band(steps: Sequence[Step]) -> tuple[int, int]:
+def band(steps: Sequence[CapStep]) -> tuple[int, int]:
     """The smallest and the largest batch."""
     return min(step.rows for step in steps), max(step.rows for step in steps)
 
 
-def late_share(steps: Sequence[Step], limit_ms: float = SLA_MS) -> float:
+def late_share(steps: Sequence[CapStep], limit_ms: float = SLA_MS) -> float:
     """The share of batches that took longer."""
     return sum(step.ms > limit_ms for step in steps) / len(steps)
 
 
-def batches_until(steps: Sequence[Step], rows: int) -> int | None:
-    """How many batches ran before the first of at most so many rows; None when there was none."""
+def batches_until(steps: Sequence[CapStep], rows: int) -> int | None:
+    """How many batches ran before the first one of at most `rows` rows; None if there was no such batch."""
     return next((index for index, step in enumerate(steps) if step.rows <= rows), None)
 
 
-def parts(case: Case, steps: Sequence[Step]) -> tuple[Sequence[Step], Sequence[Step]]:
+def parts(case: CapCase, steps: Sequence[CapStep]) -> tuple[Sequence[CapStep], Sequence[CapStep]]:
     """The batches that ran with the cap settled before the change, and those behind the change."""
     end = case.after or len(steps)
     return steps[SETTLED:end], steps[end:]
 
 
-def measure(case: Case, progress: Callable[[str], None] = lambda _: None) -> list[Step]:
+def measure(case: CapCase, progress: Callable[[str], None] = lambda _: None) -> list[CapStep]:
     """The first `case.batches` batches of an instance that has always more requests waiting than it may take."""
     with tempfile.TemporaryDirectory() as folder:
         repository = Path(folder) / "repository"
@@ -96,13 +96,13 @@ def measure(case: Case, progress: Callable[[str], None] = lambda _: None) -> lis
             return read_steps(server.log)[: case.batches]
 
 
-def read_steps(log: Path) -> list[Step]:
+def read_steps(log: Path) -> list[CapStep]:
     """The batches in a server's log."""
     found = LINE.findall(log.read_text(errors="replace"))
-    return [Step(rows=int(rows), ms=float(ms), cap=float(cap)) for rows, ms, cap in found]
+    return [CapStep(rows=int(rows), ms=float(ms), cap=float(cap)) for rows, ms, cap in found]
 
 
-def _write(case: Case, repository: Path) -> None:
+def _write(case: CapCase, repository: Path) -> None:
     """The simulated accelerator with the case's parameters, for up to 64 rows."""
     source = model_folder(MODEL)
     shutil.copytree(source / "1", repository / MODEL / "1", ignore=shutil.ignore_patterns("__pycache__"))
@@ -122,7 +122,7 @@ def _write(case: Case, repository: Path) -> None:
     (repository / MODEL / "config.pbtxt").write_text(text_format.MessageToString(config))
 
 
-async def _load(server: Server, case: Case, progress: Callable[[str], None]) -> None:
+async def _load(server: Server, case: CapCase, progress: Callable[[str], None]) -> None:
     """Keep requests in flight until the log has enough batches."""
     config = server.configs[MODEL]
     inputs = {config.input[0].name: np.zeros((1, *config.input[0].dims), dtype=np.float32)}
@@ -142,7 +142,9 @@ async def _load(server: Server, case: Case, progress: Callable[[str], None]) -> 
         await asyncio.gather(watch(), *(client(connection) for _ in range(IN_FLIGHT)))
 
 
-def write(folder: Path, found: Sequence[tuple[Case, Sequence[Step]]], started_at: str, command: list[str]) -> Path:
+def write(
+    folder: Path, found: Sequence[tuple[CapCase, Sequence[CapStep]]], started_at: str, command: list[str]
+) -> Path:
     """One record of all cases; a step is [rows, ms, cap]."""
     content = {
         "format": 1,
@@ -161,16 +163,16 @@ def write(folder: Path, found: Sequence[tuple[Case, Sequence[Step]]], started_at
     return whole_file.write(folder / "aimd_cap.json", text, remedy="Name another folder: --results.")
 
 
-def read(path: Path) -> list[tuple[Case, list[Step]]]:
+def read(path: Path) -> list[tuple[CapCase, list[CapStep]]]:
     """The cases of a record."""
     found = []
-    for one in json.loads(path.read_text())["cases"]:
-        steps = [Step(rows=rows, ms=ms, cap=cap) for rows, ms, cap in one.pop("steps")]
-        found.append((Case(**one), steps))
+    for case in json.loads(path.read_text())["cases"]:
+        steps = [CapStep(rows=rows, ms=ms, cap=cap) for rows, ms, cap in case.pop("steps")]
+        found.append((CapCase(**case), steps))
     return found
 
 
-def shown(found: Sequence[tuple[Case, Sequence[Step]]]) -> Table:
+def shown(found: Sequence[tuple[CapCase, Sequence[CapStep]]]) -> Table:
     """One line per case; a batch is late when it took longer than 30 ms."""
     made = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for title in ("case", "batches", "rows, settled", "late", "batches to recover", "rows, recovered"):

@@ -7,7 +7,6 @@ Half a minute to a minute a round, for each model.
 
 import dataclasses
 import datetime
-import json
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import ClassVar
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
@@ -29,11 +29,11 @@ from perf.measure.analyzer import AnalyzerError, measure
 from perf.measure.service_profile import COLD
 from perf.measure.service_time import bar, recorded, target
 from perf.measure.trial import serving
-from perf.records import record
+from perf.records import file
 from perf.records.candidate import Candidate
-from perf.records.record import AnalyzerLoad, RecordError
+from perf.records.record import AnalyzerLoad
 from perf.simulate.costs import ASLEEP, LATE_US, cooled
-from perf.studies.prediction.__main__ import MODELS
+from perf.studies.prediction.comparison import MODELS
 from serve.management.statistics import Counters, Statistics
 from triton_batching.machine import Machine, versions
 from triton_batching.terminal import Failure, Mistake, guarded, program_parser, terminal
@@ -60,7 +60,7 @@ print(1e6 * sum(late) / len(late))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Round:
+class PauseRound:
     """All in microseconds: way and queue of a lone request in a closed loop, the way of one of few Poisson arrivals,
     how late a thread wakes up under load on the mean, and of one row its queue and computing by the pause before in ms.
     """
@@ -77,35 +77,39 @@ class Round:
 class Pauses:
     """The rounds of one model with one instance; what they say is their median."""
 
+    KIND: ClassVar[str] = "pauses"
+    FORMAT: ClassVar[int] = 1
     model: str
-    rounds: tuple[Round, ...]
+    rounds: tuple[PauseRound, ...]
 
     @property
     def way(self) -> float:
         """How many times as long a lone request of an open loop takes on its way as one of a closed loop."""
-        return median(one.open_way_us / one.closed_way_us for one in self.rounds)
+        return median(round_.open_way_us / round_.closed_way_us for round_ in self.rounds)
 
     def dispatched_us(self, pause_ms: int | None) -> float:
         """From queue to instance: in the closed loop, or after a pause."""
-        return median(one.closed_queue_us if pause_ms is None else one.queue_us[pause_ms] for one in self.rounds)
+        return median(
+            round_.closed_queue_us if pause_ms is None else round_.queue_us[pause_ms] for round_ in self.rounds
+        )
 
     @property
     def late_us(self) -> float:
         """How late a thread wakes up under load, on the mean."""
-        return median(one.late_us for one in self.rounds)
+        return median(round_.late_us for round_ in self.rounds)
 
     @property
     def cold_us(self) -> float:
-        """By how much one row takes longer after the longest pause; 0 where that is hardly anything."""
+        """By how much one row takes longer after the longest pause; 0 if that is within the noise (`COLD`)."""
         longer_us = self._longer_us(PAUSES_MS[-1])
-        return longer_us if longer_us > COLD * median(one.computing_us[0] for one in self.rounds) else 0.0
+        return longer_us if longer_us > COLD * median(round_.computing_us[0] for round_ in self.rounds) else 0.0
 
     def cooled(self, pause_ms: int) -> float:
         """The share of that after a shorter one; for models that grow cold."""
         return self._longer_us(pause_ms) / self.cold_us
 
     def _longer_us(self, pause_ms: int) -> float:
-        return median(one.computing_us[pause_ms] - one.computing_us[0] for one in self.rounds)
+        return median(round_.computing_us[pause_ms] - round_.computing_us[0] for round_ in self.rounds)
 
 
 def cooling_us(found: Sequence[Pauses]) -> float:
@@ -114,16 +118,16 @@ def cooling_us(found: Sequence[Pauses]) -> float:
     def squares(constant_ms: int) -> float:
         shares = {pause: cooled(pause * 1e3, constant_ms * 1e3) for pause in PAUSES_MS[1:]}
         return sum(
-            (one.cooled(pause) - shares[pause] / shares[PAUSES_MS[-1]]) ** 2
-            for one in found
-            if one.cold_us
+            (model.cooled(pause) - shares[pause] / shares[PAUSES_MS[-1]]) ** 2
+            for model in found
+            if model.cold_us
             for pause in PAUSES_MS[1:]
         )
 
     return 1e3 * min(range(1, 100), key=squares)
 
 
-def rounds(config: ModelConfig, count: int, told: Callable[[str, bool], None]) -> Iterator[Round]:
+def rounds(config: ModelConfig, count: int, told: Callable[[str, bool], None]) -> Iterator[PauseRound]:
     """Measure one model; raises the launcher's and perf_analyzer's errors."""
     model = config.name
     alone = Candidate(max_batch_size=config.max_batch_size, threads=Candidate.of(config).threads)
@@ -135,7 +139,7 @@ def rounds(config: ModelConfig, count: int, told: Callable[[str, bool], None]) -
             told(f"{model}: round {number}", True)
 
 
-def _round(server: Running) -> Round:
+def _round(server: Running) -> PauseRound:
     closed_way_us, closed_queue_us, alone_us = _lone(server, None)
     open_way_us, _, _ = _lone(server, SPARSE * 1e6 / alone_us)
     with ThreadPoolExecutor(1) as pool:
@@ -146,7 +150,7 @@ def _round(server: Running) -> Round:
         late_us = float(subprocess.run(asked, capture_output=True, text=True, check=True).stdout)
         loaded.result()
     paused = {pause: _paused(server, pause) for pause in PAUSES_MS}
-    return Round(
+    return PauseRound(
         closed_way_us=closed_way_us,
         closed_queue_us=closed_queue_us,
         open_way_us=open_way_us,
@@ -176,7 +180,7 @@ def _paused(server: Running, pause_ms: int) -> tuple[float, float]:
     """Median microseconds of one row in the queue and computing, so long after the answer before it."""
     name, found = server.config.name, []
     with Model(name, url=server.url, transport="grpc") as model, Statistics(server.url) as statistics:
-        rows = [np.zeros([1, *one.shape[1:]], one.dtype) for one in model.metadata.inputs]
+        rows = [np.zeros([1, *tensor.shape[1:]], tensor.dtype) for tensor in model.metadata.inputs]
         for _ in range(REQUESTS):
             before = statistics.counters(name)
             time.sleep(pause_ms / 1e3)
@@ -193,40 +197,21 @@ def _paused(server: Running, pause_ms: int) -> tuple[float, float]:
 
 
 def write(found: Pauses, folder: Path, started_at: str, command: Sequence[str]) -> Path:
-    """One record; raises `RecordError`."""
+    """Write one record; raises `RecordError`."""
     about = {"machine": dataclasses.asdict(Machine.this()), "versions": versions(), "started_at": started_at}
-    content = {"format": 1, "kind": "pauses", **about, "command": command, **dataclasses.asdict(found)}
-    return record.write_json(f"{found.model}.json", content, folder)
-
-
-def load(path: Path) -> Pauses:
-    """One record; raises `RecordError`."""
-    times = ("queue_us", "computing_us")
-    try:
-        content = json.loads(path.read_text())
-        if (content["format"], content["kind"]) != (1, "pauses"):
-            raise ValueError("another kind or format")
-        return Pauses(
-            model=content["model"],
-            rounds=tuple(
-                Round(**one | {key: {int(pause): us for pause, us in one[key].items()} for key in times})
-                for one in content["rounds"]
-            ),
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RecordError(
-            f"{path}: not a record of pauses of this version ({error}). Remove it and measure again."
-        ) from error
+    return file.write(found, folder / f"{found.model}.json", **about, command=list(command))
 
 
 def shown(found: Sequence[Pauses]) -> Table:
-    """Each model beside what is simulated of all; the dispatch in the closed loop and after a short pause."""
+    """Each model, and the values that the simulation takes; the dispatch in the closed loop and after a short pause."""
     shares = [f"{pause} ms" for pause in PAUSES_MS[1:-1]]
     table = Table("", "way", "dispatch us", "late us", "cold us", *shares, box=SIMPLE_HEAD, pad_edge=False)
-    for one in found:
-        dispatch = f"{one.dispatched_us(None):.0f} -> {one.dispatched_us(PAUSES_MS[2]):.0f}"
-        cold = [f"{one.cooled(pause):.2f}" if one.cold_us else "" for pause in PAUSES_MS[1:-1]]
-        table.add_row(one.model, f"x {one.way:.2f}", dispatch, f"{one.late_us:.0f}", f"{one.cold_us:.0f}", *cold)
+    for model in found:
+        dispatch = f"{model.dispatched_us(None):.0f} -> {model.dispatched_us(PAUSES_MS[2]):.0f}"
+        cold = [f"{model.cooled(pause):.2f}" if model.cold_us else "" for pause in PAUSES_MS[1:-1]]
+        table.add_row(
+            model.model, f"x {model.way:.2f}", dispatch, f"{model.late_us:.0f}", f"{model.cold_us:.0f}", *cold
+        )
     simulated = [f"{cooled(pause * 1e3) / cooled(PAUSES_MS[-1] * 1e3):.2f}" for pause in PAUSES_MS[1:-1]]
     table.add_row("simulated", f"x {ASLEEP:.2f}", "the same", f"{LATE_US:.0f}", "", *simulated)
     return table

@@ -26,7 +26,7 @@ from clients.connection import channel_arguments
 from export.graph.recipe import digest
 from export.graph.samples import sample
 from export.repository import config_file, model_file, model_folder, read_config
-from perf.studies.full_batches import shared_rows
+from perf.studies.backend_overhead.full_batches import shared_rows
 from serve.launcher import LaunchError, Server, Settings, launch
 from serve.management import admin
 from serve.management.statistics import Counters
@@ -36,7 +36,7 @@ from triton_batching.terminal import guarded, program_parser, terminal
 
 
 @dataclass(frozen=True, kw_only=True)
-class Round:
+class ShareRound:
     """One turn of both. `batches` maps rows per execution to executions; times are seconds.
 
     `wall_s` is from the first request to the last answer, `infer_s` the server's compute infer summed over executions,
@@ -61,7 +61,7 @@ class Round:
 
 def measure(
     model: str, *, clients: int, requests: int, rounds: int, progress: Callable[[str], None] = lambda _: None
-) -> list[Round]:
+) -> list[ShareRound]:
     """`rounds` turns of `clients` that send `requests` one-row requests each; the model's `dynamic` configuration."""
     folder = model_folder(model)
     config = read_config(config_file(folder, "dynamic"))
@@ -87,7 +87,7 @@ def measure(
             alone_s = sum(times * _alone_s(session, name, row, size) for size, times in counted.batches.items())
             if number:  # the first one only warms up
                 infer_s = sum(counted.batches_ns.values()) / 1e9
-                done.append(Round(batches=counted.batches, wall_s=wall_s, infer_s=infer_s, alone_s=alone_s))
+                done.append(ShareRound(batches=counted.batches, wall_s=wall_s, infer_s=infer_s, alone_s=alone_s))
     return done
 
 
@@ -125,7 +125,7 @@ def _alone_s(session: onnxruntime.InferenceSession, name: str, row: NDArray[Any]
     return (time.perf_counter() - started) / runs
 
 
-def write(model: str, rounds: list[Round], folder: Path, started_at: str, command: list[str]) -> Path:
+def write(model: str, rounds: list[ShareRound], folder: Path, started_at: str, command: list[str]) -> Path:
     """One record of all rounds."""
     served = model_folder(model)
     config = config_file(served, "dynamic")
@@ -139,7 +139,7 @@ def write(model: str, rounds: list[Round], folder: Path, started_at: str, comman
         "versions": versions(),
         "started_at": started_at,
         "command": command,
-        "rounds": [asdict(one) for one in rounds],
+        "rounds": [asdict(round_) for round_ in rounds],
     }
     return whole_file.write(folder / f"{model}.served_share.json", json.dumps(content, indent=1) + "\n")
 
@@ -169,16 +169,16 @@ def _report(arguments: argparse.Namespace, command: list[str]) -> None:
             rounds=arguments.rounds,
             progress=lambda text: bar.update(task, description=text),
         )
-    for one in rounds:
-        batches = ", ".join(f"{executions} x {rows}" for rows, executions in one.batches.items())
+    for round_ in rounds:
+        batches = ", ".join(f"{executions} x {rows}" for rows, executions in round_.batches.items())
         console.print(
-            f"throughput {one.throughput_share:.3f}, execution {one.execution_share:.3f} of onnxruntime alone; "
+            f"throughput {round_.throughput_share:.3f}, execution {round_.execution_share:.3f} of onnxruntime alone; "
             f"executions x rows: {batches}"
         )
     console.print(
         f"{arguments.model}, median of {len(rounds)} rounds: "
-        f"throughput {statistics.median(one.throughput_share for one in rounds):.3f}, "
-        f"execution {statistics.median(one.execution_share for one in rounds):.3f} of onnxruntime alone"
+        f"throughput {statistics.median(round_.throughput_share for round_ in rounds):.3f}, "
+        f"execution {statistics.median(round_.execution_share for round_ in rounds):.3f} of onnxruntime alone"
     )
     if arguments.results:
         written = write(arguments.model, rounds, arguments.results, started, command)

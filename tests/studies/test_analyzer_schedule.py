@@ -5,10 +5,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from perf.studies.archive import unpacked
 from perf.studies.prediction.analyzer_schedule import SEED, poisson
-from perf.studies.prediction.points import measured, round_folder
+from perf.studies.prediction.points import PredictedPoint, measured, round_folder
 
-RECORDS = round_folder(Path("perf/studies/results/prediction"), 1)
+
+@pytest.fixture(scope="module")
+def points() -> dict[tuple[str, str], PredictedPoint]:
+    """The measured points, by model and load."""
+    models = ("simulated_accelerator", "ranker", "text_recognition")
+    with unpacked(Path("perf/studies/results/prediction.jsonl")) as folder:
+        return {(point.model, point.load): point for point in measured(round_folder(folder, 1), models)}
 
 
 def test_numpy_and_the_c_plus_plus_standard_begin_alike() -> None:
@@ -37,9 +44,11 @@ def test_gaps_are_exponential_and_always_the_same() -> None:
         ("ranker", 960),
     ],
 )
-def test_as_many_were_answered_as_the_schedule_has(model: str, rate: int) -> None:
+def test_as_many_were_answered_as_the_schedule_has(
+    points: dict[tuple[str, str], PredictedPoint], model: str, rate: int
+) -> None:
     """Over these few seconds up to 2 % fewer than the rate that was asked for says; the schedule says how many."""
-    point = next(one for one in measured(RECORDS, [model]) if one.load == f"poisson:{rate}")
+    point = points[model, f"poisson:{rate}"]
     scheduled = point.requests / poisson(rate, point.requests)[-1]
     assert scheduled != pytest.approx(rate, rel=0.004)
     assert point.throughput_rows_per_s == pytest.approx(scheduled, rel=0.004)

@@ -7,23 +7,23 @@ import numpy as np
 import pytest
 from streams import counted
 
-from perf.studies.backend_overhead import ANSWER, Cell, build, main, table
-from perf.studies.backend_stages import FILE, Stages, read
-from perf.studies.backend_stages import STAGES as NAMES
-from perf.studies.backend_stages import table as stages_table
-from perf.studies.full_batches import full_batches
-from perf.studies.served_share import Round
+from perf.studies.backend_overhead.__main__ import ANSWER, OverheadCell, build, main, table
+from perf.studies.backend_overhead.full_batches import full_batches
+from perf.studies.backend_overhead.stages import FILE, BackendStages, read
+from perf.studies.backend_overhead.stages import STAGES as NAMES
+from perf.studies.backend_overhead.stages import table as stages_table
+from perf.studies.served_share import ShareRound
 from serve.launcher import Settings, launch
 
-STAGES = Stages(served_us=110.0, hop_us=60.0, stages_us=dict.fromkeys(NAMES, 9.0), rest_us=5.0)
+STAGES = BackendStages(served_us=110.0, hop_us=60.0, stages_us=dict.fromkeys(NAMES, 9.0), rest_us=5.0)
 
 
-def cell(**changes: tuple[float, ...]) -> Cell:
+def cell(**changes: tuple[float, ...]) -> OverheadCell:
     times = {"served_us": (110.0, 220.0, 990.0), "identity_us": (80.0, 180.0, 800.0)} | {
         "alone_us": (15.0, 15.0, 90.0),
         "copy_us": (5.0, 5.0, 10.0),
     }
-    return Cell(input_bytes=1024, requests=8, stages=STAGES, **times | changes)
+    return OverheadCell(input_bytes=1024, requests=8, stages=STAGES, **times | changes)
 
 
 def test_the_ratio_is_taken_within_each_round() -> None:
@@ -74,11 +74,11 @@ def test_stages_are_medians_and_add_up(tmp_path: Path) -> None:
     ]
     (tmp_path / FILE).write_text(json.dumps(executions))
     found = read(tmp_path, [13e6, 14e6, 99e6], skip=1)
-    assert found == Stages(served_us=14e6, hop_us=2e6, stages_us=dict.fromkeys(NAMES, 2e6), rest_us=2e6)
+    assert found == BackendStages(served_us=14e6, hop_us=2e6, stages_us=dict.fromkeys(NAMES, 2e6), rest_us=2e6)
     assert stages_table({(1024, 8): found}).row_count == 1
 
 
 def test_shares() -> None:
-    one = Round(batches={7: 6, 1: 6}, wall_s=2.0, infer_s=1.5, alone_s=1.47)
+    one = ShareRound(batches={7: 6, 1: 6}, wall_s=2.0, infer_s=1.5, alone_s=1.47)
     assert one.throughput_share == pytest.approx(0.735)
     assert one.execution_share == pytest.approx(0.98)

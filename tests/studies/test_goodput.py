@@ -15,15 +15,15 @@ from perf.batcher.request import MS, Request
 from perf.batcher.rules import Rules
 from perf.batcher.simulation import simulate
 from perf.load.variant import read as read_config
+from perf.records.file import RecordError
 from perf.stats.bootstrap import Interval, paired
 from perf.studies.goodput.__main__ import main
-from perf.studies.goodput.contender import AIMD, DEADLINE, GREEDY, HALF, NONE, contenders
+from perf.studies.goodput.contender import AIMD, DEADLINE, GREEDY, HALF, NONE, StandIn, contenders
 from perf.studies.goodput.instance import ends, settle
-from perf.studies.goodput.record import GoodputRecordError, Measured, Search, load
-from perf.studies.goodput.search import CLOSE, MOST, Point, edge, following, swept
+from perf.studies.goodput.record import GoodputSearch, MeasuredRate, load
+from perf.studies.goodput.search import CLOSE, MOST, RateTrial, edge, following, swept
 from perf.studies.goodput.simulated import goodput
-from perf.studies.goodput.stand_in import StandIn
-from perf.studies.goodput.stream import WARM_UP, Stream
+from perf.studies.goodput.stream import WARM_UP, ArrivalStream
 from serve.policies.batch_policy import Aimd, All, Deadline
 from triton_batching.machine import Machine
 from triton_batching.terminal import Mistake
@@ -52,7 +52,7 @@ def _service(rows: int) -> int:
 
 
 def _ties(ends_ms: object, at_ms: object) -> bool:
-    return bool({round(one) for one in ends_ms} & {int(one) for one in at_ms})  # type: ignore[attr-defined]
+    return bool({round(ends_m) for ends_m in ends_ms} & {int(at_m) for at_m in at_ms})  # type: ignore[attr-defined]
 
 
 @given(st.lists(st.floats(0.0, 0.05), min_size=1, max_size=80))
@@ -82,18 +82,18 @@ def test_the_largest_batch_fits_and_the_next_does_not(fixed: float, row: float, 
 
 @given(st.floats(50, 800), st.floats(0.5, 2.0))
 def test_a_search_ends_with_the_edge_between_two_points(true_edge: float, off: float) -> None:
-    points: list[Point] = []
+    points: list[RateTrial] = []
     while (rate := following(points, true_edge * off)) is not None:
         # 1 % are missed at the edge, and 20 x as much per rate above and below.
         missed = max(0.0, 0.01 + 0.2 * (rate / true_edge - 1))
-        points.append(Point(rate_per_s=rate, requests=100_000, late=min(100_000, round(100_000 * missed))))
+        points.append(RateTrial(rate_per_s=rate, requests=100_000, late=min(100_000, round(100_000 * missed))))
     found = edge(points)
     assert len(points) <= MOST
     assert found == pytest.approx(true_edge, rel=CLOSE - 1)
 
 
 def test_the_edge_is_on_the_line_between_points() -> None:
-    points = [Point(rate_per_s=rate, requests=1000, late=late) for rate, late in ((100, 0), (110, 5), (120, 25))]
+    points = [RateTrial(rate_per_s=rate, requests=1000, late=late) for rate, late in ((100, 0), (110, 5), (120, 25))]
     assert edge(points) == pytest.approx(112.5)
     assert edge(points[:2]) is None
     assert edge(points[2:]) is None
@@ -101,7 +101,8 @@ def test_the_edge_is_on_the_line_between_points() -> None:
 
 def test_points_against_the_order_are_pooled() -> None:
     points = [
-        Point(rate_per_s=rate, requests=1000, late=late) for rate, late in ((100, 0), (110, 14), (120, 6), (130, 30))
+        RateTrial(rate_per_s=rate, requests=1000, late=late)
+        for rate, late in ((100, 0), (110, 14), (120, 6), (130, 30))
     ]
     # 110 and 120 become one point of 115 with 10 of 1,000 missed.
     assert edge(points) == pytest.approx(115)
@@ -110,8 +111,8 @@ def test_points_against_the_order_are_pooled() -> None:
 @settings(deadline=None)
 @given(st.floats(50, 900))
 def test_a_sweep_finds_a_plain_edge(true_edge: float) -> None:
-    def measure(rate: float) -> Point:
-        return Point(
+    def measure(rate: float) -> RateTrial:
+        return RateTrial(
             rate_per_s=rate, requests=10_000, late=round(10_000 * max(0.0, 0.01 + 0.1 * (rate / true_edge - 1)))
         )
 
@@ -120,7 +121,7 @@ def test_a_sweep_finds_a_plain_edge(true_edge: float) -> None:
 
 @pytest.mark.parametrize("kind", ["poisson", "gamma:4"])
 def test_two_rates_have_the_same_arrivals_in_another_time(kind: str) -> None:
-    stream = Stream.parse(kind, seed=3, requests=500)
+    stream = ArrivalStream.parse(kind, seed=3, requests=500)
     slow, counts = stream.times(100)
     fast, _ = stream.times(400)
     both = min(len(slow), len(fast))
@@ -133,7 +134,7 @@ def test_two_rates_have_the_same_arrivals_in_another_time(kind: str) -> None:
 def _goodputs(kind: str, name: str) -> tuple[float, ...]:
     """By seed, with answers due after 25 ms."""
     way = contenders(REFERENCE, SLO_S, 256)[name]
-    streams = (Stream.parse(kind, seed=seed, requests=REQUESTS[kind]) for seed in range(SEEDS))
+    streams = (ArrivalStream.parse(kind, seed=seed, requests=REQUESTS[kind]) for seed in range(SEEDS))
     return tuple(goodput(way, CONFIG, REFERENCE, stream, SLO_S) for stream in streams)
 
 
@@ -157,8 +158,8 @@ def test_the_order_is_that_of_the_reference() -> None:
     assert aimd.high > 0.98
 
 
-def _search(**changed: object) -> Search:
-    point = Measured(
+def _search(**changed: object) -> GoodputSearch:
+    point = MeasuredRate(
         rate_per_s=100.0,
         requests=10,
         late=1,
@@ -188,7 +189,7 @@ def _search(**changed: object) -> Search:
         "versions": {"python": "3"},
         "command": ("python",),
     }
-    return Search(**(values | changed))  # type: ignore[arg-type]
+    return GoodputSearch(**(values | changed))  # type: ignore[arg-type]
 
 
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -214,7 +215,7 @@ def test_a_disturbed_point_does_not_count() -> None:
 def test_a_file_that_is_no_record_is_named(tmp_path: Path) -> None:
     file = tmp_path / "x.json"
     file.write_text("{}")
-    with pytest.raises(GoodputRecordError, match=r"x\.json: not a record"):
+    with pytest.raises(RecordError, match=r"x\.json: not a record"):
         load(file)
 
 
@@ -235,4 +236,4 @@ def test_a_mistake_is_one_line(arguments: list[str], words: str, capsys: pytest.
 def test_what_is_no_kind_of_arrivals_is_refused() -> None:
     for text in ("poisson:2", "gamma:0", "gamma:x", ""):
         with pytest.raises(Mistake):
-            Stream.parse(text, seed=0, requests=100)
+            ArrivalStream.parse(text, seed=0, requests=100)

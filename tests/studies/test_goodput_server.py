@@ -7,7 +7,7 @@ import pytest
 from perf.studies.goodput.__main__ import main
 from perf.studies.goodput.contender import DEADLINE
 from perf.studies.goodput.record import read
-from perf.studies.goodput.stream import Stream
+from perf.studies.goodput.stream import ArrivalStream
 
 pytestmark = pytest.mark.server
 # Slow enough for the clients of a busy machine, which would send thousands of requests a second too late.
@@ -17,12 +17,16 @@ ASKED = ["--only", DEADLINE, "--seeds", "1", "--arrivals", "poisson", "--request
 
 def test_every_request_of_a_point_is_accounted_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = [*ASKED, "--results", str(tmp_path)]
-    # Nine times what the device can do in time, so that the policy must refuse some.
-    assert main([*arguments, "--live", "--first", "9", "--seconds", "24"]) in (0, 3)
-    (found,) = read(tmp_path)
+    # Nine times what the device can do in time, so that the policy must refuse some. A busy machine may need the 24 s
+    # for the start of the server; the next call goes on.
+    for _ in range(3):
+        assert main([*arguments, "--live", "--first", "9", "--seconds", "24"]) in (0, 3)
+        (found,) = read(tmp_path)
+        if found.points:
+            break
     assert found.points
     for point in found.points:
-        _, counts = Stream.parse("poisson", seed=0, requests=100).times(point.rate_per_s)
+        _, counts = ArrivalStream.parse("poisson", seed=0, requests=100).times(point.rate_per_s)
         assert point.requests == counts.sum()
         assert point.refused + point.not_sent <= point.late <= point.requests
     assert found.points[0].refused > 0

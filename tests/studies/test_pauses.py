@@ -1,12 +1,18 @@
-"""What pauses cost, measured on a real server, and kept."""
+"""What pauses cost, measured on a real server, and the constants of the simulation that come from it."""
 
+from dataclasses import replace
 from pathlib import Path
+from statistics import median
 
 import pytest
 
-from perf.records.record import RecordError
-from perf.simulate.costs import ASLEEP, LATE_US
-from perf.studies.pauses import PAUSES_MS, load, main, shown
+from perf.records import file
+from perf.records.file import RecordError
+from perf.simulate.costs import ASLEEP, COOLING_US, LATE_US, cooled
+from perf.studies.pauses import PAUSES_MS, Pauses, cooling_us, main, shown
+from perf.studies.prediction.comparison import MODELS
+
+RESULTS = Path("perf/studies/results/pauses")
 
 
 @pytest.mark.server
@@ -15,7 +21,7 @@ def test_one_round_of_a_model_is_measured_and_kept(tmp_path: Path, capsys: pytes
     said = capsys.readouterr().out
     assert "simulated_accelerator" in said
     assert str(tmp_path) in said.replace("\n", "")
-    (one,) = load(tmp_path / "simulated_accelerator.json").rounds
+    (one,) = file.read(tmp_path / "simulated_accelerator.json", Pauses).rounds
     assert tuple(one.computing_us) == tuple(one.queue_us) == PAUSES_MS
     assert all(us > 20_500 for us in one.computing_us.values())  # it sleeps for so long
     assert min(one.closed_way_us, one.open_way_us, one.late_us, *one.queue_us.values()) > 0
@@ -31,7 +37,7 @@ def test_mistakes_are_said_before_anything_is_measured(
 
 
 def test_the_table_shows_medians_beside_what_is_simulated() -> None:
-    found = load(Path("perf/studies/results/pauses/ranker.json"))
+    found = file.read(RESULTS / "ranker.json", Pauses)
     way, dispatch, late, *_ = (list(column.cells) for column in shown([found]).columns[1:])
     assert way == [f"x {found.way:.2f}", f"x {ASLEEP:.2f}"]
     assert dispatch == [f"{found.dispatched_us(None):.0f} -> {found.dispatched_us(4):.0f}", "the same"]
@@ -40,5 +46,18 @@ def test_the_table_shows_medians_beside_what_is_simulated() -> None:
 
 def test_another_record_is_refused(tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text('{"format": 1, "kind": "aimd_cap"}')
-    with pytest.raises(RecordError, match="not a record of pauses"):
-        load(tmp_path / "other.json")
+    with pytest.raises(RecordError, match="aimd_cap"):
+        file.read(tmp_path / "other.json", Pauses)
+
+
+def test_the_constants_of_the_simulation_are_the_medians_and_the_fit() -> None:
+    measured = [file.read(RESULTS / f"{model}.json", Pauses) for model in MODELS]
+    assert round(median(pauses.way for pauses in measured), 1) == ASLEEP
+    assert round(median(pauses.late_us for pauses in measured), -1) == LATE_US
+    assert cooling_us(measured) == COOLING_US
+
+
+def test_the_fit_finds_the_constant_that_made_the_times() -> None:
+    exact = {pause: 3000 + 1000 * cooled(pause * 1e3, 23_000) for pause in PAUSES_MS}
+    (round_, *_) = file.read(RESULTS / "ranker.json", Pauses).rounds
+    assert cooling_us([Pauses(model="made", rounds=(replace(round_, computing_us=exact),))]) == 23_000

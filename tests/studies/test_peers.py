@@ -10,11 +10,11 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from perf.studies.peers import environment, point
+from perf.studies.peers import contenders, point
 from perf.studies.peers.__main__ import main
-from perf.studies.peers.callers import TOLERANCE, Call, Rows, Seen, loop, run
-from perf.studies.peers.contenders import Limits
-from perf.studies.peers.point import LABELS, Point, Turn
+from perf.studies.peers.callers import TOLERANCE, Call, CallerCounts, Rows, loop, run
+from perf.studies.peers.contenders import PeerLimits
+from perf.studies.peers.point import LABELS, PeerRound, Turn
 from perf.studies.peers.raw_http import Connection, post
 from serve.launcher import Server
 from triton_batching.machine import Machine
@@ -23,19 +23,19 @@ from triton_batching.terminal import Mistake
 MACHINE = Machine(cpu="c", cores=2, memory_bytes=1, system="s", gpu=None)
 
 
-def seen(calls: int, wall_s: float = 2.0) -> Seen:
-    return Seen(callers=64, calls=calls, wrong=0, wall_s=wall_s, cpu_s=0.1, p50_ms=1.0, p99_ms=2.0)
+def seen(calls: int, wall_s: float = 2.0) -> CallerCounts:
+    return CallerCounts(callers=64, calls=calls, wrong=0, wall_s=wall_s, cpu_s=0.1, p50_ms=1.0, p99_ms=2.0)
 
 
-def made(contender: str = "http", number: int = 1, **changes: object) -> Point:
+def made(contender: str = "http", number: int = 1, **changes: object) -> PeerRound:
     turns = (
         Turn(seen=seen(1000), ceiling_before=500.0, ceiling_after=700.0),
         Turn(seen=seen(300, 1.0), ceiling_before=400.0, ceiling_after=400.0),
     )
-    built = Point(
+    built = PeerRound(
         contender=contender,
         round=number,
-        limits=Limits(),
+        limits=PeerLimits(),
         turns=turns,
         machine=MACHINE,
         versions={},
@@ -62,11 +62,11 @@ def test_records_come_back_as_they_were_written(tmp_path: Path) -> None:
 
 def test_a_file_that_is_no_record_is_named(tmp_path: Path) -> None:
     (tmp_path / "ranker.http.r1.json").write_text('{"format": 1, "kind": "other"}')
-    with pytest.raises(Mistake, match=r"ranker\.http\.r1\.json: not a record of this version"):
+    with pytest.raises(Mistake, match=r"ranker\.http\.r1\.json: not a record"):
         list(point.read(tmp_path))
 
 
-def faster(contender: str, number: int = 1) -> Point:
+def faster(contender: str, number: int = 1) -> PeerRound:
     """All that onnxruntime alone would have done."""
     return made(contender, number, turns=(Turn(seen=seen(1000), ceiling_before=500.0, ceiling_after=500.0),))
 
@@ -81,7 +81,7 @@ def test_the_median_of_a_gated_server_has_to_reach_its_gate() -> None:
 
 @pytest.mark.parametrize(("ours", "code"), [(faster, 0), (made, 1)])
 def test_rounds_that_are_there_are_not_measured_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], ours: Callable[[str], Point], code: int
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], ours: Callable[[str], PeerRound], code: int
 ) -> None:
     for name in LABELS:
         point.write(ours(name), tmp_path)
@@ -91,7 +91,7 @@ def test_rounds_that_are_there_are_not_measured_again(
 
 @pytest.mark.parametrize("peer", ["mosec", "litserve"])
 def test_every_package_of_a_peer_is_pinned_and_none_is_torch(peer: str) -> None:
-    pins = [line.split("==") for line in (environment.HERE / f"{peer}.txt").read_text().split()]
+    pins = [line.split("==") for line in (contenders.HERE / f"{peer}.txt").read_text().split()]
     assert all(len(pin) == 2 for pin in pins)
     names = {name for name, _ in pins}
     assert {peer, "onnxruntime", "numpy"} <= names
@@ -163,7 +163,7 @@ def test_our_callers_get_their_own_answers(kind: str, server: Server, ranker: Pa
     session = onnxruntime.InferenceSession(str(ranker))
     expected = session.run(None, {"features": rows})[0]
 
-    async def measured() -> Seen:
+    async def measured() -> CallerCounts:
         async with contextlib.AsyncExitStack() as stack:
             url = server.http_url if kind == "http" else server.grpc_url
             return await loop(await run(kind, url, rows, stack), expected, 0.6, 0.2)

@@ -2,7 +2,6 @@
 
 import io
 import json
-import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -16,10 +15,8 @@ from perf.measure import gpu_use
 from perf.studies.pictures import __main__ as pictures
 from perf.studies.pictures.models import build
 from perf.studies.pictures.models import pictures as draw
-from perf.studies.pictures.table import changes, little, markdown, table
+from perf.studies.pictures.table import changes, little, table
 from triton_batching.processes import Usage, tree
-
-RECORDS = Path(pictures.__file__).parents[1] / "results" / "pictures"
 
 
 def point(variant: str, concurrency: int, mean_ms: float, **others: Any) -> dict[str, Any]:
@@ -53,24 +50,6 @@ def test_changes_are_paired_within_a_repeat() -> None:
     text = printed.getvalue()
     assert "-57.5%" in text  # the median of the pairs
     assert "-75.0%..-40.0%" in text
-
-
-def test_the_readme_has_what_the_records_say() -> None:
-    readme = (REPOSITORY / "image_classification" / "README.md").read_text()
-    names = {path.name.rpartition(".r")[0] for path in RECORDS.glob("*.json")}
-    assert "image_classification.simulated_accelerator" in names
-    for name in names:
-        records = [json.loads(path.read_text()) for path in sorted(RECORDS.glob(f"{name}.r*.json"))]
-        assert markdown(records) in readme, name
-
-
-def test_batching_buys_what_it_must_where_an_execution_has_a_fixed_cost() -> None:
-    paths = RECORDS.glob("image_classification.simulated_accelerator.r*.json")
-    records = [json.loads(path.read_text()) for path in paths]
-    assert abs(statistics.median(changes(records, 1))) <= 0.05
-    for concurrency in (8, 16, 32):
-        assert max(changes(records, concurrency)) <= -0.35
-    assert sum(point["changed"] for record in records for point in record["points"]) == 0
 
 
 def test_littles_law() -> None:
@@ -136,7 +115,7 @@ def test_pictures_are_seeded_and_of_the_size_of_photographs() -> None:
 
 @pytest.mark.server
 def test_a_repeat_is_one_record_and_is_not_measured_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--classifier", "simulated_accelerator", "--concurrency", "1,8", "--seconds", "0.5", "--repeats", "1"]
+    arguments = ["--classifier", "simulated_accelerator", "--concurrency", "1,8", "--seconds", "1", "--repeats", "1"]
     assert pictures.main([*arguments, "--results", str(tmp_path)]) == 0
     (path,) = tmp_path.iterdir()
     assert path.name == "image_classification.simulated_accelerator.r1.json"

@@ -11,14 +11,14 @@ from export.__main__ import main as export
 from export.repository import REPOSITORY, read_config
 from perf.measure import ceiling as limit
 from perf.records.record import AnalyzerResult, AnalyzerWindow, Measurement, Store, read
-from perf.studies.length_mix import Mix, cheapest, equal, long_tail, uniform, wasted, whole
-from perf.studies.padding_share import PaddingShare
 from perf.studies.ragged.__main__ import main, requests
-from perf.studies.ragged.table import MIXES, ROUTES, SEPARATE, Study, folder, rows_of, splits, table
+from perf.studies.ragged.length_mix import LengthMix, cheapest, equal, long_tail, uniform, wasted, whole
+from perf.studies.ragged.padding_share import PaddingShare
+from perf.studies.ragged.table import MIXES, ROUTES, SEPARATE, RaggedExperiment, folder, rows_of, splits, table
 from serve.management.statistics import Counters
 from tests.perf.records.test_record import RECORD, counters
 
-TWO = Mix(name="two", lengths=(2, 4))
+TWO = LengthMix(name="two", lengths=(2, 4))
 CROPS = REPOSITORY / "text_recognition_ragged"
 
 
@@ -27,7 +27,7 @@ def test_padding_of_known_batches() -> None:
     assert wasted(TWO, {2: 3}) == pytest.approx(1 - 6 / 8)
     assert wasted(TWO, {4: 1}) == pytest.approx(1 - 12 / 16)  # both come round twice
     assert wasted(TWO, {1: 2, 2: 1}) == pytest.approx(1 - 12 / 14, abs=0.02)  # a lone one is 2 or 4 long
-    assert wasted(TWO, {2: 3}, lambda lengths: [[one] for one in lengths]) == 0
+    assert wasted(TWO, {2: 3}, lambda lengths: [[length] for length in lengths]) == 0
     assert wasted(TWO, {}) == 0
     assert wasted(equal(7), {5: 4, 61: 1}) == 0
 
@@ -107,7 +107,7 @@ def record(rows_per_s: float, batches: dict[int, int], repeat: int) -> Measureme
 def test_the_table_is_made_of_records(tmp_path: Path) -> None:
     """Two repeats of three routes; ratios are taken repeat by repeat."""
     separate, padding, ragged = ROUTES[:3]
-    study = Study(
+    study = RaggedExperiment(
         model="text_recognition_ragged", mixes=(TWO,), routes=ROUTES, concurrency=4, repeats=2, window_ms=1000
     )
     for route, rates, batches in (
@@ -138,7 +138,9 @@ def test_the_table_is_made_of_records(tmp_path: Path) -> None:
 
 def test_what_the_backend_counted_is_shown(tmp_path: Path) -> None:
     route = ROUTES[3]
-    study = Study(model="ragged_encoder", mixes=(TWO,), routes=(route,), concurrency=4, repeats=3, window_ms=1000)
+    study = RaggedExperiment(
+        model="ragged_encoder", mixes=(TWO,), routes=(route,), concurrency=4, repeats=3, window_ms=1000
+    )
     store = Store(folder(tmp_path, study.model, TWO, route))
     for repeat, share in enumerate((0.1, 0.3, 0.2), start=1):
         store.add(dataclasses.replace(record(100.0, {2: 5}, repeat), wasted=share))

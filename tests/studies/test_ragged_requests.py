@@ -16,9 +16,9 @@ from export.models import alphabet, word_image
 from export.models.catalogue import TRAINED
 from export.models.text_recognition import build
 from export.words import reading_accuracy
-from perf.studies import messages
-from perf.studies import ragged_requests as ragged
-from perf.studies.ragged_requests import EQUAL, MIXED, MODEL, Request, as_they_are, measure, send
+from perf.studies.ragged_requests import __main__ as ragged
+from perf.studies.ragged_requests import messages
+from perf.studies.ragged_requests.__main__ import EQUAL, MIXED, MODEL, MixedRequest, as_they_are, measure, send
 from serve.launcher import Server, Settings, launch
 from serve.management.statistics import Counters
 
@@ -74,7 +74,7 @@ def test_the_batch_ends_where_the_length_changes(config_name: str | None, batche
 
 @pytest.mark.server
 def test_a_request_that_cannot_be_read_fails_alone() -> None:
-    good = [Request(array=np.array([[np.float32(7).tobytes()]], dtype=np.object_), sum=7, length=1)] * 3
+    good = [MixedRequest(array=np.array([[np.float32(7).tobytes()]], dtype=np.object_), sum=7, length=1)] * 3
 
     async def ask(url: str) -> tuple[int, BaseException]:
         async with connect(url) as connection:
@@ -94,12 +94,12 @@ def test_a_request_that_cannot_be_read_fails_alone() -> None:
 
 
 @pytest.mark.server
-def test_500_crops_of_20_widths_are_read_as_alone() -> None:
+def test_100_crops_of_20_widths_are_read_as_alone() -> None:
     """The served ragged recogniser against the torch model on one crop at a time."""
     assert export(["text_recognition_ragged"]) == 0
     rng = np.random.default_rng(3)
-    drawn = reading_accuracy.pictures(reading_accuracy.HELD_OUT_SEED, 500)
-    widths = rng.permutation(np.repeat(np.arange(16, 316, 15), 25))
+    drawn = reading_accuracy.pictures(reading_accuracy.HELD_OUT_SEED, 100)
+    widths = rng.permutation(np.repeat(np.arange(16, 316, 15), 5))
     assert len(set(widths)) == 20
     crops = [Image.fromarray(word_image.stretch(one.picture, w)) for one, w in zip(drawn, widths, strict=True)]
     alone = reading_accuracy.read(build(64, TRAINED), crops, None)
@@ -117,9 +117,9 @@ def test_500_crops_of_20_widths_are_read_as_alone() -> None:
     with launch(Settings(models=("text_recognition_ragged",))) as server:
         assert asyncio.run(read(server.grpc_url)) == alone
         counted = Counters.read(server.grpc_url, "text_recognition_ragged")
-    assert counted.rows == 500
+    assert counted.rows == 100
     assert counted.rows_per_execution > 4
-    assert sum(map(bool, alone)) > 400  # words, not blanks
+    assert sum(map(bool, alone)) > 80  # words, not blanks
 
 
 def test_a_varint_is_as_long_as_its_value_and_a_fixed32_is_not() -> None:
@@ -144,10 +144,10 @@ def test_messages_of_any_value_are_read_back() -> None:
     for _ in range(60):
         values = [int(value) for value in rng.integers(-5000, 5000, 3)]
         requests.append(
-            Request(array=messages.varint(values)[None], sum=float(sum(values)), length=3 - values.count(0))
+            MixedRequest(array=messages.varint(values)[None], sum=float(sum(values)), length=3 - values.count(0))
         )
         positive = [abs(value) for value in values]
-        requests.append(Request(array=messages.fixed(positive)[None], sum=float(sum(positive)), length=3))
+        requests.append(MixedRequest(array=messages.fixed(positive)[None], sum=float(sum(positive)), length=3))
     with launch(Settings(models=(MODEL,), config_name="message")) as server:
         assert asyncio.run(send(server.grpc_url, requests)) == len(requests)
 

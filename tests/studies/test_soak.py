@@ -14,14 +14,14 @@ from processes import alive, descendants, wait_until
 from perf.studies.soak import soak
 from perf.studies.soak.__main__ import main
 from perf.studies.soak.job import MODELS, PICTURES
-from perf.studies.soak.record import Record, load
+from perf.studies.soak.record import SoakRecord, load
 from perf.studies.soak.repository import build
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.server
 
 
-def recorded(folder: Path) -> Record:
+def recorded(folder: Path) -> SoakRecord:
     (path,) = folder.glob("*.json")
     return load(path)
 
@@ -43,13 +43,13 @@ def started(folder: Path, minutes: str) -> subprocess.Popen[bytes]:
 
 def stubs(pid: int) -> list[int]:
     found = []
-    for one in descendants(pid):
+    for process in descendants(pid):
         try:
-            name = (Path("/proc") / str(one) / "comm").read_text()
+            name = (Path("/proc") / str(process) / "comm").read_text()
         except OSError:
             continue
         if name.startswith("triton_python"):
-            found.append(one)
+            found.append(process)
     return sorted(found)
 
 
@@ -93,7 +93,7 @@ def test_a_wrong_answer_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(soak, "build", spoiled)
     assert main(["--minutes", "0.1", "--results", str(tmp_path)]) == 1
     record = recorded(tmp_path)
-    wrong = [one for one in record.failed if one.outcome == "wrong"]
+    wrong = [failure for failure in record.failed if failure.outcome == "wrong"]
     assert wrong
     assert {one.model for one in wrong} == {PICTURES}
     assert "in place of" in wrong[0].said

@@ -13,19 +13,19 @@ import pytest
 
 from clients.errors import RejectedError, ServerFailureError, TimedOutError
 from perf.studies.soak.__main__ import main
-from perf.studies.soak.call import Call
-from perf.studies.soak.crew import Crew, Member
+from perf.studies.soak.call import SoakCall
+from perf.studies.soak.crew import ClientCrew, ClientProcess
 from perf.studies.soak.gauges import Gauges
 from perf.studies.soak.growth import BYTES, judge
-from perf.studies.soak.job import MODELS, PACKED, POLICED, Job, jobs
-from perf.studies.soak.ledger import LOST_S, Ledger
-from perf.studies.soak.outcome import Kind, Outcome, of
-from perf.studies.soak.record import Record, load, write
+from perf.studies.soak.job import MODELS, PACKED, POLICED, ClientJob, jobs
+from perf.studies.soak.ledger import LOST_S, CallLedger
+from perf.studies.soak.outcome import CallKind, CallOutcome, of
+from perf.studies.soak.record import SoakRecord, load, write
 from perf.studies.soak.settle import checked, settle_async
 from triton_batching.machine import Machine
 
-JOB = Job(worker=2, name="it", shape="tasks", transport="grpc", models=MODELS, callers=1, seed=5)
-CLEAN = Record(
+JOB = ClientJob(worker=2, name="it", shape="tasks", transport="grpc", models=MODELS, callers=1, seed=5)
+CLEAN = SoakRecord(
     minutes=1,
     seconds=60,
     interrupted=False,
@@ -44,35 +44,35 @@ CLEAN = Record(
 )
 
 
-def shown(record: Record, folder: Path) -> int:
+def shown(record: SoakRecord, folder: Path) -> int:
     return main(["--show", str(write(record, folder))])
 
 
-def call(kind: Kind, *models: str) -> Call:
+def call(kind: CallKind, *models: str) -> SoakCall:
     """The first that is drawn of this kind."""
     job = replace(JOB, models=models or MODELS)
-    return next(one for number in range(10_000) if (one := Call.drawn(job, 0, number)).kind is kind)
+    return next(one for number in range(10_000) if (one := SoakCall.drawn(job, 0, number)).kind is kind)
 
 
-def member(ledger: Ledger) -> Member:
+def member(ledger: CallLedger) -> ClientProcess:
     """A process that reports once and ends, without the process."""
     ours, theirs = multiprocessing.Pipe()
     theirs.send(ledger.report())
     theirs.send(ledger.report(last=True))
     process = multiprocessing.get_context("spawn").Process()
-    return Member(job=JOB, process=process, pipe=ours, heard_s=float("inf"))
+    return ClientProcess(job=JOB, process=process, pipe=ours, heard_s=float("inf"))
 
 
-def settled(ledger: Ledger) -> Record:
-    crew = Crew(members=[member(ledger)])
+def settled(ledger: CallLedger) -> SoakRecord:
+    crew = ClientCrew(members=[member(ledger)])
     crew.listen(5)
     assert crew.working == []
     return replace(CLEAN, failures=crew.failures, failed=tuple(crew.failed), faults=tuple(crew.faults))
 
 
 def test_a_clean_run_ends_with_0_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    ledger = Ledger(worker=2)
-    for kind, outcome in ((Kind.PLAIN, Outcome.RIGHT), (Kind.DEADLINE, Outcome.TIMED_OUT)):
+    ledger = CallLedger(worker=2)
+    for kind, outcome in ((CallKind.PLAIN, CallOutcome.RIGHT), (CallKind.DEADLINE, CallOutcome.TIMED_OUT)):
         ledger.begin(one := call(kind))
         ledger.end(one, outcome)
     assert shown(settled(ledger), tmp_path) == 0
@@ -80,29 +80,29 @@ def test_a_clean_run_ends_with_0_and_says_so(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_a_wrong_answer_is_found_and_can_be_made_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    ledger = Ledger(worker=2)
-    ledger.begin(one := call(Kind.PLAIN))
+    ledger = CallLedger(worker=2)
+    ledger.begin(one := call(CallKind.PLAIN))
     wrong = tuple(output.copy() for output in one.request.outputs)
     wrong[0].flat[-1] += 1
     ledger.end(one, *checked(one, wrong))
     record = settled(ledger)
     assert shown(record, tmp_path) == 1
     assert f"seed 5, worker 2, caller 0, call {one.number}" in capsys.readouterr().out
-    again = Call.drawn(JOB, record.failed[0].caller, record.failed[0].number)
+    again = SoakCall.drawn(JOB, record.failed[0].caller, record.failed[0].number)
     for first, second in zip(again.request.inputs, one.request.inputs, strict=True):
         np.testing.assert_array_equal(first, second)
 
 
 def test_a_lost_call_is_found_once(tmp_path: Path) -> None:
     now = [0.0]
-    ledger = Ledger(worker=2, clock=lambda: now[0])
-    ledger.begin(one := call(Kind.PLAIN))
+    ledger = CallLedger(worker=2, clock=lambda: now[0])
+    ledger.begin(one := call(CallKind.PLAIN))
     now[0] = LOST_S + 1
     record = settled(ledger)
     assert [(failed.outcome, failed.after_s) for failed in record.failed] == [("lost", LOST_S + 1)]
     assert shown(record, tmp_path) == 1
     # Its answer may still come; it is not counted a second time.
-    ledger.end(one, Outcome.RIGHT)
+    ledger.end(one, CallOutcome.RIGHT)
     assert ledger.report().ended == Counter()
 
 
@@ -112,10 +112,10 @@ def test_a_process_that_dies_or_says_nothing_is_found(tmp_path: Path) -> None:
     process.start()
     theirs.close()
     silent, hanging = multiprocessing.Pipe()
-    crew = Crew(
+    crew = ClientCrew(
         members=[
-            Member(job=JOB, process=process, pipe=ours, heard_s=float("inf")),
-            Member(job=JOB, process=process, pipe=silent, heard_s=0.0),
+            ClientProcess(job=JOB, process=process, pipe=ours, heard_s=float("inf")),
+            ClientProcess(job=JOB, process=process, pipe=silent, heard_s=0.0),
         ]
     )
     crew.listen(0.1)
@@ -162,9 +162,9 @@ def test_every_series_of_a_process_is_read() -> None:
 
 
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
-    ledger = Ledger(worker=2)
-    ledger.begin(one := call(Kind.PLAIN))
-    ledger.end(one, Outcome.OTHER, "ServerUnreachableError: nobody is there")
+    ledger = CallLedger(worker=2)
+    ledger.begin(one := call(CallKind.PLAIN))
+    ledger.end(one, CallOutcome.OTHER, "ServerUnreachableError: nobody is there")
     record = settled(ledger)
     assert load(write(record, tmp_path)) == record
     (tmp_path / "broken.json").write_text("{}")
@@ -176,18 +176,25 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "model", "error", "allowed"),
     [
-        (Kind.PLAIN, PACKED, TimedOutError("late"), False),
-        (Kind.DEADLINE, PACKED, TimedOutError("late"), True),
-        (Kind.PLAIN, PACKED, RejectedError("full"), False),
-        (Kind.PLAIN, POLICED, RejectedError("full"), True),
-        (Kind.INVALID, POLICED, RejectedError("full"), False),
-        (Kind.UNREADABLE, PACKED, ServerFailureError("INPUT: 5 bytes are no whole number of float32 values."), True),
-        (Kind.UNREADABLE, PACKED, ServerFailureError("Stub process is not healthy"), False),
-        (Kind.PLAIN, PACKED, asyncio.CancelledError(), False),
-        (Kind.CANCELLED, PACKED, asyncio.CancelledError(), True),
+        (CallKind.PLAIN, PACKED, TimedOutError("late"), False),
+        (CallKind.DEADLINE, PACKED, TimedOutError("late"), True),
+        (CallKind.PLAIN, PACKED, RejectedError("full"), False),
+        (CallKind.PLAIN, POLICED, RejectedError("full"), True),
+        (CallKind.INVALID, POLICED, RejectedError("full"), False),
+        (
+            CallKind.UNREADABLE,
+            PACKED,
+            ServerFailureError("INPUT: 5 bytes are no whole number of float32 values."),
+            True,
+        ),
+        (CallKind.UNREADABLE, PACKED, ServerFailureError("Stub process is not healthy"), False),
+        (CallKind.PLAIN, PACKED, asyncio.CancelledError(), False),
+        (CallKind.CANCELLED, PACKED, asyncio.CancelledError(), True),
     ],
 )
-def test_each_kind_of_call_allows_its_own_errors(kind: Kind, model: str, error: BaseException, allowed: bool) -> None:
+def test_each_kind_of_call_allows_its_own_errors(
+    kind: CallKind, model: str, error: BaseException, allowed: bool
+) -> None:
     assert (of(error) in call(kind, model).allowed) is allowed
 
 
@@ -196,9 +203,9 @@ def test_a_call_is_cancelled_when_it_says_so() -> None:
         async def predict(self, *_: object, **__: object) -> None:
             await asyncio.sleep(60)
 
-    ledger = Ledger(worker=2)
-    asyncio.run(settle_async(call(Kind.CANCELLED), Hanging(), ledger))  # type: ignore[arg-type]
-    assert ledger.report().ended == {Outcome.CANCELLED: 1}
+    ledger = CallLedger(worker=2)
+    asyncio.run(settle_async(call(CallKind.CANCELLED), Hanging(), ledger))  # type: ignore[arg-type]
+    assert ledger.report().ended == {CallOutcome.CANCELLED: 1}
 
 
 def test_the_jobs_cover_every_shape_and_transport() -> None:

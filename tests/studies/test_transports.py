@@ -7,16 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perf.studies.transport_models import SHAPES, build
-from perf.studies.transports import TRANSPORTS, WORKERS, Cell, complete, gains, passed, write
+from perf.studies.transports.__main__ import WORKERS, TransportCell, complete, gains, passed, write
+from perf.studies.transports.models import SHAPES, build
+from perf.studies.transports.workers import TRANSPORTS
 
 MEDIANS = {"shared_memory": (100.0, 200.0, 100.0), "grpc": (160.0, 300.0, 200.0), "http": (200.0, 200.0, 200.0)}
 
 
-def cells(model: str, grpc_per_second: float = 5.0) -> list[Cell]:
+def cells(model: str, grpc_per_second: float = 5.0) -> list[TransportCell]:
     speeds = {"shared_memory": 10.0, "grpc": grpc_per_second, "http": 8.0}
     return [
-        Cell(
+        TransportCell(
             model=model,
             transport=transport,
             workers=4,

@@ -14,10 +14,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, tr
 
 from export.repository import REPOSITORY
 from perf.load.variant import read
-from perf.studies.goodput.contender import AIMD, DEADLINE, GREEDY, HALF, NONE, contenders
+from perf.studies.goodput.contender import AIMD, DEADLINE, GREEDY, HALF, NONE, StandIn, contenders
 from perf.studies.goodput.contest import Contest
-from perf.studies.goodput.stand_in import StandIn
-from perf.studies.goodput.stream import Stream
+from perf.studies.goodput.stream import ArrivalStream
 from perf.studies.goodput.table import lines, table
 from triton_batching.terminal import Mistake, guarded, program_parser, terminal
 
@@ -49,7 +48,7 @@ def compare(arguments: argparse.Namespace, command: tuple[str, ...], console: Co
                 pairs,
                 seconds=arguments.seconds,
                 first=arguments.first,
-                told=lambda text, share: bar.update(task, description=text, completed=share),
+                progress=lambda text, share: bar.update(task, description=text, completed=share),
             )
         pairs = list(contest.searches())
     device = contest.device
@@ -58,7 +57,9 @@ def compare(arguments: argparse.Namespace, command: tuple[str, ...], console: Co
         f"{device.row_s * 1e3:g} b ms; requests/s of which 99 % are answered in time, intervals of 95 %",
         markup=False,
     )
-    console.print(table(lines([one for one, _ in pairs]), {name: way.title for name, way in contest.ways.items()}))
+    console.print(
+        table(lines([search for search, _ in pairs]), {name: way.title for name, way in contest.ways.items()})
+    )
     if not complete:
         console.print("not all is measured yet: run it again to go on.")
     return 0 if complete else UNFINISHED
@@ -72,7 +73,7 @@ def _contest(arguments: argparse.Namespace, command: tuple[str, ...]) -> Contest
     slo_s = arguments.slo_times * device.seconds(1)
     ways = contenders(device, slo_s, arguments.max_batch_size)
     streams = [
-        Stream.parse(arrivals, seed=seed, requests=arguments.requests, most_s=arguments.longest)
+        ArrivalStream.parse(arrivals, seed=seed, requests=arguments.requests, most_s=arguments.longest)
         for seed in range(arguments.seeds)
         for arrivals in arguments.arrivals or ARRIVALS
     ]

@@ -5,13 +5,40 @@ from dataclasses import dataclass, field
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from perf.load.variant import TIMES, waits
 from perf.records.candidate import Candidate
-from perf.studies.goodput.stand_in import StandIn
 from serve.policies.batch_policy import Policy, create
 from serve.policies.policy_settings import PolicySettings
 from triton_batching.terminal import Mistake
 
 NONE, GREEDY, HALF, AIMD, DEADLINE = "none", "greedy", "greedy_half", "aimd", "deadline"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StandIn:
+    """The device of a model that only waits: an execution of b rows takes `fixed_s` + `row_s` x b seconds."""
+
+    fixed_s: float
+    row_s: float
+
+    @classmethod
+    def of(cls, config: ModelConfig, *, time_scale: float = 1.0) -> "StandIn":
+        """The device with the times `fixed_ms` and `row_ms` of a model; raises `Mistake` if the model has none."""
+        if not waits(config):
+            raise Mistake(
+                f"'{config.name}' has no parameters {' and '.join(TIMES)}, so its executions cannot be simulated here. "
+                "Name a model that only waits, as simulated_accelerator does."
+            )
+        fixed, row = (float(config.parameters[name].string_value) * time_scale / 1e3 for name in TIMES)
+        return cls(fixed_s=fixed, row_s=row)
+
+    def seconds(self, rows: int) -> float:
+        """The time of an execution of so many rows."""
+        return self.fixed_s + self.row_s * rows
+
+    def largest(self, within_s: float) -> int:
+        """The largest batch that takes no longer than `within_s`; 0 if one row takes longer."""
+        return max(0, int((within_s - self.fixed_s) / self.row_s + 1e-9))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +70,7 @@ def contenders(device: StandIn, slo_s: float, max_rows: int) -> dict[str, Conten
     half of it, so that a request that has just missed a batch can wait for it and be in the next one (the choice of
     Shen et al.: Nexus, SOSP 2019).
     """
-    whole, half = (min(max_rows, device.largest(one)) for one in (slo_s, slo_s / 2))
+    whole, half = (min(max_rows, device.largest(limit_s)) for limit_s in (slo_s, slo_s / 2))
     if not whole:
         raise Mistake(
             f"--slo-times: one row takes {device.seconds(1) * 1e3:g} ms, longer than the target of {slo_s * 1e3:g} ms, "
@@ -73,4 +100,4 @@ def contenders(device: StandIn, slo_s: float, max_rows: int) -> dict[str, Conten
             policy=lambda: create(PolicySettings(mode=DEADLINE, max_rows=max_rows, slo_s=slo_s)),
         ),
     )
-    return {one.name: one for one in found}
+    return {contender.name: contender for contender in found}

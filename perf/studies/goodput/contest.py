@@ -1,4 +1,4 @@
-"""One comparison: every way to batch under every kind of arrivals and seed, simulated, and measured where asked."""
+"""One comparison: every way to batch under every kind of arrivals and seed, simulated, and measured with --live."""
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,12 +9,12 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from perf.load.run import Progress
 from perf.measure.trial import Answers
+from perf.records.file import RecordError
 from perf.studies.goodput import simulated
-from perf.studies.goodput.contender import Contender
+from perf.studies.goodput.contender import Contender, StandIn
 from perf.studies.goodput.live import Arena
-from perf.studies.goodput.record import GoodputRecordError, Search, load
-from perf.studies.goodput.stand_in import StandIn
-from perf.studies.goodput.stream import Stream
+from perf.studies.goodput.record import GoodputSearch, load
+from perf.studies.goodput.stream import ArrivalStream
 from triton_batching.machine import Machine, versions
 
 
@@ -33,11 +33,11 @@ class Contest:
     slo_s: float
     ways: Mapping[str, Contender]
     asked: Sequence[str]
-    streams: Sequence[Stream]
+    streams: Sequence[ArrivalStream]
     folder: Path
     command: tuple[str, ...]
 
-    def searches(self) -> Iterator[tuple[Search, Stream]]:
+    def searches(self) -> Iterator[tuple[GoodputSearch, ArrivalStream]]:
         """As far as they are measured, each simulated with the arrivals that it is measured with, and on disk."""
         for stream, way in itertools.product(self.streams, (self.ways[name] for name in self.asked)):
             question = self._question(stream, way)
@@ -48,8 +48,12 @@ class Contest:
                 found.write(self.folder)
             yield found, stream
 
-    def measure(self, pairs: Sequence[tuple[Search, Stream]], *, seconds: float, first: float, told: Progress) -> bool:
-        """Measure what is not done, for so many seconds; whether all is. Each point is on disk before the next.
+    def measure(
+        self, pairs: Sequence[tuple[GoodputSearch, ArrivalStream]], *, seconds: float, first: float, progress: Progress
+    ) -> bool:
+        """Measure the searches that are not done, for `seconds`; return whether all are done.
+
+        Each point is on disk before the next begins.
 
         The first searches begin at `first` x the simulated goodput, the others at what was found.
         """
@@ -61,14 +65,14 @@ class Contest:
             slo_s=self.slo_s,
             command=self.command,
             answers=Answers(),
-            told=told,
+            progress=progress,
             ways=self.ways,
             first=first,
         )
-        return arena.search(pairs, lambda one: one.write(self.folder), seconds=seconds)
+        return arena.search(pairs, lambda pair: pair.write(self.folder), seconds=seconds)
 
-    def _question(self, stream: Stream, way: Contender) -> Search:
-        return Search(
+    def _question(self, stream: ArrivalStream, way: Contender) -> GoodputSearch:
+        return GoodputSearch(
             model=self.model,
             contender=way.name,
             arrivals=str(stream),
@@ -86,9 +90,9 @@ class Contest:
             command=self.command,
         )
 
-    def _known(self, question: Search) -> Search | None:
+    def _known(self, question: GoodputSearch) -> GoodputSearch | None:
         try:
             found = load(self.folder / question.file_name)
-        except GoodputRecordError:
+        except RecordError:
             return None
         return found if found.question == question.question else None

@@ -24,7 +24,7 @@ def ends(
     *,
     hopeless: float = 1.0,
 ) -> Times:
-    """When each request of one row is answered, `inf` where it is refused; (requests,), seconds.
+    """When each request of one row is answered, `inf` if it is refused; (requests,), seconds.
 
     `arrivals` must be rising; each is due `slo_s` after its arrival. `seconds` is what a batch of so many rows takes.
     Once a share of more than `hopeless` is refused or late, nothing more is answered: the queue of an overload is long.

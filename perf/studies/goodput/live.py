@@ -18,15 +18,14 @@ from perf.records.study import Trial
 from perf.records.traffic import Traffic
 from perf.stats.percentile import percentile
 from perf.stats.sla import Sla
-from perf.studies.goodput.contender import GREEDY, Contender
-from perf.studies.goodput.record import Measured, Search
-from perf.studies.goodput.stand_in import StandIn
-from perf.studies.goodput.stream import Stream
+from perf.studies.goodput.contender import GREEDY, Contender, StandIn
+from perf.studies.goodput.record import GoodputSearch, MeasuredRate
+from perf.studies.goodput.stream import ArrivalStream
 
 # Of what the largest batches could do without a break, and how many of them.
 SETTLE_LOAD, SETTLE_BATCHES = 0.9, 80
 
-Pair = tuple[Search, Stream]
+Pair = tuple[GoodputSearch, ArrivalStream]
 Lane = tuple[str, str, int]
 """A way to batch, a kind of arrivals, and which of its servers: the seeds are dealt out to them."""
 # Bursty arrivals take longer, so their seeds are measured beside each other.
@@ -48,11 +47,11 @@ class Arena:
     slo_s: float
     command: tuple[str, ...]
     answers: Answers
-    told: Progress
+    progress: Progress
     ways: Mapping[str, Contender]
     first: float = 1.0
 
-    def measure(self, server: Running, contender: Contender, stream: Stream, rate: float) -> Measured:
+    def measure(self, server: Running, contender: Contender, stream: ArrivalStream, rate: float) -> MeasuredRate:
         """One point; raises `KeyboardInterrupt` when it was stopped half way."""
         meter, seconds = self._meter(stream.warm_up_s(rate)), stream.seconds(rate)
         traffic = stream.at(rate)
@@ -74,7 +73,7 @@ class Arena:
             warm_up_s=warm_up_s,
             command=self.command,
             answers=self.answers,
-            progress=self.told,
+            progress=self.progress,
         )
 
     def _prime(self) -> None:
@@ -83,11 +82,11 @@ class Arena:
         """
         load = Traffic(pattern="poisson", rate_per_s=1.0).load(warm_up_s=0.0, duration_s=1.0, workers=WORKERS)
         with self._serving(self.ways[GREEDY]) as server:
-            pool = self.answers.of(server, load, self.told)
-        for one in self.ways.values():
-            self.answers.keep(pool, self.model, one.candidate.max_batch_size, load)
+            pool = self.answers.of(server, load, self.progress)
+        for way in self.ways.values():
+            self.answers.keep(pool, self.model, way.candidate.max_batch_size, load)
 
-    def search(self, pairs: Sequence[Pair], keep: Callable[[Search], object], *, seconds: float) -> bool:
+    def search(self, pairs: Sequence[Pair], keep: Callable[[GoodputSearch], object], *, seconds: float) -> bool:
         """Measure what is not `done` and `keep` each search after each of its points; whether all are done.
 
         All lanes are measured at the same time, so that all ways to batch meet the same noise. No point is begun after
@@ -95,10 +94,10 @@ class Arena:
         """
         ends, stop = time.monotonic() + seconds, threading.Event()
         lanes: dict[Lane, list[Pair]] = {}
-        for one, stream in pairs:
-            if not one.done:
-                copy = one.seed % COPIES.get(stream.kind, 1)
-                lanes.setdefault((one.contender, one.arrivals, copy), []).append((one, stream))
+        for search, stream in pairs:
+            if not search.done:
+                copy = search.seed % COPIES.get(stream.kind, 1)
+                lanes.setdefault((search.contender, search.arrivals, copy), []).append((search, stream))
         if not lanes:
             return True
         self._prime()
@@ -108,25 +107,25 @@ class Arena:
                 for found in lanes.values()
             ]
             try:
-                return all([one.result() for one in running])  # noqa: C419 - the error of any of them is to be seen
+                return all([future.result() for future in running])  # noqa: C419 - the error of any of them is to be seen
             finally:
                 stop.set()
 
-    def _lane(self, pairs: Sequence[Pair], keep: Callable[[Search], object], over: Callable[[], bool]) -> bool:
+    def _lane(self, pairs: Sequence[Pair], keep: Callable[[GoodputSearch], object], over: Callable[[], bool]) -> bool:
         """One seed after the other; each begins where this server was found to be under the ones before."""
         factors: list[float] = []
         way = self.ways[pairs[0][0].contender]
         with self._serving(way) as server:
             self.settle(server, way)
-            for one, stream in pairs:
-                while (rate := one.next_rate(float(np.median(factors or [self.first])))) is not None:
+            for search, stream in pairs:
+                while (rate := search.next_rate(float(np.median(factors or [self.first])))) is not None:
                     if over():
                         return False
                     point = self.measure(server, way, stream, rate)
-                    one = replace(one, points=(*one.points, point), command=self.command)
-                    keep(one)
-                if one.goodput_per_s is not None and one.simulated_per_s:
-                    factors.append(one.goodput_per_s / one.simulated_per_s)
+                    search = replace(search, points=(*search.points, point), command=self.command)
+                    keep(search)
+                if search.goodput_per_s is not None and search.simulated_per_s:
+                    factors.append(search.goodput_per_s / search.simulated_per_s)
         return True
 
     @contextlib.contextmanager
@@ -134,16 +133,16 @@ class Arena:
         """A ready server; one starts at a time, as two that look for free ports at once may find the same."""
         with contextlib.ExitStack() as stack:
             with _STARTING:
-                self.told(f"starting the server for {way.title}", 0.0)
+                self.progress(f"starting the server for {way.title}", 0.0)
                 config = way.config(self.config, self.device)
                 server = stack.enter_context(serving(self.model, config, repository=self.repository))
             yield server
 
 
-def _measured(trial: Trial, rate: float) -> Measured:
+def _measured(trial: Trial, rate: float) -> MeasuredRate:
     answered = [us for us in trial.latencies_us if us != float("inf")]
-    p50, p99 = (float(percentile(answered, one)) / 1e3 if answered else 0.0 for one in (50, 99))
-    return Measured(
+    p50, p99 = (float(percentile(answered, percent)) / 1e3 if answered else 0.0 for percent in (50, 99))
+    return MeasuredRate(
         rate_per_s=rate,
         requests=trial.requests,
         late=trial.late,

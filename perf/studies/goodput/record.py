@@ -1,31 +1,23 @@
 """The record of one search on a real server: one JSON file for each way to batch, kind of arrivals and seed."""
 
 import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from perf.load.scaling import LIMIT
-from perf.studies.goodput.search import Point, edge, following
-from triton_batching import whole_file
+from perf.records import file
+from perf.studies.goodput.search import RateTrial, edge, following
 from triton_batching.machine import Machine
-from triton_batching.terminal import Mistake
 
-FORMAT = 1
-KIND = "goodput"
 ANSWER = ("points", "command", "simulated_per_s")
 # Points of one search, with those that were disturbed and measured again.
 ATTEMPTS = 20
 
 
-class GoodputRecordError(Mistake):
-    """A file that is not the record of a search; the text names it and says what to do."""
-
-
 @dataclass(frozen=True, kw_only=True)
-class Measured(Point):
+class MeasuredRate(RateTrial):
     """A point, and what tells whether it can be believed.
 
     Of the requests `refused` got an error and `not_sent` were over the limit of those in flight; both are late.
@@ -49,13 +41,15 @@ class Measured(Point):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Search:
+class GoodputSearch:
     """The points measured for one `contender` under one seed's `arrivals`, and what the simulation has for the same.
 
     `fixed_ms` and `row_ms` are the stand-in's, `cap` the most rows that Triton may put into one batch.
     `requests` count in a point, or those of `longest_s` seconds.
     """
 
+    KIND: ClassVar[str] = "goodput"
+    FORMAT: ClassVar[int] = 1
     model: str
     contender: str
     arrivals: str
@@ -67,15 +61,15 @@ class Search:
     requests: int
     longest_s: float
     simulated_per_s: float
-    points: tuple[Measured, ...]
+    points: tuple[MeasuredRate, ...]
     machine: Machine
     versions: Mapping[str, str]
     command: tuple[str, ...]
 
     @property
-    def sound(self) -> tuple[Measured, ...]:
+    def sound(self) -> tuple[MeasuredRate, ...]:
         """The points that count: those that nobody disturbed."""
-        return tuple(one for one in self.points if not one.disturbed)
+        return tuple(point for point in self.points if not point.disturbed)
 
     def next_rate(self, first: float = 1.0) -> float | None:
         """The rate to measure next, the first at `first` x the simulated goodput; None when the search is over."""
@@ -95,7 +89,7 @@ class Search:
 
     @property
     def question(self) -> dict[str, Any]:
-        """What is asked, on which machine and versions."""
+        """The settings of the search, with the machine and the versions."""
         return {name: value for name, value in asdict(self).items() if name not in ANSWER}
 
     @property
@@ -105,35 +99,15 @@ class Search:
         return f"{self.model}.{self.contender}.{self.arrivals.replace(':', '')}.s{self.seed}.{digest}.json"
 
     def write(self, folder: Path) -> Path:
-        """Write one file, whole or not at all, one line a point; raises `NotWrittenError`."""
-        content = {"format": FORMAT, "kind": KIND, **asdict(self)}
-        points = content.pop("points")
-        head = json.dumps(content, indent=1)[:-2]
-        lines = ",\n".join(f"  {json.dumps(one)}" for one in points)
-        return whole_file.write(folder / self.file_name, f'{head},\n "points": [\n{lines}\n ]\n}}\n')
+        """Write one file, whole or not at all; raises `RecordError`."""
+        return file.write(self, folder / self.file_name)
 
 
-def read(folder: Path) -> Iterator[Search]:
-    """All searches of a folder, by file name; raises `GoodputRecordError` for a file that is not one."""
-    for path in sorted(folder.glob("*.json")):
-        yield load(path)
+def read(folder: Path) -> Iterator[GoodputSearch]:
+    """All searches of a folder, by file name; raises `RecordError` for a file that is not one."""
+    return map(load, sorted(folder.glob("*.json")))
 
 
-def load(path: Path) -> Search:
-    """One record; raises `GoodputRecordError`."""
-    try:
-        content = json.loads(path.read_text())
-        if (content.pop("kind"), content.pop("format")) != (KIND, FORMAT):
-            raise ValueError("another kind or format")
-        return Search(
-            **content
-            | {
-                "points": tuple(Measured(**one) for one in content["points"]),
-                "machine": Machine(**content["machine"]),
-                "command": tuple(content["command"]),
-            }
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise GoodputRecordError(
-            f"{path}: not a record of this version ({error}). Remove it and measure again."
-        ) from error
+def load(path: Path) -> GoodputSearch:
+    """One record; raises `RecordError`."""
+    return file.read(path, GoodputSearch)

@@ -1,4 +1,4 @@
-"""Looking for the highest rate at which 99 % are in time, where a point is simulated and where it is measured."""
+"""Searching the highest rate at which 99 % of the requests are in time, for simulated and for measured points."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ HALVINGS, AROUND = 8, tuple(np.linspace(0.8, 1.25, 13).tolist())
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
+class RateTrial:
     """One measured rate (requests per second): `late` of `requests` were not answered in time, or not at all."""
 
     rate_per_s: float
@@ -30,15 +30,15 @@ class Point:
         return self.missed <= 1 - GOOD + 1e-12
 
 
-def following(points: Sequence[Point], guess: float) -> float | None:
+def following(points: Sequence[RateTrial], guess: float) -> float | None:
     """The rate to measure next: from `guess` up or down in growing steps until the edge is between two, then halfway.
 
     None when the two are within 8 % of each other, since between them a line is good enough, or after nine points.
     """
     if not points:
         return guess
-    good = max((one.rate_per_s for one in points if one.good), default=0.0)
-    bad = min((one.rate_per_s for one in points if not one.good), default=math.inf)
+    good = max((point.rate_per_s for point in points if point.good), default=0.0)
+    bad = min((point.rate_per_s for point in points if not point.good), default=math.inf)
     if len(points) >= MOST or (good and bad < math.inf and max(good, bad) / min(good, bad) <= CLOSE):
         return None
     step = float(np.power(STEP, 2 ** (len(points) - 1)))
@@ -46,15 +46,15 @@ def following(points: Sequence[Point], guess: float) -> float | None:
         return good * step
     if not good:
         return bad / step
-    # Noise can make a rate good above one that is not: the edge is between them all the same.
+    # With noise a rate can be good above a rate that is not. The edge is still between the two.
     return math.sqrt(good * bad)
 
 
-def swept(measure: Callable[[float], Point], low: float, high: float) -> float:
-    """The edge where points cost little: by halving in [`low`, `high`], then from all points around what that found.
+def swept(measure: Callable[[float], RateTrial], low: float, high: float) -> float:
+    """The edge, if points are cheap: by halving in [`low`, `high`], then by regression over points around the result.
 
-    What is missed of a finite number of requests does not rise evenly with the rate, so halving alone finds one of
-    several crossings.
+    With a finite number of requests the share of late requests does not rise evenly with the rate, so halving alone
+    finds any of several crossings.
     """
     for _ in range(HALVINGS):
         middle = (low + high) / 2
@@ -63,21 +63,21 @@ def swept(measure: Callable[[float], Point], low: float, high: float) -> float:
     return edge(points) or low
 
 
-def edge(points: Sequence[Point]) -> float | None:
+def edge(points: Sequence[RateTrial]) -> float | None:
     """The rate at which 1 % are missed, on straight lines between the measured points; None when all are on one side.
 
     What is missed cannot fall with the rate: where noise has it so, neighbours are pooled (isotonic regression by
     pooling adjacent violators, weighted by the requests).
     """
-    if not points or all(one.good for one in points) or not any(one.good for one in points):
+    if not points or all(point.good for point in points) or not any(point.good for point in points):
         return None
     pools: list[tuple[float, float, float]] = []  # mean rate, share missed, weight
-    for one in sorted(points, key=lambda one: one.rate_per_s):
-        pools.append((one.rate_per_s, one.missed, float(one.requests)))
+    for point in sorted(points, key=lambda point: point.rate_per_s):
+        pools.append((point.rate_per_s, point.missed, float(point.requests)))
         while len(pools) > 1 and pools[-2][1] >= pools[-1][1]:
             (rate, missed, weight), (other_rate, other_missed, other) = pools[-2:]
             both = weight + other
             pools[-2:] = [
                 ((rate * weight + other_rate * other) / both, (missed * weight + other_missed * other) / both, both)
             ]
-    return float(np.interp(1 - GOOD, [one[1] for one in pools], [one[0] for one in pools]))
+    return float(np.interp(1 - GOOD, [pool[1] for pool in pools], [pool[0] for pool in pools]))

@@ -9,11 +9,10 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from perf.batcher.load import Arrivals
 from perf.batcher.request import Request
 from perf.batcher.simulation import simulate
-from perf.studies.goodput.contender import Contender
+from perf.studies.goodput.contender import Contender, StandIn
 from perf.studies.goodput.instance import ends, settle
-from perf.studies.goodput.search import Point, swept
-from perf.studies.goodput.stand_in import StandIn
-from perf.studies.goodput.stream import Stream
+from perf.studies.goodput.search import RateTrial, swept
+from perf.studies.goodput.stream import ArrivalStream
 
 NS = 1e9
 EPSILON_S = 1e-9
@@ -22,8 +21,8 @@ HOPELESS = 0.1
 
 
 def point(
-    contender: Contender, config: ModelConfig, device: StandIn, stream: Stream, slo_s: float, rate: float
-) -> Point:
+    contender: Contender, config: ModelConfig, device: StandIn, stream: ArrivalStream, slo_s: float, rate: float
+) -> RateTrial:
     """What becomes of the stream's requests at a rate (requests per second) with answers due after `slo_s`."""
     times, counts = stream.times(rate)
     if contender.policy is None:
@@ -32,11 +31,11 @@ def point(
         policy = settle(contender.policy(), device.seconds, contender.candidate.max_batch_size)
         ended = ends(policy, device.seconds, times, slo_s, hopeless=HOPELESS)
     late = ended - times > slo_s + EPSILON_S
-    return Point(rate_per_s=rate, requests=int(np.sum(counts)), late=int(np.sum(late & counts)))
+    return RateTrial(rate_per_s=rate, requests=int(np.sum(counts)), late=int(np.sum(late & counts)))
 
 
-def goodput(contender: Contender, config: ModelConfig, device: StandIn, stream: Stream, slo_s: float) -> float:
-    """The highest rate (requests per second) at which 99 % are answered in time; 0 where none is found."""
+def goodput(contender: Contender, config: ModelConfig, device: StandIn, stream: ArrivalStream, slo_s: float) -> float:
+    """The highest rate (requests per second) at which 99 % are answered in time; 0 if there is none."""
     most = max(rows / device.seconds(rows) for rows in (1, max(1, contender.candidate.max_batch_size)))
     return swept(lambda rate: point(contender, config, device, stream, slo_s, rate), 0.0, most)
 

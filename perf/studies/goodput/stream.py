@@ -15,7 +15,7 @@ WARM_UP = 200
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stream:
+class ArrivalStream:
     """About `requests` requests of one row that count, drawn with `seed`; `cv2` is the burstiness of gamma gaps.
 
     They last as long as they take at a rate: `requests` / rate seconds, after `WARM_UP` / rate, so two rates have the
@@ -29,7 +29,7 @@ class Stream:
     most_s: float = float("inf")
 
     @classmethod
-    def parse(cls, text: str, *, seed: int, requests: int, most_s: float = float("inf")) -> "Stream":
+    def parse(cls, text: str, *, seed: int, requests: int, most_s: float = float("inf")) -> "ArrivalStream":
         """The arrivals that `poisson` or `gamma:4` names, `requests` times the root of their cv2."""
         kind, _, cv2 = text.partition(":")
         try:

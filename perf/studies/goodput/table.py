@@ -9,11 +9,11 @@ from rich.table import Table
 
 from perf.stats.bootstrap import Interval, paired
 from perf.studies.goodput.contender import GREEDY
-from perf.studies.goodput.record import Search
+from perf.studies.goodput.record import GoodputSearch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class GoodputRow:
     """One way to batch under one kind of arrivals: means in requests per second, None of nothing.
 
     `seeds` are those that are measured for it and for the reference; `measured_per_s` and `ratio` are over these.
@@ -32,38 +32,40 @@ class Line:
     cores_busy: float
 
 
-def lines(searches: Sequence[Search], reference: str = GREEDY) -> list[Line]:
+def lines(searches: Sequence[GoodputSearch], reference: str = GREEDY) -> list[GoodputRow]:
     """One line for each way to batch and kind of arrivals, in the order in which they come."""
-    keys = list(dict.fromkeys((one.arrivals, one.contender) for one in searches))
+    keys = list(dict.fromkeys((search.arrivals, search.contender) for search in searches))
     return [_line(searches, arrivals, contender, reference) for arrivals, contender in keys]
 
 
-def _line(searches: Sequence[Search], arrivals: str, contender: str, reference: str) -> Line:
-    own = {one.seed: one for one in searches if (one.arrivals, one.contender) == (arrivals, contender)}
-    base = {one.seed: one for one in searches if (one.arrivals, one.contender) == (arrivals, reference)}
+def _line(searches: Sequence[GoodputSearch], arrivals: str, contender: str, reference: str) -> GoodputRow:
+    own = {search.seed: search for search in searches if (search.arrivals, search.contender) == (arrivals, contender)}
+    base = {search.seed: search for search in searches if (search.arrivals, search.contender) == (arrivals, reference)}
     measured, measured_base = _measured(own), _measured(base)
     # Seeds differ more than ways to batch, so a mean is over those that the reference has too.
     both = {seed: found for seed, found in measured.items() if seed in measured_base or not base}
-    points = [point for one in own.values() for point in one.sound]
-    return Line(
+    points = [point for search in own.values() for point in search.sound]
+    return GoodputRow(
         contender=contender,
         arrivals=arrivals,
         seeds=len(both),
         measured_per_s=float(np.mean(list(both.values()))) if both else None,
-        simulated_per_s=float(np.mean([one.simulated_per_s for one in own.values()])),
+        simulated_per_s=float(np.mean([search.simulated_per_s for search in own.values()])),
         ratio=_ratio(measured, measured_base),
         simulated_ratio=_ratio(
-            {seed: one.simulated_per_s for seed, one in own.items()},
-            {seed: one.simulated_per_s for seed, one in base.items()},
+            {seed: search.simulated_per_s for seed, search in own.items()},
+            {seed: search.simulated_per_s for seed, search in base.items()},
         ),
-        late_sends=sum(one.late_sends for one in points) / max(1, sum(one.requests for one in points)),
-        cores_busy=max((one.cores_busy for one in points), default=0.0),
+        late_sends=sum(point.late_sends for point in points) / max(1, sum(point.requests for point in points)),
+        cores_busy=max((point.cores_busy for point in points), default=0.0),
     )
 
 
-def _measured(searches: Mapping[int, Search]) -> dict[int, float]:
+def _measured(searches: Mapping[int, GoodputSearch]) -> dict[int, float]:
     """The goodput by seed of the searches that came to their end."""
-    return {seed: found for seed, one in searches.items() if one.done and (found := one.goodput_per_s) is not None}
+    return {
+        seed: found for seed, search in searches.items() if search.done and (found := search.goodput_per_s) is not None
+    }
 
 
 def _ratio(own: Mapping[int, float], base: Mapping[int, float]) -> Interval | None:
@@ -74,32 +76,32 @@ def _ratio(own: Mapping[int, float], base: Mapping[int, float]) -> Interval | No
 TITLES = ("arrivals", "batching", "seeds", "goodput/s", "x greedy", "simulated/s", "x greedy")
 
 
-def cells(one: Line, titles: Mapping[str, str]) -> tuple[str, ...]:
+def cells(row: GoodputRow, titles: Mapping[str, str]) -> tuple[str, ...]:
     """What a row says; a ratio stands with its 95 % interval over the seeds."""
     return (
-        one.arrivals,
-        titles.get(one.contender, one.contender),
-        str(one.seeds or ""),
-        "" if one.measured_per_s is None else f"{one.measured_per_s:.1f}",
-        str(one.ratio or ""),
-        f"{one.simulated_per_s:.1f}",
-        str(one.simulated_ratio or ""),
+        row.arrivals,
+        titles.get(row.contender, row.contender),
+        str(row.seeds or ""),
+        "" if row.measured_per_s is None else f"{row.measured_per_s:.1f}",
+        str(row.ratio or ""),
+        f"{row.simulated_per_s:.1f}",
+        str(row.simulated_ratio or ""),
     )
 
 
-def table(found: Sequence[Line], titles: Mapping[str, str]) -> Table:
+def table(found: Sequence[GoodputRow], titles: Mapping[str, str]) -> Table:
     """For a terminal, with the share of requests that left late and the busiest point's cores."""
     shown = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for number, title in enumerate((*TITLES, "late\nsends", "cores\nbusy")):
         shown.add_column(title, justify="left" if number < 2 else "right")
-    for one in found:
-        seen = one.measured_per_s is not None
-        more = (f"{one.late_sends:.1%}", f"{one.cores_busy:.0%}") if seen else ("", "")
-        shown.add_row(*cells(one, titles), *more)
+    for row in found:
+        seen = row.measured_per_s is not None
+        more = (f"{row.late_sends:.1%}", f"{row.cores_busy:.0%}") if seen else ("", "")
+        shown.add_row(*cells(row, titles), *more)
     return shown
 
 
-def markdown(found: Sequence[Line], titles: Mapping[str, str]) -> str:
+def markdown(found: Sequence[GoodputRow], titles: Mapping[str, str]) -> str:
     """For a document."""
-    rows = [TITLES, ("---",) * len(TITLES), *(cells(one, titles) for one in found)]
+    rows = [TITLES, ("---",) * len(TITLES), *(cells(row, titles) for row in found)]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)

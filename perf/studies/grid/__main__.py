@@ -1,4 +1,4 @@
-"""Measure a full grid of configurations once, and hold tuners' choices against the best of it: the tuner's judge.
+"""Measure a full grid of configurations once, and compare the tuner's choices with the best of it.
 
 `python -m perf.studies.grid ranker --load closed:32` measures what is not yet measured, in an order drawn from a seed,
 and stops after --limit seconds; the same command goes on. With --judge STUDY the study's choice and the best of the
@@ -18,13 +18,13 @@ from rich.table import Table
 
 from perf.load.variant import read as read_variant
 from perf.measure.service_records import RESULTS as RESULTS  # perf.tune's own, whose studies a judgement reads
+from perf.records import file
 from perf.records.candidate import Candidate
 from perf.records.study import Study
 from perf.records.traffic import Traffic
 from perf.stats.sla import Sla
 from perf.studies.grid import judgement
-from perf.studies.grid import record as grid_record
-from perf.studies.grid.record import Grid, GridError, Point
+from perf.studies.grid.record import Grid, GridError, GridTrial
 from perf.tune.live import LiveBench
 from perf.tune.study_log import Bench
 from triton_batching.machine import Machine
@@ -70,13 +70,13 @@ def measure(
         told(f"{len(grid.points) + 1} of {len(order)}: {candidate}")
         trial = bench.measure(candidate, traffic, stage=GRID, round=1, seconds=seconds)
         bench.retire(candidate)
-        grid = replace(grid, points=(*grid.points, Point.of(trial)))
+        grid = replace(grid, points=(*grid.points, GridTrial.of(trial)))
         grid.write(path)
     return grid
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure, print, and judge; exit code 1 where a judgement fails, 3 where points are missing, 2 for a mistake."""
+    """Measure, print, and judge; exit code 1 if a judgement fails, 3 if points are missing, 2 for a mistake."""
     arguments = _parser().parse_args(argv)
     command = ("python", "-m", "perf.studies.grid", *(sys.argv[1:] if argv is None else argv))
     return guarded(lambda: run(arguments, command, terminal()), on_interrupt="stopped; the same command goes on.")
@@ -97,7 +97,7 @@ def run(arguments: argparse.Namespace, command: tuple[str, ...], console: Consol
         grid = measure(
             grid, wanted, path, bench, seconds=arguments.seconds, until=until, told=lambda text: status.update(text)
         )
-        missing = sum(grid.of(one) is None for one in wanted)
+        missing = sum(grid.of(candidate) is None for candidate in wanted)
         if missing:
             console.print(f"{missing} of {len(wanted)} points are missing; the same command goes on", markup=False)
             return INCOMPLETE
@@ -106,10 +106,10 @@ def run(arguments: argparse.Namespace, command: tuple[str, ...], console: Consol
             for study in arguments.judge
         ]
     console.print(table(grid))
-    for one in judged:
-        for line in judgement.lines(one):
+    for found in judged:
+        for line in judgement.lines(found):
             console.print(line, markup=False)
-    return int(not all(one.passed for one in judged))
+    return int(not all(found.passed for found in judged))
 
 
 def table(grid: Grid) -> Table:
@@ -117,9 +117,12 @@ def table(grid: Grid) -> Table:
     shown = Table(
         "configuration", "rows/s", "p99 ms", "rows together", title=f"{grid.model}, {grid.load}: the grid's best"
     )
-    for one in sorted(grid.points, key=lambda one: -one.throughput_rows_per_s)[:15]:
+    for point in sorted(grid.points, key=lambda point: -point.throughput_rows_per_s)[:15]:
         shown.add_row(
-            str(one.candidate), f"{one.throughput_rows_per_s:.4g}", f"{one.p99_ms:.4g}", f"{one.rows_per_execution:.3g}"
+            str(point.candidate),
+            f"{point.throughput_rows_per_s:.4g}",
+            f"{point.p99_ms:.4g}",
+            f"{point.rows_per_execution:.3g}",
         )
     return shown
 
@@ -136,7 +139,7 @@ def _stored(path: Path, model: str, traffic: Traffic, command: tuple[str, ...], 
     )
     if not path.exists():
         return new
-    found = grid_record.read(path)
+    found = file.read(path, Grid)
     if (found.model, found.load, found.rows, found.machine) != (new.model, new.load, new.rows, new.machine):
         raise GridError(f"{path}: of another load or machine. Move it, or name another folder with --results.")
     return found

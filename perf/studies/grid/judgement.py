@@ -5,26 +5,24 @@ grid is not what the choice is held against: both are measured anew, A B A B, an
 """
 
 import dataclasses
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
 from perf.measure import service_profile
-from perf.records import record
+from perf.records import file
 from perf.records.candidate import Candidate
 from perf.records.study import Study, Trial
 from perf.records.traffic import Traffic
 from perf.stats import bootstrap
 from perf.stats.bootstrap import Interval
 from perf.stats.sla import Sla
-from perf.studies.grid.record import Grid, GridError, Point, point, point_json
+from perf.studies.grid.record import Grid, GridError, GridTrial
 from perf.tune.study_log import WARM_UP_S, Bench
 
-FORMAT = 1
-KIND = "judgement"
 TUNED, BEST = "tuned", "best of the grid"
 ROUNDS, SECONDS = 5, 3.0
 # The share of the grid's best that a choice must reach, with so many points and seconds.
@@ -32,39 +30,41 @@ SHARE, POINTS, LIVE_S = 0.97, 13, 90.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judgement:
+class GridJudgement:
     """Points of both in `rounds`, and what the search had cost; all else follows from them.
 
     `live_points` and `live_s` hold the ramps of the profile too. Where tuner and grid chose the same configuration it
     is measured as `TUNED` only, and the ratio is 1.
     """
 
+    KIND: ClassVar[str] = "judgement"
+    FORMAT: ClassVar[int] = 1
     study: str
     model: str
     load: str
     sla: Sla
     tuned: Candidate
     best: Candidate
-    best_once: Point
+    best_once: GridTrial
     live_points: int
     live_s: float
-    points: tuple[Point, ...]
+    points: tuple[GridTrial, ...]
 
-    def of(self, stage: str) -> list[Point]:
+    def of(self, stage: str) -> list[GridTrial]:
         """The points of one side, by round."""
-        return sorted((one for one in self.points if one.stage == stage), key=lambda one: one.round)
+        return sorted((point for point in self.points if point.stage == stage), key=lambda trial: trial.round)
 
     @property
     def ratio(self) -> Interval:
         """Throughput of the choice over that of the grid's best, over the rounds that both met."""
-        tuned = [one.throughput_rows_per_s for one in self.of(TUNED)]
-        best = [one.throughput_rows_per_s for one in self.of(BEST)] or tuned
+        tuned = [trial.throughput_rows_per_s for trial in self.of(TUNED)]
+        best = [trial.throughput_rows_per_s for trial in self.of(BEST)] or tuned
         return bootstrap.paired(tuned, best)
 
     @property
     def violations(self) -> int:
         """Rounds of the choice in which its p99 was over the target."""
-        return sum(one.p99_ms > self.sla.latency_ms for one in self.of(TUNED))
+        return sum(trial.p99_ms > self.sla.latency_ms for trial in self.of(TUNED))
 
     @property
     def passed(self) -> bool:
@@ -73,7 +73,7 @@ class Judgement:
         return self.ratio.value >= SHARE and not self.violations and cheap
 
 
-def judge(study: Study, grid: Grid, folder: Path, bench: Bench, *, told: Callable[[str], None]) -> Judgement:
+def judge(study: Study, grid: Grid, folder: Path, bench: Bench, *, told: Callable[[str], None]) -> GridJudgement:
     """Measure again what the study chose and what the grid has as its best; what is on disk is not measured again."""
     best = grid.best(study.sla.latency_ms)
     if study.chosen is None or best is None:
@@ -85,18 +85,18 @@ def judge(study: Study, grid: Grid, folder: Path, bench: Bench, *, told: Callabl
     name = f"{grid.model}.{grid.load.replace(':', '-')}.p99-{study.sla.latency_ms:g}ms.judged.json"
     path = folder / name
     if path.exists():
-        return read(path)
+        return file.read(path, GridJudgement)
     wanted = [(TUNED, study.chosen), (BEST, best.candidate)][: 1 if study.chosen == best.candidate else 2]
-    measured: list[Point] = []
+    measured: list[GridTrial] = []
     traffic = Traffic.parse(study.load, rows=grid.rows)
     for number in range(1, ROUNDS + 1):
         # The order is turned round every time, so that neither always comes after the other.
         for stage, candidate in wanted if number % 2 else wanted[::-1]:
             told(f"round {number} of {ROUNDS}, {stage}: {candidate}")
             trial = bench.measure(candidate, traffic, stage=stage, round=number, seconds=SECONDS)
-            measured.append(Point.of(_judged(trial, study.sla)))
+            measured.append(GridTrial.of(_judged(trial, study.sla)))
     profile_points, profile_s = _profile_cost(study, folder)
-    found = Judgement(
+    found = GridJudgement(
         study=f"{study.model} {study.load}, {study.objective}",
         model=study.model,
         load=study.load,
@@ -105,53 +105,27 @@ def judge(study: Study, grid: Grid, folder: Path, bench: Bench, *, told: Callabl
         best=best.candidate,
         best_once=best,
         live_points=len(study.trials) + profile_points,
-        live_s=round(sum(one.seconds + WARM_UP_S for one in study.trials) + profile_s, 1),
+        live_s=round(sum(trial.seconds + WARM_UP_S for trial in study.trials) + profile_s, 1),
         points=tuple(measured),
     )
-    write(found, path)
+    file.write(found, path)
     return found
 
 
-def lines(one: Judgement) -> Iterator[str]:
-    """What came out, for a person."""
-    tuned, best = one.of(TUNED), one.of(BEST)
-    yield f"{one.model}, {one.load}, p99 <= {one.sla.latency_ms:g} ms: {'passed' if one.passed else 'NOT passed'}"
-    once = one.best_once
+def lines(judged: GridJudgement) -> Iterator[str]:
+    """The judgement in words, for a terminal."""
+    tuned, best = judged.of(TUNED), judged.of(BEST)
+    verdict = "passed" if judged.passed else "NOT passed"
+    yield f"{judged.model}, {judged.load}, p99 <= {judged.sla.latency_ms:g} ms: {verdict}"
+    once = judged.best_once
     yield (
-        f"  the grid's best: {one.best}, {once.throughput_rows_per_s:.4g} rows/s in its one trial"
+        f"  the grid's best: {judged.best}, {once.throughput_rows_per_s:.4g} rows/s in its one trial"
         + (f", {_mean(best):.4g} measured again" if best else ", which the tuner chose too")
     )
-    yield f"  the tuner's:     {one.tuned}, {_mean(tuned):.4g} rows/s, {one.ratio} of it in {len(tuned)} rounds"
+    yield f"  the tuner's:     {judged.tuned}, {_mean(tuned):.4g} rows/s, {judged.ratio} of it in {len(tuned)} rounds"
     worst = max(point.p99_ms for point in tuned)
-    yield f"  p99 of the tuner's in its rounds: at most {worst:.4g} ms, {one.violations} over the target"
-    yield f"  cost: {one.live_points} live points and {one.live_s:.0f} s of load, the profile's ramps among them"
-
-
-def write(one: Judgement, path: Path) -> Path:
-    """Write the file, whole or not at all."""
-    content = {"format": FORMAT, "kind": KIND, **dataclasses.asdict(one)}
-    content |= {"points": [point_json(each) for each in one.points], "best_once": point_json(one.best_once)}
-    return record.write_json(path.name, content, path.parent)
-
-
-def read(path: Path) -> Judgement:
-    """The judgement of a file; raises `RecordError`."""
-    try:
-        content = json.loads(path.read_text())
-        if (content.pop("format"), content.pop("kind")) != (FORMAT, KIND):
-            raise ValueError("another kind or format")
-        return Judgement(
-            **content
-            | {
-                "sla": Sla(**content["sla"]),
-                "tuned": Candidate.read(content["tuned"]),
-                "best": Candidate.read(content["best"]),
-                "best_once": point(content["best_once"]),
-                "points": tuple(point(each) for each in content["points"]),
-            }
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise record.RecordError(f"{path}: not a judgement of this version ({error}). Measure it again.") from error
+    yield f"  p99 of the tuner's in its rounds: at most {worst:.4g} ms, {judged.violations} over the target"
+    yield f"  cost: {judged.live_points} live points and {judged.live_s:.0f} s of load, the profile's ramps among them"
 
 
 def _profile_cost(study: Study, folder: Path) -> tuple[int, float]:
@@ -165,5 +139,5 @@ def _judged(trial: Trial, sla: Sla) -> Trial:
     return dataclasses.replace(trial, late=late)
 
 
-def _mean(points: list[Point]) -> float:
-    return float(np.mean([one.throughput_rows_per_s for one in points]))
+def _mean(points: list[GridTrial]) -> float:
+    return float(np.mean([point.throughput_rows_per_s for point in points]))

@@ -1,32 +1,27 @@
 """The record of a full grid: every point measured once, latencies as quantiles; one JSON file for model and load."""
 
-import dataclasses
-import json
-import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
-from perf.records import record
+from perf.records import file
 from perf.records.candidate import Candidate
 from perf.records.study import Trial
 from perf.stats.percentile import percentile
 from triton_batching.machine import Machine
 from triton_batching.terminal import Mistake
 
-FORMAT = 1
-KIND = "grid"
 # Shares at which latencies are kept, close together where targets are.
 SHARES = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.985, 0.99, 0.992, 0.995, 0.999, 1.0)
 
 
 class GridError(Mistake):
-    """A file that is not a grid, or is another one than was asked for."""
+    """A grid that is another one than was asked for, or a judgement with nothing to compare."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
-    """One trial: latencies in milliseconds at `SHARES` of the requests, infinite (null) where they got no answer."""
+class GridTrial:
+    """One trial: latencies in milliseconds at `SHARES` of the requests, infinite (null) if they got no answer."""
 
     candidate: Candidate
     stage: str
@@ -44,7 +39,7 @@ class Point:
     faults: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, trial: Trial) -> "Point":
+    def of(cls, trial: Trial) -> "GridTrial":
         """The same without its single requests."""
         found = [float(percentile(trial.latencies_us, 100 * share)) / 1e3 for share in SHARES]
         return cls(
@@ -57,7 +52,7 @@ class Point:
             offered_per_s=trial.offered_per_s,
             requests=trial.requests,
             late=trial.late,
-            latencies_ms=tuple(round(one, 3) for one in found),
+            latencies_ms=tuple(round(ms, 3) for ms in found),
             rows_per_execution=round(trial.counted.rows_per_execution, 2),
             cores_busy=round(trial.cores_busy, 3),
             load_average=round(trial.load_average, 2),
@@ -72,11 +67,10 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """Points in the order in which they were measured; `planned` is how many there are to be.
+    """Trials in the order in which they were measured; `planned` is how many there are to be."""
 
-    `judged_at` holds the same kind of points for the comparison with a tuner's choice, with its study's name as stage.
-    """
-
+    KIND: ClassVar[str] = "grid"
+    FORMAT: ClassVar[int] = 1
     model: str
     load: str
     rows: int
@@ -84,55 +78,28 @@ class Grid:
     command: tuple[str, ...]
     seed: int
     planned: int
-    points: tuple[Point, ...] = ()
+    points: tuple[GridTrial, ...] = ()
 
-    def of(self, candidate: Candidate) -> Point | None:
+    def of(self, candidate: Candidate) -> GridTrial | None:
         """The measurement of one configuration."""
-        return next((one for one in self.points if one.candidate == candidate), None)
+        return next((point for point in self.points if point.candidate == candidate), None)
 
-    def best(self, p99_ms: float) -> Point | None:
-        """The highest throughput within a target, as it was measured once; None where nothing is within it."""
-        within = [one for one in self.points if one.p99_ms <= p99_ms and not one.faults]
-        return max(within, key=lambda one: one.throughput_rows_per_s, default=None)
+    def best(self, p99_ms: float) -> GridTrial | None:
+        """The highest throughput within a target, as it was measured once; None if no trial is within it."""
+        within = [point for point in self.points if point.p99_ms <= p99_ms and not point.faults]
+        return max(within, key=lambda trial: trial.throughput_rows_per_s, default=None)
 
     def write(self, path: Path) -> Path:
         """Write the file, whole or not at all."""
-        content = {"format": FORMAT, "kind": KIND, **dataclasses.asdict(self)}
-        content["points"] = [point_json(one) for one in self.points]
-        return record.write_json(path.name, content, path.parent)
+        return file.write(self, path)
 
 
-def read(path: Path) -> Grid:
-    """The grid of a file; raises `GridError`."""
-    try:
-        content = json.loads(path.read_text())
-        if (content.pop("format"), content.pop("kind")) != (FORMAT, KIND):
-            raise ValueError("another kind or format")
-        return Grid(
-            **content
-            | {
-                "machine": Machine(**content["machine"]),
-                "command": tuple(content["command"]),
-                "points": tuple(point(one) for one in content["points"]),
-            }
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise GridError(f"{path}: not a grid of this version ({error}). Measure it again.") from error
+@dataclass(frozen=True, kw_only=True)
+class LaterRounds:
+    """Rounds of a tuned configuration and of the one to beat (their names are the stages), measured on another day."""
 
-
-def point_json(one: Point) -> dict[str, Any]:
-    """A point as JSON has it."""
-    content = dataclasses.asdict(one)
-    return content | {"latencies_ms": [ms if math.isfinite(ms) else None for ms in one.latencies_ms]}
-
-
-def point(content: dict[str, Any]) -> Point:
-    """A point from JSON."""
-    return Point(
-        **content
-        | {
-            "candidate": Candidate.read(content["candidate"]),
-            "latencies_ms": tuple(math.inf if ms is None else ms for ms in content["latencies_ms"]),
-            "faults": tuple(content["faults"]),
-        }
-    )
+    KIND: ClassVar[str] = "later rounds"
+    FORMAT: ClassVar[int] = 1
+    model: str
+    load: str
+    points: tuple[GridTrial, ...]

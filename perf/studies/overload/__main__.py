@@ -13,10 +13,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from export.repository import REPOSITORY
+from perf.records.file import RecordError
 from perf.studies.overload.bound import OWN
-from perf.studies.overload.record import ASKED, OverloadRecordError, Record, read
+from perf.studies.overload.record import ASKED, OverloadRecord, read
 from perf.studies.overload.table import table
-from perf.studies.overload.trial import Trial
+from perf.studies.overload.trial import OverloadTrial
 from triton_batching.terminal import Mistake, guarded, program_parser, terminal
 
 INTERRUPTED = 130
@@ -32,55 +33,55 @@ def main(argv: list[str] | None = None) -> int:
 
 def overload(arguments: argparse.Namespace, command: tuple[str, ...], console: Console) -> int:
     """Measure what has no record yet, and print all."""
-    found: list[Record] = []
+    found: list[OverloadRecord] = []
     for bound in arguments.bound or [OWN]:
         trial = _trial(arguments, bound, command)
-        one = None if arguments.again else _known(trial, arguments.results)
-        if one is None:
-            one = _measured(trial, console)
-            console.print(f"record: {one.write(arguments.results)}", markup=False)
-        found.append(one)
-        if one.partial:
+        record = None if arguments.again else _known(trial, arguments.results)
+        if record is None:
+            record = _measured(trial, console)
+            console.print(f"record: {record.write(arguments.results)}", markup=False)
+        found.append(record)
+        if record.partial:
             break
     console.print(table(found))
     return _verdict(found, console)
 
 
-def _verdict(found: list[Record], console: Console) -> int:
-    for one in found:
-        for text, kept in one.gate.items():
+def _verdict(found: list[OverloadRecord], console: Console) -> int:
+    for record in found:
+        for text, kept in record.gate.items():
             if not kept:
-                console.print(f"{one.model}, {one.bound}: not kept: {text}", markup=False)
-        if one.partial:
+                console.print(f"{record.model}, {record.bound}: not kept: {text}", markup=False)
+        if record.partial:
             console.print("stopped early: the record holds what was seen until then.")
             return INTERRUPTED
-    return 0 if all(all(one.gate.values()) for one in found) else 1
+    return 0 if all(all(record.gate.values()) for record in found) else 1
 
 
-def _measured(trial: Trial, console: Console) -> Record:
+def _measured(trial: OverloadTrial, console: Console) -> OverloadRecord:
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("starting", total=1.0)
         return trial.measure(lambda text, share: bar.update(task, description=text, completed=share))
 
 
-def _known(trial: Trial, folder: Path) -> Record | None:
+def _known(trial: OverloadTrial, folder: Path) -> OverloadRecord | None:
     """The whole record of the same question."""
     asked = trial.question()
     try:
-        for one in read(folder):
-            if not one.partial and {name: getattr(one, name) for name in ASKED} == asked:
-                return one
-    except OverloadRecordError:
+        for record in read(folder):
+            if not record.partial and {name: getattr(record, name) for name in ASKED} == asked:
+                return record
+    except RecordError:
         return None
     return None
 
 
-def _trial(arguments: argparse.Namespace, bound: str, command: tuple[str, ...]) -> Trial:
+def _trial(arguments: argparse.Namespace, bound: str, command: tuple[str, ...]) -> OverloadTrial:
     numbers = (arguments.target_ms, arguments.times, arguments.seconds, arguments.time_scale, arguments.calm)
     if min(numbers) <= 0 or (arguments.give_up_ms is not None and arguments.give_up_ms <= 0):
         raise Mistake("--target-ms, --times, --seconds, --give-up-ms, --time-scale and --calm must be above 0.")
-    trial = Trial(
+    trial = OverloadTrial(
         model=arguments.model,
         config_name=arguments.config_name,
         repository=arguments.repository,

@@ -1,4 +1,4 @@
-"""The clients of a trial: processes that send what is due whatever is answered, and the server's memory meanwhile."""
+"""The clients of a trial: processes that send each request when it is due, and the server's memory meanwhile."""
 
 import re
 import time
@@ -29,7 +29,7 @@ NS = 1e9
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class CrowdCounts:
     """Everything that was seen from `start_ns` on: each request, errors by type, memory as (seconds, bytes).
 
     `until_s` is when it was stopped, the schedule's end where it was not.
@@ -44,7 +44,9 @@ class Seen:
     cores_busy: float
 
 
-def send(model: str, server: Running, prepared: Pool, schedule: Schedule, *, timeout_s: float, told: Progress) -> Seen:
+def send(
+    model: str, server: Running, prepared: Pool, schedule: Schedule, *, timeout_s: float, progress: Progress
+) -> CrowdCounts:
     """Send a whole schedule; Ctrl-C ends it early, and what was seen until then is kept."""
     due = schedule.due_s()
     jobs = [
@@ -54,7 +56,7 @@ def send(model: str, server: Running, prepared: Pool, schedule: Schedule, *, tim
             model=model,
             transport="grpc",
             timeout_s=timeout_s,
-            requests=[(one.inputs, one.outputs) for one in prepared.requests[worker::WORKERS]],
+            requests=[(request.inputs, request.outputs) for request in prepared.requests[worker::WORKERS]],
             tolerance=prepared.tolerance,
             first=1,
             due_s=due[worker::WORKERS],
@@ -63,11 +65,11 @@ def send(model: str, server: Running, prepared: Pool, schedule: Schedule, *, tim
         for worker in range(WORKERS)
     ]
     with crew(jobs) as members:
-        members.await_ready(lambda text: told(text, 0.0))
-        return _watch(members, server, schedule, timeout_s, told)
+        members.await_ready(lambda text: progress(text, 0.0))
+        return _watch(members, server, schedule, timeout_s, progress)
 
 
-def _watch(members: Crew, server: Running, schedule: Schedule, timeout_s: float, told: Progress) -> Seen:
+def _watch(members: Crew, server: Running, schedule: Schedule, timeout_s: float, progress: Progress) -> CrowdCounts:
     memory: list[tuple[float, int]] = []
     start, busy, cores = members.start(), processes.machine_s(), all_cores()
     partial, until_s = False, schedule.over_s
@@ -79,7 +81,7 @@ def _watch(members: Crew, server: Running, schedule: Schedule, timeout_s: float,
         phase = "overload" if schedule.begin_s <= now < schedule.end_s else "half of the capacity"
         megabytes = memory[-1][1] / 1e6 if memory else 0
         text = f"{phase}: {all_of.reported} requests are over, {megabytes:.0f} MB"
-        told(text, min(1.0, max(0.0, now / schedule.over_s)))
+        progress(text, min(1.0, max(0.0, now / schedule.over_s)))
         return False
 
     try:
@@ -93,7 +95,7 @@ def _watch(members: Crew, server: Running, schedule: Schedule, timeout_s: float,
     errors: Counter[str] = Counter()
     for text, count in members.errors.items():
         errors[_kind(text)] += count
-    return Seen(
+    return CrowdCounts(
         timings=np.sort(members.timings, order="due"),
         errors=dict(errors),
         memory=tuple(memory),
@@ -110,5 +112,5 @@ def _kind(text: str) -> str:
 
 
 def _memory(server: Running) -> int:
-    """Of the server and the processes of its Python models."""
+    """Resident memory of the server and the processes of its Python models."""
     return processes.memory_bytes(processes.tree(server.server.pid)) if server.server else 0

@@ -1,22 +1,18 @@
-"""The record of a trial: what was asked, what was seen of each phase, and whether it keeps what is promised."""
+"""The record of an overload trial: its settings, the counts of each phase, and whether the promises were kept."""
 
 import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from perf.load.timings import FAILED, NOT_SENT, RIGHT, WRONG, Timings
+from perf.records import file
 from perf.stats.percentile import percentile
-from triton_batching import whole_file
 from triton_batching.machine import Machine
-from triton_batching.terminal import Mistake
 
-FORMAT = 1
-KIND = "overload"
 ASKED = (
     "model",
     "config_name",
@@ -33,10 +29,6 @@ GOODPUT, REFUSED_MS, RECOVERY_S = 0.9, 1000.0, 5.0
 GROWTH, GROWTH_MB = 0.05, 5.0
 SETTLED_S = 30.0
 LATE_NS = 1_000_000
-
-
-class OverloadRecordError(Mistake):
-    """A file that is not the record of a trial; the text names it and says what to do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +90,7 @@ class Phase:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Record:
+class OverloadRecord:
     """One trial. `capacity_per_s` is of the same configuration without a bound, in a closed loop just before.
 
     `before` and `after` are at half of it, `during` at `times` x it. `memory_mb` has the server's memory each second of
@@ -106,6 +98,8 @@ class Record:
     answered in time again (20 in a row), None for never.
     """
 
+    KIND: ClassVar[str] = "overload"
+    FORMAT: ClassVar[int] = 1
     model: str
     config_name: str | None
     bound: str
@@ -144,7 +138,7 @@ class Record:
 
     @property
     def gate(self) -> dict[str, bool]:
-        """What is promised of an overload, and whether it was kept."""
+        """The promises for an overload, each with whether it was kept."""
         first, last = self.settled_mb
         return {
             f"answered in time >= {GOODPUT} of the capacity": self.share >= GOODPUT,
@@ -166,33 +160,18 @@ class Record:
         return f"{self.model}.{variant}.{bound}.x{self.times:g}.{self.seconds:g}s{give_up}.{digest}.json"
 
     def write(self, folder: Path) -> Path:
-        """Write one file, whole or not at all; raises `NotWrittenError`."""
-        text = json.dumps({"format": FORMAT, "kind": KIND, **asdict(self)}, indent=1)
-        memory = json.dumps(self.memory_mb)
-        start = text.index('"memory_mb": [') + len('"memory_mb": ')
-        end = text.index("]", start) + 1
-        return whole_file.write(folder / self.file_name, text[:start] + memory + text[end:] + "\n")
+        """Write one file, whole or not at all; raises `RecordError`."""
+        return file.write(self, folder / self.file_name)
 
 
-def read(folder: Path) -> Iterator[Record]:
-    """All records of a folder, by file name; raises `OverloadRecordError`."""
-    for path in sorted(folder.glob("*.json")):
-        yield load(path)
+def read(folder: Path) -> Iterator[OverloadRecord]:
+    """All records of a folder, by file name; raises `RecordError`."""
+    return map(load, sorted(folder.glob("*.json")))
 
 
-def load(path: Path) -> Record:
-    """One record; raises `OverloadRecordError`."""
-    try:
-        content: dict[str, Any] = json.loads(path.read_text())
-        if (content.pop("kind"), content.pop("format")) != (KIND, FORMAT):
-            raise ValueError("another kind or format")
-        phases = {name: Phase(**content[name]) for name in ("before", "during", "after")}
-        lists = {name: tuple(content[name]) for name in ("memory_mb", "command")}
-        return Record(**content | phases | lists | {"machine": Machine(**content["machine"])})
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise OverloadRecordError(
-            f"{path}: not a record of this version ({error}). Remove it and measure again."
-        ) from error
+def load(path: Path) -> OverloadRecord:
+    """One record; raises `RecordError`."""
+    return file.read(path, OverloadRecord)
 
 
 def _quantile(values: Any, percent: float) -> float:

@@ -1,20 +1,12 @@
-"""The table of overloads, one line for each record; as a program it puts the kept ones into serve/README.md."""
+"""The table of overloads, one line for each record, for a terminal or for a page."""
 
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from rich import box
 from rich.table import Table
 
 from perf.studies.overload.bound import OWN
-from perf.studies.overload.record import Record, read
-from triton_batching.terminal import guarded, program_parser, terminal
-
-ROOT = Path(__file__).parents[3]
-RECORDS, PAGE = ROOT / "perf" / "results" / "overload", ROOT / "serve" / "README.md"
-BEGIN = "<!-- from the records in perf/studies/results/overload, by: python -m perf.studies.overload.table -->"
-END = "<!-- end of the records -->"
+from perf.studies.overload.record import OverloadRecord
 
 TITLES = (
     "model",
@@ -31,64 +23,44 @@ TITLES = (
 )
 
 
-def cells(one: Record) -> tuple[str, ...]:
+def cells(record: OverloadRecord) -> tuple[str, ...]:
     """What a row says."""
-    first, last = one.settled_mb
-    refused = one.during.refused
+    first, last = record.settled_mb
+    refused = record.during.refused
     return (
-        f"{one.model} {one.config_name or ''}".strip(),
-        one.bound if one.bound != OWN else "as shipped",
-        f"x {one.times:g}, {one.seconds:g} s",
-        f"{one.before.p99_ms:.0f} ms",
-        f"after {one.give_up_ms / 1e3:g} s ({one.during.gave_up})" if one.give_up_ms else "no",
-        f"{one.during.in_time_per_s:.1f} / {one.capacity_per_s:.1f} = {one.share:.2f}",
-        f"{one.during.p99_ms:.0f} ms" if one.during.right else "none",
-        f"{refused / one.during.due:.0%}" if one.during.due else "",
-        f"{one.during.refused_p99_ms:.0f} ms" if refused else "",
+        f"{record.model} {record.config_name or ''}".strip(),
+        record.bound if record.bound != OWN else "as shipped",
+        f"x {record.times:g}, {record.seconds:g} s",
+        f"{record.before.p99_ms:.0f} ms",
+        f"after {record.give_up_ms / 1e3:g} s ({record.during.gave_up})" if record.give_up_ms else "no",
+        f"{record.during.in_time_per_s:.1f} / {record.capacity_per_s:.1f} = {record.share:.2f}",
+        f"{record.during.p99_ms:.0f} ms" if record.during.right else "none",
+        f"{refused / record.during.due:.0%}" if record.during.due else "",
+        f"{record.during.refused_p99_ms:.0f} ms" if refused else "",
         f"{first:.0f}, {last:.0f} MB",
-        "never" if one.recovery_s is None else f"{one.recovery_s:.1f} s",
+        "never" if record.recovery_s is None else f"{record.recovery_s:.1f} s",
     )
 
 
-def table(found: Sequence[Record]) -> Table:
+def table(found: Sequence[OverloadRecord]) -> Table:
     """For a terminal."""
     shown = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for number, title in enumerate(TITLES):
         shown.add_column(title, justify="left" if number < 3 else "right")
-    for one in found:
-        shown.add_row(*cells(one))
+    for record in found:
+        shown.add_row(*cells(record))
     return shown
 
 
-def markdown(found: Sequence[Record]) -> str:
+def markdown(found: Sequence[OverloadRecord]) -> str:
     """For a document."""
-    rows = [TITLES, ("---",) * len(TITLES), *(cells(one) for one in found)]
+    rows = [TITLES, ("---",) * len(TITLES), *(cells(record) for record in found)]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def ordered(found: Sequence[Record]) -> list[Record]:
-    """The longest first, then by what clients do and by the limit, the shipped one first."""
-    return sorted(found, key=lambda one: (-one.seconds, one.model, one.give_up_ms or 0, one.bound != OWN, one.bound))
-
-
-def paged(text: str, found: Sequence[Record]) -> str:
-    """The page with the table of these records in its place."""
-    before, rest = text.split(BEGIN)
-    _, after = rest.split(END)
-    return f"{before}{BEGIN}\n{markdown(ordered(found))}\n{END}{after}"
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Write the page."""
-    program_parser("python -m perf.studies.overload.table", __doc__, example="").parse_args(argv)
-    return guarded(_write)
-
-
-def _write() -> None:
-    found = list(read(RECORDS))
-    PAGE.write_text(paged(PAGE.read_text(), found))
-    terminal().print(f"{PAGE}: {len(found)} records", markup=False)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def ordered(found: Sequence[OverloadRecord]) -> list[OverloadRecord]:
+    """The longest first, then by what clients do and by the limit, the shipped record first."""
+    return sorted(
+        found,
+        key=lambda record: (-record.seconds, record.model, record.give_up_ms or 0, record.bound != OWN, record.bound),
+    )

@@ -18,8 +18,8 @@ from perf.load.timings import RIGHT, Timings
 from perf.load.variant import TIMES, read, waits
 from perf.studies.overload import crowd
 from perf.studies.overload.bound import NONE, bounded
-from perf.studies.overload.crowd import WORKERS, Seen
-from perf.studies.overload.record import ASKED, Phase, Record
+from perf.studies.overload.crowd import WORKERS, CrowdCounts
+from perf.studies.overload.record import ASKED, OverloadRecord, Phase
 from perf.studies.overload.schedule import Schedule
 from triton_batching.machine import Machine, versions
 from triton_batching.terminal import Failure, Mistake
@@ -34,7 +34,7 @@ NS = 1e9
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trial:
+class OverloadTrial:
     """What is asked; `calm_s` seconds at half of the capacity before and after the overload."""
 
     model: str
@@ -64,20 +64,20 @@ class Trial:
         """How long a client waits."""
         return self.give_up_ms / 1e3 if self.give_up_ms else PATIENCE_S
 
-    def measure(self, told: run.Progress) -> Record:
+    def measure(self, progress: run.Progress) -> OverloadRecord:
         """Measure; Ctrl-C during the load keeps what was seen until then."""
         started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        capacity = self._capacity(told)
+        capacity = self._capacity(progress)
         schedule = Schedule(capacity_per_s=capacity, times=self.times, seconds=self.seconds, calm_s=self.calm_s)
-        with target.started(self._target, self.config, _starting(told)) as server:
+        with target.started(self._target, self.config, _starting(progress)) as server:
             load = Load(workers=WORKERS, pattern="poisson", rate_per_s=1.0)
-            prepared = run.prepare(self._target, load, server, told)
-            seen = crowd.send(self.model, server, prepared, schedule, timeout_s=self.timeout_s, told=told)
+            prepared = run.prepare(self._target, load, server, progress)
+            seen = crowd.send(self.model, server, prepared, schedule, timeout_s=self.timeout_s, progress=progress)
         return self.record(seen, schedule, started_at)
 
-    def record(self, seen: Seen, schedule: Schedule, started_at: str = "") -> Record:
+    def record(self, seen: CrowdCounts, schedule: Schedule, started_at: str = "") -> OverloadRecord:
         """What was seen, phase by phase."""
-        ends = [min(one, seen.until_s) for one in (schedule.begin_s, schedule.end_s, schedule.over_s)]
+        ends = [min(end_s, seen.until_s) for end_s in (schedule.begin_s, schedule.end_s, schedule.over_s)]
         due = schedule.due_s()
         phases = []
         for first, last in zip((0.0, *ends), ends, strict=False):
@@ -88,7 +88,7 @@ class Trial:
             )
         before, during, after = phases
         begin, end = schedule.begin_s, schedule.end_s
-        return Record(
+        return OverloadRecord(
             model=self.model,
             config_name=self.config_name,
             bound=self.bound,
@@ -127,14 +127,14 @@ class Trial:
     def _target(self) -> Target:
         return Target(model=self.model, config_name=self.config_name, repository=self.repository, trace_rate=0)
 
-    def _capacity(self, told: run.Progress) -> float:
+    def _capacity(self, progress: run.Progress) -> float:
         """Rows per second of full batches, without a bound: with one, Triton's own policies slow this load down too."""
         config = self._with(NONE)
         each = max(1, FULL * max(1, config.max_batch_size) * instance_count(config) // WORKERS)
         load = Load(workers=WORKERS, in_flight=each, warm_up_s=WARM_UP_S, duration_s=CAPACITY_S)
-        with target.started(self._target, config, _starting(told)) as server:
-            prepared = run.prepare(self._target, load, server, told)
-            result = run.run(self._target, load, server, prepared, told)
+        with target.started(self._target, config, _starting(progress)) as server:
+            prepared = run.prepare(self._target, load, server, progress)
+            result = run.run(self._target, load, server, prepared, progress)
         if result.partial:
             raise KeyboardInterrupt
         if not result.outcome.answered:
@@ -150,10 +150,10 @@ def recovery_s(timings: Timings, end_ns: int, target_ms: float) -> float | None:
     return round(float((timings["due"][found[0]] - end_ns) / NS), 3) if len(found) else None
 
 
-def _between(seen: Seen, first_s: float, last_s: float) -> Timings:
+def _between(seen: CrowdCounts, first_s: float, last_s: float) -> Timings:
     due = (seen.timings["due"] - seen.start_ns) / NS
     return seen.timings[(due >= first_s) & (due < last_s)]
 
 
-def _starting(told: run.Progress) -> Callable[[str], None]:
-    return lambda text: told(text, 0.0)
+def _starting(progress: run.Progress) -> Callable[[str], None]:
+    return lambda text: progress(text, 0.0)

@@ -19,7 +19,7 @@ from perf.pack.packing import ALGORITHMS, pack
 from perf.pack.problem import Items, Plain
 from perf.pack.replay import replay
 from perf.pack.validator import violations
-from perf.records.record import write_json
+from perf.records import file
 from perf.studies.packing import instances
 from triton_batching.machine import Machine, versions
 from triton_batching.terminal import guarded, program_parser, terminal
@@ -65,13 +65,13 @@ def packed(seed: int, algorithms: Sequence[str] = ALGORITHMS) -> Packed:
     """One workload by every algorithm, each placement checked and replayed."""
     workload = instances.workload(seed, MODELS[seed % len(MODELS)])
     placements = {name: pack(workload, name) for name in algorithms}
-    late = [one for placement in placements.values() for one in replay(workload, placement, requests=500)]
+    late = [replayed for placement in placements.values() for replayed in replay(workload, placement, requests=500)]
     return Packed(
         seed=seed,
         models=len(workload.models),
         devices={name: len(placement.nodes) for name, placement in placements.items()},
         violations=sum(len(violations(workload, placement)) for placement in placements.values()),
-        late=sum(not one.in_time for one in late),
+        late=sum(not replayed.in_time for replayed in late),
     )
 
 
@@ -107,7 +107,7 @@ def plain(kind: str, count: int, seed: int, time_limit_s: float = TIME_LIMIT_S) 
 
 def closed(devices: Sequence[Mapping[str, int]]) -> float:
     """Share of the gap between squishy and exact that the improvement closes; 1 where there is none."""
-    total = {name: sum(one[name] for one in devices) for name in ("squishy", "improved", "exact")}
+    total = {name: sum(device[name] for device in devices) for name in ("squishy", "improved", "exact")}
     gap = total["squishy"] - total["exact"]
     return (total["squishy"] - total["improved"]) / gap if gap else 1.0
 
@@ -127,7 +127,8 @@ def main(argv: list[str] | None = None) -> int:
         workloads = [packed(seed) for seed in bar]
         asked = [(kind, count, seed) for kind, count, seeds in PLAIN for seed in range(seeds)]
         plains = [
-            plain(*one, arguments.time_limit) for one in track(asked, "plain problems", console=console, transient=True)
+            plain(*problem, arguments.time_limit)
+            for problem in track(asked, "plain problems", console=console, transient=True)
         ]
         content = {
             "format": 1,
@@ -135,13 +136,13 @@ def main(argv: list[str] | None = None) -> int:
             "command": command,
             "machine": asdict(Machine.this()),
             "versions": versions(),
-            "workloads": [asdict(one) for one in workloads],
-            "plain": [asdict(one) for one in plains],
+            "workloads": [asdict(workload) for workload in workloads],
+            "plain": [asdict(problem) for problem in plains],
         }
-        path = write_json(NAME, content, arguments.results)
+        path = file.write_content(content, arguments.results / NAME)
         for table in _tables(workloads, plains):
             console.print(table)
-        console.print(f"of the gap to exact closed: {100 * closed([one.devices for one in workloads]):.0f} %")
+        console.print(f"of the gap to exact closed: {100 * closed([workload.devices for workload in workloads]):.0f} %")
         console.print(f"written to {path}", markup=False)
 
     return guarded(run, on_interrupt="stopped; nothing was recorded.")
@@ -149,18 +150,19 @@ def main(argv: list[str] | None = None) -> int:
 
 def _tables(workloads: Sequence[Packed], plains: Sequence[PlainPacked]) -> tuple[Table, Table]:
     first = Table("algorithm", "devices", "over exact", title=f"{len(workloads)} workloads of 5 to 11 models")
-    total = {name: sum(one.devices[name] for one in workloads) for name in ALGORITHMS}
+    total = {name: sum(workload.devices[name] for workload in workloads) for name in ALGORITHMS}
     for name in ALGORITHMS:
         first.add_row(name, str(total[name]), f"{total[name] / total['exact']:.3f}")
     first.caption = (
-        f"{sum(one.violations for one in workloads)} rules broken, {sum(one.late for one in workloads)} models late"
+        f"{sum(workload.violations for workload in workloads)} rules broken, "
+        f"{sum(workload.late for workload in workloads)} models late"
     )
     names = [*HEURISTICS, "improved", "exact"]
     second = Table("problem", "items", *names, "bound", "optimum", title="plain bins")
-    for one in plains:
-        known = "" if one.optimum is None else str(one.optimum)
-        row = (str(one.bins[name]) for name in names)
-        second.add_row(f"{one.kind} {one.seed}", str(one.items), *row, str(one.bound), known)
+    for problem in plains:
+        known = "" if problem.optimum is None else str(problem.optimum)
+        row = (str(problem.bins[name]) for name in names)
+        second.add_row(f"{problem.kind} {problem.seed}", str(problem.items), *row, str(problem.bound), known)
     return first, second
 
 

@@ -25,10 +25,9 @@ import onnxruntime
 from rich.progress import Progress, TaskID
 
 from perf.studies.peers import contenders, point
-from perf.studies.peers.callers import Seen
-from perf.studies.peers.contenders import Limits, Running
-from perf.studies.peers.environment import version
-from perf.studies.peers.point import LABELS, Point, Turn
+from perf.studies.peers.callers import CallerCounts
+from perf.studies.peers.contenders import PeerLimits, PeerServer
+from perf.studies.peers.point import LABELS, PeerRound, Turn
 from triton_batching.machine import Machine, versions
 from triton_batching.terminal import Failure, Mistake, guarded, program_parser, terminal
 
@@ -40,7 +39,7 @@ CEILING_S = 0.4
 SERVER_CORE, CALLERS_CORE = 0, 1
 
 
-class Ceiling:
+class OnnxruntimeAlone:
     """onnxruntime alone in this process, on the server's core, at the largest batch."""
 
     def __init__(self, model: Path, rows: int) -> None:
@@ -62,7 +61,9 @@ class Ceiling:
         return runs * len(self.rows) / took
 
 
-def compare(names: list[str], limits: Limits, rounds: int, seconds: float, folder: Path, command: list[str]) -> None:
+def compare(
+    names: list[str], limits: PeerLimits, rounds: int, seconds: float, folder: Path, command: list[str]
+) -> None:
     """Measure every round that has no record yet of all of `names`."""
     missing = [
         number
@@ -75,26 +76,26 @@ def compare(names: list[str], limits: Limits, rounds: int, seconds: float, folde
     with Progress(console=console, transient=True) as bar, contextlib.ExitStack() as stack:
         task = bar.add_task("starting", total=len(missing) * TURNS * len(names))
         say = functools.partial(_say, bar, task)
-        ceiling = Ceiling(contenders.model_file(), CALLERS)
+        ceiling = OnnxruntimeAlone(contenders.model_file(), CALLERS)
         rows = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="triton-batching-"))) / "rows.npz"
         np.savez(rows, rows=ceiling.rows, expected=ceiling.expected)
         running = _servers(set(names), limits, stack, say)
-        callers = {name: stack.enter_context(_callers(name, one.url, rows)) for name, one in running.items()}
+        callers = {name: stack.enter_context(_callers(name, server.url, rows)) for name, server in running.items()}
         for name in names:  # a first turn that is not counted: workers may still load the model
             with running[name].awake():
                 _turn(name, callers[name], 0.5)
         for number in missing:
             started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
             for name, turns in _round(names, running, callers, ceiling, seconds, say).items():
-                made = Point(
+                made = PeerRound(
                     contender=name,
                     round=number,
                     limits=limits,
-                    turns=turns,
+                    turns=tuple(turns),
                     machine=Machine.this(),
-                    versions=versions() | {peer: version(peer) for peer in ("mosec", "litserve")},
+                    versions=versions() | {peer: contenders.version(peer) for peer in ("mosec", "litserve")},
                     started_at=started,
-                    command=command,
+                    command=tuple(command),
                 )
                 point.write(made, folder)
                 console.print(f"round {number}, {LABELS[name]}: {made.share:.3f} ({made.rows_per_s:.0f} rows/s)")
@@ -106,9 +107,9 @@ def _say(bar: Progress, task: TaskID, text: str, done: int = 0) -> None:
 
 def _round(
     names: list[str],
-    running: Mapping[str, Running],
+    running: Mapping[str, PeerServer],
     callers: Mapping[str, Callers],
-    ceiling: Ceiling,
+    ceiling: OnnxruntimeAlone,
     seconds: float,
     say: Say,
 ) -> dict[str, list[Turn]]:
@@ -126,7 +127,7 @@ def _round(
     return turns
 
 
-def _servers(names: set[str], limits: Limits, stack: contextlib.ExitStack, say: Say) -> Mapping[str, Running]:
+def _servers(names: set[str], limits: PeerLimits, stack: contextlib.ExitStack, say: Say) -> Mapping[str, PeerServer]:
     """Start what is compared; while one of them has its turn, the others idle."""
     model, running = contenders.model_file(), {}
     for name in names & {"mosec", "litserve"}:
@@ -135,7 +136,7 @@ def _servers(names: set[str], limits: Limits, stack: contextlib.ExitStack, say: 
         if own:
             started = contenders.ours(model, limits.max_batch_size, delay_us, SERVER_CORE, say)
             server = stack.enter_context(started)
-            running |= {name: Running(url=server.http_url if name == "http" else server.grpc_url) for name in own}
+            running |= {name: PeerServer(url=server.http_url if name == "http" else server.grpc_url) for name in own}
     return running
 
 
@@ -153,11 +154,11 @@ def _callers(name: str, url: str, rows: Path) -> Iterator[Callers]:
         process.wait()
 
 
-def _turn(name: str, process: Callers, seconds: float) -> Seen:
+def _turn(name: str, process: Callers, seconds: float) -> CallerCounts:
     assert process.stdin
     process.stdin.write(f"{seconds}\n")
     process.stdin.flush()
-    seen = Seen(**json.loads(_line(name, process)))
+    seen = CallerCounts(**json.loads(_line(name, process)))
     if seen.wrong:
         raise Failure(f"{LABELS[name]} gave {seen.wrong} wrong answers among {seen.calls}.")
     return seen
@@ -177,11 +178,11 @@ def report(arguments: argparse.Namespace, command: list[str]) -> int:
         raise Mistake(f"{contenders.model_file()}: no such file. Make it with the command: python -m export ranker.")
     if len(os.sched_getaffinity(0) & {SERVER_CORE, CALLERS_CORE}) < 2:
         raise Mistake("cores 0 and 1 are not both free for this process, and the server and its callers need one each.")
-    limits = Limits(wait_us=arguments.wait_us, queue_delay_us=arguments.queue_delay_us)
+    limits = PeerLimits(wait_us=arguments.wait_us, queue_delay_us=arguments.queue_delay_us)
     names = arguments.contender or list(LABELS)
     compare(names, limits, arguments.rounds, arguments.seconds, arguments.results, command)
     points = list(point.read(arguments.results))
-    if len({dataclasses.astuple(one.limits) for one in points}) > 1:
+    if len({dataclasses.astuple(point.limits) for point in points}) > 1:
         raise Mistake(f"{arguments.results}: holds records of other limits. Name another folder with --results.")
     terminal().print(point.table(points))
     return 0 if point.passed(points) else 1
@@ -189,9 +190,7 @@ def report(arguments: argparse.Namespace, command: list[str]) -> int:
 
 def main(argv: list[str] | None = None) -> int:
     """Exit code 1 when a gate was missed or a server failed or answered wrongly, 2 for a mistake in the call."""
-    parser = program_parser(
-        "python -m perf.studies.peers", __doc__, example="--rounds 5 --results perf/studies/results/peers"
-    )
+    parser = program_parser("python -m perf.studies.peers", __doc__, example="--rounds 5 --results perf/results/mine")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.0, help="of one turn (default: 1)")
     parser.add_argument("--contender", action="append", choices=LABELS, help="repeatable; default: all of them")

@@ -30,7 +30,7 @@ TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class CallerCounts:
     """What one closed loop saw, from one answer to another `wall_s` later; latencies are of single calls.
 
     `cpu_s` is the callers' own processor time in the turn, warm-up included.
@@ -45,7 +45,7 @@ class Seen:
     p99_ms: float
 
 
-async def loop(calls: list[Call], expected: Rows, seconds: float, warm_up_s: float) -> Seen:
+async def loop(calls: list[Call], expected: Rows, seconds: float, warm_up_s: float) -> CallerCounts:
     """Let every caller call again as soon as it is answered; what falls into the warm-up is not counted."""
     scale, cpu_s = float(np.abs(expected).max()), time.process_time()
     start = time.perf_counter() + warm_up_s
@@ -73,7 +73,7 @@ async def loop(calls: list[Call], expected: Rows, seconds: float, warm_up_s: flo
     latencies = np.array([latency for _, latency in answered])[inside] * 1e3
     if not inside.any():  # a server that is still loading: nothing was answered, which is what the share says
         times, latencies, inside = np.array([end]), np.array([seconds * 1e3]), np.array([False])
-    return Seen(
+    return CallerCounts(
         callers=len(calls),
         calls=int(inside.sum()),
         wrong=wrong,
@@ -99,10 +99,10 @@ async def run(kind: str, url: str, rows: Rows, stack: AsyncExitStack) -> list[Ca
 
 
 def _triton(model: AsyncModel, row: Rows) -> Call:
-    one = row[None]
+    request = row[None]
 
     async def call() -> Rows:
-        scores: Rows = (await model.predict(one))[0]
+        scores: Rows = (await model.predict(request))[0]
         return scores
 
     return call

@@ -6,6 +6,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -13,11 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from export.graph.recipe import digest
 from export.repository import REPOSITORY
-from perf.studies.peers.environment import HERE, environment
 from serve.launcher import Server, Settings, launch
 from triton_batching.terminal import Failure
 
+HERE = Path(__file__).parent
+# A virtual environment for each peer, with exactly the packages that its requirements file pins.
+ENVIRONMENTS = Path("build/peers")
 Process = subprocess.Popen[bytes]
 MODEL = "ranker"
 START_S = 60.0
@@ -35,8 +39,8 @@ dynamic_batching {{ {delay} }}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
-    """How every server batches: at most so many rows, waiting at most so long for others.
+class PeerLimits:
+    """How every server batches: the most rows of a batch, and how long a request waits for others.
 
     mosec and LitServe begin to wait when a worker takes the first request of a batch, tritonserver when that request
     arrives, which is an execution earlier under load: `queue_delay_us` is that execution and `wait_us` together.
@@ -60,7 +64,7 @@ def pinned(core: int) -> Iterator[None]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Running:
+class PeerServer:
     """A server that is up: the address of its endpoint, and its processes, where they must stop between its turns."""
 
     url: str
@@ -100,8 +104,8 @@ def ours(
 
 @contextlib.contextmanager
 def peer(
-    name: str, model: Path, limits: Limits, core: int, progress: Callable[[str], None] = lambda _: None
-) -> Iterator[Running]:
+    name: str, model: Path, limits: PeerLimits, core: int, progress: Callable[[str], None] = lambda _: None
+) -> Iterator[PeerServer]:
     """mosec or LitServe in its own environment, frozen until its first turn."""
     python = environment(name, progress=progress)
     with socket.socket() as free:
@@ -123,7 +127,7 @@ def peer(
         try:
             _wait(name, process, port, log)
             os.killpg(process.pid, signal.SIGSTOP)
-            yield Running(url=f"127.0.0.1:{port}", group=process.pid)
+            yield PeerServer(url=f"127.0.0.1:{port}", group=process.pid)
         finally:
             _stop(process)
 
@@ -160,3 +164,30 @@ def _stop(process: Process) -> None:
 def model_file() -> Path:
     """The exported ranker."""
     return REPOSITORY / MODEL / "1" / "model.onnx"
+
+
+def environment(peer: str, *, progress: Callable[[str], None] = lambda _: None) -> Path:
+    """The Python of the peer's environment, made when it is not there or not of these pins; raises `Failure`."""
+    requirements, folder = HERE / f"{peer}.txt", ENVIRONMENTS.resolve() / peer
+    made_of = folder / ".requirements"
+    if made_of.is_file() and made_of.read_text() == digest(requirements):
+        return folder / "bin" / "python"
+    progress(f"installing {peer}")
+    _run_or_fail(sys.executable, "-m", "venv", "--clear", str(folder))
+    _run_or_fail(
+        str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-deps", "-r", str(requirements)
+    )
+    made_of.write_text(digest(requirements))
+    return folder / "bin" / "python"
+
+
+def version(peer: str) -> str:
+    """The pinned version of the peer itself."""
+    pins = dict(line.split("==") for line in (HERE / f"{peer}.txt").read_text().split())
+    return pins[peer]
+
+
+def _run_or_fail(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise Failure(f"{' '.join(command)} failed:\n{done.stderr.strip()[-2000:]}")

@@ -1,20 +1,18 @@
 """One measured point of the comparison, as a JSON file, and the table that is made of all of them."""
 
-import json
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from rich.table import Column, Table
 
-from perf.studies.peers.callers import Seen
-from perf.studies.peers.contenders import Limits
-from triton_batching import whole_file
+from perf.records import file
+from perf.studies.peers.callers import CallerCounts
+from perf.studies.peers.contenders import PeerLimits
 from triton_batching.machine import Machine
-from triton_batching.terminal import Mistake
 
-FORMAT = 1
 LABELS = {
     "coalesced": "ours, calls merged",
     "mosec": "mosec",
@@ -29,7 +27,7 @@ GATES = {"http": 0.85, "coalesced": 0.97}
 class Turn:
     """One short turn of one server; the ceiling is onnxruntime alone, right before and right after, in rows/s."""
 
-    seen: Seen
+    seen: CallerCounts
     ceiling_before: float
     ceiling_after: float
 
@@ -40,17 +38,19 @@ class Turn:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
+class PeerRound:
     """One server in one round: its turns, which took place between those of the others."""
 
+    KIND: ClassVar[str] = "peers"
+    FORMAT: ClassVar[int] = 1
     contender: str
     round: int
-    limits: Limits
-    turns: Sequence[Turn]
+    limits: PeerLimits
+    turns: tuple[Turn, ...]
     machine: Machine
     versions: Mapping[str, str]
     started_at: str
-    command: Sequence[str]
+    command: tuple[str, ...]
 
     @property
     def rows_per_s(self) -> float:
@@ -72,30 +72,17 @@ def path(folder: Path, contender: str, number: int) -> Path:
     return folder / f"ranker.{contender}.r{number}.json"
 
 
-def write(point: Point, folder: Path) -> Path:
-    """Write one record, whole or not at all; raises `NotWrittenError`."""
-    derived = {"rows_per_s": point.rows_per_s, "share": point.share}
-    text = json.dumps({"format": FORMAT, "kind": "peers", **asdict(point), **derived}, indent=1) + "\n"
-    return whole_file.write(path(folder, point.contender, point.round), text)
+def write(point: PeerRound, folder: Path) -> Path:
+    """Write one record, whole or not at all; raises `RecordError`."""
+    return file.write(point, path(folder, point.contender, point.round), rows_per_s=point.rows_per_s, share=point.share)
 
 
-def read(folder: Path) -> Iterator[Point]:
-    """All records of a folder; raises `Mistake` for a file that is none."""
-    for file in sorted(folder.glob("ranker.*.r*.json")):
-        try:
-            content = json.loads(file.read_text())
-            if content.pop("format") != FORMAT or content.pop("kind") != "peers":
-                raise ValueError("another format or kind")
-            del content["rows_per_s"], content["share"]
-            turns = tuple(Turn(**turn | {"seen": Seen(**turn["seen"])}) for turn in content["turns"])
-            limits, machine = Limits(**content["limits"]), Machine(**content["machine"])
-            command = tuple(content["command"])
-            yield Point(**content | {"turns": turns, "limits": limits, "machine": machine, "command": command})
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise Mistake(f"{file}: not a record of this version ({error}). Remove it and measure again.") from error
+def read(folder: Path) -> Iterator[PeerRound]:
+    """All records of a folder; raises `RecordError` for a file that is none."""
+    return (file.read(path, PeerRound) for path in sorted(folder.glob("ranker.*.r*.json")))
 
 
-def table(points: Sequence[Point]) -> Table:
+def table(points: Sequence[PeerRound]) -> Table:
     """Medians over the rounds, best first; the share of each round is taken from its own ceiling."""
     columns = ("server", "share", "min..max", "gate", "rows/s", "p50 ms", "p99 ms", "n")
     caption = (
@@ -104,7 +91,7 @@ def table(points: Sequence[Point]) -> Table:
     )
     made = Table(*(Column(name, no_wrap=True) for name in columns), caption=caption, padding=(0, 0))
     by_name = {name: [point for point in points if point.contender == name] for name in LABELS}
-    for name, mine in sorted(by_name.items(), key=lambda one: -_median([point.share for point in one[1]])):
+    for name, mine in sorted(by_name.items(), key=lambda item: -_median([point.share for point in item[1]])):
         if not mine:
             continue
         shares = [point.share for point in mine]
@@ -123,7 +110,7 @@ def table(points: Sequence[Point]) -> Table:
     return made
 
 
-def passed(points: Sequence[Point]) -> bool:
+def passed(points: Sequence[PeerRound]) -> bool:
     """Whether the median share of each server that has a gate, and was measured, reaches it."""
     shares = {name: [point.share for point in points if point.contender == name] for name in GATES}
     return all(_median(mine) >= GATES[name] for name, mine in shares.items() if mine)

@@ -29,7 +29,7 @@ from serve.management.statistics import Counters
 from triton_batching import whole_file
 from triton_batching.machine import Machine, versions
 from triton_batching.processes import Usage
-from triton_batching.terminal import guarded, program_parser, terminal
+from triton_batching.terminal import Failure, guarded, program_parser, terminal
 
 VARIANTS = ("baseline", "dynamic")
 CONCURRENCY = (1, 2, 4, 8, 16, 32)
@@ -38,7 +38,7 @@ SETTLE = 0.4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
+class PicturesTrial:
     """One closed loop of one-picture requests: latencies in ms of those answered within `wall_s`.
 
     `cpu_cores` are cores that the server's processes kept busy on average, `memory_mib` what they held at the end;
@@ -86,8 +86,10 @@ async def load(
     return done
 
 
-async def point(server: Server, name: str, contents: Sequence[bytes], concurrency: int, seconds: float) -> Point:
-    """Measure one point: what is answered within `seconds`, after a time in which the server settles."""
+async def point(
+    server: Server, name: str, contents: Sequence[bytes], concurrency: int, seconds: float
+) -> PicturesTrial:
+    """Measure the answers within `seconds`, after a time in which the server settles; raises `Failure` if none came."""
     async with AsyncModel(name, url=server.grpc_url) as model:
         expected = [await _first_class(model, content) for content in contents]
         start = time.perf_counter() + SETTLE * seconds
@@ -98,9 +100,11 @@ async def point(server: Server, name: str, contents: Sequence[bytes], concurrenc
             await asyncio.sleep(start + seconds - time.perf_counter())
         after, rows = Usage.of(server.pid), Counters.read(server.grpc_url, SLOT) - counted
         done = [answer for answer in await sending if start <= answer.ended <= start + seconds]
+    if not done:
+        raise Failure(f"'{name}' answered no picture within {seconds:g} s. Measure for longer: --seconds.")
     latencies = np.array([answer.latency_s for answer in done]) * 1e3
     busy = gpu.mean()
-    return Point(
+    return PicturesTrial(
         variant=server.settings.config_name or "",
         concurrency=concurrency,
         wall_s=seconds,
@@ -125,7 +129,7 @@ async def _first_class(model: AsyncModel, content: bytes) -> int:
 
 def measure(
     servers: Sequence[Server], model: str, concurrency: Sequence[int], seconds: float, progress: Callable[[str], None]
-) -> list[Point]:
+) -> list[PicturesTrial]:
     """Every concurrency on each server in turn; the one that goes first changes from point to point."""
     contents = pictures(8)
     points = []
@@ -136,7 +140,7 @@ def measure(
     return points
 
 
-def write(path: Path, points: Sequence[Point], about: dict[str, object]) -> None:
+def write(path: Path, points: Sequence[PicturesTrial], about: dict[str, object]) -> None:
     """One record of one repeat; raises `NotWrittenError`."""
     content = {
         "format": 1,
@@ -144,17 +148,19 @@ def write(path: Path, points: Sequence[Point], about: dict[str, object]) -> None
         **about,
         "machine": asdict(Machine.this()),
         "versions": versions(),
-        "points": [asdict(one) for one in points],
+        "points": [asdict(point) for point in points],
     }
     whole_file.write(path, json.dumps(content, indent=1) + "\n")
 
 
-def repeat(arguments: argparse.Namespace, progress: Callable[[str], None]) -> list[Point]:
+def repeat(arguments: argparse.Namespace, progress: Callable[[str], None]) -> list[PicturesTrial]:
     """One repeat on servers of its own: the memory that they once took for a large batch stays with them."""
     with tempfile.TemporaryDirectory(prefix="triton-batching-") as scratch, contextlib.ExitStack() as running:
         repository = build(Path(scratch), arguments.classifier)
-        settings = (Settings(models=(arguments.model,), config_name=one, repository=repository) for one in VARIANTS)
-        servers = [running.enter_context(launch(one, progress=progress)) for one in settings]
+        settings = (
+            Settings(models=(arguments.model,), config_name=variant, repository=repository) for variant in VARIANTS
+        )
+        servers = [running.enter_context(launch(setting, progress=progress)) for setting in settings]
         return measure(servers, arguments.model, arguments.concurrency, arguments.seconds, progress)
 
 

@@ -6,93 +6,21 @@ predicted and measured side by side. A round of a model takes 3 to 5 minutes.
 """
 
 import sys
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from statistics import median
 
 from rich.console import Console
 from rich.table import Table
 
 from perf.load.variant import read
-from perf.measure.service_profile import Profile
-from perf.measure.service_profile import load as load_ramp
 from perf.measure.service_time import bar, recorded
-from perf.records.study import Prediction
 from perf.simulate.predict import LIMITS
-from perf.studies.prediction.bench import KINDS, Bench
-from perf.studies.prediction.points import ROUNDS, Point, holds, measured, round_folders, together
-from perf.studies.prediction.service_rounds import one_ramp
+from perf.studies.prediction.bench import KINDS, PredictionBench
+from perf.studies.prediction.comparison import MODELS, Compared, by_load, compare, write
+from perf.studies.prediction.points import ROUNDS, holds, measured, round_folders
 from triton_batching.terminal import Mistake, guarded, program_parser, terminal
 
 RESULTS = Path("perf/results/local/prediction")
-MODELS = ("simulated_accelerator", "ranker", "text_recognition")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Compared:
-    """A point that was measured in so many rounds, what was predicted, and by how much that is off.
-
-    `drift` is how much longer its executions took than predicted of the same sizes, `own_errors` what is off when it is
-    predicted with executions as much longer: a miss that they do not share comes from the drift alone.
-    """
-
-    point: Point
-    rounds: int
-    prediction: Prediction
-    errors: Mapping[str, float]
-    drift: float
-    own_errors: Mapping[str, float]
-
-    @property
-    def verdict(self) -> str:
-        """`""` within the limits, else where a miss comes from."""
-        if holds(self.errors):
-            return ""
-        return f"drift {self.drift:+.0%}" if holds(self.own_errors) else "miss"
-
-
-def compare(folder: Path, models: Sequence[str] = MODELS) -> Iterator[Compared]:
-    """Predict every measured point from the ramps of its rounds, all rounds together."""
-    for model in models:
-        config = read(model, None)
-        for some in _fitting(folder, model):
-            point = together([point for point, _ in some])
-            ramps = Profile(ramps=tuple(map(one_ramp, zip(*(ramps.ramps for _, ramps in some), strict=True))))
-            prediction = point.predicted(config, ramps)
-            longer = median(prediction.longer(each.counted) for each, _ in some)
-            yield Compared(
-                point=point,
-                rounds=len(some),
-                prediction=prediction,
-                errors=point.errors(prediction),
-                drift=longer - 1,
-                own_errors=point.errors(point.predicted(config, ramps, stretch=longer)),
-            )
-
-
-def _fitting(folder: Path, model: str) -> list[list[tuple[Point, Profile]]]:
-    """Each point of every round with the ramps beside it; one that does not fit them, or the last round, is left out.
-
-    An even number of rounds has no median, so then the first of them is left out, too.
-    """
-    found = defaultdict(list)
-    for each in round_folders(folder):
-        for point in measured(each, [model]):
-            ramps = Profile(ramps=tuple(load_ramp(each / name) for name in point.ramps))
-            if point.fits(ramps):
-                found[point.file_name].append((point, ramps))
-    alike = [[one for one in some if _alike(one[1], some[-1][1])] for _, some in sorted(found.items())]
-    return [some[(len(some) + 1) % 2 :] for some in alike]
-
-
-def _alike(one: Profile, other: Profile) -> bool:
-    """Whether these ramps are of the same model, configuration, machine, versions and levels."""
-    return all(
-        a.same(b) and [level.concurrency for level in a.levels] == [level.concurrency for level in b.levels]
-        for a, b in zip(one.ramps, other.ramps, strict=True)
-    )
 
 
 def show(compared: Sequence[Compared], console: Console) -> None:
@@ -110,8 +38,8 @@ def show(compared: Sequence[Compared], console: Console) -> None:
         "",
         title=f"predicted / measured, limits {limits}",
     )
-    for one in compared:
-        point, predicted = one.point, one.prediction
+    for comparison in compared:
+        point, predicted = comparison.point, comparison.prediction
         table.add_row(
             point.model,
             str(point.candidate),
@@ -120,24 +48,19 @@ def show(compared: Sequence[Compared], console: Console) -> None:
             _pair(predicted.percentiles_ms[50], point.percentiles_ms[50]),
             _pair(predicted.percentiles_ms[95], point.percentiles_ms[95]),
             f"{predicted.rows_per_execution:.2f} / {point.counted.rows_per_execution:.2f}",
-            str(one.rounds),
-            one.verdict,
+            str(comparison.point.rounds),
+            comparison.verdict,
         )
     console.print(table)
     for name, some in by_load(compared).items():
-        held, own = sum(holds(one.errors) for one in some), sum(holds(one.own_errors) for one in some)
+        held, own = (
+            sum(holds(comparison.errors) for comparison in some),
+            sum(holds(comparison.own_errors) for comparison in some),
+        )
         console.print(
             f"{name}: {held} of {len(some)} within the limits, {own} with the speed of their own executions",
             markup=False,
         )
-
-
-def by_load(compared: Sequence[Compared]) -> dict[str, list[Compared]]:
-    """The closed loops and the open ones."""
-    return {
-        "closed loops": [one for one in compared if not one.point.open],
-        "Poisson arrivals": [one for one in compared if one.point.open],
-    }
 
 
 def _pair(predicted: float, measured: float) -> str:
@@ -161,7 +84,7 @@ def main(argv: list[str] | None = None) -> int:
         if not arguments.only_compare:
             with bar(console, arguments.rounds * len(arguments.models) * len(KINDS)) as told:
                 for model in arguments.models:
-                    bench = Bench(
+                    bench = PredictionBench(
                         config=read(model, None), folder=arguments.results, command=command, rounds=arguments.rounds
                     )
                     bench.run(told)
@@ -173,8 +96,11 @@ def main(argv: list[str] | None = None) -> int:
                 f"Measure first: python -m perf.studies.prediction {models} --results {arguments.results}"
             )
         show(found, console)
-        all_points = sum(len(measured(each, arguments.models)) for each in round_folders(arguments.results))
-        if left := all_points - sum(one.rounds for one in found):
+        write(found, arguments.results)
+        rounds = [
+            point.rounds for each in round_folders(arguments.results) for point in measured(each, arguments.models)
+        ]
+        if left := sum(rounds) - sum(comparison.point.rounds for comparison in found):
             console.print(
                 f"left out: {left} measured point(s): of another machine, other versions or other service times than "
                 "the last of their kind, or of the first of two rounds, which have no median",

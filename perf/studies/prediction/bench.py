@@ -18,10 +18,11 @@ from perf.measure.service_time import StepProgress, profile
 from perf.measure.sweep import window_ms
 from perf.measure.trial import serving
 from perf.records.candidate import Candidate
-from perf.records.record import AnalyzerLoad, RecordError
+from perf.records.file import RecordError
+from perf.records.record import AnalyzerLoad
 from perf.records.traffic import Traffic
 from perf.studies.prediction import points
-from perf.studies.prediction.points import Point, file_name, write
+from perf.studies.prediction.points import PredictedPoint, file_name, write
 from serve.management.statistics import Counters
 from triton_batching.machine import Machine, versions
 
@@ -33,7 +34,7 @@ MOST_CLIENTS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kind:
+class ConfigurationKind:
     """A configuration in terms of the model's largest batch B, and its two loads.
 
     `cap` is the share of B that is max_batch_size, `clients` the closed loop's in shares of B (of `MOST_CLIENTS` if B
@@ -48,17 +49,17 @@ class Kind:
 
 
 KINDS = (
-    Kind(cap=1, delay_us=0, instances=1, clients=1, rate=0.5),
-    Kind(cap=1, delay_us=5000, instances=1, clients=1.5, rate=0.7),
-    Kind(cap=0.5, delay_us=0, instances=1, clients=2, rate=0.6),
-    Kind(cap=1, delay_us=0, instances=2, clients=2, rate=0.6),
-    Kind(cap=1, delay_us=2000, instances=2, clients=3, rate=0.4),
-    Kind(cap=0.5, delay_us=2000, instances=2, clients=1, rate=0.5),
+    ConfigurationKind(cap=1, delay_us=0, instances=1, clients=1, rate=0.5),
+    ConfigurationKind(cap=1, delay_us=5000, instances=1, clients=1.5, rate=0.7),
+    ConfigurationKind(cap=0.5, delay_us=0, instances=1, clients=2, rate=0.6),
+    ConfigurationKind(cap=1, delay_us=0, instances=2, clients=2, rate=0.6),
+    ConfigurationKind(cap=1, delay_us=2000, instances=2, clients=3, rate=0.4),
+    ConfigurationKind(cap=0.5, delay_us=2000, instances=2, clients=1, rate=0.5),
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bench:
+class PredictionBench:
     """One model, and the folder of its records, which has one folder for each round."""
 
     config: ModelConfig
@@ -68,7 +69,7 @@ class Bench:
 
     def run(self, progress: StepProgress) -> None:
         """Measure what is missing, round after round; each record is on disk as soon as it is measured."""
-        rates: dict[Kind, float] = {}
+        rates: dict[ConfigurationKind, float] = {}
         for number in range(1, self.rounds + 1):
             folder = points.round_folder(self.folder, number)
             for instances in sorted({kind.instances for kind in KINDS}):
@@ -79,14 +80,14 @@ class Bench:
                         self._configuration(folder, kind, rate, ramps, progress)
 
     def profile(self, folder: Path, instances: int, progress: StepProgress) -> Profile:
-        """The service times with so many instances, and with fewer."""
+        """The service times with up to `instances` instances."""
         threads = Candidate.of(self.config).threads
         counts = [(count, threads) for count in range(1, instances + 1)]
         return profile(
             self.config, counts, folder, command=self.command, progress=lambda text, _: progress(text, False)
         )
 
-    def candidate(self, kind: Kind) -> Candidate:
+    def candidate(self, kind: ConfigurationKind) -> Candidate:
         """The values that a kind of configuration has for this model."""
         return Candidate(
             max_batch_size=round(kind.cap * self.config.max_batch_size),
@@ -95,7 +96,9 @@ class Bench:
             threads=Candidate.of(self.config).threads,
         )
 
-    def _configuration(self, folder: Path, kind: Kind, rate: float, ramps: Profile, progress: StepProgress) -> None:
+    def _configuration(
+        self, folder: Path, kind: ConfigurationKind, rate: float, ramps: Profile, progress: StepProgress
+    ) -> None:
         candidate = self.candidate(kind)
         clients = round(kind.clients * min(self.config.max_batch_size, MOST_CLIENTS))
         loads = [f"closed:{clients}", f"poisson:{rate:g}"]
@@ -111,13 +114,13 @@ class Bench:
         config = candidate.apply(self.config)
         return serving(self.config.name, config, trace_rate=0, progress=lambda text: progress(text, False))
 
-    def _rate(self, kind: Kind, ramps: Profile) -> float:
+    def _rate(self, kind: ConfigurationKind, ramps: Profile) -> float:
         candidate = self.candidate(kind)
         table = ramps.nearest(candidate.instances, candidate.threads).table_us
         most = max(rows / table[rows] for rows in range(1, candidate.max_batch_size + 1))
         return float(f"{kind.rate * candidate.instances * most * 1e6:.2g}")
 
-    def _point(self, server: Running, candidate: Candidate, load: str, ramps: Profile) -> Point:
+    def _point(self, server: Running, candidate: Candidate, load: str, ramps: Profile) -> PredictedPoint:
         traffic, target = Traffic.parse(load), service_time.target(server)
         rate = traffic.rate_per_s if traffic.open else None
         asked = AnalyzerLoad(concurrency=max(1, traffic.clients), window_ms=CLOSED_WINDOW_MS)
@@ -131,7 +134,7 @@ class Bench:
         percentiles = {50: found.p50_us, 90: found.p90_us, 95: found.p95_us, 99: found.p99_us}
         if found.mean_us is None or found.requests is None or None in percentiles.values():
             raise analyzer.AnalyzerError(f"perf_analyzer printed no summary of '{self.config.name}' under {load}.")
-        return Point(
+        return PredictedPoint(
             model=self.config.name,
             config_name="default",
             candidate=candidate,
@@ -145,13 +148,13 @@ class Bench:
             requests=found.requests,
             throughput_rows_per_s=found.throughput_rows_per_s,
             mean_ms=found.mean_us / 1e3,
-            percentiles_ms={one: (value or 0.0) / 1e3 for one, value in percentiles.items()},
+            percentiles_ms={percent: (value or 0.0) / 1e3 for percent, value in percentiles.items()},
             counted=counted,
         )
 
 
 def stands(folder: Path, model: str, candidate: Candidate, load: str, ramps: Profile) -> bool:
-    """Whether a round's folder holds a record of this point: of these ramps, which are known to."""
+    """Whether a round's folder holds a record of this point that fits these ramps."""
     try:
         found = points.load(folder / file_name(model, candidate, load))
     except RecordError:

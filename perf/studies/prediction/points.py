@@ -1,28 +1,25 @@
-"""A measured point beside what is predicted for it: the record of one configuration under one load."""
+"""The record of one configuration measured under one load, and its prediction."""
 
-import dataclasses
 import itertools
-import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median, median_low
+from typing import ClassVar
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from perf.measure.service_profile import Profile
-from perf.records import record
+from perf.records import file
 from perf.records.candidate import Candidate
-from perf.records.record import RecordError
 from perf.records.study import Prediction, Sla
 from perf.records.traffic import Traffic
 from perf.simulate.predict import LIMITS, predict
 from perf.studies.prediction.analyzer_schedule import poisson
+from perf.studies.prediction.service_rounds import middle
 from serve.management.statistics import Counters
 from triton_batching.machine import Machine
 
-FORMAT = 2
 # Enough that what is drawn hardly shows.
 REQUESTS = 24_000
 # Of three rounds, medians leave out what the machine did in one of them; where it does so more often, more are needed.
@@ -30,13 +27,15 @@ ROUNDS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
-    """One configuration, measured by perf_analyzer under one load, for `seconds` and so many `requests`.
+class PredictedPoint:
+    """One configuration, measured by perf_analyzer under one load for `seconds`.
 
     Latencies are of requests, in milliseconds. `ramps` names the records of the service times that were measured in the
-    same minutes.
+    same minutes. `rounds` is how many measurements it is the median of; `requests` are those of one round.
     """
 
+    KIND: ClassVar[str] = "predicted_point"
+    FORMAT: ClassVar[int] = 2
     model: str
     config_name: str
     candidate: Candidate
@@ -52,6 +51,7 @@ class Point:
     mean_ms: float
     percentiles_ms: Mapping[int, float]
     counted: Counters
+    rounds: int = 1
 
     @property
     def file_name(self) -> str:
@@ -66,8 +66,8 @@ class Point:
     def fits(self, profile: Profile) -> bool:
         """Whether this was measured after these ramps, on their machine and versions.
 
-        So it was on their model and configuration files as well, whose digests a ramp has: one whose files have changed
-        since is measured again, and is then younger than this.
+        A ramp holds the digests of the model and configuration files. If the files change, the ramp is measured again
+        and is then younger than this point, which no longer fits.
         """
         ramps = profile.ramps
         return tuple(ramp.file_name for ramp in ramps) == self.ramps and all(
@@ -105,51 +105,29 @@ def holds(errors: Mapping[str, float]) -> bool:
     return all(abs(error) <= LIMITS[name] for name, error in errors.items())
 
 
-def write(point: Point, folder: Path) -> Path:
+def write(point: PredictedPoint, folder: Path) -> Path:
     """Write one record, whole or not at all."""
-    content = {"format": FORMAT, "kind": "predicted_point", **dataclasses.asdict(point)}
-    # What was never answered has no latency that JSON could hold.
-    finite = {one: value if math.isfinite(value) else None for one, value in point.percentiles_ms.items()}
-    return record.write_json(point.file_name, content | {"percentiles_ms": finite}, folder)
+    return file.write(point, folder / point.file_name)
 
 
-def load(path: Path) -> Point:
+def load(path: Path) -> PredictedPoint:
     """One record; raises `RecordError`."""
-    try:
-        content = json.loads(path.read_text())
-        if (content.pop("format"), content.pop("kind")) != (FORMAT, "predicted_point"):
-            raise ValueError("another kind or format")
-        return Point(
-            **content
-            | {
-                "candidate": Candidate.read(content["candidate"]),
-                "machine": Machine(**content["machine"]),
-                "ramps": tuple(content["ramps"]),
-                "command": tuple(content["command"]),
-                "percentiles_ms": {
-                    int(one): math.inf if value is None else value for one, value in content["percentiles_ms"].items()
-                },
-                "counted": record.counters(content["counted"]),
-            }
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RecordError(
-            f"{path}: not a measured point of this version ({error}). Remove it and measure again."
-        ) from error
+    return file.read(path, PredictedPoint)
 
 
-def together(points: Sequence[Point]) -> Point:
-    """The same point of several rounds as one: medians, over all that the server counted."""
+def together(points: Sequence[PredictedPoint]) -> PredictedPoint:
+    """The same point of several rounds as one: medians, and the counters of the round with the median mean latency."""
     return replace(
         points[0],
-        seconds=median(one.seconds for one in points),
-        requests=median_low(one.requests for one in points),
-        throughput_rows_per_s=median(one.throughput_rows_per_s for one in points),
-        mean_ms=median(one.mean_ms for one in points),
+        seconds=median(point.seconds for point in points),
+        requests=median_low(point.requests for point in points),
+        throughput_rows_per_s=median(point.throughput_rows_per_s for point in points),
+        mean_ms=median(point.mean_ms for point in points),
         percentiles_ms={
-            percent: median(one.percentiles_ms[percent] for one in points) for percent in points[0].percentiles_ms
+            percent: median(point.percentiles_ms[percent] for point in points) for percent in points[0].percentiles_ms
         },
-        counted=sum((one.counted for one in points[1:]), points[0].counted),
+        counted=middle(points, [point.mean_ms for point in points]).counted,
+        rounds=sum(point.rounds for point in points),
     )
 
 
@@ -163,6 +141,6 @@ def round_folders(folder: Path) -> list[Path]:
     return list(itertools.takewhile(Path.is_dir, (round_folder(folder, number) for number in itertools.count(1))))
 
 
-def measured(folder: Path, models: Sequence[str]) -> list[Point]:
+def measured(folder: Path, models: Sequence[str]) -> list[PredictedPoint]:
     """The points of these models in the folder of a round, by file name."""
     return [load(path) for model in models for path in sorted(folder.glob(f"{model}.b*.json"))]

@@ -1,7 +1,7 @@
 """Several ramps of one configuration, measured in turn with other things, as one.
 
-A ramp is short, so a slow second of the machine is in everything that follows from it. Of three, medians leave out what
-only one of them met.
+A ramp is short, so a slow second of the machine changes all that follows from it. The median of three ramps leaves out
+what happened in one of them.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ def one_ramp(ramps: Sequence[ServiceTimes]) -> ServiceTimes:
     """
     first = ramps[0]
     levels = tuple(
-        middle(some, [one.measured.throughput_rows_per_s for one in some])
+        middle(some, [level.measured.throughput_rows_per_s for level in some])
         for some in zip(*(ramp.levels for ramp in ramps), strict=True)
     )
     rare = [ramp.rare_us for ramp in ramps if ramp.rare_us is not None]
@@ -42,7 +42,7 @@ def one_ramp(ramps: Sequence[ServiceTimes]) -> ServiceTimes:
 
 
 def middle(some: Sequence[T], keys: Iterable[float]) -> T:
-    """The one whose key is the median; the lower of two."""
+    """The element whose key is the median; the lower of two."""
     ordered = sorted(zip(keys, range(len(some)), strict=True))
     return some[ordered[(len(some) - 1) // 2][1]]
 
@@ -50,8 +50,8 @@ def middle(some: Sequence[T], keys: Iterable[float]) -> T:
 def _sizes(levels: Sequence[Level], ramps: Sequence[ServiceTimes]) -> tuple[Size, ...]:
     counted = sum((level.counted for level in levels[1:]), levels[0].counted)
     errors: defaultdict[int, list[float]] = defaultdict(list)
-    for one in itertools.chain.from_iterable(ramp.sizes for ramp in ramps):
-        errors[one.rows].append(one.error_us)
+    for size in itertools.chain.from_iterable(ramp.sizes for ramp in ramps):
+        errors[size.rows].append(size.error_us)
     return tuple(
         Size(
             rows=rows,

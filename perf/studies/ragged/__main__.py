@@ -23,9 +23,9 @@ from export.repository import REPOSITORY, config_file, model_file, model_folder,
 from perf.measure.analyzer import Endpoint, measure
 from perf.measure.sweep import STOPPED
 from perf.records.record import AnalyzerLoad, Measurement, MeasurementKey, Store
-from perf.studies.length_mix import Mix
-from perf.studies.padding_share import PaddingShare
-from perf.studies.ragged.table import MIXES, ROUTES, Route, Study, folder, rows_of, table
+from perf.studies.ragged.length_mix import LengthMix
+from perf.studies.ragged.padding_share import PaddingShare
+from perf.studies.ragged.table import MIXES, ROUTES, RaggedExperiment, Route, folder, rows_of, table
 from serve.launcher import Server, Settings, launch
 from serve.management.statistics import Counters
 from triton_batching.machine import Machine, versions
@@ -34,7 +34,7 @@ from triton_batching.terminal import Mistake, guarded, program_parser, terminal
 CONCURRENCY = 32
 
 
-def run(study: Study, results: Path, bar: Progress) -> None:
+def run(study: RaggedExperiment, results: Path, bar: Progress) -> None:
     """Measure what is missing; each record is on disk as soon as it is measured."""
     task = bar.add_task(study.model, total=study.steps)
     names = dict.fromkeys(route.config_name for route in study.routes)
@@ -50,7 +50,7 @@ def run(study: Study, results: Path, bar: Progress) -> None:
                     bar.advance(task)
 
 
-def _measure(study: Study, mix: Mix, route: Route, repeat: int, server: Server, results: Path) -> None:
+def _measure(study: RaggedExperiment, mix: LengthMix, route: Route, repeat: int, server: Server, results: Path) -> None:
     store = Store(folder(results, study.model, mix, route))
     point = _point(study, mix, route, repeat)
     if store.get(point) is not None:
@@ -86,7 +86,7 @@ def _padding(server: Server, model: str) -> PaddingShare:
     return PaddingShare.read(f"{server.settings.host}:{server.metrics_port}", model)
 
 
-def requests(config: ModelConfig, mix: Mix, *, pads: bool) -> list[dict[str, NDArray[np.generic]]]:
+def requests(config: ModelConfig, mix: LengthMix, *, pads: bool) -> list[dict[str, NDArray[np.generic]]]:
     """The requests of a mix, without a batch axis; padded with zeros to its longest when the client pads."""
     items: list[dict[str, NDArray[np.generic]]] = draw_items(config, mix.lengths)
     if not pads:
@@ -100,7 +100,7 @@ def _fill(array: NDArray[np.generic], axis: int, longest: int) -> NDArray[np.gen
     return np.pad(array, surplus)
 
 
-def _point(study: Study, mix: Mix, route: Route, repeat: int) -> MeasurementKey:
+def _point(study: RaggedExperiment, mix: LengthMix, route: Route, repeat: int) -> MeasurementKey:
     home = model_folder(study.model)
     path = config_file(home, route.config_name)
     sent = "padded" if route.pads else "unpadded"
@@ -117,11 +117,11 @@ def _point(study: Study, mix: Mix, route: Route, repeat: int) -> MeasurementKey:
     )
 
 
-def _study(arguments: argparse.Namespace, model: str) -> Study:
+def _study(arguments: argparse.Namespace, model: str) -> RaggedExperiment:
     if model not in MIXES:
         raise Mistake(f"'{model}' has no mixes of lengths. Known: {', '.join(MIXES)}.")
     known = variants(model_folder(model, REPOSITORY))
-    return Study(
+    return RaggedExperiment(
         model=model,
         mixes=tuple(mix for mix in MIXES[model] if not arguments.mix or mix.name in arguments.mix),
         routes=tuple(route for route in ROUTES if route.config_name in known),
@@ -149,7 +149,7 @@ def main(argv: list[str] | None = None) -> int:
     return guarded(compare, on_interrupt=STOPPED.format(arguments.results))
 
 
-def _run_with_progress(study: Study, results: Path, console: Console) -> None:
+def _run_with_progress(study: RaggedExperiment, results: Path, console: Console) -> None:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, console=console, transient=True) as bar:
         run(study, results, bar)

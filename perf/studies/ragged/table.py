@@ -1,4 +1,4 @@
-"""The comparison of ways to serve requests of different length: what is compared, and its table out of the records."""
+"""Ways to serve requests of different length: the mixes, the routes, and the table made from the records."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,10 +13,10 @@ from export.repository import config_file, model_folder, read_config
 from perf.records.record import Measurement, read
 from perf.report.marks import marks
 from perf.report.summary import Ratio
-from perf.studies.length_mix import Mix, Split, cheapest, equal, long_tail, uniform, wasted, whole
+from perf.studies.ragged.length_mix import LengthMix, Split, cheapest, equal, long_tail, uniform, wasted, whole
 from triton_batching.machine import Machine
 
-MIXES: Mapping[str, tuple[Mix, ...]] = {
+MIXES: Mapping[str, tuple[LengthMix, ...]] = {
     "ragged_encoder": (
         equal(6),
         uniform(1, 8),
@@ -54,11 +54,11 @@ ROUTES = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Study:
+class RaggedExperiment:
     """One model, its mixes, and the routes that it has configurations for."""
 
     model: str
-    mixes: tuple[Mix, ...]
+    mixes: tuple[LengthMix, ...]
     routes: tuple[Route, ...]
     concurrency: int
     repeats: int
@@ -71,12 +71,12 @@ class Study:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class RaggedRow:
     """One line of the table: medians over the repeats of one route and mix; ratios of rows/s, repeat by repeat.
 
     `infer_us_per_row` is the time of the executions, over their rows: what batching saves of it is what it can gain.
     `wasted` is the share of the computed elements that is padding: counted by the backend where it splits batches, else
-    from the sizes of the executions; None where the backend has split them and not counted.
+    from the sizes of the executions; None if the backend split batches without counting.
     """
 
     mix: str
@@ -91,25 +91,25 @@ class Row:
     to_ragged: Ratio | None = None
 
 
-def folder(results: Path, model: str, mix: Mix, route: Route) -> Path:
+def folder(results: Path, model: str, mix: LengthMix, route: Route) -> Path:
     """Where the records of one route and mix lie: the name of a record does not say what was sent."""
     return results / model / mix.name.replace(" ", "_") / route.slug
 
 
-def rows_of(study: Study, results: Path) -> Iterator[Row]:
-    """The table of what is measured; a pure function of the records."""
+def rows_of(study: RaggedExperiment, results: Path) -> Iterator[RaggedRow]:
+    """The rows of the table; a pure function of the records."""
     for mix in study.mixes:
         found = {route: list(read(folder(results, study.model, mix, route))) for route in study.routes}
-        records = {route: [one for one in some if isinstance(one, Measurement)] for route, some in found.items()}
+        records = {route: [entry for entry in some if isinstance(entry, Measurement)] for route, some in found.items()}
         for route, some in records.items():
             if some:
                 row = _row(study, mix, route, some)
                 mine = _by_repeat(some)
-                separate, ragged = (Ratio.of(mine, _by_repeat(records.get(one, []))) for one in (SEPARATE, RAGGED))
+                separate, ragged = (Ratio.of(mine, _by_repeat(records.get(other, []))) for other in (SEPARATE, RAGGED))
                 yield replace(row, to_separate=separate, to_ragged=ragged)
 
 
-def _row(study: Study, mix: Mix, route: Route, records: Sequence[Measurement]) -> Row:
+def _row(study: RaggedExperiment, mix: LengthMix, route: Route, records: Sequence[Measurement]) -> RaggedRow:
     counted = sum((record.counters for record in records[1:]), records[0].counters)
     p95 = [record.measured.p95_us for record in records if record.measured.p95_us is not None]
     counted_waste = [record.wasted for record in records if record.wasted is not None]
@@ -120,7 +120,7 @@ def _row(study: Study, mix: Mix, route: Route, records: Sequence[Measurement]) -
     else:
         split = splits(read_config(config_file(model_folder(study.model), route.config_name)))
         share = None if split is None else wasted(mix, counted.batches, split)
-    return Row(
+    return RaggedRow(
         mix=mix.name,
         route=route.name,
         rows_per_s=float(np.median(list(_by_repeat(records).values()))),
@@ -147,7 +147,7 @@ def _by_repeat(records: Sequence[Measurement]) -> dict[int, float]:
     return {record.point.repeat: record.measured.throughput_rows_per_s for record in records}
 
 
-def table(study: Study, rows: Sequence[Row]) -> Table:
+def table(study: RaggedExperiment, rows: Sequence[RaggedRow]) -> Table:
     """The rows as people read them; an exclamation mark and a dim line say that a figure did not hold still."""
     made = Table(
         title=f"{study.model}, {study.concurrency} clients, {Machine.this()}",

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from perf.studies.soak.record import Record, load, write
+from perf.studies.soak.record import SoakRecord, load, write
 from perf.studies.soak.soak import Asked, run
 from perf.studies.soak.table import grown, lines, tried
 from triton_batching.terminal import Mistake, guarded, program_parser, terminal
@@ -41,7 +41,7 @@ def _soak(arguments: argparse.Namespace, command: tuple[str, ...], console: Cons
     return INTERRUPTED if record.interrupted else code
 
 
-def _show(record: Record, console: Console) -> int:
+def _show(record: SoakRecord, console: Console) -> int:
     console.print(tried(record))
     console.print(grown(record))
     for line in lines(record):
@@ -51,7 +51,7 @@ def _show(record: Record, console: Console) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = program_parser(
-        "python -m perf.studies.soak", __doc__, example="--minutes 15 --results perf/studies/results/soak"
+        "python -m perf.studies.soak", __doc__, example="--minutes 15 --results perf/results/local/soak"
     )
     parser.add_argument("--minutes", type=float, default=15.0, help="how long clients call (default 15)")
     parser.add_argument("--seed", type=int, default=0, help="seed of all random numbers (default 0)")

@@ -15,12 +15,11 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from clients import Model
-from perf.studies.soak.call import ONCE, Call, generator
-from perf.studies.soak.job import Job
-from perf.studies.soak.ledger import LOST_S, TEXT, Ledger
-from perf.studies.soak.line import Line
+from perf.studies.soak.call import ONCE, SoakCall, generator
+from perf.studies.soak.job import ClientJob
+from perf.studies.soak.ledger import LOST_S, TEXT, CallLedger, ParentPipe
 from perf.studies.soak.openings import MOST_CALLS, Opening
-from perf.studies.soak.outcome import Outcome
+from perf.studies.soak.outcome import CallOutcome
 from perf.studies.soak.settle import described, settle
 
 # Of the children; half of them in a call, the others at any moment, often while they open.
@@ -41,12 +40,12 @@ class Child:
     kill_after_s: float | None
     kill_in_call: bool
     forked_s: float
-    calls: Mapping[int, Call]
+    calls: Mapping[int, SoakCall]
     began_s: float | None = None
     killed: bool = False
     late: bool = False
     said: str = ""
-    going: dict[int, Call] = field(default_factory=dict)
+    going: dict[int, SoakCall] = field(default_factory=dict)
 
     @property
     def due(self) -> bool:
@@ -55,7 +54,7 @@ class Child:
         return self.kill_after_s is not None and since is not None and time.monotonic() - since >= self.kill_after_s
 
 
-def children(job: Job, ledger: Ledger, line: Line) -> None:
+def children(job: ClientJob, ledger: CallLedger, line: ParentPipe) -> None:
     """`job.callers` children at a time, until the parent says stop."""
     for round_number in itertools.count():
         if line.stopped():
@@ -67,9 +66,9 @@ def children(job: Job, ledger: Ledger, line: Line) -> None:
         time.sleep(float(generator(job, job.callers, ONCE + round_number).uniform(0, PAUSE_S)))
 
 
-def _fork(job: Job, caller: int, number: int) -> Child:
+def _fork(job: ClientJob, caller: int, number: int) -> Child:
     opening = Opening.drawn(job, caller, number)
-    calls = {one: Call.drawn(opening.job, caller, one) for one in _numbers(opening, number)}
+    calls = {_number: SoakCall.drawn(opening.job, caller, _number) for _number in _numbers(opening, number)}
     rng = generator(job, caller, 2 * ONCE + number)
     in_call = bool(rng.integers(2))
     kill_after_s = float(rng.uniform(0, IN_CALL_S if in_call else AT_ALL_S)) if rng.random() < KILLED_SHARE else None
@@ -94,7 +93,7 @@ def _numbers(opening: Opening, number: int) -> range:
     return range(number * MOST_CALLS, number * MOST_CALLS + opening.calls)
 
 
-def _live(opening: Opening, calls: Mapping[int, Call], pipe: int) -> NoReturn:
+def _live(opening: Opening, calls: Mapping[int, SoakCall], pipe: int) -> NoReturn:
     """What the child does; it never returns."""
     code = 1
     try:
@@ -115,15 +114,15 @@ class _Book:
     def __init__(self, pipe: int) -> None:
         self._pipe = pipe
 
-    def begin(self, call: Call) -> None:
+    def begin(self, call: SoakCall) -> None:
         os.write(self._pipe, f"begin {call.number}\n".encode())
 
-    def end(self, call: Call, outcome: Outcome, said: str = "") -> None:
+    def end(self, call: SoakCall, outcome: CallOutcome, said: str = "") -> None:
         words = said[:TEXT].replace("\n", " ")
         os.write(self._pipe, f"end {call.number} {outcome.name} {words}\n".encode())
 
 
-def _follow(living: list[Child], ledger: Ledger) -> None:
+def _follow(living: list[Child], ledger: CallLedger) -> None:
     """Take what the children tell, and kill those whose time it is."""
     readable, _, _ = select.select([child.pipe for child in living], [], [], POLL_S)
     for child in list(living):
@@ -138,7 +137,7 @@ def _follow(living: list[Child], ledger: Ledger) -> None:
             _kill(child)
 
 
-def _heard(child: Child, ledger: Ledger) -> bool:
+def _heard(child: Child, ledger: CallLedger) -> bool:
     """Whether it may tell more."""
     received = os.read(child.pipe, 1 << 16)
     *lines, child.said = (child.said + received.decode(errors="replace")).split("\n")
@@ -155,11 +154,11 @@ def _heard(child: Child, ledger: Ledger) -> bool:
         else:
             outcome, said = (*rest[0].split(" ", 1), "")[:2]
             child.going.pop(call.number, None)
-            ledger.end(call, Outcome[outcome], said)
+            ledger.end(call, CallOutcome[outcome], said)
     return bool(received)
 
 
-def _buried(child: Child, ledger: Ledger) -> None:
+def _buried(child: Child, ledger: CallLedger) -> None:
     os.close(child.pipe)
     _, status = os.waitpid(child.pid, 0)
     code = os.waitstatus_to_exitcode(status)
@@ -168,7 +167,7 @@ def _buried(child: Child, ledger: Ledger) -> None:
     elif code and not child.killed and code != 1:
         ledger.fault(child.caller, ONCE + child.number, f"a child ended with code {code}")
     for call in child.going.values():
-        ended = Outcome.KILLED if child.killed else Outcome.OTHER
+        ended = CallOutcome.KILLED if child.killed else CallOutcome.OTHER
         ledger.end(call, ended, f"its child ended with code {code} before it had an answer")
 
 

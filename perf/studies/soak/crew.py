@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
-from perf.studies.soak.job import Job
-from perf.studies.soak.ledger import LOST_S, Failed, Report
-from perf.studies.soak.line import STOP
-from perf.studies.soak.outcome import Outcome
+from perf.studies.soak.job import ClientJob
+from perf.studies.soak.ledger import LOST_S, STOP, CallReport, Failed
+from perf.studies.soak.outcome import CallOutcome
 from perf.studies.soak.worker import work
 
 # A process that says nothing for so long hangs as a whole.
@@ -23,30 +22,30 @@ TOLD = 40
 
 
 @dataclass(kw_only=True)
-class Member:
+class ClientProcess:
     """One process and what it has reported so far; `ended` after its last report, or when it is given up."""
 
-    job: Job
+    job: ClientJob
     process: BaseProcess
     pipe: Connection
     heard_s: float
     began: int = 0
     going: int = 0
     ended: bool = False
-    counts: Counter[Outcome] = field(default_factory=Counter)
+    counts: Counter[CallOutcome] = field(default_factory=Counter)
 
 
 @dataclass(kw_only=True)
-class Crew:
+class ClientCrew:
     """All of them. `failed` holds the first failures in full, `failures` counts all; `faults` are of processes."""
 
-    members: Sequence[Member]
+    members: Sequence[ClientProcess]
     failed: list[Failed] = field(default_factory=list)
     failures: int = 0
     faults: list[str] = field(default_factory=list)
 
     @property
-    def counts(self) -> Counter[Outcome]:
+    def counts(self) -> Counter[CallOutcome]:
         """How calls ended, over all processes."""
         return sum((member.counts for member in self.members), Counter())
 
@@ -56,7 +55,7 @@ class Crew:
         return sum(self.counts.values())
 
     @property
-    def working(self) -> list[Member]:
+    def working(self) -> list[ClientProcess]:
         """Those that may still report."""
         return [member for member in self.members if not member.ended]
 
@@ -82,9 +81,9 @@ class Crew:
             if (lost := member.began - sum(member.counts.values())) > 0:
                 self.faults.append(f"{member.job.name}: {lost} calls that began have no end")
 
-    def _take(self, member: Member) -> None:
+    def _take(self, member: ClientProcess) -> None:
         try:
-            report: Report = member.pipe.recv()
+            report: CallReport = member.pipe.recv()
         except (EOFError, OSError):
             member.process.join(5)
             self._give_up(member, f"the process ended with code {member.process.exitcode} before its last report")
@@ -97,18 +96,18 @@ class Crew:
         self.failures += report.failures
         self.failed += report.failed[: TOLD - len(self.failed)]
 
-    def _give_up(self, member: Member, why: str) -> None:
+    def _give_up(self, member: ClientProcess, why: str) -> None:
         member.ended = True
         self.faults.append(f"{member.job.name}: {why}")
 
 
 @contextlib.contextmanager
-def crew(jobs: Sequence[Job]) -> Iterator[Crew]:
+def crew(jobs: Sequence[ClientJob]) -> Iterator[ClientCrew]:
     """Start one process per job, and end them all at the end, by force if they must."""
     context = multiprocessing.get_context("forkserver")
     # One process imports the clients and is forked for each worker, so none inherits a thread or a connection.
     context.set_forkserver_preload(["perf.studies.soak.worker"])
-    members: list[Member] = []
+    members: list[ClientProcess] = []
     try:
         for job in jobs:
             ours, theirs = context.Pipe()
@@ -116,8 +115,8 @@ def crew(jobs: Sequence[Job]) -> Iterator[Crew]:
             process = context.Process(target=work, args=(job, theirs))
             process.start()
             theirs.close()
-            members.append(Member(job=job, process=process, pipe=ours, heard_s=time.monotonic()))
-        yield Crew(members=members)
+            members.append(ClientProcess(job=job, process=process, pipe=ours, heard_s=time.monotonic()))
+        yield ClientCrew(members=members)
     finally:
         for member in members:
             member.pipe.close()

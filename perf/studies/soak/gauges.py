@@ -9,8 +9,8 @@ from clients.regions import FOLDER, PREFIX
 from perf.studies.soak.growth import BYTES, WARM_UP, Growth, judge
 from serve.launcher import Server
 from serve.revival import instances
-from triton_batching import processes
-from triton_batching.processes import Footprint
+from triton_batching.processes import Footprint, tree, with_argument
+from triton_batching.processes import name as name_of
 
 REAPER, PROGRAM = "reaper.py", "tritonserver"
 
@@ -63,7 +63,8 @@ class Gauges:
         """Every series, after `seconds` of a run."""
         warm_s, count = seconds * WARM_UP, len(self.series)
         return [
-            judge(name, one.unit, one.times, one.values, warm_s=warm_s, of=count) for name, one in self.series.items()
+            judge(name, series.unit, series.times, series.values, warm_s=warm_s, of=count)
+            for name, series in self.series.items()
         ]
 
     def latest(self, name: str) -> float:
@@ -83,7 +84,7 @@ def of_server(server: Server) -> dict[str, int]:
     for pid in sorted(named):
         number = 1 + sum(name.startswith(f"stub of {named[pid]} ") for name in stubs)
         stubs[f"stub of {named[pid]} {number}"] = pid
-    main = (pid for pid in processes.tree(server.pid) if processes.name(pid) == PROGRAM)
+    main = (pid for pid in tree(server.pid) if name_of(pid) == PROGRAM)
     if server.running() and (pid := next(main, 0)):
         return {"tritonserver": pid, **stubs}
     return stubs
@@ -91,15 +92,15 @@ def of_server(server: Server) -> dict[str, int]:
 
 def reaper(url: str) -> dict[str, int]:
     """The process that lets go of dead clients' shared memory on the server at `url`."""
-    for pid, arguments in processes.with_argument(url):
-        if url in arguments and any(Path(argument).name == REAPER for argument in arguments):
+    for pid, arguments in with_argument(url):
+        if any(Path(argument).name == REAPER for argument in arguments):
             return {"reaper": pid}
     return {}
 
 
 def shared_files(server: Server) -> int:
     """Files in /dev/shm of this server and of clients of any server on this machine."""
-    return sum(one.name.startswith((server.shared_memory_prefix, PREFIX)) for one in FOLDER.iterdir())
+    return sum(path.name.startswith((server.shared_memory_prefix, PREFIX)) for path in FOLDER.iterdir())
 
 
 def temporary_files(folders: Iterable[Path]) -> int:

@@ -11,7 +11,7 @@ Shape = Literal["threads", "tasks", "children", "openings"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class ClientJob:
     """One process: `callers` call side by side, in one of four shapes.
 
     threads    they share one blocking client per model
@@ -37,7 +37,7 @@ class Job:
         return self.http_url if transport == "http" else self.grpc_url
 
 
-def jobs(*, seed: int, grpc_url: str, http_url: str, folder: str) -> list[Job]:
+def jobs(*, seed: int, grpc_url: str, http_url: str, folder: str) -> list[ClientJob]:
     """All processes of a soak; `folder` is where they put temporary files."""
     kinds: list[tuple[str, Shape, Transport, tuple[str, ...], int, bool]] = [
         ("threads over gRPC", "threads", "grpc", (PICTURES, SUMS), 4, False),
@@ -52,7 +52,7 @@ def jobs(*, seed: int, grpc_url: str, http_url: str, folder: str) -> list[Job]:
         ("opened and closed", "openings", "auto", (PICTURES, PACKED, SUMS), 2, False),
     ]
     return [
-        Job(
+        ClientJob(
             worker=worker,
             name=name,
             shape=shape,

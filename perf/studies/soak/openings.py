@@ -8,9 +8,9 @@ from typing import Self, get_args
 
 from clients import AsyncModel, Model
 from clients.transport import Transport
-from perf.studies.soak.call import ONCE, Call, generator
-from perf.studies.soak.job import Job
-from perf.studies.soak.ledger import Ledger
+from perf.studies.soak.call import ONCE, SoakCall, generator
+from perf.studies.soak.job import ClientJob
+from perf.studies.soak.ledger import CallLedger
 from perf.studies.soak.settle import described, settle, settle_async
 
 MOST_CALLS = 4
@@ -20,13 +20,13 @@ MOST_CALLS = 4
 class Opening:
     """What one client is and how often it calls, drawn once. `job` has its model alone."""
 
-    job: Job
+    job: ClientJob
     transport: Transport
     coalesce: bool
     calls: int
 
     @classmethod
-    def drawn(cls, job: Job, caller: int, number: int) -> Self:
+    def drawn(cls, job: ClientJob, caller: int, number: int) -> Self:
         """The opening with this number; the same for the same seed."""
         rng = generator(job, caller, ONCE + number)
         return cls(
@@ -42,21 +42,21 @@ class Opening:
         return self.job.models[0]
 
 
-def openings(job: Job, ledger: Ledger, stop: threading.Event) -> None:
+def openings(job: ClientJob, ledger: CallLedger, stop: threading.Event) -> None:
     """Until `stop`."""
     callers = [
         threading.Thread(target=_open, args=(job, caller, ledger, stop), daemon=True) for caller in range(job.callers)
     ]
-    for one in callers:
-        one.start()
-    for one in callers:
-        one.join()
+    for thread in callers:
+        thread.start()
+    for thread in callers:
+        thread.join()
 
 
-def _open(job: Job, caller: int, ledger: Ledger, stop: threading.Event) -> None:
+def _open(job: ClientJob, caller: int, ledger: CallLedger, stop: threading.Event) -> None:
     for number in itertools.count():
         opening = Opening.drawn(job, caller, number)
-        calls = [Call.drawn(opening.job, caller, number * MOST_CALLS + one) for one in range(opening.calls)]
+        calls = [SoakCall.drawn(opening.job, caller, number * MOST_CALLS + offset) for offset in range(opening.calls)]
         if stop.wait(calls[0].think_s):
             return
         try:
@@ -68,16 +68,16 @@ def _open(job: Job, caller: int, ledger: Ledger, stop: threading.Event) -> None:
             ledger.fault(caller, ONCE + number, f"'{opening.model}', {opening.transport}: {described(error)}")
 
 
-def _blocking(opening: Opening, calls: list[Call], ledger: Ledger) -> None:
+def _blocking(opening: Opening, calls: list[SoakCall], ledger: CallLedger) -> None:
     url = opening.job.url(opening.transport)
     with Model(opening.model, url=url, transport=opening.transport) as model:
         for call in calls:
             settle(call, model, ledger)
 
 
-async def _asynchronous(opening: Opening, calls: list[Call], ledger: Ledger) -> None:
-    one = AsyncModel(
+async def _asynchronous(opening: Opening, calls: list[SoakCall], ledger: CallLedger) -> None:
+    client = AsyncModel(
         opening.model, url=opening.job.url(opening.transport), transport=opening.transport, coalesce=opening.coalesce
     )
-    async with one as model:
+    async with client as model:
         await asyncio.gather(*(settle_async(call, model, ledger) for call in calls))

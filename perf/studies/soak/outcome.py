@@ -7,7 +7,7 @@ from enum import StrEnum
 from clients.errors import InvalidInputError, RejectedError, ServerFailureError, TimedOutError
 
 
-class Kind(StrEnum):
+class CallKind(StrEnum):
     """How a call is made.
 
     PLAIN without a deadline, DEADLINE with a short one, CANCELLED by its caller after 0 to 10 ms, INVALID so that the
@@ -21,7 +21,7 @@ class Kind(StrEnum):
     UNREADABLE = "unreadable for the model"
 
 
-class Outcome(StrEnum):
+class CallOutcome(StrEnum):
     """How a call ended. KILLED is for those of a child that got SIGKILL from this program."""
 
     RIGHT = "right"
@@ -37,26 +37,26 @@ class Outcome(StrEnum):
     LOST = "lost"
 
 
-ALLOWED: Mapping[Kind, frozenset[Outcome]] = {
-    Kind.PLAIN: frozenset({Outcome.RIGHT}),
-    Kind.DEADLINE: frozenset({Outcome.RIGHT, Outcome.TIMED_OUT}),
+ALLOWED: Mapping[CallKind, frozenset[CallOutcome]] = {
+    CallKind.PLAIN: frozenset({CallOutcome.RIGHT}),
+    CallKind.DEADLINE: frozenset({CallOutcome.RIGHT, CallOutcome.TIMED_OUT}),
     # The answer may come first.
-    Kind.CANCELLED: frozenset({Outcome.RIGHT, Outcome.CANCELLED}),
-    Kind.INVALID: frozenset({Outcome.INVALID}),
-    Kind.UNREADABLE: frozenset({Outcome.UNREADABLE}),
+    CallKind.CANCELLED: frozenset({CallOutcome.RIGHT, CallOutcome.CANCELLED}),
+    CallKind.INVALID: frozenset({CallOutcome.INVALID}),
+    CallKind.UNREADABLE: frozenset({CallOutcome.UNREADABLE}),
 }
-_ERRORS: Mapping[type[BaseException], Outcome] = {
-    RejectedError: Outcome.REJECTED,
-    TimedOutError: Outcome.TIMED_OUT,
-    InvalidInputError: Outcome.INVALID,
-    asyncio.CancelledError: Outcome.CANCELLED,
+_ERRORS: Mapping[type[BaseException], CallOutcome] = {
+    RejectedError: CallOutcome.REJECTED,
+    TimedOutError: CallOutcome.TIMED_OUT,
+    InvalidInputError: CallOutcome.INVALID,
+    asyncio.CancelledError: CallOutcome.CANCELLED,
 }
 # What python_batched_service says of a string that it cannot read.
 UNREADABLE_TEXT = "are no whole number of float32 values"
 
 
-def of(error: BaseException) -> Outcome:
+def of(error: BaseException) -> CallOutcome:
     """The outcome of a call that raised `error`."""
     if isinstance(error, ServerFailureError) and UNREADABLE_TEXT in str(error):
-        return Outcome.UNREADABLE
-    return next((outcome for kind, outcome in _ERRORS.items() if isinstance(error, kind)), Outcome.OTHER)
+        return CallOutcome.UNREADABLE
+    return next((outcome for kind, outcome in _ERRORS.items() if isinstance(error, kind)), CallOutcome.OTHER)

@@ -1,20 +1,16 @@
 """The record of a soak: what was tried, how each call ended, and what was found; one JSON file."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
-from perf.records import record_kind
-from perf.records.record import RecordError, write_json
+from perf.records import file
 from perf.studies.soak import growth
 from perf.studies.soak.growth import GROWS, Growth
 from perf.studies.soak.ledger import Failed
 from triton_batching.machine import Machine
 
-FORMAT = 1
-KIND = "soak"
 # Failed calls that are printed; the record has more.
 SHOWN = 5
 
@@ -42,12 +38,14 @@ class Served:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Record:
+class SoakRecord:
     """A run of `seconds`, of which `minutes` were asked for.
 
     `failed` holds the first of `failures` in full; `faults` are of processes and of what was left behind.
     """
 
+    KIND: ClassVar[str] = "soak"
+    FORMAT: ClassVar[int] = 1
     minutes: float
     seconds: float
     interrupted: bool
@@ -74,11 +72,12 @@ class Record:
     def found(self) -> tuple[str, ...]:
         """Everything that is wrong, a line each; none in a clean run."""
         calls = [f"{self.failures} calls or clients failed; the first of them:"] if self.failures else []
-        calls += [f"  seed {self.seed}, {one}" for one in self.failed[:SHOWN]]
+        calls += [f"  seed {self.seed}, {failure}" for failure in self.failed[:SHOWN]]
         grown = [
-            f"{one.series} grows: {one.growth:+,.0f} {one.unit} in {one.window_s:.0f} s, allowed are {one.allowed:,.0f}"
-            for one in self.growths
-            if one.verdict == GROWS
+            f"{series.series} grows: {series.growth:+,.0f} {series.unit} in {series.window_s:.0f} s, "
+            f"allowed are {series.allowed:,.0f}"
+            for series in self.growths
+            if series.verdict == GROWS
         ]
         return (*self.faults, *calls, *grown)
 
@@ -88,39 +87,12 @@ class Record:
         return f"soak.{self.minutes:g}min.s{self.seed}.json"
 
 
-def write(record: Record, folder: Path) -> Path:
+def write(record: SoakRecord, folder: Path) -> Path:
     """Write it, whole or not at all."""
-    content = asdict(record)
-    content["growths"] = [{**asdict(one), "verdict": one.verdict} for one in record.growths]
-    return write_json(record.file_name, {"format": FORMAT, "kind": KIND, **content}, folder)
+    growths = [{**asdict(series), "verdict": series.verdict} for series in record.growths]
+    return file.write(record, folder / record.file_name, growths=growths)
 
 
-def load(path: Path) -> Record:
+def load(path: Path) -> SoakRecord:
     """Read one; raises `RecordError`."""
-    try:
-        content: dict[str, Any] = json.loads(path.read_text())
-        if content["kind"] != KIND and (said := record_kind.other(path, content["kind"], "a soak")):
-            raise RecordError(said)
-        if (content.pop("format"), content.pop("kind")) != (FORMAT, KIND):
-            raise ValueError(f"it is no {KIND} of format {FORMAT}")
-        return _built(content)
-    except OSError as error:
-        raise RecordError(f"{path}: cannot be read ({error.strerror}). Name a record of perf.studies.soak.") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RecordError(f"{path}: not a record of this version ({error}). Run the soak again.") from error
-
-
-def _built(content: dict[str, Any]) -> Record:
-    growths = [{key: value for key, value in one.items() if key != "verdict"} for one in content["growths"]]
-    return Record(
-        **content
-        | {
-            "command": tuple(content["command"]),
-            "machine": Machine(**content["machine"]),
-            "users": tuple(User(**one | {"models": tuple(one["models"])}) for one in content["users"]),
-            "served": {model: Served(**one) for model, one in content["served"].items()},
-            "failed": tuple(Failed(**one) for one in content["failed"]),
-            "faults": tuple(content["faults"]),
-            "growths": tuple(Growth(**one) for one in growths),
-        }
-    )
+    return file.read(path, SoakRecord, remedy="Run the soak again.")

@@ -53,12 +53,12 @@ instance_group [ { count: 2 kind: KIND_CPU } ]
 def build(folder: Path) -> Path:
     """Write the four models into `folder`, which they fill."""
     two = "instance_group [ { count: 2 kind: KIND_CPU } ]\n"
-    one = "instance_group [ { count: 1 kind: KIND_CPU } ]\n"
+    one_instance = "instance_group [ { count: 1 kind: KIND_CPU } ]\n"
     policy = _parameters({"fixed_ms": "6", "row_ms": "2", "batch_policy": "deadline", "slo_ms": "40"})
     _python(
         folder, PICTURES, "simulated_accelerator", _PICTURES + two + _parameters({"fixed_ms": "3", "row_ms": "0.2"})
     )
-    _python(folder, POLICED, "simulated_accelerator", _PICTURES + one + policy)
+    _python(folder, POLICED, "simulated_accelerator", _PICTURES + one_instance + policy)
     _python(folder, PACKED, "python_batched_service", _PACKED)
     version = folder / SUMS / "1"
     version.mkdir(parents=True)
@@ -75,7 +75,9 @@ def _python(folder: Path, name: str, source: str, config: str) -> None:
 
 
 def _parameters(values: Mapping[str, str]) -> str:
-    return "".join(f'parameters {{ key: "{key}" value {{ string_value: "{one}" }} }}\n' for key, one in values.items())
+    return "".join(
+        f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n' for key, value in values.items()
+    )
 
 
 def _sums() -> onnx.ModelProto:

@@ -15,7 +15,7 @@ Arrays = tuple[NDArray[Any], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class SoakRequest:
     """The inputs in the model's order, and the outputs that are right for them."""
 
     inputs: Arrays
@@ -26,20 +26,20 @@ class Request:
         given = found if isinstance(found, tuple) else (found,)
         if len(given) != len(self.outputs):
             return f"{len(given)} outputs in place of {len(self.outputs)}"
-        for number, (one, right) in enumerate(zip(given, self.outputs, strict=True)):
-            if one.dtype != right.dtype or one.shape != right.shape:
-                return f"output {number} is {one.dtype} {one.shape} in place of {right.dtype} {right.shape}"
-            if not np.array_equal(one, right):
-                places = np.flatnonzero(one != right)
+        for number, (answer, right) in enumerate(zip(given, self.outputs, strict=True)):
+            if answer.dtype != right.dtype or answer.shape != right.shape:
+                return f"output {number} is {answer.dtype} {answer.shape} in place of {right.dtype} {right.shape}"
+            if not np.array_equal(answer, right):
+                places = np.flatnonzero(answer != right)
                 first = int(places[0])
                 return (
-                    f"output {number} differs in {len(places)} of {one.size} values, the first at {first}: "
-                    f"{one.flat[first]} in place of {right.flat[first]}"
+                    f"output {number} differs in {len(places)} of {answer.size} values, the first at {first}: "
+                    f"{answer.flat[first]} in place of {right.flat[first]}"
                 )
         return ""
 
 
-def pictures(rng: np.random.Generator) -> Request:
+def pictures(rng: np.random.Generator) -> SoakRequest:
     """Pictures of whole numbers around a level of their own, so that no two have the same mean by chance."""
     rows = int(rng.integers(1, MOST_ROWS + 1)) if rng.random() < 0.3 else 1
     noise = rng.integers(-5, 6, (rows, *PICTURE))
@@ -47,25 +47,27 @@ def pictures(rng: np.random.Generator) -> Request:
     # Totals below 2^24 are exact in float32 in any order.
     means = values.reshape(rows, -1).sum(axis=1).astype(np.float32) / np.float32(noise[0].size)
     wide = np.repeat(means, 26 * 37).reshape(rows, 26, 37)
-    return Request(inputs=(values.astype(np.float32),), outputs=(wide,))
+    return SoakRequest(inputs=(values.astype(np.float32),), outputs=(wide,))
 
 
-def packed(rng: np.random.Generator) -> Request:
+def packed(rng: np.random.Generator) -> SoakRequest:
     """Strings of float32 values, of 0 to 16,000 bytes."""
     rows = [rng.integers(-1000, 1001, _length(rng, 4000) - 1) for _ in range(int(rng.integers(1, 4)))]
     strings = np.array([[row.astype("<f4").tobytes()] for row in rows], dtype=np.object_)
     totals = np.array([[row.sum()] for row in rows], dtype=np.float32)
     lengths = np.array([[row.size] for row in rows], dtype=np.int32)
-    return Request(inputs=(strings,), outputs=(totals, lengths))
+    return SoakRequest(inputs=(strings,), outputs=(totals, lengths))
 
 
-def sums(rng: np.random.Generator) -> Request:
+def sums(rng: np.random.Generator) -> SoakRequest:
     """One row of 1 to 8,000 values."""
     values = rng.integers(-100, 101, _length(rng, 8000))
-    return Request(inputs=(values[None].astype(np.float32),), outputs=(np.array([[values.sum()]], dtype=np.float32),))
+    return SoakRequest(
+        inputs=(values[None].astype(np.float32),), outputs=(np.array([[values.sum()]], dtype=np.float32),)
+    )
 
 
-DRAWN: Mapping[str, Callable[[np.random.Generator], Request]] = {
+DRAWN: Mapping[str, Callable[[np.random.Generator], SoakRequest]] = {
     PICTURES: pictures,
     POLICED: pictures,
     PACKED: packed,

@@ -4,21 +4,21 @@ import asyncio
 from typing import Any, Protocol
 
 from clients import AsyncModel, Model
-from perf.studies.soak.call import Call
-from perf.studies.soak.outcome import Outcome, of
+from perf.studies.soak.call import SoakCall
+from perf.studies.soak.outcome import CallOutcome, of
 
 
 class Book(Protocol):
     """Where calls are written down: a ledger, or a child's pipe to one."""
 
-    def begin(self, call: Call) -> None:
+    def begin(self, call: SoakCall) -> None:
         """It is about to be sent."""
 
-    def end(self, call: Call, outcome: Outcome, said: str = "") -> None:
+    def end(self, call: SoakCall, outcome: CallOutcome, said: str = "") -> None:
         """It ended."""
 
 
-def settle(call: Call, model: Model, book: Book) -> None:
+def settle(call: SoakCall, model: Model, book: Book) -> None:
     """Make a call that blocks."""
     book.begin(call)
     try:
@@ -29,7 +29,7 @@ def settle(call: Call, model: Model, book: Book) -> None:
         book.end(call, *checked(call, found))
 
 
-async def settle_async(call: Call, model: AsyncModel, book: Book) -> None:
+async def settle_async(call: SoakCall, model: AsyncModel, book: Book) -> None:
     """Make a call in a task of its own, which is cancelled when the call says so."""
     book.begin(call)
     task = asyncio.create_task(model.predict(*call.given, timeout_s=call.timeout_s))
@@ -39,17 +39,17 @@ async def settle_async(call: Call, model: AsyncModel, book: Book) -> None:
     # wait() raises nothing itself, so a CancelledError is the call's.
     await asyncio.wait((task,))
     if task.cancelled():
-        book.end(call, Outcome.CANCELLED, "CancelledError")
+        book.end(call, CallOutcome.CANCELLED, "CancelledError")
     elif error := task.exception():
         book.end(call, of(error), described(error))
     else:
         book.end(call, *checked(call, task.result()))
 
 
-def checked(call: Call, found: Any) -> tuple[Outcome, str]:
+def checked(call: SoakCall, found: Any) -> tuple[CallOutcome, str]:
     """Right or wrong, and what is wrong."""
     wrong = call.request.wrong(found)
-    return (Outcome.WRONG, wrong) if wrong else (Outcome.RIGHT, "")
+    return (CallOutcome.WRONG, wrong) if wrong else (CallOutcome.RIGHT, "")
 
 
 def described(error: BaseException) -> str:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from clients.regions import FOLDER
 from perf.studies.soak import gauges
-from perf.studies.soak.crew import Crew, Member, crew
+from perf.studies.soak.crew import ClientCrew, ClientProcess, crew
 from perf.studies.soak.gauges import Gauges
 from perf.studies.soak.job import MODELS, jobs
-from perf.studies.soak.record import Record, Served, User
+from perf.studies.soak.record import Served, SoakRecord, User
 from perf.studies.soak.repository import build
 from serve.launcher import Server, Settings, launch
 from serve.management import api
@@ -48,7 +48,7 @@ class Asked:
 class Ended:
     """What is known when all calls have ended. `processes` are the server's and the reaper, which end after that."""
 
-    clients: Crew
+    clients: ClientCrew
     watched: Gauges
     seconds: float
     interrupted: bool
@@ -57,7 +57,7 @@ class Ended:
     processes: Mapping[str, int]
 
 
-def run(asked: Asked, told: Callable[[str], None]) -> Record:
+def run(asked: Asked, told: Callable[[str], None]) -> SoakRecord:
     """Do it all; Ctrl-C ends it early, with what was found so far. `told` gets a line now and then."""
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
     with tempfile.TemporaryDirectory(prefix="perf-soak-") as name:
@@ -97,8 +97,8 @@ def _soak(asked: Asked, server: Server, folder: Path, told: Callable[[str], None
     )
 
 
-def _record(asked: Asked, started_at: str, ended: Ended) -> Record:
-    return Record(
+def _record(asked: Asked, started_at: str, ended: Ended) -> SoakRecord:
+    return SoakRecord(
         minutes=asked.minutes,
         seconds=round(ended.seconds, 1),
         interrupted=ended.interrupted,
@@ -117,9 +117,11 @@ def _record(asked: Asked, started_at: str, ended: Ended) -> Record:
     )
 
 
-def _gauges(server: Server, clients: Crew, folder: Path) -> Gauges:
+def _gauges(server: Server, clients: ClientCrew, folder: Path) -> Gauges:
     def processes() -> Mapping[str, int]:
-        members = {one.job.name: one.process.pid for one in clients.members if one.process.pid and not one.ended}
+        members = {
+            member.job.name: member.process.pid for member in clients.members if member.process.pid and not member.ended
+        }
         return {**gauges.of_server(server), **members, **gauges.reaper(server.grpc_url)}
 
     return Gauges(
@@ -132,7 +134,7 @@ def _gauges(server: Server, clients: Crew, folder: Path) -> Gauges:
     )
 
 
-def _watch(asked: Asked, server: Server, clients: Crew, watched: Gauges, told: Callable[[str], None]) -> bool:
+def _watch(asked: Asked, server: Server, clients: ClientCrew, watched: Gauges, told: Callable[[str], None]) -> bool:
     """Listen and read until the time is over, the server has changed, or Ctrl-C; returns whether it was Ctrl-C."""
     every = max(LEAST_EVERY_S, asked.seconds / READINGS)
     line_every = max(LINE_EVERY_S, asked.seconds / LINES)
@@ -154,7 +156,7 @@ def _watch(asked: Asked, server: Server, clients: Crew, watched: Gauges, told: C
     return False
 
 
-def _check(server: Server, clients: Crew, watched: Gauges, now: float, told: Callable[[str], None]) -> bool:
+def _check(server: Server, clients: ClientCrew, watched: Gauges, now: float, told: Callable[[str], None]) -> bool:
     """Whether processes of the server have changed since the start, which is noted as a fault."""
     if changed := watched.changed():
         clients.faults.append(f"after {now:.0f} s {changed}; the log says: {_last_words(server)}")
@@ -162,7 +164,7 @@ def _check(server: Server, clients: Crew, watched: Gauges, now: float, told: Cal
     return bool(changed)
 
 
-def _line(asked: Asked, now: float, clients: Crew, watched: Gauges) -> str:
+def _line(asked: Asked, now: float, clients: ClientCrew, watched: Gauges) -> str:
     counts = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(clients.counts.items()))
     memory = watched.latest("tritonserver: memory") / 2**20
     failed = clients.failures + len(clients.faults)
@@ -200,13 +202,13 @@ def _left(server: Server, processes: Mapping[str, int]) -> list[str]:
     while time.monotonic() < deadline and any(Footprint.of(pid) for pid in processes.values()):
         time.sleep(0.1)
     left = [f"{name} (process {pid}) still runs" for name, pid in processes.items() if Footprint.of(pid)]
-    files = [one.name for one in FOLDER.glob(f"{server.shared_memory_prefix}*")]
+    files = [path.name for path in FOLDER.glob(f"{server.shared_memory_prefix}*")]
     left += [f"{len(files)} files of the server are left in /dev/shm, one is {files[0]}"] if files else []
     left += ["the server's temporary folder is left behind"] if server.log.parent.exists() else []
     return left
 
 
-def _user(member: Member) -> User:
+def _user(member: ClientProcess) -> User:
     return User(
         name=member.job.name,
         shape=member.job.shape,

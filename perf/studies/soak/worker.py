@@ -7,29 +7,27 @@ import threading
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 
+from perf.studies.soak.callers import tasks, threads
 from perf.studies.soak.children import children
-from perf.studies.soak.job import Job
-from perf.studies.soak.ledger import Ledger
-from perf.studies.soak.line import Line
+from perf.studies.soak.job import ClientJob
+from perf.studies.soak.ledger import CallLedger, ParentPipe
 from perf.studies.soak.openings import openings
-from perf.studies.soak.tasks import tasks
-from perf.studies.soak.threads import threads
 
 HEAR_S = 0.1
-SHAPES: dict[str, Callable[[Job, Ledger, threading.Event], None]] = {
+SHAPES: dict[str, Callable[[ClientJob, CallLedger, threading.Event], None]] = {
     "threads": threads,
     "tasks": tasks,
     "openings": openings,
 }
 
 
-def work(job: Job, parent: Connection) -> None:
+def work(job: ClientJob, parent: Connection) -> None:
     """Call until the parent says stop or is gone, and send the last report."""
     # Ctrl-C goes to the whole terminal; the parent decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ["TMPDIR"] = tempfile.tempdir = job.folder
-    ledger = Ledger(worker=job.worker)
-    line = Line(parent, ledger)
+    ledger = CallLedger(worker=job.worker)
+    line = ParentPipe(parent, ledger)
     if job.shape == "children":
         # No thread beside it: a lock that another thread holds during a fork is never released in the child.
         children(job, ledger, line)
@@ -47,7 +45,7 @@ def work(job: Job, parent: Connection) -> None:
     line.last()
 
 
-def _report(line: Line, stop: threading.Event, ended: threading.Event) -> None:
+def _report(line: ParentPipe, stop: threading.Event, ended: threading.Event) -> None:
     """Until the last call has ended, so that one that never does is found to be lost."""
     while not ended.wait(HEAR_S):
         if line.stopped():

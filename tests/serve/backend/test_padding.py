@@ -17,7 +17,7 @@ from streams import Stream, counted
 from tiny_models import parameters, ragged_padded
 
 from clients.connection import Connection, connect
-from perf.studies.padding_share import PaddingShare
+from perf.studies.ragged.padding_share import PaddingShare
 from serve.launcher import Settings, launch
 
 Sizes = list[tuple[int, int]]

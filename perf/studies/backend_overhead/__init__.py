@@ -1,0 +1,1 @@
+"""What the Python backend adds to an execution."""

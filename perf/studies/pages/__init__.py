@@ -1,0 +1,1 @@
+"""The tables of results in the Markdown pages, made from the records in git."""

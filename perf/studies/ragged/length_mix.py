@@ -1,0 +1,90 @@
+"""Mixes of lengths, and the padding that each way of batching them costs."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+# Prime, so that requests in flight together change from turn to turn.
+REQUESTS = 61
+DRAWS = 200
+
+Split = Callable[[Sequence[int]], Sequence[Sequence[int]]]
+"""Cuts the lengths of one batch into those of the sub-batches that run apart."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LengthMix:
+    """Lengths of requests, sent in turn: tokens of a text or columns of a crop. `longest` is what a client pads to."""
+
+    name: str
+    lengths: tuple[int, ...]
+
+    @property
+    def longest(self) -> int:
+        """The longest of them."""
+        return max(self.lengths)
+
+
+def equal(length: int) -> LengthMix:
+    """All of one length: nothing to pad, so what ragged batching costs shows."""
+    return LengthMix(name="equal", lengths=(length,) * REQUESTS)
+
+
+def uniform(shortest: int, longest: int, name: str = "uniform") -> LengthMix:
+    """Every length between the two equally often."""
+    drawn = np.random.default_rng(1).permutation(np.linspace(shortest, longest, REQUESTS).round().astype(int))
+    return LengthMix(name=name, lengths=tuple(drawn.tolist()))
+
+
+def long_tail(median: int, shortest: int, longest: int, name: str = "long tail") -> LengthMix:
+    """Log-normal with sigma 1: most are short and a few are very long, as search queries and user texts are."""
+    drawn = np.random.default_rng(2).lognormal(np.log(median), 1.0, REQUESTS).round().clip(shortest, longest)
+    return LengthMix(name=name, lengths=tuple(drawn.astype(int).tolist()))
+
+
+def whole(lengths: Sequence[int]) -> Sequence[Sequence[int]]:
+    """No split: the batch is padded to its longest item."""
+    return [lengths]
+
+
+def cheapest(run_length: float) -> Split:
+    """The split that computes least, when one more run costs as much as `run_length` of padding.
+
+    By dynamic programming over the sorted lengths: what `padding_budget: "elements"` of the backend promises.
+    """
+
+    def split(lengths: Sequence[int]) -> Sequence[Sequence[int]]:
+        ordered = sorted(lengths)
+        best: list[tuple[float, list[list[int]]]] = [(0.0, [])]
+        for end in range(1, len(ordered) + 1):
+            best.append(
+                min(
+                    (
+                        (cost + run_length + (end - start) * ordered[end - 1], [*parts, ordered[start:end]])
+                        for start, (cost, parts) in enumerate(best)
+                    ),
+                    key=lambda candidate: candidate[0],
+                )
+            )
+        return best[-1][1]
+
+    return split
+
+
+def wasted(mix: LengthMix, batches: Mapping[int, int], split: Split = whole) -> float:
+    """Share of the computed elements that are padding, when `batches` maps items per execution to executions.
+
+    The server counts how many items ran together but not which: each execution is taken as a random choice from
+    the mix, the mean over `DRAWS` seeded ones.
+    """
+    rng = np.random.default_rng(0)
+    own = computed = 0.0
+    for size, executions in batches.items():
+        for _ in range(DRAWS):
+            # More items than the mix has come round again.
+            turns = [rng.permutation(mix.lengths) for _ in range(-(-size // len(mix.lengths)))]
+            lengths = np.concatenate(turns)[:size].tolist()
+            own += executions * sum(lengths)
+            computed += executions * sum(len(part) * max(part) for part in split(lengths))
+    return 1 - own / computed if computed else 0.0

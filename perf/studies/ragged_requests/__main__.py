@@ -1,0 +1,252 @@
+"""Requests of different length, side by side: which ways to send them let Triton run them together.
+
+`python -m perf.studies.ragged_requests` starts a server for each variant of `python_batched_service` in turn and sends
+each route 200 requests of equal length and 200 of mixed length; the executions are the server's own count. With `--url`
+it sends the routes that fit the variant which that server has loaded.
+"""
+
+import argparse
+import asyncio
+import itertools
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import tritonclient.grpc as triton
+from numpy.typing import NDArray
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
+from tritonclient.utils import InferenceServerException
+
+from clients.async_model import AsyncModel
+from clients.connection import channel_arguments
+from clients.errors import ServerUnreachableError
+from perf.studies.ragged_requests import messages
+from serve.launcher import Settings, launch
+from serve.management.statistics import Counters
+from triton_batching.terminal import guarded, program_parser, terminal
+
+MODEL = "python_batched_service"
+REQUESTS = 200
+EQUAL, MIXED = (20,), (20, 40, 60)
+# Their varints take 0, 1, 2 and 3 bytes; 0 is not written at all.
+NUMBERS = (0, 1, 300, 70_000)
+PADDING = np.float32(np.nan)
+
+Values = NDArray[np.float32]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixedRequest:
+    """One request of one row, and the answer that is right for it."""
+
+    array: NDArray[np.generic]
+    sum: float
+    length: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestRoute:
+    """A way to send values: the variant that takes it, and its requests for lengths that come round in turn."""
+
+    name: str
+    config_name: str | None
+    requests: Callable[[int, Sequence[int], int], list[MixedRequest]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RouteResult:
+    """What one load did: answers that were right, and the server's counters for it."""
+
+    route: str
+    load: str
+    sent: int
+    right: int
+    wasted: float
+    counted: Counters
+
+
+def draw(count: int, lengths: Sequence[int], seed: int) -> Iterator[Values]:
+    """Whole numbers as float32, so that sums are exact; the lengths come round in turn."""
+    rng = np.random.default_rng(seed)
+    for length in itertools.islice(itertools.cycle(lengths), count):
+        yield rng.integers(0, 1000, length).astype(np.float32)
+
+
+def as_they_are(count: int, lengths: Sequence[int], seed: int) -> list[MixedRequest]:
+    """FP32 [1, length]."""
+    return [_request(values[None], values) for values in draw(count, lengths, seed)]
+
+
+def padded(count: int, lengths: Sequence[int], seed: int) -> list[MixedRequest]:
+    """FP32 [1, longest of all], filled up with NaN: the client must know the longest, and the model the padding."""
+    longest = max(lengths)
+    return [
+        _request(np.pad(values, (0, longest - len(values)), constant_values=PADDING)[None], values)
+        for values in draw(count, lengths, seed)
+    ]
+
+
+def as_bytes(count: int, lengths: Sequence[int], seed: int) -> list[MixedRequest]:
+    """STRING [1, 1]: the bytes of the values."""
+    return [_request(np.array([[values.tobytes()]], dtype=np.object_), values) for values in draw(count, lengths, seed)]
+
+
+def _request(array: NDArray[np.generic], values: Values) -> MixedRequest:
+    return MixedRequest(array=array, sum=float(values.sum()), length=len(values))
+
+
+def _messages(
+    write: Callable[[Sequence[int]], NDArray[np.uint8]], count: int, lengths: Sequence[int], *, zeros: int
+) -> list[MixedRequest]:
+    # "Equal length" for a message means equal numbers; there are no lengths to mix, so the numbers are mixed.
+    kinds = NUMBERS if len(lengths) > 1 else NUMBERS[1:2]
+    sent = []
+    for number in itertools.islice(itertools.cycle(kinds), count):
+        found = len(messages.FIELDS) - zeros * (2 if number == 0 else 1)
+        sent.append(MixedRequest(array=write((number, 0, 5))[None], sum=number + 5.0, length=found))
+    return sent
+
+
+def varints(count: int, lengths: Sequence[int], seed: int) -> list[MixedRequest]:
+    """UINT8 [1, bytes]: messages with `int32` fields, of different length for different numbers; zeros are not sent."""
+    return _messages(messages.varint, count, lengths, zeros=1)
+
+
+def fixeds(count: int, lengths: Sequence[int], seed: int) -> list[MixedRequest]:
+    """UINT8 [1, 15]: messages with `fixed32` fields that hold number + 1."""
+    return _messages(messages.fixed, count, lengths, zeros=0)
+
+
+ROUTES = (
+    RequestRoute(name="separate executions", config_name="separate", requests=as_they_are),
+    RequestRoute(name="client padding", config_name="separate", requests=padded),
+    RequestRoute(name="ragged", config_name=None, requests=as_they_are),
+    RequestRoute(name="TYPE_STRING bytes", config_name="bytes", requests=as_bytes),
+    RequestRoute(name="protobuf int32", config_name="message", requests=varints),
+    RequestRoute(name="protobuf fixed32 + 1", config_name="message", requests=fixeds),
+)
+
+
+def fitting(config: ModelConfig) -> tuple[RequestRoute, ...]:
+    """The routes that a server with this configuration takes."""
+    declared = config.input[0]
+    kind = DataType.Name(declared.data_type)
+    variant = {"TYPE_STRING": "bytes", "TYPE_UINT8": "message"}.get(kind, "separate")
+    wanted = None if declared.allow_ragged_batch else variant
+    return tuple(route for route in ROUTES if route.config_name == wanted)
+
+
+async def send(url: str, requests: Sequence[MixedRequest], *, gap_s: float = 0.0, model: str = MODEL) -> int:
+    """Send all requests together, or `gap_s` seconds apart; how many answers were right for their own request."""
+    async with AsyncModel(model, url=url) as served:
+
+        async def ask(index: int, request: MixedRequest) -> bool:
+            await asyncio.sleep(index * gap_s)
+            total, length = await served.predict(request.array)
+            return bool(total.item() == request.sum and length.item() == request.length)
+
+        return sum(await asyncio.gather(*(ask(index, request) for index, request in enumerate(requests))))
+
+
+def measure(
+    url: str, route: RequestRoute, lengths: Sequence[int], *, count: int = REQUESTS, model: str = MODEL
+) -> RouteResult:
+    """One load on a running server; raises `ClientError`."""
+    requests = route.requests(count, lengths, 0)
+    before = Counters.read(url, model)
+    right = asyncio.run(send(url, requests, model=model))
+    elements = sum(request.array.size for request in requests)
+    own = sum(request.length for request in requests) if route.requests is padded else elements
+    return RouteResult(
+        route=route.name,
+        load="equal" if len(lengths) == 1 else "mixed",
+        sent=count,
+        right=right,
+        wasted=1 - own / elements,
+        counted=Counters.read(url, model) - before,
+    )
+
+
+def compare(routes: Sequence[RequestRoute], url: str, count: int, model: str = MODEL) -> Iterator[RouteResult]:
+    """Both loads over each route."""
+    for route, lengths in itertools.product(routes, (EQUAL, MIXED)):
+        yield measure(url, route, lengths, count=count, model=model)
+
+
+def compare_all(console: Console, count: int) -> Iterator[RouteResult]:
+    """Every route, each on a server of its own variant."""
+    for config_name, routes in itertools.groupby(ROUTES, key=lambda route: route.config_name):
+        with (
+            console.status(f"{MODEL} {config_name or 'config.pbtxt'}"),
+            launch(Settings(models=(MODEL,), config_name=config_name)) as server,
+        ):
+            yield from compare(tuple(routes), server.grpc_url, count)
+
+
+def served_config(url: str, model: str) -> ModelConfig:
+    """The configuration that the server at `url` has loaded; raises `ServerUnreachableError`."""
+    try:
+        with triton.InferenceServerClient(url, channel_args=channel_arguments(url)) as client:
+            return client.get_model_config(model).config
+    except InferenceServerException as error:
+        raise ServerUnreachableError(
+            f"{url}: '{model}' does not answer there ({error}). Serve it: make serve MODEL={model}.",
+            text=error.message(),
+            model=model,
+            url=url,
+        ) from error
+
+
+def table(results: Sequence[RouteResult]) -> Table:
+    """The results as people read them; executions and rows per execution are the server's own counts."""
+    made = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for title in ("route", "lengths", "sent", "executions", "rows/exec", "padded", "right"):
+        made.add_column(title, justify="left" if title in ("route", "lengths") else "right", no_wrap=True)
+    for result in results:
+        made.add_row(
+            result.route,
+            result.load,
+            str(result.sent),
+            str(result.counted.executions),
+            f"{result.counted.rows_per_execution:.2f}",
+            f"{result.wasted:.0%}",
+            str(result.right),
+        )
+    return made
+
+
+def show(url: str | None, model: str, count: int) -> int:
+    """Print the comparison; 1 when an answer was wrong."""
+    console = terminal()
+    if url:
+        results = list(compare(fitting(served_config(url, model)), url, count, model))
+    else:
+        results = list(compare_all(console, count))
+    console.print(table(results))
+    return 1 if any(result.right < result.sent for result in results) else 0
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print the comparison; exit code 1 when an answer was wrong, 2 for a mistake in the call or no server."""
+    arguments = _parser().parse_args(argv)
+    return guarded(lambda: show(arguments.url, arguments.model, arguments.requests))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = program_parser(
+        "python -m perf.studies.ragged_requests",
+        __doc__,
+        example="--url localhost:8001 (in another terminal: make serve MODEL=python_batched_service CONFIG=separate)",
+    )
+    parser.add_argument("--url", help="gRPC address of a running server (default: start one for each variant)")
+    parser.add_argument("--model", default=MODEL, help=f"its name on that server (default {MODEL})")
+    parser.add_argument("--requests", type=int, default=REQUESTS, help="per load (default 200)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
