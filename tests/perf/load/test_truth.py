@@ -68,7 +68,7 @@ def test_a_client_that_waits_for_its_answers_hides_the_stall(tmp_path: Path) -> 
     """The same stall, of which only one request in hundreds takes notice."""
     result = stalled(tmp_path, Load(workers=1, warm_up_s=0.5, duration_s=2.0))
     latencies = np.asarray(result.sample.latencies_us)
-    assert len(latencies) > 200
+    assert len(latencies) > 100  # so that one slow request is above the 99th percentile
     assert np.sum(latencies > 0.45e6) == 1
     assert result.outcome.percentiles_us[99] < 0.3e6
 
