@@ -100,8 +100,8 @@ def _table(results: list[Solved]) -> Table:
     for result in results:
         cells = (result.name, str(result.buffers), f"{result.load:,}", f"{result.greedy / result.load:.3f}")
         best = result.placement
-        found = (f"{best.height:,}", f"{best.height / result.load:.3f}", best.planner) if best else ("none", "", "")
-        table.add_row(*cells, *found, f"{result.seconds:.2f}")
+        answer = (f"{best.height:,}", f"{best.height / result.load:.3f}", best.planner) if best else ("none", "", "")
+        table.add_row(*cells, *answer, f"{result.seconds:.2f}")
     return table
 
 

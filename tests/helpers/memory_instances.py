@@ -9,7 +9,7 @@ from perf.memory.trace.trace import Allocation, Trace
 
 
 def guillotine(seed: int, pieces: int, *, capacity: int = 1 << 20, time: int = 1 << 12) -> tuple[Buffer, ...]:
-    """A rectangle of time x capacity, cut edge to edge at random: load and optimum are both the capacity."""
+    """A rectangle of time x capacity, cut at random from edge to edge: load and optimum are the capacity."""
     chance = random.Random(seed)
     parts = [(0, time, 0, capacity)]
     while len(parts) < pieces:
@@ -34,26 +34,26 @@ def _area(part: tuple[int, int, int, int]) -> int:
 
 
 def exact(buffers: Sequence[Buffer]) -> int:
-    """The least height, by trying every order: in the one of an optimal placement's offsets, first fit finds it."""
+    """The least height: first fit in all orders, as it is optimal in the order of an optimal placement's offsets."""
     return min(_first_fit(order) for order in permutations(buffers))
 
 
 def _first_fit(order: Sequence[Buffer]) -> int:
     done: list[tuple[Buffer, int]] = []
-    for one in order:
-        near = [(offset, offset + other.size) for other, offset in done if meet(one, other)]
-        free = [at for at in (0, *(end for _, end in near)) if all(at >= e or at + one.size <= s for s, e in near)]
-        done.append((one, min(free)))
-    return max(offset + one.size for one, offset in done)
+    for new in order:
+        near = [(offset, offset + old.size) for old, offset in done if meet(new, old)]
+        free = [at for at in (0, *(end for _, end in near)) if all(at >= e or at + new.size <= s for s, e in near)]
+        done.append((new, min(free)))
+    return max(offset + buffer.size for buffer, offset in done)
 
 
-def meet(one: Buffer, other: Buffer) -> bool:
-    """Whether their lifetimes share a moment."""
-    return one.lower < other.upper and other.lower < one.upper
+def meet(first: Buffer, second: Buffer) -> bool:
+    """Whether the lifetimes share a moment."""
+    return first.lower < second.upper and second.lower < first.upper
 
 
 def trace_of(events: Sequence[str], sizes: dict[str, int], *, model: str = "") -> Trace:
-    """A trace from `+a` and `-a`: buffer a is allocated, or freed."""
+    """A trace of events such as `+a` (buffer a is allocated) and `-a` (it is freed)."""
     freed = {event[1:]: moment for moment, event in enumerate(events) if event[0] == "-"}
     return Trace(
         source="test",
@@ -71,7 +71,8 @@ def trace_of(events: Sequence[str], sizes: dict[str, int], *, model: str = "") -
 
 
 def random_trace(seed: int, buffers: int, largest: int = 1 << 20) -> Trace:
-    """Allocations and releases at random, the sizes spread over powers of two; a few buffers are never freed."""
+    """Random allocations and releases with sizes over all powers of two; two buffers are never freed."""
+
     chance = random.Random(seed)
     events: list[str] = []
     live: list[str] = []

@@ -156,7 +156,7 @@ def _closest(evidence: Evidence) -> str:
 def _needed(evidence: Evidence) -> str:
     """A sentence on the targets that can be met: the lowest measured and the lowest simulated latency."""
     percent = evidence.study.sla.percent
-    measured = [(percentile_ms(pooled(evidence.of(one)), percent), one) for one in evidence.candidates]
+    measured = [(percentile_ms(pooled(evidence.of(c)), percent), c) for c in evidence.candidates]
     simulated = [(prediction.percentiles_ms[99], prediction.candidate) for prediction in evidence.study.predictions]
     texts = []
     for latencies, kind in ((measured, f"measured p{percent:g}"), (simulated, "simulated p99")):
