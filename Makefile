@@ -96,7 +96,7 @@ lock: $(VENV)/.dev  ## renew requirements.lock from pyproject.toml
 	cat build/binaries.lock >> requirements.lock
 
 clean:  ## remove what was built (records, .venv and exported models stay)
-	rm -rf build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf build clients/build clients/*.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info < (3, 13) else \
