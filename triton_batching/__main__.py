@@ -6,6 +6,8 @@
 import importlib
 import sys
 
+from triton_batching.terminal import name_programs
+
 # Verb, module and what it does, in the order in which a user meets them.
 STAGES: dict[str, dict[str, tuple[str, str]]] = {
     "export: a model becomes an ONNX file with a proven batch axis": {
@@ -85,10 +87,14 @@ def main(argv: list[str] | None = None) -> int:
     if verb not in VERBS:
         print(f"triton-batching {verb}: no such verb. There are: {', '.join(VERBS)}.", file=sys.stderr)
         return 2
+    name_programs(f"triton-batching {verb}")
     module = importlib.import_module(VERBS[verb])
     if hasattr(module, "__path__"):
         module = importlib.import_module(f"{VERBS[verb]}.__main__")
-    return int(module.main(rest))
+    try:
+        return int(module.main(rest))
+    finally:
+        name_programs("")
 
 
 def _complete(shells: list[str]) -> int:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 # The width of tables in a file or a pipe: no name is cut.
 FILE_COLUMNS = 200
+_name = ""
 
 
 class Mistake(Exception):  # noqa: N818 - it is what the user made
@@ -42,8 +43,15 @@ def complain(message: object) -> None:
     console.print(str(message), style="red", markup=False)
 
 
+def name_programs(name: str) -> None:
+    """Call the program that runs next by this name in its help and its errors, in place of `python -m MODULE`."""
+    global _name
+    _name = name
+
+
 def program_parser(name: str, description: str | None, *, example: str) -> ArgumentParser:
     """The command line parser of a program, with its module's text above the options and an example below them."""
+    name = _name or name
     return ArgumentParser(
         prog=name,
         description=description,

@@ -158,7 +158,8 @@ def address(arguments: Sequence[str]) -> tuple[str, int]:
         name, equals, value = argument.partition("=")
         if name in flags:
             flags[name] = value if equals else following
-    host = flags["--metrics-address"] or flags["--http-address"]
+    # For HTTP, Triton wants an IPv6 address with this prefix.
+    host = (flags["--metrics-address"] or flags["--http-address"]).removeprefix("ipv6:")
     port = flags["--metrics-port"]
     return "127.0.0.1" if host in ("", "0.0.0.0") else host, int(port) if port.isdecimal() else 8002
 

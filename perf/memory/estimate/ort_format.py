@@ -1,13 +1,19 @@
 """onnxruntime's file format (.ort): each node's index, and each tensor's type and shape as the planner sees them.
 
-onnxruntime ships the flatbuffers readers for its own tools.
+onnxruntime ships the flatbuffers readers for its own tools. They are imported by their path, because the package of the
+tools imports torch if it is installed, which takes seconds.
 """
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-import onnxruntime.tools.ort_format_model  # noqa: F401 - puts the readers on the path
+import onnxruntime
+
+sys.path.append(str(Path(onnxruntime.__file__).parent / "tools" / "ort_format_model"))
+
 from ort_flatbuffers_py.fbs.DimensionValueType import DimensionValueType  # type: ignore[import-not-found]
 from ort_flatbuffers_py.fbs.Graph import Graph  # type: ignore[import-not-found]
 from ort_flatbuffers_py.fbs.InferenceSession import InferenceSession  # type: ignore[import-not-found]

@@ -18,6 +18,7 @@ from triton_batching.terminal import Mistake, guarded, program_parser, terminal
 FOLDERS = ("clients", "docker", "export", "model_repository", "perf", "serve")
 TABLES: Mapping[str, Callable[[], str]] = {
     "studies": findings.table,
+    "demo": tools.demo,
     "batching simulated_accelerator": lambda: tools.batching("simulated_accelerator"),
     "batching ranker": lambda: tools.batching("ranker"),
     "batching text_recognition": lambda: tools.batching("text_recognition"),
@@ -65,10 +66,8 @@ def filled(text: str, page: str) -> str:
 
 def pages(root: Path) -> Iterator[Path]:
     """The pages of the repository that ask for a table."""
-    for folder in FOLDERS:
-        for path in sorted((root / folder).rglob("*.md")):
-            if BLOCK.search(path.read_text()):
-                yield path
+    below = [path for folder in FOLDERS for path in sorted((root / folder).rglob("*.md"))]
+    yield from (path for path in [*root.glob("*.md"), *below] if BLOCK.search(path.read_text()))
 
 
 def differing(root: Path = ROOT) -> dict[Path, str]:

@@ -2,6 +2,7 @@
 
 import json
 import statistics
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from perf.records import file
 from perf.records.study import Study
 from perf.report.__main__ import summarise
 from perf.report.table import markdown as report_markdown
+from perf.report.verdict import sentences
 from perf.simulate.costs import ASLEEP, LATE_US, cooled
 from perf.stats import bootstrap
 from perf.studies.archive import unpacked
@@ -27,6 +29,16 @@ GRIDS = RESULTS / "grid"
 TUNED_STUDY = GRIDS / "simulated_accelerator.closed-32.throughput.p99-55ms.json"
 LATER_ROUNDS = "grid/simulated_accelerator.closed-32.p99-55ms.later.json"
 PAUSES_MS = (4, 8, 16)
+
+
+def demo() -> str:
+    """What `make demo` says of dynamic batching, for the first two models."""
+    lines = []
+    for compared in summarise(README).comparisons:
+        if compared.model in ("simulated_accelerator", "ranker"):
+            first = next(iter(sentences(compared)))
+            lines += [compared.model, *textwrap.wrap(first, 110, initial_indent="  ", subsequent_indent="    ")]
+    return "\n".join(["```", *lines, "```"])
 
 
 def batching(model: str) -> str:

@@ -151,6 +151,7 @@ def test_where_the_metrics_are() -> None:
     assert address([]) == ("127.0.0.1", 8002)
     assert address(["--metrics-port=9", "--http-address", "10.0.0.1"]) == ("10.0.0.1", 9)
     assert address(["--metrics-port", "9", "--metrics-address=0.0.0.0"]) == ("127.0.0.1", 9)
+    assert address(["--http-address=ipv6:::1"]) == ("::1", 8002)
 
 
 @pytest.mark.parametrize("text", ["soon", "0", "-1", "nan", "inf", ""])
