@@ -55,6 +55,8 @@ OPTIONS = [
     ("grpc.max_reconnect_backoff_ms", BACKOFF_MS),
     ("grpc.keepalive_time_ms", KEEPALIVE_MS),
     ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+    # Without it the answer to a ping may take 60 s.
+    ("grpc.http2.ping_timeout_ms", KEEPALIVE_TIMEOUT_MS),
     # Each client has a connection of its own, so that one does not wait for the bytes of another.
     ("grpc.use_local_subchannel_pool", 1),
 ]

@@ -108,11 +108,11 @@ def instance_count(config: ModelConfig, *, gpus: int = 0) -> int:
     Leaves out passive instances, which take no requests. Source: core, `NormalizeInstanceGroup`.
     """
     groups = config.instance_group or [ModelInstanceGroup()]
-    return sum(_group_count(group, config.backend, gpus) for group in groups if not group.passive)
+    return sum(group_instances(group, config.backend, gpus) for group in groups if not group.passive)
 
 
-def _group_count(group: ModelInstanceGroup, backend: str, gpus: int) -> int:
-    """Instances of one group; a count holds for each GPU of the group."""
+def group_instances(group: ModelInstanceGroup, backend: str, gpus: int = 0) -> int:
+    """Instances of one group on a server with `gpus` GPUs; a count holds for each GPU of the group."""
     on_gpu = group.kind == ModelInstanceGroup.KIND_GPU or (group.kind == ModelInstanceGroup.KIND_AUTO and gpus > 0)
     if on_gpu:
         return max(int(group.count), 1) * (len(group.gpus) or max(gpus, 1))

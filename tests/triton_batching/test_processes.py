@@ -52,5 +52,5 @@ def test_a_process_is_found_by_an_argument_and_below_its_ancestors() -> None:
 def test_the_time_of_a_child_that_was_waited_for_stays() -> None:
     before = processes.cpu_s(os.getpid())
     subprocess.run([sys.executable, "-c", "import time\nwhile time.process_time() < 0.3: pass"], check=True)
-    assert processes.cpu_s(os.getpid()) - before >= 0.3
+    assert processes.cpu_s(os.getpid()) - before >= 0.29  # the kernel counts in steps of 10 ms
     assert processes.machine_s() > 0

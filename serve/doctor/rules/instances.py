@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup
 
+from export.repository import TWO_ON_CPU, group_instances
 from serve.doctor.finding import Edit, Problem, Severity
 from serve.doctor.repository import Configuration, Model
 from serve.doctor.rule import Example, rule
@@ -15,8 +16,6 @@ CPU, GPU, MODEL, AUTO = (
     ModelInstanceGroup.KIND_MODEL,
     ModelInstanceGroup.KIND_AUTO,
 )
-DOUBLED = ("onnxruntime", "tensorflow")
-"""Backends of which tritonserver starts two instances on the CPU if the configuration gives no count."""
 
 
 def _kind(group: ModelInstanceGroup) -> str:
@@ -40,7 +39,7 @@ def instances_are_counted(config: Configuration) -> Iterator[Problem]:
     Source: core, instance_group normalisation looks at the backend's name; onnxruntime_backend#34, server#6932.
     Fix: write count: 1, and more only if a measurement asks for it.
     """
-    if config.backend not in DOUBLED:
+    if config.backend not in TWO_ON_CPU:
         return
     cost = "so it loads 2 instances on the CPU: two copies of the weights, and threads for twice the cores"
     for index, group in enumerate(config.proto.instance_group):
@@ -212,7 +211,8 @@ def shared_memory_suffices(model: Model) -> Iterator[Problem]:
     config = model.config
     if config is None or config.backend != "python":
         return
-    instances = sum(max(group.count, 1) for group in config.proto.instance_group)
+    gpus = config.target.gpus or 0
+    instances = sum(group_instances(group, config.backend, gpus) for group in config.proto.instance_group)
     if instances >= 64:
         yield Problem(
             config.at("instance_group"),

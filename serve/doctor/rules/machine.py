@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup
 
+from export.repository import group_instances
 from serve.doctor.finding import Position, Problem, Severity
 from serve.doctor.repository import Configuration, Repository, entries
 from serve.doctor.rule import Example, rule
@@ -32,7 +33,7 @@ def on_cpu(config: Configuration, group: ModelInstanceGroup) -> bool:
 
 def count(config: Configuration, group: ModelInstanceGroup) -> int:
     """The number of instances that tritonserver starts for a group on the CPU."""
-    return group.count if group.count > 0 else 1 + (config.backend in ("onnxruntime", "tensorflow"))
+    return group_instances(group, config.backend)
 
 
 @rule(
@@ -132,7 +133,8 @@ def processes_fit_the_memory(config: Configuration) -> Iterator[Problem]:
     if memory is None or config.backend != "python" or not config.served_versions:
         return
     size = sum(_size(config, number) for number in config.served_versions)
-    instances = sum(max(group.count, 1) for group in config.proto.instance_group)
+    gpus = config.target.gpus or 0
+    instances = sum(group_instances(group, config.backend, gpus) for group in config.proto.instance_group)
     if size * instances > memory:
         yield Problem(
             config.at("instance_group"),
