@@ -123,6 +123,7 @@ class ServerFailureError(RequestFailedError):
 # UNAVAILABLE has several meanings. With none of these texts it is gRPC's own: no server is there.
 _UNAVAILABLE: dict[str, type[ClientError]] = {
     "Exceeds maximum queue size": RejectedError,
+    # The next two are the words of serve/policies/policy_sender.py and queue_limit.py.
     "batch_policy deadline: refused": RejectedError,
     "queue_limit_ms: refused": RejectedError,
     "timeout expired": TimedOutError,

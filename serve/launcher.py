@@ -18,7 +18,7 @@ from pathlib import Path
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.repository import REPOSITORY, config_file, instance_count, model_file, model_folder, read_config, with_steps
-from serve import failure_log, guard, guard_process, server_folder, stubs
+from serve import failure_log, guard, guard_process, server_folder, stubs, vendor
 from serve.installation import Installation, find
 from serve.management import admin, api, loaded
 from serve.resources import address_flags, check_descriptors, free_ports
@@ -132,6 +132,8 @@ def launch(settings: Settings, *, progress: Callable[[str], None] = lambda _: No
     """
     asked = _asked(settings)
     _refuse_ours(settings)
+    # An edited shared module is what runs. Other repositories are left alone.
+    vendor.renew(settings.repository if settings.repository.resolve() == vendor.REPOSITORY else None)
     installation = find()
     ports = free_ports(settings.host, settings.http_port, settings.grpc_port, settings.metrics_port)
     check_descriptors(sum(map(instance_count, asked.values())))

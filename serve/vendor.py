@@ -8,6 +8,7 @@ is never replaced.
 
 import argparse
 import ast
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -50,10 +51,11 @@ def sources() -> dict[str, Path]:
     }
 
 
-def copies(repository: Path = REPOSITORY) -> Iterator[Copy]:
-    """The copies that the models of `repository` and our backends need."""
+def copies(repository: Path | None = REPOSITORY) -> Iterator[Copy]:
+    """The copies that our backends and the models of `repository` need."""
     shared = sources()
-    for folder in [*sorted(repository.glob("*/*/")), *sorted(BACKENDS.glob("*/"))]:
+    versions = sorted(repository.glob("*/*/")) if repository else []
+    for folder in [*versions, *sorted(BACKENDS.glob("*/"))]:
         if not (folder / "model.py").is_file():
             continue
         # Other files of the folder may import shared modules as well.
@@ -62,6 +64,19 @@ def copies(repository: Path = REPOSITORY) -> Iterator[Copy]:
             source = shared[name]
             header = HEADER.format(source=source.relative_to(ROOT).as_posix())
             yield Copy(path=folder / source.name, text=header + source.read_text())
+
+
+def renew(repository: Path | None = REPOSITORY) -> list[Copy]:
+    """Write the copies that are missing or old, each whole or not at all; raises `OSError`."""
+    old = [copy for copy in copies(repository) if not copy.is_current and not copy.is_foreign]
+    for copy in old:
+        part = copy.path.with_name(f".{copy.path.name}.{os.getpid()}")
+        try:
+            part.write_text(copy.text)
+            part.replace(copy.path)
+        finally:
+            part.unlink(missing_ok=True)
+    return old
 
 
 def _needed(files: list[Path], shared: dict[str, Path]) -> set[str]:
@@ -104,24 +119,23 @@ def main(argv: list[str] | None = None) -> int:
     if not options.repository.is_dir():
         print(f"{options.repository}: no such directory. Name a model repository.", file=sys.stderr)
         return 2
-    needed = list(copies(options.repository))
-    old = [copy for copy in needed if not copy.is_current]
-    foreign = [copy for copy in old if copy.is_foreign]
+    try:
+        foreign = [copy for copy in copies(options.repository) if copy.is_foreign]
+        old = [copy for copy in copies(options.repository) if not copy.is_current and not copy.is_foreign]
+        written = [] if options.check else renew(options.repository)
+    except OSError as error:
+        print(f"{error.filename}: cannot be read or written ({error.strerror}).", file=sys.stderr)
+        return 2
     for copy in foreign:
-        print(
-            f"{copy.path}: another file, not replaced. Rename it, or remove it if it is an old copy.", file=sys.stderr
-        )
-    for copy in old:
-        if copy in foreign:
-            continue
-        if options.check:
+        print(f"{copy.path}: another file, not replaced. Rename it; remove it if it is an old copy.", file=sys.stderr)
+    if options.check:
+        for copy in old:
             print(f"{copy.path}: missing or old. Run: python -m serve.vendor {options.repository}", file=sys.stderr)
-        else:
-            copy.path.write_text(copy.text)
-            print(f"{copy.path}: written")
-    if not options.check:
-        print(f"{len(needed)} copies of shared modules, {len(old) - len(foreign)} written")
-    return int(bool(old if options.check else foreign))
+        return int(bool(old or foreign))
+    for copy in written:
+        print(f"{copy.path}: written")
+    print(f"{len(written)} copies of shared modules written")
+    return int(bool(foreign))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The processes of this machine: who they are, how they end, and what they use. The one place that reads /proc."""
+"""The processes of this machine: who they are, how they end, and what they use. The one place that asks psutil."""
 
 import os
 from collections.abc import Iterable, Iterator

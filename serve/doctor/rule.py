@@ -1,7 +1,7 @@
 """A rule of the doctor: a function with a code, an explanation, a bad and a good example.
 
     @rule(
-        "B202",
+        "B203",
         Severity.ERROR,
         bad=Example("dynamic_batching { preferred_batch_size: [ 16 ] }"),
         good=Example("dynamic_batching { preferred_batch_size: [ 8 ] }"),

@@ -78,3 +78,12 @@ def test_a_model_that_cannot_be_parsed_and_a_repository_that_is_not_there(tmp_pa
 
 def test_it_needs_nothing_but_the_standard_library() -> None:
     assert vendor._imported(Path(vendor.__file__)) <= sys.stdlib_module_names
+
+
+def test_a_start_of_a_server_renews_the_copies_of_this_project_only(tmp_path: Path) -> None:
+    theirs = model(tmp_path, "import alphabet\n")
+    (ours,) = (copy for copy in vendor.copies(None) if copy.path.stem == "queue_limit")
+    ours.path.unlink()
+    assert [copy.path for copy in vendor.renew(None)] == [ours.path]
+    assert ours.is_current
+    assert not (theirs / "alphabet.py").exists()

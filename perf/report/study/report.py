@@ -35,7 +35,7 @@ STUDY_DEFAULT = ("table", "html", "json")
 def report_studies(paths: Sequence[Path], out: Path, formats: Sequence[str], console: Console) -> None:
     """Write the page of each study as NAME.html, its figures as NAME-*.png and their values as NAME.figures.json.
 
-    Raises `StudyError`, and `Mistake` for an unknown format.
+    Raises `RecordError`, and `Mistake` for an unknown format.
     """
     if not set(formats) <= set(STUDY_FORMATS):
         raise Mistake(
