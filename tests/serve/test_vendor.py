@@ -80,10 +80,14 @@ def test_it_needs_nothing_but_the_standard_library() -> None:
     assert vendor._imported(Path(vendor.__file__)) <= sys.stdlib_module_names
 
 
-def test_a_start_of_a_server_renews_the_copies_of_this_project_only(tmp_path: Path) -> None:
-    theirs = model(tmp_path, "import alphabet\n")
-    (ours,) = (copy for copy in vendor.copies(None) if copy.path.stem == "queue_limit")
-    ours.path.unlink()
-    assert [copy.path for copy in vendor.renew(None)] == [ours.path]
-    assert ours.is_current
-    assert not (theirs / "alphabet.py").exists()
+def test_a_start_of_a_server_renews_the_copies_of_this_project_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs, backend = model(tmp_path, "import alphabet\n"), tmp_path / "backends" / "mine"
+    backend.mkdir(parents=True)
+    (backend / "model.py").write_text("import queue_limit\n")
+    monkeypatch.setattr(vendor, "BACKENDS", backend.parent)
+    assert [copy.path for copy in vendor.renew(None)] == [backend / "queue_limit.py"]
+    assert vendor.renew(None) == []
+    assert sorted(file.name for file in backend.iterdir()) == ["model.py", "queue_limit.py"]
+    assert sorted(file.name for file in theirs.iterdir()) == ["model.py"]
