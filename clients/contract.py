@@ -45,7 +45,7 @@ class Metadata:
     """A model's inputs and outputs in the order of its configuration; shapes begin with the batch axis if there is one.
 
     `max_batch_size` is in rows, 0 for a model without a batch axis. `instances` is 0 if the configuration names none,
-    as for an ensemble. `queue_timeout` is whether a request may set its own time limit for the server's queue.
+    as for an ensemble. `allows_queue_timeout` is whether a request may set its own time limit for the server's queue.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Metadata:
     outputs: tuple[Tensor, ...]
     max_batch_size: int
     instances: int
-    queue_timeout: bool
+    allows_queue_timeout: bool
 
     @classmethod
     def of(cls, config: Any) -> Self:
@@ -67,7 +67,7 @@ class Metadata:
             outputs=tuple(_tensor(config, tensor, batch) for tensor in config.output),
             max_batch_size=config.max_batch_size,
             instances=sum(group.count * max(1, len(group.gpus)) for group in config.instance_group),
-            queue_timeout=any(policy.allow_timeout_override for policy in policies),
+            allows_queue_timeout=any(policy.allow_timeout_override for policy in policies),
         )
 
     def check(self, arrays: Sequence[Any]) -> dict[str, Array]:

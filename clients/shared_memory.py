@@ -105,7 +105,7 @@ class SharedMemory:
                     region.memory[offset : offset + size] = tensor
             canary = self._canary(region, layout)
             message = head(self._metadata, self._version, region, layout, arrays)
-            message += terms.encoded(queue_timeout=self._metadata.queue_timeout)
+            message += terms.encoded(allows_queue_timeout=self._metadata.allows_queue_timeout)
             response = yield Step("ModelInfer", message, (), terms.timeout_s, deadline, terms.request_id)
             if canary and region.memory[canary[0] : canary[0] + len(canary[1])] == canary[1]:
                 raise NotSharedError

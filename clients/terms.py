@@ -40,13 +40,13 @@ class Terms:
         for name, value in (self.parameters or {}).items():
             _check(name, value)
 
-    def encoded(self, *, queue_timeout: bool) -> bytes:
+    def encoded(self, *, allows_queue_timeout: bool) -> bytes:
         """The bytes that the terms add to a request.
 
-        `queue_timeout` is whether the model's queue policy lets a request set its own time limit. Then the request
-        carries the deadline, and the server drops it if it is still queued by then.
+        `allows_queue_timeout` is whether the model's queue policy lets a request set its own time limit. Then the
+        request carries the deadline, and the server drops it if it is still queued by then.
         """
-        limit = self.timeout_s if queue_timeout else None
+        limit = self.timeout_s if allows_queue_timeout else None
         if not (self.priority or self.request_id or limit or self.parameters):
             return b""
         return wire.options(

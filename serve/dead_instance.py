@@ -1,4 +1,4 @@
-"""Keeps a model instance whose process died from failing one waiting batch after the other.
+"""Stops a model instance whose process died from failing the waiting batches one by one.
 
 Triton does not notice such a death. The instance still takes batches, waits a second for the answer to each, and fails
 the batch unless the process says that it is healthy. The process says so by a byte in shared memory: Triton clears it

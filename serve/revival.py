@@ -41,7 +41,7 @@ class Revival:
     """
 
     took_s: list[float] = field(default_factory=list)
-    failed: str | None = None
+    failure: str | None = None
 
 
 @contextlib.contextmanager
@@ -103,7 +103,7 @@ class _Watcher:
                 if _is_unloaded(self._server, model):
                     del self._absent_since[model]
                 else:
-                    self.revival.failed = (
+                    self.revival.failure = (
                         f"the model '{model}' has no process any more; it died, and none came in its place"
                     )
 
@@ -146,7 +146,7 @@ class _Watcher:
             return
         failure = f"a process of '{model}' died, and the model could not be loaded again: {problem}"
         if timed_out:
-            self.revival.failed = failure
+            self.revival.failure = failure
         else:
             self._report(f"{failure}. Restart the server.")
 

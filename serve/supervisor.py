@@ -79,10 +79,10 @@ def _serve(
         started = time.monotonic()
         ready(server)
         with revived(server, report=report) as revival:
-            while server.running() and revival.failed is None:
+            while server.running() and revival.failure is None:
                 time.sleep(POLL_S)
         reasons = "; ".join(failure_log.reasons_of(server.log))
-        how = server.end() if revival.failed is None else revival.failed
+        how = server.end() if revival.failure is None else revival.failure
         return Death(
             how=how + (f" ({reasons})" if reasons else ""),
             details=server.log_tail(),

@@ -89,7 +89,7 @@ def _remark(line: QuantityComparison) -> str:
         remark += f"; {LEAST} of each, measured in turn, would tell more"
     if line.noise is None and line.runs == 1:
         remark += f"; it does not cover changes from run to run, so nothing under {line.floor:.0%} counts"
-    if line.noise is not None and line.noise.tells:
+    if line.noise is not None and line.noise.excludes_one:
         remark += f"; A differs from itself ({line.quantity} {line.noise}): something other than A and B had an effect"
     return f"{remark}."
 

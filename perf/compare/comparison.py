@@ -61,7 +61,7 @@ class QuantityComparison:
     @property
     def verdict(self) -> str:
         """Faster or slower if the interval excludes 1 and the difference is above the noise floor."""
-        if not self.ratio.tells or abs(self.ratio.value - 1) <= self.floor:
+        if not self.ratio.excludes_one or abs(self.ratio.value - 1) <= self.floor:
             return CANNOT_TELL
         return FASTER if self.gained > 0 else SLOWER
 

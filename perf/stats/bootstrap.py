@@ -42,7 +42,7 @@ class Interval:
     method: str
 
     @property
-    def tells(self) -> bool:
+    def excludes_one(self) -> bool:
         """Whether the interval is on one side of 1."""
         return self.low > 1 or self.high < 1
 

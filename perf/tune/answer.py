@@ -128,7 +128,7 @@ def _quantities(goal: Goal) -> list[tuple[str, Callable[[Trial], float], bool]]:
 
 
 def _note(interval: Interval, *, more_is_better: bool) -> str:
-    if not interval.tells:
+    if not interval.excludes_one:
         return ": not significant"
     return "" if (interval.value > 1) == more_is_better else ": worse"
 

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 STEP_ROWS, FACTOR = 1.0, 0.9
 
-MEMORY = 0.95
+KEPT_WEIGHT = 0.95
 """The factor by which each new batch lowers the weight of earlier ones: about the last 20 batches count."""
 FIRST_MEMORY, LEAST_WEIGHT = 0.7, 0.01
 """The same factor for the first execution of a size, which is often slow: it is dropped after 13 batches."""
@@ -174,9 +174,9 @@ class RowTime:
             self._forget()
         elif longest:
             seconds = min(seconds, OUTLIER * longest)
-            self.error += (1 - MEMORY) * (abs(seconds - longest) - self.error) if self._sloped else 0.0
+            self.error += (1 - KEPT_WEIGHT) * (abs(seconds - longest) - self.error) if self._sloped else 0.0
         batch, is_later = (1.0, rows, rows * rows, seconds, rows * seconds), rows in self._seen
-        self._later = _sums(self._later, MEMORY, batch if is_later else NOTHING)
+        self._later = _sums(self._later, KEPT_WEIGHT, batch if is_later else NOTHING)
         first = _sums(self._first, FIRST_MEMORY, NOTHING if is_later else batch)
         self._first = first if first[0] >= LEAST_WEIGHT else NOTHING
         self._seen.add(rows)

@@ -14,7 +14,7 @@ from typing import Any
 
 SEND_S = 0.2e-3
 """The time to send one answer, until it is measured."""
-SEND_MEMORY = 0.1
+NEW_WEIGHT = 0.1
 BATCHES_AHEAD = 2
 """Batches that may run before the answers of the first are sent; a fast model runs faster than its answers are sent."""
 
@@ -129,7 +129,7 @@ class PolicySender:
             if response is not None:
                 self._send(entry, response)
             late += time.monotonic() > entry.deadline
-        self.seconds += SEND_MEMORY * ((time.monotonic() - started) / len(batch.entries) - self.seconds)
+        self.seconds += NEW_WEIGHT * ((time.monotonic() - started) / len(batch.entries) - self.seconds)
         rows = sum(entry.rows for entry in batch.entries)
         if self._metrics:
             self._metrics.ran(rows, batch.seconds, late, self._policy.cap)

@@ -27,7 +27,7 @@ KEPT = 0.75
 """The share of the limit within which an accepted request must be answered; the rest is the time between readings."""
 LEAST = 3
 """Batches that must have run while requests waited before any request is refused."""
-MEMORY = 0.95
+KEPT_WEIGHT = 0.95
 """The factor by which each new batch lowers the weight of earlier ones: about the last 20 batches count."""
 ANSWER_S = 0.2
 """The longest wait for the metrics; a server with a free core answers within 2 ms."""
@@ -91,9 +91,9 @@ class QueueLimit:
     def _learn(self, count: int, seconds: float) -> None:
         if count in self._ran:  # the first batch of a size is slow: it allocates memory and chooses kernels
             self._learned += 1
-            self._batches = 1 + MEMORY * self._batches
-            self._answered = count + MEMORY * self._answered
-            self._busy_s = max(seconds, 1e-6) + MEMORY * self._busy_s
+            self._batches = 1 + KEPT_WEIGHT * self._batches
+            self._answered = count + KEPT_WEIGHT * self._answered
+            self._busy_s = max(seconds, 1e-6) + KEPT_WEIGHT * self._busy_s
 
     def _look(self, now: float) -> int:
         """How many waiting requests this instance cannot answer within the limit, at its rate while requests wait."""

@@ -36,7 +36,7 @@ def test_names_shapes_and_sizes() -> None:
         ("c", "UINT8", (-1, 1)),
     ]
     assert [tensor.row_bytes for tensor in (*model.inputs, *model.outputs)] == [None, None, 1, 3 * 5 * 8, None]
-    assert (model.max_batch_size, model.instances, model.queue_timeout) == (4, 5, False)
+    assert (model.max_batch_size, model.instances, model.allows_queue_timeout) == (4, 5, False)
     assert [tensor.ragged for tensor in model.inputs] == [False, False, True]
 
 

@@ -140,5 +140,5 @@ def test_a_model_that_somebody_unloads_after_a_death_is_no_failure(
         assert wait_until(lambda: len(reports) == 1, seconds=60)
         api.call(server.http_url, "repository/models/sleeper/unload", {}, timeout_s=30)
         assert wait_until(lambda: list(instances(server).values()) == ["other"], seconds=30)
-        assert not wait_until(lambda: done.failed is not None, seconds=3)
+        assert not wait_until(lambda: done.failure is not None, seconds=3)
         assert len(reports) == 1

@@ -49,7 +49,9 @@ class Gain:
     def verdict(self) -> Verdict:
         """A gain or a loss if the interval excludes 1 and the ratio exceeds the A/A noise; else not significant."""
         value = self.interval.value
-        if not self.interval.tells or (self.noise is not None and abs(math.log(value)) <= math.log1p(self.noise)):
+        if not self.interval.excludes_one or (
+            self.noise is not None and abs(math.log(value)) <= math.log1p(self.noise)
+        ):
             return "not significant"
         return "gain" if (value > 1) == self.higher else "loss"
 

@@ -14,7 +14,7 @@ FEATURES = 5
 PROBES = 6
 REFIT_EVERY = (4, 128)
 REFIT_SHARE = 0.1
-MEMORY = 0.1
+NEW_WEIGHT = 0.1
 SLOWER = 0.3
 OUTLIER = 2.0
 FIRST = 3
@@ -85,7 +85,7 @@ class Bucket:
         self.count += 1
         if self.count <= FIRST:
             self.seconds = seconds = min(self.seconds, seconds)
-        weight = max(MEMORY, 1 / self.count)
+        weight = max(NEW_WEIGHT, 1 / self.count)
         seconds = min(seconds, OUTLIER * self.seconds)
         self.features = tuple(old + weight * (new - old) for old, new in zip(self.features, features, strict=True))
         self.seconds += weight * (SLOWER if seconds > self.seconds else 1.0) * (seconds - self.seconds)

@@ -17,14 +17,14 @@ from tensor_types import Config
 
 MODES = ("off", "elements", "latency")
 RUN_COST = "padding_budget_run_elements"
-SMALL_GAIN = 0.75
+MAX_COST_RATIO = 0.75
 REFRESH_EVERY = 12
 
 # Early answers may cost this share of the time until the rest of the batch is ready. To send an answer costs a round
 # trip to the server, 0.3 to 0.5 ms; to return it with the others costs 10 us.
 EARLY_SHARE = 0.05
 SEND_S = 0.5e-3
-MEMORY = 0.1
+NEW_WEIGHT = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +144,7 @@ class Padding:
 
         So the time of unsplit batches stays up to date.
         """
-        if price < SMALL_GAIN * whole or self.cost.margin == 0:
+        if price < MAX_COST_RATIO * whole or self.cost.margin == 0:
             return False
         self._small_gains += 1
         return self._small_gains % REFRESH_EVERY == 0
@@ -171,7 +171,7 @@ class Padding:
 
 
 def _faded(mean: float, value: float) -> float:
-    return mean + MEMORY * (value - mean)
+    return mean + NEW_WEIGHT * (value - mean)
 
 
 def _run(members: Sequence[int], sizes: Sequence[tuple[int, int]]) -> Run:

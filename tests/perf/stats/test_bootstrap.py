@@ -80,8 +80,8 @@ def test_few_rounds_give_students_t_and_one_round_no_interval() -> None:
     )
     one = bootstrap.paired([1.1], [1.0])
     assert one.value == pytest.approx(1.1)
-    assert (one.low, one.high, one.tells) == (0.0, math.inf, False)
-    assert not bootstrap.unpaired([1.1], [1.0, 1.0]).tells
+    assert (one.low, one.high, one.excludes_one) == (0.0, math.inf, False)
+    assert not bootstrap.unpaired([1.1], [1.0, 1.0]).excludes_one
 
 
 def test_the_interval_of_the_inverse_ratio_is_the_inverse() -> None:
@@ -95,6 +95,6 @@ def test_the_interval_of_the_inverse_ratio_is_the_inverse() -> None:
 
 def test_a_percentile_among_unanswered_requests_is_unbounded() -> None:
     answered = [*np.linspace(1, 2, 95).tolist(), *[math.inf] * 5]
-    assert bootstrap.series(answered, answered, partial(percentile, percent=99)).tells is False
+    assert bootstrap.series(answered, answered, partial(percentile, percent=99)).excludes_one is False
     median = bootstrap.series(answered, answered, partial(percentile, percent=50))
     assert 0.5 < median.low <= 1.0 <= median.high < 2.0
