@@ -220,7 +220,8 @@ def _start(
     hidden = {} if settings.open_admin else admin.flags(secret)
     published = [] if settings.open_admin else admin.publish(secret, settings.host, ports[:2])
     command = [str(installation.binary), *hidden, *_flags(settings, models, installation, home, ports)]
-    writes_traces = "--trace-config" in " ".join(settings.arguments) and not settings.discard_traces
+    # Also --trace-file and shortened names: Triton takes both.
+    writes_traces = any("--trace" in argument for argument in settings.arguments) and not settings.discard_traces
     inherited = guard.Inheritance(
         environment=installation.environment() | dict(settings.environment),
         hidden=hidden,

@@ -33,12 +33,18 @@ class Copy:
     @property
     def is_current(self) -> bool:
         """Whether the file has this text."""
-        return self.path.is_file() and self.path.read_text() == self.text
+        return self._present() == self.text.encode()
 
     @property
     def is_foreign(self) -> bool:
-        """Whether the path is a file of somebody else, which must not be replaced."""
-        return self.path.is_file() and not self.path.read_text().startswith(HEADER.partition("{")[0])
+        """Whether something else has the name, which must not be replaced: another file, a link, a folder."""
+        if self.path.is_symlink() or (self.path.exists() and not self.path.is_file()):
+            return True
+        header = self.text.partition("\n")[0].encode() + b"\n"
+        return self.path.exists() and not self._present().startswith(header)
+
+    def _present(self) -> bytes:
+        return self.path.read_bytes() if self.path.is_file() else b""
 
 
 def sources() -> dict[str, Path]:
@@ -59,7 +65,7 @@ def copies(repository: Path | None = REPOSITORY) -> Iterator[Copy]:
         if not (folder / "model.py").is_file():
             continue
         # Other files of the folder may import shared modules as well.
-        own = [file for file in folder.glob("*.py") if file.stem not in shared]
+        own = [file for file in folder.glob("*.py") if file.stem not in shared and file.is_file()]
         for name in sorted(_needed(own, shared)):
             source = shared[name]
             header = HEADER.format(source=source.relative_to(ROOT).as_posix())
@@ -93,7 +99,7 @@ def _imported(file: Path) -> set[str]:
     """The top-level names that a file imports anywhere; none if the file cannot be parsed."""
     try:
         nodes = list(ast.walk(ast.parse(file.read_bytes())))
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return set()
     direct = {name.name.partition(".")[0] for node in nodes if isinstance(node, ast.Import) for name in node.names}
     return direct | {

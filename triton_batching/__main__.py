@@ -5,6 +5,7 @@
 
 import importlib
 import sys
+from typing import Any
 
 from triton_batching.terminal import name_programs
 
@@ -37,6 +38,7 @@ STAGES: dict[str, dict[str, tuple[str, str]]] = {
         "memory": ("perf.memory", "estimate what a model holds in memory at each batch size"),
     },
 }
+OWN = ("triton_batching", "export", "serve", "clients", "perf")
 VERBS = {verb: module for verbs in STAGES.values() for verb, (module, _) in verbs.items()}
 
 BASH = """_triton_batching() {
@@ -88,13 +90,29 @@ def main(argv: list[str] | None = None) -> int:
         print(f"triton-batching {verb}: no such verb. There are: {', '.join(VERBS)}.", file=sys.stderr)
         return 2
     name_programs(f"triton-batching {verb}")
-    module = importlib.import_module(VERBS[verb])
-    if hasattr(module, "__path__"):
-        module = importlib.import_module(f"{VERBS[verb]}.__main__")
     try:
-        return int(module.main(rest))
+        return int(_module(VERBS[verb]).main(rest))
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] in OWN:
+            raise
+        extra = "export" if error.name in ("torch", "onnxscript") else "cpu"
+        print(
+            f"triton-batching {verb}: the package '{error.name}' is not installed. Run make setup, or: "
+            f"pip install 'triton-batching[{extra}]'",
+            file=sys.stderr,
+        )
+        return 2
+    except KeyboardInterrupt:
+        # Before the program itself could say so.
+        print("stopped.", file=sys.stderr)
+        return 130
     finally:
         name_programs("")
+
+
+def _module(name: str) -> Any:
+    module = importlib.import_module(name)
+    return importlib.import_module(f"{name}.__main__") if hasattr(module, "__path__") else module
 
 
 def _complete(shells: list[str]) -> int:

@@ -87,7 +87,11 @@ def _note(text: str) -> None:
 
 def _selected(select: str | None, ignore: str | None) -> list[Rule]:
     rules = _chosen(_codes(select)) if select else all_rules()
-    ignored = {rule.code for rule in _chosen(_codes(ignore))} if ignore else set()
+    # The code of a merged rule ignores nothing: the rule that it became part of finds more than it did.
+    codes = [code for code in _codes(ignore or "") if code.upper() not in MERGED]
+    for code in set(_codes(ignore or "")) - set(codes):
+        _note(f"{code} is part of {MERGED[code.upper()]} now and ignores nothing. Ignore that one, or write a comment.")
+    ignored = {rule.code for rule in _chosen(codes)} if codes else set()
     return [rule for rule in rules if rule.code not in ignored]
 
 

@@ -48,7 +48,7 @@ class LiveServer:
             index = loaded.index(address, timeout_s=TIMEOUT_S)
             ready = sorted({entry["name"] for entry in index if entry.get("state") == "READY"})
             configs = {name: loaded.config(address, name) for name in ready}
-            statistics = api.call(address, "models/stats", timeout_s=TIMEOUT_S)["model_stats"] if ready else []
+            statistics = api.call(address, "models/stats", timeout_s=TIMEOUT_S).get("model_stats", []) if ready else []
         except api.ServerError as error:
             raise Mistake(f"--live: {error}") from error
         here = address.rpartition(":")[0] in ("localhost", "127.0.0.1", "[::1]")

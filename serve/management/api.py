@@ -9,6 +9,7 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from types import NoneType
 from typing import Any
 
 from serve.management import admin
@@ -17,6 +18,9 @@ from triton_batching.terminal import Failure, Mistake
 TIMEOUT_S = 5.0
 # Metrics of a thousand models are below 1 MiB. An address of something else may send without end.
 LARGEST_BYTES = 64 << 20
+# The paths of the APIs that ask for the secret (admin.APIS). No other call carries it: while a server starts, another
+# program may have its port.
+RESTRICTED = ("/v2/repository/", "/trace/setting", "/v2/logging", "sharedmemory/")
 # A proxy that the environment names is not used: it may reach another machine's `localhost`.
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -46,22 +50,35 @@ def base(address: str) -> str:
     return "http://" + address.removeprefix("http://").rstrip("/")
 
 
-def call(address: str, path: str, body: Mapping[str, Any] | None = None, *, timeout_s: float = TIMEOUT_S) -> Any:
-    """The JSON that the server answers to GET /v2/`path`, or to POST with a `body`; None for an empty answer.
+def call(
+    address: str,
+    path: str,
+    body: Mapping[str, Any] | None = None,
+    *,
+    expected: type = dict,
+    timeout_s: float = TIMEOUT_S,
+) -> Any:
+    """The JSON that the server answers to GET /v2/`path`, or to POST with a `body`.
 
-    Raises `ServerError`.
+    `expected` is the answer's type, dict or list; with `NoneType` the answer is not read. Raises `ServerError`.
     """
     url = f"{base(address)}/v2/{path}".rstrip("/")
     content = text(url, body, timeout_s=timeout_s)
+    if expected is NoneType:
+        return None
     try:
-        return json.loads(content) if content else None
-    except ValueError as error:
+        answer = json.loads(content)
+    except (ValueError, RecursionError) as error:
         raise UnreachableError(_elsewhere(url, error)) from error
+    items = answer if isinstance(answer, list) else []
+    if not isinstance(answer, expected) or not all(isinstance(item, dict) for item in items):
+        raise UnreachableError(_elsewhere(url, f"the answer is {content[:40]!r}"))
+    return answer
 
 
 def text(url: str, body: Mapping[str, Any] | None = None, *, timeout_s: float = TIMEOUT_S) -> str:
     """The answer of `url` as text, at most `LARGEST_BYTES`; raises `ServerError`."""
-    headers = admin.headers(url)
+    headers = admin.headers(url) if any(part in url for part in RESTRICTED) else {}
     data = None
     if body is not None:
         data, headers = json.dumps(body).encode(), {"Content-Type": "application/json", **headers}

@@ -4,6 +4,7 @@ tritonserver falls back to config.pbtxt in silence when a variant is missing, an
 """
 
 from collections.abc import Iterator
+from types import NoneType
 
 from google.protobuf import json_format
 from google.protobuf.message import Message
@@ -18,7 +19,7 @@ SCHEDULERS = ("dynamic_batching", "sequence_batching", "ensemble_scheduling")
 
 def index(address: str, *, timeout_s: float = api.TIMEOUT_S) -> list[dict[str, str]]:
     """The repository index of the server at `address` (HTTP): name, version, state, reason. Raises `ServerError`."""
-    entries: list[dict[str, str]] = api.call(address, "repository/index", {}, timeout_s=timeout_s)
+    entries: list[dict[str, str]] = api.call(address, "repository/index", {}, expected=list, timeout_s=timeout_s)
     return entries
 
 
@@ -30,7 +31,8 @@ def config(address: str, model: str) -> ModelConfig:
 def load(address: str, model: str, config: ModelConfig, *, timeout_s: float) -> None:
     """Load `model` with another configuration than its file's; raises `ServerError`."""
     text = json_format.MessageToJson(config, preserving_proto_field_name=True)
-    api.call(address, f"repository/models/{model}/load", {"parameters": {"config": text}}, timeout_s=timeout_s)
+    path = f"repository/models/{model}/load"
+    api.call(address, path, {"parameters": {"config": text}}, expected=NoneType, timeout_s=timeout_s)
 
 
 def differences(asked: ModelConfig, loaded: ModelConfig) -> Iterator[str]:

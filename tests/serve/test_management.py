@@ -4,11 +4,13 @@ import http.server
 import socket
 import threading
 from collections.abc import Iterator
+from email.message import Message
+from typing import ClassVar
 
 import pytest
 
 from serve.launcher import Server
-from serve.management import api, loaded
+from serve.management import admin, api, loaded
 from serve.management.api import RefusedError, ServerError, TimedOutError, UnreachableError
 from serve.management.metrics import Metrics, MetricsError
 from serve.management.statistics import Counters, Statistics
@@ -33,12 +35,19 @@ nv_cpu_utilization 0.25
 
 
 class Elsewhere(http.server.BaseHTTPRequestHandler):
-    """Answers every GET with text that is no JSON."""
+    """Answers every call with `content`, and keeps the headers that it got by path."""
+
+    content = b"<html>" * 100
+    received: ClassVar[dict[str, Message]] = {}
 
     def do_GET(self) -> None:
+        self.received[self.path] = self.headers
         self.send_response(200)
         self.end_headers()
-        self.wfile.write(b"<html>" * 100)
+        self.wfile.write(self.content)
+
+    def do_POST(self) -> None:
+        self.do_GET()
 
     def log_message(self, *_: object) -> None:
         """Nothing on the test's output."""
@@ -79,6 +88,29 @@ def test_an_answer_of_another_program_is_no_statistics(elsewhere: str, monkeypat
     monkeypatch.setattr(api, "LARGEST_BYTES", 1 << 4)
     with pytest.raises(UnreachableError, match="more than"):
         api.text(f"http://{elsewhere}/")
+
+
+@pytest.mark.parametrize("content", [b"", b"null", b'"x"', b"[1]", b"{}", b"[" * 100_000, b"\xff"])
+def test_an_answer_of_the_wrong_type_is_one_line(
+    elsewhere: str, monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
+    monkeypatch.setattr(Elsewhere, "content", content)
+    with pytest.raises(UnreachableError, match="no Triton server answers there"):
+        loaded.index(elsewhere)
+    if content != b"{}":
+        with pytest.raises(UnreachableError, match="no Triton server answers there"):
+            loaded.config(elsewhere, "m")
+
+
+def test_only_calls_that_need_the_secret_carry_it(elsewhere: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin, "headers", lambda _: {admin.HEADER: "secret"})
+    api.is_ready(elsewhere)
+    for path in ("models/m/config", "models/stats", "repository/index", "trace/setting", "models/m/trace/setting"):
+        with pytest.raises(UnreachableError):
+            api.call(elsewhere, path)
+    sent = {path for path, headers in Elsewhere.received.items() if headers[admin.HEADER]}
+    assert "/v2/health/ready" in Elsewhere.received
+    assert sent == {"/v2/repository/index", "/v2/trace/setting", "/v2/models/m/trace/setting"}
 
 
 def test_metrics_are_values_by_model() -> None:

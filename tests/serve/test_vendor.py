@@ -70,6 +70,19 @@ def test_a_file_of_the_same_name_is_never_replaced(tmp_path: Path, capsys: pytes
     assert (folder / "alphabet.py").read_text() == "MINE = 1\n"
 
 
+def test_links_folders_and_files_with_a_similar_first_line_are_left(tmp_path: Path) -> None:
+    folder = model(tmp_path, "import alphabet, page_words, word_image\n")
+    (folder / "alphabet.py").symlink_to(tmp_path / "outside.py")
+    (folder / "page_words.py").mkdir()
+    (folder / "word_image.py").write_text("# Copied from a forum\n")
+    assert vendor.main([str(tmp_path)]) == 1
+    assert not (tmp_path / "outside.py").exists()
+    assert (folder / "word_image.py").read_text() == "# Copied from a forum\n"
+    # What no parser takes is no model of ours.
+    (folder / "model.py").write_text("x=" + "-" * 100_000 + "1")
+    assert vendor.main([str(tmp_path)]) == 0
+
+
 def test_a_model_that_cannot_be_parsed_and_a_repository_that_is_not_there(tmp_path: Path) -> None:
     model(tmp_path, "def (:\n")
     assert list(vendor.copies(tmp_path)) == list(vendor.copies(tmp_path / "mine"))

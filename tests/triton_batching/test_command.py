@@ -49,6 +49,17 @@ def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
         assert len(error.splitlines()) == 1
 
 
+def test_a_package_that_is_not_installed_is_named() -> None:
+    code = (
+        "import sys; sys.modules['psutil'] = None; from triton_batching.__main__ import main; "
+        "sys.exit(main(['serve', '--help']))"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, text=True, capture_output=True, check=False)
+    assert ended.returncode == 2
+    assert "the package 'psutil' is not installed. Run make setup" in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
+
+
 def test_the_list_imports_no_stage() -> None:
     loaded = "import sys; from triton_batching.__main__ import main; main([]); print([n for n in sys.modules])"
     ended = subprocess.run([sys.executable, "-c", loaded], cwd=ROOT, text=True, capture_output=True, check=True)
