@@ -31,6 +31,8 @@ REMEDY = "Remove it and measure again."
 INFINITE = frozenset({"latencies_us", "latencies_ms", "percentiles_ms"})
 # How msgspec ends a message that names a place.
 PLACE = re.compile(r"(?P<problem>.*?)(?: - at (?P<place>.*))?", re.DOTALL)
+# What decoding raises for bytes that are no JSON, are not UTF-8, or are nested too deeply.
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 # Characters of a wrong value that a message shows.
 SHOWN = 40
 
@@ -80,6 +82,8 @@ def convert(content: Any, wanted: type[Value], path: Path, *, remedy: str = REME
         )
     except msgspec.ValidationError as error:
         raise RecordError(f"{path}: {_explained(str(error), content)}. {remedy}") from error
+    except RecursionError as error:
+        raise RecordError(f"{path}: nested too deeply. {remedy}") from error
     except Mistake as mistake:  # a value that its own type refuses
         raise RecordError(f"{path}: {mistake} {remedy}") from mistake
 
@@ -105,7 +109,7 @@ def kind_of(path: Path) -> str:
     """The `kind` that a file says it is, in whatever format; empty if it says none or is no JSON."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=_Header).kind
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, *UNREADABLE):
         return ""
 
 
@@ -114,7 +118,7 @@ def _content(path: Path, remedy: str) -> dict[str, Any]:
         content = msgspec.json.decode(path.read_bytes())
     except OSError as error:
         raise RecordError(f"{path}: cannot be read ({error.strerror}). Name a record.") from error
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise RecordError(f"{path}: not a record, since it is no JSON ({error}). {remedy}") from error
     if not isinstance(content, dict):
         raise RecordError(f"{path}: not a record, since it holds a {type(content).__name__}. {remedy}")

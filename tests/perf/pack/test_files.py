@@ -307,6 +307,9 @@ def test_a_broken_record_is_one_line(change: dict[str, object], message: str, tm
     with pytest.raises(Mistake, match=message) as caught:
         Interference.read(broken)
     assert "\n" not in str(caught.value)
-    broken.write_text("[")
-    with pytest.raises(Mistake, match="Pack again"):
-        Placement.read(broken)
+    for content in (b"[", b'{"kind": "\xff"}', b'{"format": 1, "kind": "placement", "nodes": ' + b"[" * 10**5):
+        broken.write_bytes(content)
+        for record in (Placement, Proof, Interference):
+            with pytest.raises(Mistake, match=r"not a record of kind \w+, format 1 .* again") as caught:
+                record.read(broken)
+            assert "\n" not in str(caught.value)
