@@ -17,6 +17,7 @@ meaning.
 import json
 import math
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -111,6 +112,15 @@ def kind_of(path: Path) -> str:
         return msgspec.json.decode(path.read_bytes(), type=_Header).kind
     except (OSError, *UNREADABLE):
         return ""
+
+
+def start_time(started_at: str, path: Path) -> datetime:
+    """The time that a record gives as its start, in UTC if it names no time zone; raises `RecordError`."""
+    try:
+        time = datetime.fromisoformat(started_at)
+    except ValueError as error:
+        raise RecordError(f"{path}: started_at {started_at!r}: not an ISO date and time. {REMEDY}") from error
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
 def _content(path: Path, remedy: str) -> dict[str, Any]:

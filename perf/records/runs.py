@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -225,7 +225,7 @@ def of_trial(trial: Trial, model: str, name: str, rows: int = 1, *, path: Path) 
         config=str(trial.candidate),
         name=name,
         load=trial.load if rows == 1 else f"{trial.load} x {rows} rows",
-        started_at=_time(trial.started_at, path),
+        started_at=file.start_time(trial.started_at, path),
         seconds=trial.seconds,
         throughput_rows_per_s=trial.throughput_rows_per_s,
         **_percentiles(trial.latencies_us),
@@ -260,7 +260,7 @@ def _of_analyzer(measurement: Measurement, path: Path) -> Run:
         config=measurement.point.config_name,
         name=measurement.point.config_name,
         load=f"closed:{load.concurrency} x {load.request_rows} rows, {load.protocol}{shared}, {load.data} inputs",
-        started_at=_time(measurement.started_at, path),
+        started_at=file.start_time(measurement.started_at, path),
         seconds=len(measured.windows) * measured.window_ms / 1e3,
         throughput_rows_per_s=measured.throughput_rows_per_s,
         p50_us=measured.p50_us,
@@ -283,22 +283,13 @@ def _of_load(path: Path) -> Run:
         config=str(Candidate.of(config)),
         name=record.config_name or "config",
         load=f"{record.load.title}, {record.transport}{scale}",
-        started_at=_time(record.started_at, path),
+        started_at=file.start_time(record.started_at, path),
         seconds=outcome.window_s,
         throughput_rows_per_s=outcome.rows_per_s,
         **_percentiles(latencies_us) if latencies_us else recorded,
         latencies_us=latencies_us,
         due_s=record.sample.due_s,
     )
-
-
-def _time(started_at: str, path: Path) -> datetime:
-    """The time that a record gives as its start, in UTC if it names no time zone; raises `RecordError`."""
-    try:
-        time = datetime.fromisoformat(started_at)
-    except ValueError as error:
-        raise RecordError(f"{path}: started_at {started_at!r}: not an ISO date and time. {file.REMEDY}") from error
-    return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
 def _percentiles(latencies_us: Sequence[float]) -> dict[str, Any]:
