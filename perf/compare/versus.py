@@ -103,7 +103,7 @@ def versus(plan: VersusPlan, console: Console, *, together: bool = True) -> int:
     a, b, noise = (
         Runs(
             title=f"{plan.model}, {name}",
-            runs=tuple(of_trial(trial, plan.model, name, rows) for trial in trials),
+            runs=tuple(of_trial(trial, plan.model, name, rows, path=plan.folder) for trial in trials),
         )
         for name, trials in sides.items()
     )

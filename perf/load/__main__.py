@@ -23,11 +23,12 @@ from perf.load.record import Setting
 from perf.load.result import CpuTime, Result
 from perf.load.sla_check import SlaCheck
 from perf.load.target import Target, running
-from perf.load.variant import Overrides, read, waits
+from perf.load.variant import Overrides, delay_us, read, waits
 from perf.stats.sla import Sla
 from triton_batching.terminal import Mistake, guarded, program_parser, terminal
 
 INTERRUPTED = 130
+MOST_SCALE = 1_000_000
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -135,7 +136,7 @@ def _target(arguments: argparse.Namespace) -> Target:
         overrides=Overrides(
             max_batch_size=arguments.max_batch_size,
             instances=arguments.instances,
-            delay_us=None if arguments.delay_ms is None else round(arguments.delay_ms * 1000),
+            delay_us=None if arguments.delay_ms is None else delay_us(arguments.delay_ms),
             parameters=dict(_parameter(text) for text in arguments.parameter),
             time_scale=1.0 if scale == "auto" else _factor(scale),
         ),
@@ -158,8 +159,8 @@ def _factor(text: str) -> float:
         factor = float(text)
     except ValueError:
         factor = 0.0
-    if factor <= 0:
-        raise Mistake(f"--time-scale {text}: write auto or a factor above 0; 1 keeps the times.")
+    if not 0 < factor <= MOST_SCALE:
+        raise Mistake(f"--time-scale {text}: write auto or a factor above 0, at most {MOST_SCALE}; 1 keeps the times.")
     return factor
 
 

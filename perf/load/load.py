@@ -9,6 +9,8 @@ from triton_batching.terminal import Mistake
 PATTERNS = ("closed", "constant", "poisson", "gamma", "ramp", "trace")
 # The patterns that need a rate.
 RATED = PATTERNS[1:5]
+# The least and the largest rate (requests per second) and cv2 of an open loop.
+RATES, CV2S = (1e-3, 1e6), (1e-3, 1e4)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +53,7 @@ class Load:
             ("rows", 1, 1 << 20),
             ("in_flight", 1, 4096),
             ("in_flight_limit", self.workers, 1 << 16),
+            ("seed", 0, (1 << 64) - 1),
         )
         for name, least, most in limits:
             if not least <= getattr(self, name) <= most:
@@ -66,6 +69,11 @@ class Load:
         for name, value in numbers.items():
             if not math.isfinite(value):
                 raise Mistake(f"--{name} {value}: must be a finite number.")
+        for name, value, (low, high) in (("rate", self.rate_per_s, RATES), ("rate-to", self.rate_to_per_s, RATES)):
+            if value and not low <= value <= high:
+                raise Mistake(f"--{name} {value:g}: must be from {low:g} to {high:.0f} requests per second.")
+        if not CV2S[0] <= self.cv2 <= CV2S[1]:
+            raise Mistake(f"--cv2 {self.cv2:g}: must be from {CV2S[0]:g} to {CV2S[1]:.0f}.")
         if self.open and self.requests is not None:
             raise Mistake("--requests belongs to a closed loop. An open loop lasts --duration seconds.")
         if self.open and self.in_flight != 1:
@@ -85,8 +93,8 @@ class Load:
             )
         if self.requests is not None and self.requests < self.clients:
             raise Mistake(f"--requests {self.requests}: less than one for each of the {self.clients} clients.")
-        if self.cv2 <= 0 or self.duration_s <= 0 or self.warm_up_s < 0 or self.timeout_s <= 0:
-            raise Mistake("--cv2, --duration and --timeout must be above 0, and --warm-up must not be below 0.")
+        if self.duration_s <= 0 or self.warm_up_s < 0 or self.timeout_s <= 0:
+            raise Mistake("--duration and --timeout must be above 0, and --warm-up must not be below 0.")
 
     @property
     def open(self) -> bool:

@@ -18,6 +18,8 @@ from triton_batching.terminal import Mistake
 
 # The times of a simulated model. Scaled together they keep the gain of batching.
 TIMES = ("fixed_ms", "row_ms")
+# The longest queue delay that can be asked for: an hour.
+MOST_DELAY_MS = 3_600_000
 # The longest time in its queue, if the model limits it.
 LIMIT = "queue_limit_ms"
 
@@ -36,6 +38,11 @@ class Overrides:
     delay_us: int | None = None
     parameters: Mapping[str, str] = field(default_factory=dict)
     time_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name, value in (("--max-batch-size", self.max_batch_size), ("--instances", self.instances)):
+            if value is not None and not 0 <= value < 2**31:
+                raise Mistake(f"{name} {value}: must be from 0 to {2**31 - 1}.")
 
     def apply(self, config: ModelConfig) -> ModelConfig:
         """A copy of `config` with the values replaced; raises `Mistake` for a parameter that it does not have."""
@@ -70,6 +77,13 @@ class Overrides:
         names = [*TIMES, *([LIMIT] if LIMIT in config.parameters else [])]
         now = {name: self.parameters.get(name, config.parameters[name].string_value) for name in names}
         return {name: f"{float(value) * self.time_scale:g}" for name, value in now.items()}
+
+
+def delay_us(delay_ms: float) -> int:
+    """The value of `--delay-ms` in microseconds; raises `Mistake` for one that is no queue delay."""
+    if not 0 <= delay_ms <= MOST_DELAY_MS:
+        raise Mistake(f"--delay-ms {delay_ms:g}: a delay is 0 to {MOST_DELAY_MS} milliseconds.")
+    return round(1000 * delay_ms)
 
 
 def waits(config: ModelConfig) -> bool:

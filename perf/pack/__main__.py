@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from export.repository import REPOSITORY
@@ -87,7 +88,7 @@ def _print(workload: Workload, placement: Placement, replayed: list[Replayed], c
             )
             table.add_row(
                 *(device_cells if first else ("", "", "", "")),
-                share.model,
+                escape(share.model),
                 f"{share.rate_per_s:g}",
                 str(share.batch),
                 f"{share.exec_ms:.4g}",

@@ -6,6 +6,7 @@ from typing import TypeVar
 
 import msgspec
 
+from perf.records.file import UNREADABLE
 from perf.records.record import RecordError, write_json
 
 T = TypeVar("T")
@@ -90,5 +91,5 @@ def read_record(path: Path, record: type[T], *, kind: str, remedy: str) -> T:
         return msgspec.json.decode(data, type=record)
     except OSError as error:
         raise RecordError(f"{path}: cannot be read ({error.strerror}). {remedy}") from error
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise RecordError(f"{path}: not a record of kind {kind}, format {FORMAT} ({error}). {remedy}") from error

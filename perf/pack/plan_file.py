@@ -25,6 +25,20 @@ KEYS: Mapping[str, frozenset[str]] = {
 }
 # The name of a ramp's record; it ends with the number of threads if the configuration sets it.
 RAMP = re.compile(r"\.b(\d+)\.k1(?:\.t\d+)?\.json$")
+# The values of a plan: beyond them packing takes forever, or a number overflows.
+LEAST = 1e-9
+HOUR_MS, MOST_MIB, MOST_ROWS, MOST_FACTOR = 3_600_000, 2**30, 2**16, 1000
+LARGEST: Mapping[str, int] = {
+    "count": 10**6,
+    "memory_mib": MOST_MIB,
+    "weights_mib": MOST_MIB,
+    "rate_per_s": 10**6,
+    "sla_ms": HOUR_MS,
+    "overhead_ms": HOUR_MS,
+    "fixed": HOUR_MS,
+    "row": HOUR_MS,
+    "max_batch_size": MOST_ROWS,
+}
 LINE = frozenset({"fixed", "row", "max_batch_size"})
 
 
@@ -32,7 +46,7 @@ def read(path: Path, *, records: Path = RESULTS, repository: Path = REPOSITORY) 
     """The workload of a plan file; raises `Mistake` with the place of a wrong or missing value."""
     try:
         content = tomllib.loads(path.read_text())
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise Mistake(f"{path}: cannot be read as TOML ({error}). perf/pack/README.md shows a plan.") from error
     _known(content, "plan", str(path))
     where = f"{path}: [devices]"
@@ -60,6 +74,10 @@ def read(path: Path, *, records: Path = RESULTS, repository: Path = REPOSITORY) 
 def _model(content: Mapping[str, Any], where: str, records: Path, repository: Path) -> Model:
     name = _of(content, "name", str, where)
     latency = _at(where, lambda: _latency(content, name, where, records, repository))
+    if latency.values[0] < LEAST:
+        raise Mistake(
+            f"{where}: latency_ms of the smallest batch is {latency.values[0]:g}: must be at least {LEAST:g}."
+        )
     return Model(
         name=name,
         rate_per_s=_number(content, "rate_per_s", where),
@@ -80,7 +98,7 @@ def _latency(content: Mapping[str, Any], name: str, where: str, records: Path, r
                 raise Mistake(f"latency_ms as a line needs the keys {keys}; it has {', '.join(latency)}.")
             fixed, row = _number(latency, "fixed", where, least=0.0), _number(latency, "row", where, least=0.0)
             return Curve.line(fixed, row, int(_number(latency, "max_batch_size", where)))
-        return _by_size(latency)
+        return _by_size(latency, "latency_ms", HOUR_MS)
     # The ramp with the largest batch size.
     ramps = sorted(records.glob(f"{name}.*.b*.k1*.json"), key=_ramped)
     expected = ramps[-1] if ramps and _ramped(ramps[-1]) else records / f"{name}.default.bN.k1.json"
@@ -121,7 +139,9 @@ def _memory(content: Mapping[str, Any], name: str, largest: int, where: str, rep
     """The memory by batch size: from the plan as weights and activations, else estimated from the ONNX file."""
     if "weights_mib" in content:
         weights = _number(content, "weights_mib", where, least=0.0) * MIB
-        more = _by_size(content["activation_mib"]) if "activation_mib" in content else Curve.line(0, 0, 1)
+        more = Curve.line(0, 0, 1)
+        if "activation_mib" in content:
+            more = _by_size(content["activation_mib"], "activation_mib", MOST_MIB)
         return Curve(sizes=more.sizes, values=tuple(weights + value * MIB for value in more.values))
     folder = model_folder(name, repository)
     file = model_file(folder, read_config(folder / "config.pbtxt"))
@@ -135,11 +155,14 @@ def _memory(content: Mapping[str, Any], name: str, largest: int, where: str, rep
     return Curve(sizes=tuple(sizes), values=tuple(max(held[: at + 1]) for at in range(len(held))))
 
 
-def _by_size(content: Mapping[str, Any]) -> Curve:
+def _by_size(content: Mapping[str, Any], key: str, most: int) -> Curve:
     try:
         points = sorted((int(size), float(value)) for size, value in content.items())
-    except (TypeError, ValueError, AttributeError) as error:
-        raise Mistake("write values by batch size as { 1 = 20.5, 8 = 24 }.") from error
+    except (TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise Mistake(f"{key}: write values by batch size as {{ 1 = 20.5, 8 = 24 }}.") from error
+    for size, value in points:
+        if size > MOST_ROWS or not 0 <= value <= most:
+            raise Mistake(f"{key}: {size} = {value:g}: batch sizes are 1 to {MOST_ROWS}, values 0 to {most}.")
     return Curve(sizes=tuple(size for size, _ in points), values=tuple(value for _, value in points))
 
 
@@ -148,9 +171,11 @@ def _pair(content: Mapping[str, Any], where: str) -> Pair:
     if "record" in content:
         return read_pair(Path(content["record"]))
     models, factors = _of(content, "models", list, where), _of(content, "factors", list, where)
-    numbers = all(isinstance(factor, int | float) and factor >= 1 for factor in factors)
+    numbers = all(isinstance(factor, int | float) and 1 <= factor <= MOST_FACTOR for factor in factors)
     if len(models) != 2 or len(factors) != 2 or not numbers:
-        raise Mistake(f"{where}: needs two models and two factors of 1 or more, or a record of perf.pack.interference.")
+        raise Mistake(
+            f"{where}: needs two models and two factors of 1 to {MOST_FACTOR}, or a record of perf.pack.interference."
+        )
     return Pair(models=(models[0], models[1]), factors=(float(factors[0]), float(factors[1])))
 
 
@@ -176,15 +201,10 @@ def _of(content: Mapping[str, Any], key: str, kind: type[Any], where: str) -> An
     return value
 
 
-def _number(content: Mapping[str, Any], key: str, where: str, *, least: float | None = None) -> float:
-    value = content.get(key)
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or (value <= 0 if least is None else value < least)
-    ):
-        limit = "above 0" if least is None else f"of at least {least:g}"
-        raise Mistake(f"{where}: {key} = {value!r} must be a number {limit}.")
+def _number(content: Mapping[str, Any], key: str, where: str, *, least: float = LEAST) -> float:
+    value, most = content.get(key), LARGEST[key]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        raise Mistake(f"{where}: {key} = {value!r} must be a number from {least:g} to {most}.")
     return float(value)
 
 

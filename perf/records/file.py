@@ -17,6 +17,7 @@ meaning.
 import json
 import math
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -31,6 +32,8 @@ REMEDY = "Remove it and measure again."
 INFINITE = frozenset({"latencies_us", "latencies_ms", "percentiles_ms"})
 # How msgspec ends a message that names a place.
 PLACE = re.compile(r"(?P<problem>.*?)(?: - at (?P<place>.*))?", re.DOTALL)
+# What decoding raises for bytes that are no JSON, are not UTF-8, or are nested too deeply.
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 # Characters of a wrong value that a message shows.
 SHOWN = 40
 
@@ -80,6 +83,8 @@ def convert(content: Any, wanted: type[Value], path: Path, *, remedy: str = REME
         )
     except msgspec.ValidationError as error:
         raise RecordError(f"{path}: {_explained(str(error), content)}. {remedy}") from error
+    except RecursionError as error:
+        raise RecordError(f"{path}: nested too deeply. {remedy}") from error
     except Mistake as mistake:  # a value that its own type refuses
         raise RecordError(f"{path}: {mistake} {remedy}") from mistake
 
@@ -105,8 +110,17 @@ def kind_of(path: Path) -> str:
     """The `kind` that a file says it is, in whatever format; empty if it says none or is no JSON."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=_Header).kind
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, *UNREADABLE):
         return ""
+
+
+def start_time(started_at: str, path: Path) -> datetime:
+    """The time that a record gives as its start, in UTC if it names no time zone; raises `RecordError`."""
+    try:
+        time = datetime.fromisoformat(started_at)
+    except ValueError as error:
+        raise RecordError(f"{path}: started_at {started_at!r}: not an ISO date and time. {REMEDY}") from error
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
 def _content(path: Path, remedy: str) -> dict[str, Any]:
@@ -114,7 +128,7 @@ def _content(path: Path, remedy: str) -> dict[str, Any]:
         content = msgspec.json.decode(path.read_bytes())
     except OSError as error:
         raise RecordError(f"{path}: cannot be read ({error.strerror}). Name a record.") from error
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise RecordError(f"{path}: not a record, since it is no JSON ({error}). {remedy}") from error
     if not isinstance(content, dict):
         raise RecordError(f"{path}: not a record, since it holds a {type(content).__name__}. {remedy}")

@@ -135,8 +135,8 @@ def of_study(path: Path) -> tuple[Runs, Runs]:
             f"{', '.join(sorted(loads))}, which cannot be compared. See: python -m perf.report {path.parent}"
         )
     old = first if len(first) >= len(new.runs) else first + again
-    noise = _trials(study, again)
-    return Runs(title=f"{path}, default", runs=_trials(study, old), noise=noise), new
+    noise = _trials(study, again, path)
+    return Runs(title=f"{path}, default", runs=_trials(study, old, path), noise=noise), new
 
 
 def _chosen(study: Study, path: Path) -> Runs:
@@ -154,7 +154,7 @@ def _chosen(study: Study, path: Path) -> Runs:
     again = [
         trial for trial in study.trials if (trial.stage, trial.candidate, trial.load) == (NOISE, study.chosen, load)
     ]
-    return Runs(title=f"{path}, chosen", runs=_trials(study, trials), noise=_trials(study, again))
+    return Runs(title=f"{path}, chosen", runs=_trials(study, trials, path), noise=_trials(study, again, path))
 
 
 def _unchosen(study: Study) -> str:
@@ -211,18 +211,21 @@ class _OtherError(RecordError):
     """A record without runs: one of another kind, or a study that chose nothing."""
 
 
-def _trials(study: Study, trials: Sequence[Trial]) -> tuple[Run, ...]:
-    return tuple(of_trial(trial, study.model, study.config_name) for trial in trials)
+def _trials(study: Study, trials: Sequence[Trial], path: Path) -> tuple[Run, ...]:
+    return tuple(of_trial(trial, study.model, study.config_name, path=path) for trial in trials)
 
 
-def of_trial(trial: Trial, model: str, name: str, rows: int = 1) -> Run:
-    """A trial as a run, with the name of its configuration and the rows of a request."""
+def of_trial(trial: Trial, model: str, name: str, rows: int = 1, *, path: Path) -> Run:
+    """A trial as a run, with the name of its configuration and the rows of a request.
+
+    `path` is the file or folder that the trial was read from. Raises `RecordError`.
+    """
     return Run(
         model=model,
         config=str(trial.candidate),
         name=name,
         load=trial.load if rows == 1 else f"{trial.load} x {rows} rows",
-        started_at=datetime.fromisoformat(trial.started_at),
+        started_at=file.start_time(trial.started_at, path),
         seconds=trial.seconds,
         throughput_rows_per_s=trial.throughput_rows_per_s,
         **_percentiles(trial.latencies_us),
@@ -237,7 +240,7 @@ def _of_file(path: Path) -> Iterator[Run]:
         yield _of_load(path)
     elif kind == KeyedTrial.KIND:
         slot, trial = round_record.read(path)
-        yield of_trial(trial, slot.model, slot.side, slot.rows)
+        yield of_trial(trial, slot.model, slot.side, slot.rows, path=path)
     elif kind == Study.KIND:
         study = Study.read(path)
         if study.chosen is None:
@@ -246,10 +249,10 @@ def _of_file(path: Path) -> Iterator[Run]:
     elif kind not in record.KINDS and (message := record_kind.other(path, kind, WANTED)):
         raise _OtherError(message)
     elif isinstance(measurement := record.load(path), Measurement):
-        yield _of_analyzer(measurement)
+        yield _of_analyzer(measurement, path)
 
 
-def _of_analyzer(measurement: Measurement) -> Run:
+def _of_analyzer(measurement: Measurement, path: Path) -> Run:
     load, measured = measurement.point.load, measurement.measured
     shared = ", shared memory" if load.shared_memory else ""
     return Run(
@@ -257,7 +260,7 @@ def _of_analyzer(measurement: Measurement) -> Run:
         config=measurement.point.config_name,
         name=measurement.point.config_name,
         load=f"closed:{load.concurrency} x {load.request_rows} rows, {load.protocol}{shared}, {load.data} inputs",
-        started_at=datetime.fromisoformat(measurement.started_at),
+        started_at=file.start_time(measurement.started_at, path),
         seconds=len(measured.windows) * measured.window_ms / 1e3,
         throughput_rows_per_s=measured.throughput_rows_per_s,
         p50_us=measured.p50_us,
@@ -280,7 +283,7 @@ def _of_load(path: Path) -> Run:
         config=str(Candidate.of(config)),
         name=record.config_name or "config",
         load=f"{record.load.title}, {record.transport}{scale}",
-        started_at=datetime.fromisoformat(record.started_at),
+        started_at=file.start_time(record.started_at, path),
         seconds=outcome.window_s,
         throughput_rows_per_s=outcome.rows_per_s,
         **_percentiles(latencies_us) if latencies_us else recorded,

@@ -7,7 +7,6 @@ ramp:100:400  a Poisson stream whose rate rises from 100 to 400 requests per sec
 trace:FILE    an open loop at the times in a file, seconds, one a line
 """
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,7 +53,8 @@ class Traffic:
             if pattern == "closed" and len(values) == 1 and int(rest) > 0:
                 return cls(pattern=pattern, clients=int(rest), rows=rows)
             numbers = [float(value) for value in values]
-            if not all(0 < number < math.inf for number in numbers):
+            limits = (load.RATES, load.CV2S if pattern == "gamma" else load.RATES)
+            if not all(least <= number <= most for number, (least, most) in zip(numbers, limits, strict=False)):
                 raise ValueError
             if pattern in ("poisson", "constant") and len(numbers) == 1:
                 return cls(pattern=pattern, rate_per_s=numbers[0], rows=rows)
@@ -67,7 +67,8 @@ class Traffic:
         raise Mistake(
             f"--load {text}: not a load. Write closed:16 (clients), poisson:300 or constant:300 (requests per second), "
             "gamma:300:4 (rate and burstiness cv2), ramp:100:400 (first and last rate), or trace:FILE (arrival "
-            "times in seconds, one a line)."
+            f"times in seconds, one a line). A rate is {load.RATES[0]:g} to {load.RATES[1]:.0f}, "
+            f"cv2 {load.CV2S[0]:g} to {load.CV2S[1]:.0f}."
         )
 
     def __str__(self) -> str:

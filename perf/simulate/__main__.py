@@ -18,7 +18,8 @@ from rich.table import Table
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from perf.batcher.mix import Mix, read_sizes
-from perf.load.variant import read
+from perf.load.arrivals import read_trace
+from perf.load.variant import delay_us, read
 from perf.measure.service_profile import Profile
 from perf.measure.service_records import RESULTS, climbed, reaching
 from perf.measure.service_time import bar, numbers, profile, recorded
@@ -38,10 +39,10 @@ def main(argv: list[str] | None = None) -> int:
 
     def run() -> None:
         config, console = read(arguments.model, arguments.config_name), terminal()
+        sla = Sla(latency_ms=arguments.p99_ms)
         candidates = _candidates(arguments, config)
         traffic = _traffic(arguments, config, candidates)
         profile = _profile(arguments, config, candidates, traffic, command, console)
-        sla = Sla(latency_ms=arguments.p99_ms)
         predictions = [
             predict(candidate, config, traffic, profile, sla, requests=arguments.requests, seed=arguments.seed)
             for candidate in track(candidates, "simulating", console=Console(stderr=True), transient=True)
@@ -64,7 +65,7 @@ def _notes(prediction: Prediction, profile: Profile) -> Sequence[str]:
 def _candidates(arguments: argparse.Namespace, config: ModelConfig) -> list[Candidate]:
     """Return every combination of the given values; values that are not given are as configured."""
     now = Candidate.of(config)
-    delays = [round(1000 * ms) for ms in _milliseconds(arguments.delay_ms)] if arguments.delay_ms else [now.delay_us]
+    delays = _delays_us(arguments.delay_ms) if arguments.delay_ms else [now.delay_us]
     return [
         dataclasses.replace(now, max_batch_size=most, delay_us=delay, instances=instances, threads=threads)
         for most, delay, instances, threads in itertools.product(
@@ -81,14 +82,11 @@ def _numbers(arguments: argparse.Namespace, name: str, now: int | None) -> list[
     return [now] if text is None else numbers("--" + name.replace("_", "-"), text)
 
 
-def _milliseconds(text: str) -> list[float]:
+def _delays_us(text: str) -> list[int]:
     try:
-        delays = [float(part) for part in text.split(",")]
+        return [delay_us(float(part)) for part in text.split(",")]
     except ValueError as error:
         raise Mistake(f"--delay-ms {text}: not a list of milliseconds. Write 0,2,5.") from error
-    if min(delays) < 0:
-        raise Mistake(f"--delay-ms {text}: a delay is 0 or more. Write 0,2,5.")
-    return delays
 
 
 def _traffic(arguments: argparse.Namespace, config: ModelConfig, candidates: Sequence[Candidate]) -> Traffic:
@@ -97,7 +95,11 @@ def _traffic(arguments: argparse.Namespace, config: ModelConfig, candidates: Seq
         raise Mistake(f"--rows {arguments.rows}: a request has 1 to {least} rows (max_batch_size). Give such a number.")
     if arguments.requests < 100:
         raise Mistake(f"--requests {arguments.requests}: too few for percentiles. Simulate 100 or more.")
+    if arguments.seed < 0:
+        raise Mistake(f"--seed {arguments.seed}: must be 0 or more.")
     traffic = Traffic.parse(arguments.load, rows=arguments.rows)
+    if traffic.trace is not None:
+        read_trace(traffic.trace)  # reports a wrong file before anything is measured
     shapes = Mix(sizes=read_sizes(arguments.mix)).shapes(config) if arguments.mix else []
     return dataclasses.replace(traffic, shapes=tuple(shapes))
 

@@ -23,6 +23,8 @@ LEVEL = 0.95
 RESAMPLES = 4000
 # Four rounds have only 35 different resamples, too few for the ends of a 95 % interval.
 LEAST = 5
+# Larger values count as this one in the choice of a block length, so that their fourth powers are finite.
+HUGE = 1e60
 # Elements of one matrix of resamples: 32 MiB.
 CHUNK = 1 << 22
 
@@ -148,6 +150,7 @@ def _blocks(values: Values, statistic: Statistic, rng: np.random.Generator) -> V
     # A percentile depends on which values are above it, so the block length covers the correlation of that as well.
     over = (values > statistic(values)).astype(np.float64)
     finite = np.where(np.isfinite(values), values, np.max(values[np.isfinite(values)], initial=0.0))
+    finite = np.minimum(finite, HUGE)
     length = max(block_length(finite), block_length(over))
     offsets, needed = np.arange(length), -(-count // length)
     each = max(1, CHUNK // (needed * length))
@@ -174,25 +177,33 @@ def _student_quantile(probability: float, freedom: float) -> float:
 
 def _student_interval(value: float, spread: float, freedom: float, count: int, level: float) -> Interval:
     if not math.isfinite(spread):
-        return Interval(value=math.exp(value), low=0.0, high=math.inf, level=level, count=count, method="no interval")
+        return Interval(value=_exp(value), low=0.0, high=math.inf, level=level, count=count, method="no interval")
     half = _student_quantile((1 + level) / 2, freedom) * spread
     return Interval(
-        value=math.exp(value),
-        low=math.exp(value - half),
-        high=math.exp(value + half),
+        value=_exp(value),
+        low=_exp(value - half),
+        high=_exp(value + half),
         level=level,
         count=count,
         method="Student's t",
     )
 
 
+def _exp(value: float) -> float:
+    """The exponential, infinite if it is too large for a float."""
+    try:
+        return math.exp(value)
+    except OverflowError:
+        return math.inf
+
+
 def _interval(value: float, ratios: Values, outer: float, level: float, count: int, method: str) -> Interval:
     bounded = np.all(np.isfinite(ratios))
     low, high = np.quantile(ratios, [outer, 1 - outer]) if bounded else (-math.inf, math.inf)
     return Interval(
-        value=math.exp(value) if math.isfinite(value) else math.nan,
-        low=math.exp(low),
-        high=math.exp(high),
+        value=_exp(value) if math.isfinite(value) else math.nan,
+        low=_exp(low),
+        high=_exp(high),
         level=level,
         count=count,
         method=method,

@@ -88,6 +88,9 @@ def test_what_is_not_a_trace_is_refused(text: str, tmp_path: Path) -> None:
         ({"pattern": "ramp", "rate_per_s": 9.0}, "--rate-to, the requests per second at its end, go together"),
         ({"pattern": "poisson", "rate_per_s": 9.0, "rate_to_per_s": 9.0}, "--rate-to"),
         ({"workers": 0}, "--workers 0: must be from 1"),
+        ({"seed": -1}, "--seed -1: must be from 0"),
+        ({"pattern": "poisson", "rate_per_s": 1e300}, "--rate 1e.300: must be from 0.001 to 1000000"),
+        ({"pattern": "gamma", "rate_per_s": 9.0, "cv2": 1e300}, "--cv2 1e.300: must be from 0.001 to 10000"),
     ],
 )
 def test_a_load_that_cannot_be_sent_is_refused(values: dict[str, object], message: str) -> None:
@@ -105,3 +108,25 @@ def test_a_trace_is_read_before_anything_is_started(tmp_path: Path, capsys: pyte
     """Not even the model is looked for."""
     assert main(["absent", "--pattern", "trace", "--trace", str(tmp_path / "missing")]) == 2
     assert "missing: not a trace of arrivals" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--delay-ms", "nan"], "--delay-ms nan: a delay is 0 to 3600000 milliseconds."),
+        (["--delay-ms", "1e300"], "--delay-ms 1e+300: a delay is 0 to 3600000 milliseconds."),
+        (["--delay-ms", "-1"], "--delay-ms -1: a delay is 0 to 3600000 milliseconds."),
+        (["--seed", "-1"], "--seed -1: must be from 0 to 18446744073709551615."),
+        (["--max-batch-size", str(2**40)], "--max-batch-size 1099511627776: must be from 0 to 2147483647."),
+        (
+            ["--time-scale", "nan"],
+            "--time-scale nan: write auto or a factor above 0, at most 1000000; 1 keeps the times.",
+        ),
+    ],
+)
+def test_values_out_of_range_are_one_line(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are checked before the model is looked for."""
+    assert main(["absent", *arguments]) == 2
+    assert capsys.readouterr().err.strip() == message

@@ -72,8 +72,28 @@ def test_the_plan_of_the_nexus_paper_as_a_file() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("count = 4", "count = 0", r"\[devices\]: count = 0 must be a number above 0"),
+        ("count = 4", "count = 0", r"\[devices\]: count = 0 must be a number from 1e-09 to 1000000"),
         ("sla_ms = 60", 'sla_ms = "60"', r"model simulated_accelerator: sla_ms = '60' must be a number"),
+        ("rate_per_s = 500", "rate_per_s = inf", "rate_per_s = inf must be a number from 1e-09 to 1000000"),
+        ("rate_per_s = 500", f"rate_per_s = {2**64}", "rate_per_s = 18446744073709551616 must be a number from 1e-09"),
+        (
+            "max_batch_size = 8",
+            "max_batch_size = inf",
+            "max_batch_size = inf must be a number from 1e-09 to 65536",
+        ),
+        ("max_batch_size = 8", "max_batch_size = 64e6", "max_batch_size = 64000000.0 must be a number from 1e-09"),
+        ("memory_mib = 1000", "memory_mib = 1e308", r"memory_mib = 1e\+308 must be a number from 1e-09 to 1073"),
+        ("sla_ms = 60", "sla_ms = nan", "sla_ms = nan must be a number from 1e-09"),
+        ("weights_mib = 50", "weights_mib = nan", "weights_mib = nan must be a number from 0 to 1073741824"),
+        (
+            "8 = 16, 1 = 2",
+            "8 = inf, 1 = 2",
+            "activation_mib: 8 = inf: batch sizes are 1 to 65536, values 0",
+        ),
+        ("rate_per_s = 500", "rate_per_s = 5e-324", "rate_per_s = 5e-324 must be a number from 1e-09"),
+        ("fixed = 20, row = 0.5", "fixed = 0, row = 0", "latency_ms of the smallest batch is 0"),
+        pytest.param("count = 4", f"count = 1{'0' * 5000}", "cannot be read as TOML", id="digits"),
+        pytest.param("[devices]", f"x = {'[' * 10**5}", "cannot be read as TOML", id="depth"),
         ("sla_ms", "sla", "sla is not known. Known:"),
         ("row = 0.5, ", "", "latency_ms as a line needs the keys fixed, max_batch_size, row"),
         ("8 = 16, 1 = 2", "8 = 1, 1 = 2", "must not fall as the batch grows"),
@@ -89,7 +109,9 @@ def test_the_plan_of_the_nexus_paper_as_a_file() -> None:
     ],
 )
 def test_a_wrong_plan_file_says_where_and_what(tmp_path: Path, old: str, new: str, said: str) -> None:
-    text = PLAN.replace(old, new) if old != "weights_mib = 50" else PLAN.replace(old, "").replace("activation", "#")
+    text = PLAN.replace(old, new)
+    if "weights_mib" not in text:
+        text = text.replace("activation", "#")
     with pytest.raises(Mistake, match=f"(?i){said}"):
         plan_file.read(written(tmp_path, text), records=tmp_path)
 
@@ -194,6 +216,12 @@ def test_the_program_writes_what_runs(tmp_path: Path, capsys: pytest.CaptureFixt
     assert (out / "placement.png").read_bytes().startswith(b"\x89PNG")
     assert main([*arguments, "--from", str(out / "placement.json")]) == 0
     assert "0 moves: every model stays." in capsys.readouterr().out
+
+
+def test_a_model_name_may_look_like_markup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = written(tmp_path, PLAN.replace("simulated_accelerator", "[/]"))
+    assert main([str(plan), "--out", str(tmp_path / "out"), "--repository", str(tmp_path)]) == 0
+    assert "[/]" in capsys.readouterr().out
 
 
 def test_what_somebody_wrote_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -307,6 +335,9 @@ def test_a_broken_record_is_one_line(change: dict[str, object], message: str, tm
     with pytest.raises(Mistake, match=message) as caught:
         Interference.read(broken)
     assert "\n" not in str(caught.value)
-    broken.write_text("[")
-    with pytest.raises(Mistake, match="Pack again"):
-        Placement.read(broken)
+    for content in (b"[", b'{"kind": "\xff"}', b'{"format": 1, "kind": "placement", "nodes": ' + b"[" * 10**5):
+        broken.write_bytes(content)
+        for record in (Placement, Proof, Interference):
+            with pytest.raises(Mistake, match=r"not a record of kind \w+, format 1 .* again") as caught:
+                record.read(broken)
+            assert "\n" not in str(caught.value)

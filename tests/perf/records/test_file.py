@@ -52,6 +52,8 @@ KEY = TrialKey(
     machine=MACHINE,
     versions={"python": "3.11"},
 )
+# It can be decoded, but not be walked through.
+DEEP = b'{"kind": "probe", "format": 1, "rows": ' + b"[" * 700 + b"]" * 700 + b"}"
 PROBE = Probe(rows=1, latencies_us=(1.0, math.inf), trace=Path("/a"), sizes=({8: 1.5},))
 
 
@@ -89,6 +91,17 @@ def test_a_wrong_value_is_named_in_one_line(before: str, after: str, message: st
     assert str(caught.value).startswith(f"{path}: ")
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b'{"kind": "\xff"}', b'{"kind": "probe", "a": ' + b"[" * 10**5, DEEP])
+def test_bytes_that_cannot_be_decoded_are_one_line(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "probe.json"
+    path.write_bytes(content)
+    assert file.kind_of(path) in ("", "probe")
+    for read in (lambda: file.read(path, Probe), lambda: runs.read(str(path))):
+        with pytest.raises(RecordError, match=r"^.*probe\.json: ") as caught:
+            read()
+        assert "\n" not in str(caught.value)
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
@@ -141,6 +154,26 @@ def test_a_throughput_with_a_comma_ends_a_program_with_one_line(
         (line,) = capsys.readouterr().err.strip().splitlines()
         assert str(path) in line
         assert 'Expected `float`, got `str` "170,2"' in line
+
+
+@pytest.mark.parametrize("started_at", ["", "yesterday"])
+@pytest.mark.parametrize(
+    "write",
+    [
+        measurement,
+        lambda path: study().write(path),
+        lambda path: round_record.write(KEY, study().trials[0], path.parent),
+        load_record,
+    ],
+)
+def test_a_start_that_is_no_date_ends_a_program_with_one_line(
+    write: Callable[[Path], Path], started_at: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path / "bad.json")
+    path.write_text(re.sub(r'("started_at": )"[^"]*"', rf'\1"{started_at}"', path.read_text()))
+    assert compare.main([str(path), str(path), "--out", str(tmp_path / "out")]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert line.startswith(f"{path}: started_at '{started_at}': not an ISO date and time. ")
 
 
 def test_every_committed_record_is_read() -> None:

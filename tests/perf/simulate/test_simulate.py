@@ -15,6 +15,7 @@ from perf.records.candidate import Candidate
 from perf.records.record import AnalyzerResult
 from perf.records.study import Prediction, Sla
 from perf.records.traffic import Traffic
+from perf.simulate import __main__ as program
 from perf.simulate.costs import ASLEEP, Costs, contention
 from perf.simulate.predict import predict
 from serve.management.statistics import Counters
@@ -288,3 +289,24 @@ def test_a_record_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     assert load(path) == profiled
     assert load(path).same(replace(profiled, started_at="later", sizes=()))
     assert not load(path).same(replace(profiled, model_sha256="another"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--load", "trace:/nosuch"], "/nosuch: not a trace of arrivals"),
+        (["--load", "gamma:30:1e300"], "--load gamma:30:1e300: not a load."),
+        (["--load", "poisson:1e-300"], "--load poisson:1e-300: not a load."),
+        (["--load", "closed:4", "--p99-ms", "nan"], "the latency must be a number above 0"),
+        (["--load", "closed:4", "--delay-ms", "2,nan"], "--delay-ms nan: a delay is 0 to 3600000 milliseconds."),
+        (["--load", "closed:4", "--delay-ms", "1e300"], "--delay-ms 1e+300: a delay is 0 to 3600000 milliseconds."),
+        (["--load", "closed:4", "--seed", "-1"], "--seed -1: must be 0 or more."),
+    ],
+)
+def test_a_wrong_value_is_one_line_before_anything_is_measured(
+    arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(program, "_profile", lambda *_: pytest.fail("the model was profiled"))
+    assert program.main(["ranker", *arguments]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert message in line

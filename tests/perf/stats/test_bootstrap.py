@@ -84,6 +84,16 @@ def test_few_rounds_give_students_t_and_one_round_no_interval() -> None:
     assert not bootstrap.unpaired([1.1], [1.0, 1.0]).excludes_one
 
 
+def test_a_ratio_too_large_for_a_float_is_infinite() -> None:
+    for interval in (bootstrap.paired, bootstrap.unpaired):
+        assert interval([1e308], [1e-300]).value == math.inf
+        assert interval([1e308, 1e300], [1.0, 1.1]).high == math.inf
+        assert interval([1e308] * 5, [1e-300] * 5).high == math.inf
+    median = partial(percentile, percent=50)
+    assert bootstrap.series([1e308] * 20, [1e-300] * 20, median).value == math.inf
+    assert bootstrap.series([1e308, 1.0] * 10, [1.0] * 20, median).high >= 1
+
+
 def test_the_interval_of_the_inverse_ratio_is_the_inverse() -> None:
     rng = np.random.default_rng(4)
     a, b = rng.uniform(1, 1.2, 8).tolist(), rng.uniform(1, 1.2, 8).tolist()
