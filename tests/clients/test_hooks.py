@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -104,7 +105,31 @@ def test_merged_calls_are_one_request(client_server: Server) -> None:
     assert len(events.requests) == len(events.responses) == 1
 
 
-@pytest.mark.parametrize("hooks", [{"requests": []}, {"request": [3]}])
+async def coroutine(_: object) -> None:
+    return
+
+
+class Awaited:
+    async def __call__(self, _: object) -> None:
+        return
+
+
+@pytest.mark.parametrize(
+    "hooks",
+    [
+        {"requests": []},
+        {"request": [3]},
+        {"request": None},
+        {"response": 5},
+        {"request": print},
+        [print],
+        5,
+        "abc",
+        {"request": [coroutine]},
+        {"response": [Awaited()]},
+        {"response": (partial(coroutine),)},
+    ],
+)
 def test_what_is_no_hook(hooks: Any) -> None:
     with pytest.raises(InvalidInputError, match="hooks: give lists of functions"):
         AsyncModel("m", hooks=hooks)
