@@ -218,8 +218,68 @@ def test_a_transport_in_place_of_a_server() -> None:
     assert len(events.responses) == 1
 
 
-@pytest.mark.parametrize("transport", [None, 3, "htp", object()])
+class CallOnly:
+    def call(self, step: Step, model: str) -> Any:
+        return
+
+
+@pytest.mark.parametrize("transport", [None, 3, "htp", object(), Doubler, CallOnly()])
 def test_what_is_no_transport(transport: Any) -> None:
     for kind in (Model, AsyncModel):
         with pytest.raises(TransportError, match="is none of auto, shared_memory, grpc, http"):
             kind("m", transport=transport)
+
+
+class AsyncDoubler(Doubler):
+    async def call(self, step: Step, model: str) -> Any:
+        return super().call(step, model)
+
+    async def close(self) -> None:  # type: ignore[override]
+        return
+
+
+class Returning(Doubler):
+    """Answers each method with `answer`, and the others as `Doubler` does."""
+
+    def __init__(self, method: str, answer: Any) -> None:
+        self.method, self.answer = method, answer
+
+    def call(self, step: Step, model: str) -> Any:
+        return self.answer if step.method == self.method else super().call(step, model)
+
+
+class AsyncReturning(Returning):
+    async def call(self, step: Step, model: str) -> Any:
+        return super().call(step, model)
+
+    async def close(self) -> None:  # type: ignore[override]
+        return
+
+
+def call(transport: Any) -> Any:
+    with Model("doubler", transport=transport) as model:
+        return model.predict(ONE)
+
+
+async def call_async(transport: Any, *, coalesce: bool = False) -> Any:
+    async with AsyncModel("doubler", transport=transport, coalesce=coalesce) as model:
+        return await model.predict(ONE)
+
+
+def test_a_transport_of_the_other_kind() -> None:
+    assert asyncio.run(call_async(AsyncDoubler())).tolist() == [[2]]
+    with pytest.raises(TransportError, match="Model is blocking") as failure:
+        call(AsyncDoubler())
+    assert (failure.value.model, failure.value.url) == ("doubler", "localhost:8001")
+    with pytest.raises(TransportError, match="AsyncModel awaits it"):
+        asyncio.run(call_async(Doubler()))
+
+
+@pytest.mark.parametrize("method", ["ModelConfig", "ModelInfer"])
+@pytest.mark.parametrize("answer", [None, b"", {}, pb.ServerReadyResponse()])
+def test_an_answer_of_another_type(method: str, answer: Any) -> None:
+    with pytest.raises(TransportError, match=f"returned {type(answer).__name__} for {method}"):
+        call(Returning(method, answer))
+    for coalesce in (False, True):
+        with pytest.raises(TransportError, match=f"returned {type(answer).__name__} for {method}"):
+            asyncio.run(call_async(AsyncReturning(method, answer), coalesce=coalesce))
