@@ -17,7 +17,7 @@ from .in_flight import InFlight
 from .model import answer, closed
 from .steps import Step, Steps, T, deadline_after, run_async, seconds_until
 from .terms import Terms, seconds
-from .transport import AsyncTransport, Transport, connect_async
+from .transport import AsyncCustom, AsyncTransport, Transport, connect_async
 from .wire import Parameter
 
 MAX_IN_FLIGHT = 1024
@@ -72,7 +72,7 @@ class AsyncModel:
             self._connection = (
                 connect_async(self._endpoint, self._exchange.transport, self._in_flight)
                 if isinstance(self._transport, str)
-                else self._transport
+                else AsyncCustom(self._transport, self._endpoint.url, self._name)
             )
             self.metadata = await self._run(self._exchange.open(self._timeout_s))
         except BaseException as error:

@@ -15,7 +15,7 @@ import numpy as np
 
 from .contract import Array, Metadata
 from .device_memory import DeviceArray
-from .errors import ClosedError, InvalidInputError, ServerFailureError, TimedOutError
+from .errors import ClosedError, InvalidInputError, RequestFailedError, ServerFailureError, TimedOutError
 from .terms import Terms
 
 Outputs = dict[str, Array]
@@ -55,7 +55,7 @@ class Coalescer:
         self._metadata, self._send = metadata, send
         self._waiting: dict[object, _Group] = {}
         self._in_flight: set[asyncio.Task[None]] = set()
-        self._flush_planned = False
+        self._flush_planned, self._closed = False, False
         # An ensemble has no instances of its own; its steps can run at the same time.
         self._instances = metadata.instances or 2
         self._mergeable = metadata.max_batch_size > 1 and not any(tensor.ragged for tensor in metadata.inputs)
@@ -88,6 +88,7 @@ class Coalescer:
 
     def close(self) -> None:
         """End every call that has no answer with a `ClosedError`."""
+        self._closed = True
         for group in self._waiting.values():
             self._end(group)
         self._waiting.clear()
@@ -168,9 +169,18 @@ class Coalescer:
                 request.cancel()
 
     def _end(self, group: _Group, error: BaseException | None = None) -> None:
-        """Fail the calls without an answer, with the error of their request or, after `close`, `ClosedError`."""
+        """Fail the calls without an answer: with the error of their request, or because that was cancelled."""
         for call in group.calls:
-            _fail(call, error or ClosedError(f"'{self._metadata.name}' was closed."))
+            _fail(call, error or self._cancelled())
+
+    def _cancelled(self) -> ClosedError | RequestFailedError:
+        """The error of a call whose request was cancelled while the call waited."""
+        name = self._metadata.name
+        if self._closed:
+            return ClosedError(f"'{name}' was closed.")
+        return RequestFailedError(
+            f"'{name}': the merged request of this call was cancelled while it ran; a hook may have cancelled its task."
+        )
 
     async def _single(self, call: _Call) -> None:
         try:

@@ -11,9 +11,11 @@ raises ends the call with that error.
 """
 
 import contextlib
+import inspect
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypedDict
 
 from .errors import InvalidInputError
@@ -50,10 +52,12 @@ class EventHooks:
     """The hooks of one client; False if there are none. Raises `InvalidInputError` for anything but `Hooks`."""
 
     def __init__(self, hooks: Hooks | None, model: str, url: str) -> None:
-        hooks = hooks or {}
-        functions = [function for event in hooks.values() for function in event]  # type: ignore[attr-defined]
-        if set(hooks) - {"request", "response"} or not all(map(callable, functions)):
-            raise InvalidInputError('hooks: give lists of functions by event, {"request": [...], "response": [...]}.')
+        hooks = {} if hooks is None else hooks
+        if not _is_hooks(hooks):
+            raise InvalidInputError(
+                'hooks: give lists of functions by event, {"request": [...], "response": [...]}; coroutine functions '
+                "are not called."
+            )
         self._request, self._response = tuple(hooks.get("request", ())), tuple(hooks.get("response", ()))
         self._model, self._url = model, url
 
@@ -76,3 +80,18 @@ class EventHooks:
             response = Response(request=request, error=error, seconds=time.monotonic() - sent)
             for after in self._response:
                 after(response)
+
+
+def _is_hooks(hooks: object) -> bool:
+    if not isinstance(hooks, Mapping) or set(hooks) - {"request", "response"}:
+        return False
+    return all(isinstance(functions, Sequence) and all(map(_is_hook, functions)) for functions in hooks.values())
+
+
+def _is_hook(function: object) -> bool:
+    """Whether it can be called and the call does not return a coroutine."""
+    if isinstance(function, partial):
+        return _is_hook(function.func)
+    if not callable(function):
+        return False
+    return not (inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__))

@@ -12,7 +12,7 @@ from .exchange import Exchange
 from .hooks import EventHooks, Hooks
 from .steps import Step, Steps, T, run
 from .terms import Terms, seconds
-from .transport import BlockingTransport, Transport, connect
+from .transport import BlockingTransport, Custom, Transport, connect
 from .wire import Parameter
 
 
@@ -57,7 +57,9 @@ class Model:
         self._exchange = Exchange(name, str(version), endpoint, transport)
         self._hooks = EventHooks(hooks, name, url)
         self._connection: BlockingTransport = (
-            connect(endpoint, self._exchange.transport) if isinstance(transport, str) else transport
+            connect(endpoint, self._exchange.transport)
+            if isinstance(transport, str)
+            else Custom(transport, endpoint.url, name)
         )
         try:
             self.metadata = self._run(self._exchange.open(self._timeout_s))

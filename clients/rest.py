@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import http.client
 import json
+import select
 import socket
 import ssl
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -39,6 +40,9 @@ STATUS = {
     504: "UNAVAILABLE",
 }
 LENGTH = "Inference-Header-Content-Length"
+_CLOSED = (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError)
+"""What reading from or writing to a connection that the server has closed raises."""
+
 EXCERPT = 200
 """How many bytes of an answer that is not Triton's an error shows."""
 
@@ -54,48 +58,48 @@ class BlockingRestConnection:
         self._closed = False
 
     def call(self, step: Step, model: str) -> Any:
-        """Make one call of the protocol about `model`; returns the answer as over gRPC, raises a `ClientError`."""
+        """Make one call of the protocol about `model`; returns the answer as over gRPC, raises a `ClientError`.
+
+        Sends the request again if it went out on a kept connection that the server closed before it had all of it, or
+        if the request does not run a model.
+        """
         path, head = _translated(step)
         step = replace(step, deadline=step.deadline or deadline_after(step.timeout_s))
+        sent = False
         while True:
-            try:
-                connection = self._idle.pop()
-                reused = True
-            except IndexError:
-                connection, reused = self._connection(), False
-            sent = False
+            reused = self._kept()
+            connection, complete = reused or self._connection(), False
             try:
                 if connection.sock is None:
                     self._connect(connection, step)
                 sent = True
-                answer = self._once(connection, path, head, step)
-            except TimeoutError as error:
-                connection.close()
-                raise late(step.timeout_s, self.url, model) from error
-            except ssl.SSLError as error:
-                connection.close()
-                if reused and isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
-                    continue  # as below
-                raise TlsError(
-                    f"{self.url}: no TLS connection: {error}. Give the certificate that signed the server's, as "
-                    "tls=Tls(ca=...), the name that is in the server's, and a client certificate if it asks for one; "
-                    "for a server without TLS write http://.",
-                    status="UNAVAILABLE",
-                    text=str(error),
-                    model=model,
-                    url=self.url,
-                ) from error
+                self._send(connection, path, head, step)
+                complete = True
+                answer = _received(connection)
             except (OSError, http.client.HTTPException) as error:
                 connection.close()
-                # The server may have closed a socket that was idle for long, without reading the request. A socket that
-                # it closed while it worked on the request looks the same.
-                if reused and isinstance(error, (http.client.RemoteDisconnected, ConnectionError)):
+                if isinstance(error, TimeoutError):
+                    raise late(step.timeout_s, self.url, model) from error
+                closed = reused and isinstance(error, _CLOSED)
+                if closed and not (complete and step.method == "ModelInfer"):
                     continue
+                if isinstance(error, ssl.SSLError) and not closed:
+                    raise _no_tls(error, self.url, model) from error
                 raise _unreachable(str(error), self.url, model, sent=sent) from error
             self._idle.append(connection)
             if self._closed:
                 self.close()
             return _checked(answer, step, self.url, model)
+
+    def _kept(self) -> http.client.HTTPConnection | None:
+        """An idle connection that the server has not closed."""
+        with contextlib.suppress(IndexError):  # other threads may take connections out too
+            while True:
+                connection = self._idle.pop()
+                if connection.sock is not None and not _is_readable(connection.sock):
+                    return connection
+                connection.close()
+        return None
 
     def _connection(self) -> http.client.HTTPConnection:
         host = self.endpoint.host.strip("[]")
@@ -107,9 +111,7 @@ class BlockingRestConnection:
         connection.timeout = _time(step)
         connection.connect()
 
-    def _once(
-        self, connection: http.client.HTTPConnection, path: str, head: bytes, step: Step
-    ) -> tuple[int, str | None, bytes]:
+    def _send(self, connection: http.client.HTTPConnection, path: str, head: bytes, step: Step) -> None:
         opened: socket.socket = connection.sock
         opened.settimeout(_time(step))
         connection.putrequest("POST" if head else "GET", path, skip_accept_encoding=True)
@@ -121,8 +123,6 @@ class BlockingRestConnection:
         connection.endheaders(head or None)
         for tensor in step.tensors:
             connection.send(tensor)
-        response = connection.getresponse()
-        return response.status, response.headers.get(LENGTH), response.read()
 
     def close(self) -> None:
         """Close the idle sockets; one with a request in flight is closed when that is answered."""
@@ -169,6 +169,19 @@ class RestConnection:
         """Close the idle sockets; requests in flight go on to their end."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._blocking.close()
+
+
+def _received(connection: http.client.HTTPConnection) -> tuple[int, str | None, bytes]:
+    """The status, the length of the JSON head, and the body of an answer."""
+    response = connection.getresponse()
+    return response.status, response.headers.get(LENGTH), response.read()
+
+
+def _is_readable(kept: socket.socket) -> bool:
+    """Whether an idle socket has something to read: its end, since nothing was asked."""
+    poll = select.poll()
+    poll.register(kept, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _time(step: Step) -> float | None:
@@ -276,3 +289,12 @@ def _unreachable(text: str, url: str, model: str, *, sent: bool) -> ServerUnreac
         url=url,
         retryable=not sent,
     )
+
+
+def _no_tls(error: ssl.SSLError, url: str, model: str) -> TlsError:
+    message = (
+        f"{url}: no TLS connection: {error}. Give the certificate that signed the server's, as tls=Tls(ca=...), the "
+        "name that is in the server's, and a client certificate if it asks for one; for a server without TLS write "
+        "http://."
+    )
+    return TlsError(message, status="UNAVAILABLE", text=str(error), model=model, url=url)

@@ -17,8 +17,10 @@ A client calls ModelConfig once and then ModelInfer for each request; the messag
 `service_pb2`. Through a transport of your own, tensors always travel in the message.
 """
 
+import inspect
 from typing import Any, Literal, Protocol
 
+from . import protocol as pb
 from .endpoint import Endpoint
 from .errors import TransportError
 from .in_flight import InFlight
@@ -54,15 +56,17 @@ class AsyncTransport(Protocol):
 def checked(transport: object, endpoint: Endpoint, model: str) -> str:
     """The transport's name, with "auto" replaced by "http" for an HTTP address; "custom" for an object.
 
-    Raises `TransportError` for another name or an object without `call`, `AddressError` if the address contradicts it.
+    Raises `TransportError` for another name, a class or an object without `call` and `close`, and `AddressError` if the
+    address contradicts the name.
     """
     if isinstance(transport, str) and transport in NAMES:
         return endpoint.over(transport)
-    if not isinstance(transport, str) and callable(getattr(transport, "call", None)):
+    methods = (getattr(transport, name, None) for name in ("call", "close"))
+    if not isinstance(transport, str | type) and all(map(callable, methods)):
         return "custom"
     raise TransportError(
-        f'transport="{transport}" is none of {", ".join(NAMES)}. Write one of them, or give an object with call and '
-        "close.",
+        f'transport="{transport}" is none of {", ".join(NAMES)}. Write one of them, or give an object (not its '
+        "class) with call and close.",
         model=model,
         url=endpoint.url,
     )
@@ -88,3 +92,65 @@ def connect_async(endpoint: Endpoint, name: str, in_flight: InFlight) -> AsyncTr
     from .connection import Connection
 
     return Connection(endpoint, in_flight)
+
+
+class Custom:
+    """A transport of the user behind `Model`; raises `TransportError` where it is not a `BlockingTransport`."""
+
+    def __init__(self, transport: BlockingTransport, url: str, model: str) -> None:
+        self._transport, self._url = transport, url
+        if inspect.iscoroutinefunction(transport.call) or inspect.iscoroutinefunction(transport.close):
+            raise TransportError(
+                f"transport={transport}: its call or close is a coroutine function, and Model is blocking. Use "
+                "AsyncModel.",
+                model=model,
+                url=url,
+            )
+
+    def call(self, step: Step, model: str) -> Any:
+        """The transport's answer, if it is the message that the step asks for."""
+        return _message(self._transport.call(step, model), self._transport, step, model, self._url)
+
+    def close(self) -> None:
+        """Close the transport."""
+        self._transport.close()
+
+
+class AsyncCustom:
+    """A transport of the user behind `AsyncModel`; raises `TransportError` where it is not an `AsyncTransport`."""
+
+    def __init__(self, transport: AsyncTransport, url: str, model: str) -> None:
+        self._transport, self._url, self._model = transport, url, model
+
+    async def call(self, step: Step, model: str) -> Any:
+        """The transport's answer, if it is the message that the step asks for."""
+        answer = await self._awaitable(self._transport.call(step, model), "call")
+        return _message(answer, self._transport, step, model, self._url)
+
+    async def close(self) -> None:
+        """Close the transport."""
+        await self._awaitable(self._transport.close(), "close")
+
+    def _awaitable(self, value: Any, method: str) -> Any:
+        if inspect.isawaitable(value):
+            return value
+        raise TransportError(
+            f"transport={self._transport}: its {method} is no coroutine function, and AsyncModel awaits it. Write "
+            f"async def {method}, or use Model.",
+            model=self._model,
+            url=self._url,
+        )
+
+
+def _message(answer: Any, transport: object, step: Step, model: str, url: str) -> Any:
+    """The answer if it is the response message of the step's method; raises `TransportError` otherwise."""
+    if isinstance(answer, getattr(pb, f"{step.method}Response")):
+        return answer
+    if inspect.iscoroutine(answer):
+        answer.close()
+    raise TransportError(
+        f"transport={transport}: its call returned {type(answer).__name__} for {step.method}. Let it return a "
+        f"{step.method}Response of tritonclient's service_pb2.",
+        model=model,
+        url=url,
+    )

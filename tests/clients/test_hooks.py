@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from clients import (
     InvalidInputError,
     Model,
     Request,
+    RequestFailedError,
     Response,
     ServerFailureError,
     Step,
@@ -104,7 +106,31 @@ def test_merged_calls_are_one_request(client_server: Server) -> None:
     assert len(events.requests) == len(events.responses) == 1
 
 
-@pytest.mark.parametrize("hooks", [{"requests": []}, {"request": [3]}])
+async def coroutine(_: object) -> None:
+    return
+
+
+class Awaited:
+    async def __call__(self, _: object) -> None:
+        return
+
+
+@pytest.mark.parametrize(
+    "hooks",
+    [
+        {"requests": []},
+        {"request": [3]},
+        {"request": None},
+        {"response": 5},
+        {"request": print},
+        [print],
+        5,
+        "abc",
+        {"request": [coroutine]},
+        {"response": [Awaited()]},
+        {"response": (partial(coroutine),)},
+    ],
+)
 def test_what_is_no_hook(hooks: Any) -> None:
     with pytest.raises(InvalidInputError, match="hooks: give lists of functions"):
         AsyncModel("m", hooks=hooks)
@@ -193,8 +219,93 @@ def test_a_transport_in_place_of_a_server() -> None:
     assert len(events.responses) == 1
 
 
-@pytest.mark.parametrize("transport", [None, 3, "htp", object()])
+class CallOnly:
+    def call(self, step: Step, model: str) -> Any:
+        return
+
+
+@pytest.mark.parametrize("transport", [None, 3, "htp", object(), Doubler, CallOnly()])
 def test_what_is_no_transport(transport: Any) -> None:
     for kind in (Model, AsyncModel):
         with pytest.raises(TransportError, match="is none of auto, shared_memory, grpc, http"):
             kind("m", transport=transport)
+
+
+class AsyncDoubler(Doubler):
+    async def call(self, step: Step, model: str) -> Any:
+        return super().call(step, model)
+
+    async def close(self) -> None:  # type: ignore[override]
+        return
+
+
+class Returning(Doubler):
+    """Answers each method with `answer`, and the others as `Doubler` does."""
+
+    def __init__(self, method: str, answer: Any) -> None:
+        self.method, self.answer = method, answer
+
+    def call(self, step: Step, model: str) -> Any:
+        return self.answer if step.method == self.method else super().call(step, model)
+
+
+class AsyncReturning(Returning):
+    async def call(self, step: Step, model: str) -> Any:
+        return super().call(step, model)
+
+    async def close(self) -> None:  # type: ignore[override]
+        return
+
+
+def call(transport: Any) -> Any:
+    with Model("doubler", transport=transport) as model:
+        return model.predict(ONE)
+
+
+async def call_async(transport: Any, *, coalesce: bool = False) -> Any:
+    async with AsyncModel("doubler", transport=transport, coalesce=coalesce) as model:
+        return await model.predict(ONE)
+
+
+def test_a_transport_of_the_other_kind() -> None:
+    assert asyncio.run(call_async(AsyncDoubler())).tolist() == [[2]]
+    with pytest.raises(TransportError, match="Model is blocking") as failure:
+        call(AsyncDoubler())
+    assert (failure.value.model, failure.value.url) == ("doubler", "localhost:8001")
+    with pytest.raises(TransportError, match="AsyncModel awaits it"):
+        asyncio.run(call_async(Doubler()))
+
+
+@pytest.mark.parametrize("method", ["ModelConfig", "ModelInfer"])
+@pytest.mark.parametrize("answer", [None, b"", {}, pb.ServerReadyResponse()])
+def test_an_answer_of_another_type(method: str, answer: Any) -> None:
+    with pytest.raises(TransportError, match=f"returned {type(answer).__name__} for {method}"):
+        call(Returning(method, answer))
+    for coalesce in (False, True):
+        with pytest.raises(TransportError, match=f"returned {type(answer).__name__} for {method}"):
+            asyncio.run(call_async(AsyncReturning(method, answer), coalesce=coalesce))
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_hook_that_cancels_a_merged_request(count: int) -> None:
+    tasks = list[asyncio.Task[Any] | None]()
+
+    def cancel(_: Request) -> None:
+        tasks.append(task := asyncio.current_task())
+        if task and len(tasks) == 1:
+            task.cancel()
+
+    class Yielding(AsyncDoubler):
+        async def call(self, step: Step, model: str) -> Any:
+            await asyncio.sleep(0)  # where a cancellation arrives
+            return await super().call(step, model)
+
+    async def crowd() -> None:
+        async with AsyncModel("doubler", transport=Yielding(), coalesce=True, hooks={"request": [cancel]}) as model:
+            calls = (model.predict(ONE) for _ in range(count))
+            ends = await asyncio.gather(*calls, return_exceptions=True)
+            assert [type(end) for end in ends] == [RequestFailedError] * count
+            assert all("a hook may have cancelled" in str(end) for end in ends)
+            assert (await model.predict(ONE)).tolist() == [[2]]  # the model is open
+
+    asyncio.run(crowd())

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import socket
 import ssl
 import threading
 import time
@@ -26,6 +27,9 @@ from clients import (
     ServerUnreachableError,
     Tls,
 )
+from clients import protocol as pb
+from clients.rest import BlockingRestConnection
+from clients.steps import Step
 
 ONE = np.ones((1, 1), np.float32)
 PAGE = b"<html><body>Sign in to continue</body></html>"
@@ -198,6 +202,59 @@ def test_a_kept_connection_with_tls_that_was_closed(tmp_path: Path) -> None:
             for _ in range(3):
                 assert model.predict(ONE).tolist() == [[1.0]]
                 time.sleep(0.5)
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_a_request_that_may_have_run_is_not_sent_again(
+    between: tuple[type[Between], str], monkeypatch: pytest.MonkeyPatch, stops: bool
+) -> None:
+    handler, url = between
+    requests: list[bytes] = []
+
+    def close(self: Between) -> None:
+        requests.append(self.rfile.read(int(self.headers["Content-Length"])))
+        self.close_connection = True
+        if stops:
+            assert isinstance(self.server, ThreadingHTTPServer)
+            self.server.socket.shutdown(socket.SHUT_RDWR)
+
+    with Model("m", url=url, transport="http") as model:
+        model.predict(ONE)
+        monkeypatch.setattr(handler, "do_POST", close)
+        with pytest.raises(ServerUnreachableError) as failure:
+            model.predict(ONE)
+    assert (len(requests), failure.value.retryable) == (1, False)
+
+
+def test_a_configuration_is_asked_for_again(
+    between: tuple[type[Between], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handler, url = between
+    connection = BlockingRestConnection(f"http://{url}")
+    step = Step("ModelConfig", pb.ModelConfigRequest(name="m").SerializeToString())
+    assert connection.call(step, "m").config.name == "m"
+    asked: list[str] = []
+
+    def close_once(self: Between) -> None:
+        asked.append(self.path)
+        if len(asked) > 1:
+            self.reply(*handler.config, None)
+        else:
+            self.close_connection = True
+
+    monkeypatch.setattr(handler, "do_GET", close_once)
+    assert connection.call(step, "m").config.name == "m"
+    assert len(asked) == 2
+    connection.close()
+
+
+def test_a_kept_connection_that_was_closed_is_not_used(between: tuple[type[Between], str]) -> None:
+    handler, url = between
+    handler.timeout = 0.1  # it does not keep connections for long
+    with Model("m", url=url, transport="http") as model:
+        for _ in range(2):
+            time.sleep(0.5)
+            assert model.predict(ONE).tolist() == [[1.0]]
 
 
 def test_a_model_that_the_client_cannot_call(between: tuple[type[Between], str]) -> None:
