@@ -9,6 +9,7 @@ import onnxruntime
 import pytest
 import tritonclient.grpc as triton
 from numpy.typing import NDArray
+from processes import wait_until
 from tiny_models import lookup
 
 from clients.connection import connect
@@ -50,6 +51,8 @@ def test_five_requests_of_4_2_2_6_2_rows(config_name: str, batches: dict[int, in
     pictures = [rng.uniform(-1, 1, (rows, 1, 32, 100)).astype(np.float32) for rows in ROWS]
     with launch(settings) as running:
         answers = asyncio.run(send(running.grpc_url, model, pictures, gap_s=0.02))
+        # The server answers first and counts then.
+        wait_until(lambda: Counters.read(running.grpc_url, model).requests == len(ROWS), seconds=10)
         counted = Counters.read(running.grpc_url, model)
     assert counted.batches == batches
     assert (counted.rows, counted.requests) == (sum(ROWS), len(ROWS))

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import NoneType
 
 import numpy as np
 import pytest
@@ -138,7 +139,7 @@ def test_a_model_that_somebody_unloads_after_a_death_is_no_failure(
     ):
         os.kill(min(pid for pid, model in instances(server).items() if model == "sleeper"), signal.SIGKILL)
         assert wait_until(lambda: len(reports) == 1, seconds=60)
-        api.call(server.http_url, "repository/models/sleeper/unload", {}, timeout_s=30)
+        api.call(server.http_url, "repository/models/sleeper/unload", {}, expected=NoneType, timeout_s=30)
         assert wait_until(lambda: list(instances(server).values()) == ["other"], seconds=30)
         assert not wait_until(lambda: done.failure is not None, seconds=3)
         assert len(reports) == 1

@@ -140,7 +140,7 @@ def test_a_real_measurement_agrees_with_the_server(server: Server, load: Analyze
 
 @pytest.mark.server
 def test_poisson_arrivals_come_at_their_rate_whatever_is_in_flight(server: Server) -> None:
-    """60 a second for 3 x 0.5 s: 90 requests, and with a standard deviation of 9.5 hardly ever 35 more or fewer."""
+    """60 a second for 3 windows; 4 standard deviations more or fewer are hardly ever seen."""
     model = "simulated_accelerator"
     before = Counters.read(server.grpc_url, model)
     measured, command = measure(target(server, model), AnalyzerLoad(concurrency=1), window_ms=500, poisson_per_s=60)
@@ -148,7 +148,9 @@ def test_poisson_arrivals_come_at_their_rate_whatever_is_in_flight(server: Serve
     assert "poisson" in command
     assert measured.requests is not None
     assert measured.requests <= counted.requests
-    assert measured.requests == pytest.approx(90, abs=35)
+    # On a busy machine the windows are longer than asked for.
+    expected = 60 * 3 * measured.window_ms / 1e3
+    assert measured.requests == pytest.approx(expected, abs=4 * expected**0.5)
     # With one client every execution would have one row.
     assert max(counted.batches) > 1
 

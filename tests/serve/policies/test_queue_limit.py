@@ -220,5 +220,6 @@ def test_ten_times_the_capacity_ends_in_answers_and_refusals(tmp_path: Path) -> 
     assert (counted.requests, counted.failed_requests, refused, left) == (sent, 0, seen["refused"], 0)
     # All that can be answered within two seconds, and what comes between two looks and in an execution.
     limit_s = float(read_config(config_file(model_folder(MODEL), "dynamic")).parameters[KEY].string_value) / 1e3
-    assert longest < (limit_s + TIMES * 1.0) * CAPACITY_PER_S
+    # On a busy machine two seconds may pass between two looks; without the limit nearly all of them would wait.
+    assert longest < (limit_s + TIMES * 2.0) * CAPACITY_PER_S
     assert ended_s < ENDED_S
