@@ -54,7 +54,7 @@ class LiveBench:
         """Measure one trial; all candidates of a round get the same arrivals.
 
         Deciding trials trace about `TRACED_PER_S` requests a second, or every `TRACE_RATE`-th before the first trial
-        told the server's rate. The others trace none: a tritonserver of release 24.10 that traces every one of some
+        measured the server's rate. The others trace none: a tritonserver of release 24.10 that traces every one of some
         thousand requests can stop answering.
         """
         meter = Meter(

@@ -133,7 +133,7 @@ def _parallelisms(
     ]
     if config.backend != "onnxruntime" or gpu:
         return [Parallelism(instances=count, threads=default.threads) for count in counts]
-    # Unless told how many, onnxruntime takes every core; so each instance gets its share.
+    # Without a number of threads onnxruntime takes every core, so each instance gets its share.
     shares = {count: max(1, cores // count) for count in counts if count >= cores or cores % count == 0}
     now = default.threads or cores
     return [
