@@ -6,6 +6,7 @@ An address is `host:port` of the HTTP endpoint, with or without `http://` before
 import http
 import http.client
 import json
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from serve.management import admin
 from triton_batching.terminal import Failure, Mistake
 
 TIMEOUT_S = 5.0
+AGAIN_S = 0.2
 # Metrics of a thousand models are below 1 MiB. An address of something else may send without end.
 LARGEST_BYTES = 64 << 20
 # The paths of the APIs that ask for the secret (admin.APIS). No other call carries it: while a server starts, another
@@ -66,6 +68,10 @@ def call(
     content = text(url, body, timeout_s=timeout_s)
     if expected is NoneType:
         return None
+    if not content and body is None:
+        # Seen once, right after a start.
+        time.sleep(AGAIN_S)
+        content = text(url, timeout_s=timeout_s)
     try:
         answer = json.loads(content)
     except (ValueError, RecursionError) as error:
