@@ -73,8 +73,14 @@ def copies(repository: Path | None = REPOSITORY) -> Iterator[Copy]:
 
 
 def renew(repository: Path | None = REPOSITORY) -> list[Copy]:
-    """Write the copies that are missing or old, each whole or not at all; raises `OSError`."""
+    """Write the copies that are missing or old, and return them; raises `OSError`."""
     old = [copy for copy in copies(repository) if not copy.is_current and not copy.is_foreign]
+    _write(old)
+    return old
+
+
+def _write(old: list[Copy]) -> None:
+    """Write each copy whole or not at all."""
     for copy in old:
         part = copy.path.with_name(f".{copy.path.name}.{os.getpid()}")
         try:
@@ -82,7 +88,6 @@ def renew(repository: Path | None = REPOSITORY) -> list[Copy]:
             part.replace(copy.path)
         finally:
             part.unlink(missing_ok=True)
-    return old
 
 
 def _needed(files: list[Path], shared: dict[str, Path]) -> set[str]:
@@ -126,9 +131,11 @@ def main(argv: list[str] | None = None) -> int:
         print(f"{options.repository}: no such directory. Name a model repository.", file=sys.stderr)
         return 2
     try:
-        foreign = [copy for copy in copies(options.repository) if copy.is_foreign]
-        old = [copy for copy in copies(options.repository) if not copy.is_current and not copy.is_foreign]
-        written = [] if options.check else renew(options.repository)
+        needed = [copy for copy in copies(options.repository) if not copy.is_current]
+        foreign = [copy for copy in needed if copy.is_foreign]
+        old = [copy for copy in needed if copy not in foreign]
+        if not options.check:
+            _write(old)
     except OSError as error:
         print(f"{error.filename}: cannot be read or written ({error.strerror}).", file=sys.stderr)
         return 2
@@ -138,9 +145,9 @@ def main(argv: list[str] | None = None) -> int:
         for copy in old:
             print(f"{copy.path}: missing or old. Run: python -m serve.vendor {options.repository}", file=sys.stderr)
         return int(bool(old or foreign))
-    for copy in written:
+    for copy in old:
         print(f"{copy.path}: written")
-    print(f"{len(written)} copies of shared modules written")
+    print(f"{len(old)} copies of shared modules written")
     return int(bool(foreign))
 
 

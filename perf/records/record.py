@@ -9,9 +9,7 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
-
-import msgspec
+from typing import ClassVar
 
 from perf.records import file
 from perf.records.file import RecordError as RecordError
@@ -169,11 +167,6 @@ def load(path: Path) -> Measurement | Ceiling:
 def is_record(path: Path) -> bool:
     """Whether a file says that it is a measurement or a ceiling, in whatever format."""
     return file.kind_of(path) in KINDS
-
-
-def counters(content: dict[str, Any]) -> Counters:
-    """The counters of a JSON object, whose keys are texts."""
-    return msgspec.convert(content, Counters, str_keys=True)
 
 
 class Store:

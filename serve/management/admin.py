@@ -131,7 +131,7 @@ def _forget_the_dead(folder: Path) -> None:
 
 
 def _exists(pid: int) -> bool:
-    # Not psutil, because clients import this module.
+    # Not psutil: the doctor imports this module and is installed without it.
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from serve.doctor.finding import Problem, Severity
 from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
-from serve.doctor.rules.responses import LOOP, PYTHON, READ, model
+from serve.doctor.rules.responses import LOOP, PYTHON, model
 from serve.doctor.source import Source
 
 HEADER = "import triton_python_backend_utils as pb_utils\n\n\n"
-RUN = f"        {READ.replace('request', 'requests[0]')}\n"
 
 
 def _source(text: str, config: str = PYTHON) -> Example:
