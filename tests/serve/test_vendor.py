@@ -77,6 +77,7 @@ def test_links_folders_and_files_with_a_similar_first_line_are_left(tmp_path: Pa
     (folder / "word_image.py").write_text("# Copied from a forum\n")
     assert vendor.main([str(tmp_path)]) == 1
     assert not (tmp_path / "outside.py").exists()
+    assert (folder / "alphabet.py").is_symlink()
     assert (folder / "word_image.py").read_text() == "# Copied from a forum\n"
     # What no parser takes is no model of ours.
     (folder / "model.py").write_text("x=" + "-" * 100_000 + "1")
