@@ -15,7 +15,7 @@ from export.graph.signature import SignatureError
 from serve.doctor.document import Document
 from serve.doctor.finding import Position
 from serve.doctor.graph import Graph
-from serve.doctor.source import Source
+from serve.doctor.python_file import PythonFile
 from serve.doctor.target import Target
 
 # The files from which tritonserver infers the backend, in its order (core, AutoCompleteBackendFields).
@@ -129,12 +129,19 @@ class Configuration:
         return self.model.graph(path)
 
     @property
-    def source(self) -> Source | None:
+    def source(self) -> "Source | None":
         """The model.py of the model; None for another backend or if the file does not exist."""
         path = self.model_file
         if path is None or self.backend != "python" or not os.path.lexists(path):
             return None
-        return Source.read(path, self)
+        return Source.read(path, configuration=self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source(PythonFile):
+    """A model.py, with the model's config.pbtxt (or the first variant that can be read)."""
+
+    configuration: Configuration
 
 
 @dataclass(frozen=True, kw_only=True)

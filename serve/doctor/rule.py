@@ -3,8 +3,8 @@
     @rule(
         "B203",
         Severity.ERROR,
-        bad=Example("dynamic_batching { preferred_batch_size: [ 16 ] }"),
-        good=Example("dynamic_batching { preferred_batch_size: [ 8 ] }"),
+        bad="dynamic_batching { preferred_batch_size: [ 16 ] }",
+        good="dynamic_batching { preferred_batch_size: [ 8 ] }",
         refused="must be <= max batch size",
     )
     def preferred_size_is_possible(config: Configuration) -> Iterator[Problem]:
@@ -112,14 +112,15 @@ def rule(
     code: str,
     severity: Severity,
     *,
-    bad: Example | None,
-    good: Example | None,
+    bad: Example | str | None,
+    good: Example | str | None,
     refused: str | None = None,
     merged: tuple[str, ...] = (),
 ) -> Callable[[Callable[[Any], Iterator[Problem]]], Callable[[Any], Iterator[Problem]]]:
     """Register a function as the rule `code`; the tests check every rule against its examples and `refused`.
 
-    `merged` are the codes of former rules whose work it does. Raises `ValueError` if the code is not free.
+    A text as `bad` or `good` is an `Example` with this config.pbtxt. `merged` are the codes of former rules whose work
+    it does. Raises `ValueError` if the code is not free.
     """
 
     def register(check: Callable[[Any], Iterator[Problem]]) -> Callable[[Any], Iterator[Problem]]:
@@ -134,8 +135,8 @@ def rule(
             check=check,
             title=title,
             explanation=explanation.strip(),
-            bad=bad,
-            good=good,
+            bad=Example(bad) if isinstance(bad, str) else bad,
+            good=Example(good) if isinstance(good, str) else good,
             refused=refused,
         )
         return check

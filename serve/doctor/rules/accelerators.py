@@ -76,12 +76,7 @@ def _variable(config: Configuration) -> bool:
     return any(-1 in tensor.dims and not tensor.allow_ragged_batch for tensor in config.proto.input)
 
 
-@rule(
-    "P521",
-    Severity.WARNING,
-    bad=Example("optimization { graph { level: 3 } }"),
-    good=Example("optimization { graph { level: 1 } }"),
-)
+@rule("P521", Severity.WARNING, bad="optimization { graph { level: 3 } }", good="optimization { graph { level: 1 } }")
 def graph_level_is_known(config: Configuration) -> Iterator[Problem]:
     """`optimization.graph.level` has an unknown value.
 
@@ -103,8 +98,8 @@ def graph_level_is_known(config: Configuration) -> Iterator[Problem]:
 @rule(
     "P522",
     Severity.ERROR,
-    bad=Example(_accelerated(ON_CPU, "tensorrt")),
-    good=Example("instance_group [ { count: 1 } ]"),
+    bad=_accelerated(ON_CPU, "tensorrt"),
+    good="instance_group [ { count: 1 } ]",
     refused="unknown Execution Accelerator",
 )
 def accelerators_are_known(config: Configuration) -> Iterator[Problem]:
@@ -129,8 +124,8 @@ def accelerators_are_known(config: Configuration) -> Iterator[Problem]:
 @rule(
     "P523",
     Severity.ERROR,
-    bad=Example(_accelerated(ON_GPU, "tensorrt", trt_max_workspace_size="1073741824")),
-    good=Example(_accelerated(ON_GPU, "tensorrt", max_workspace_size_bytes="1073741824")),
+    bad=_accelerated(ON_GPU, "tensorrt", trt_max_workspace_size="1073741824"),
+    good=_accelerated(ON_GPU, "tensorrt", max_workspace_size_bytes="1073741824"),
 )
 def tensorrt_options_are_known(config: Configuration) -> Iterator[Problem]:
     """The TensorRT accelerator has an unknown parameter.
@@ -155,8 +150,8 @@ def tensorrt_options_are_known(config: Configuration) -> Iterator[Problem]:
 @rule(
     "P524",
     Severity.ERROR,
-    bad=Example(_accelerated(ON_GPU, "tensorrt", precision_mode="fp16")),
-    good=Example(_accelerated(ON_GPU, "tensorrt", precision_mode="FP16")),
+    bad=_accelerated(ON_GPU, "tensorrt", precision_mode="fp16"),
+    good=_accelerated(ON_GPU, "tensorrt", precision_mode="FP16"),
 )
 def precision_is_known(config: Configuration) -> Iterator[Problem]:
     """`precision_mode` of the TensorRT accelerator is none of FP32, FP16, BF16 and INT8.
@@ -179,8 +174,8 @@ def precision_is_known(config: Configuration) -> Iterator[Problem]:
 @rule(
     "P525",
     Severity.WARNING,
-    bad=Example("instance_group [ { kind: KIND_CPU count: 1 } ]\n" + _accelerated(ON_GPU, "tensorrt")),
-    good=Example("instance_group [ { count: 1 } ]\n" + _accelerated(ON_GPU, "tensorrt")),
+    bad="instance_group [ { kind: KIND_CPU count: 1 } ]\n" + _accelerated(ON_GPU, "tensorrt"),
+    good="instance_group [ { count: 1 } ]\n" + _accelerated(ON_GPU, "tensorrt"),
 )
 def accelerators_suit_the_instances(config: Configuration) -> Iterator[Problem]:
     """An accelerator is for the GPU and all instances are on the CPU.
@@ -204,8 +199,8 @@ def accelerators_suit_the_instances(config: Configuration) -> Iterator[Problem]:
 @rule(
     "P526",
     Severity.WARNING,
-    bad=Example(VARIABLE + _accelerated(ON_GPU, "tensorrt", precision_mode="FP16")),
-    good=Example(
+    bad=VARIABLE + _accelerated(ON_GPU, "tensorrt", precision_mode="FP16"),
+    good=(
         VARIABLE
         + _accelerated(
             ON_GPU,

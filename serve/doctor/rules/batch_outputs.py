@@ -50,12 +50,7 @@ def batch_outputs_have_a_known_target(config: Configuration) -> Iterator[Problem
                 )
 
 
-@rule(
-    "R332",
-    Severity.ERROR,
-    bad=_example(targets=""),
-    good=_example(),
-)
+@rule("R332", Severity.ERROR, bad=_example(targets=""), good=_example())
 def batch_outputs_have_a_target(config: Configuration) -> Iterator[Problem]:
     """A batch output has no `target_name`, which crashes the server.
 
@@ -100,13 +95,7 @@ def batch_outputs_have_a_known_source(config: Configuration) -> Iterator[Problem
                 )
 
 
-@rule(
-    "R334",
-    Severity.ERROR,
-    bad=_example(sources=""),
-    good=_example(),
-    refused="expects 1 source input",
-)
+@rule("R334", Severity.ERROR, bad=_example(sources=""), good=_example(), refused="expects 1 source input")
 def batch_outputs_have_one_source(config: Configuration) -> Iterator[Problem]:
     """A batch output has no source or several.
 

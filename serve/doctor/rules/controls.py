@@ -167,13 +167,7 @@ def each_control_has_its_tensor(config: Configuration) -> Iterator[Problem]:
         seen.setdefault(name, _word(control))
 
 
-@rule(
-    "S706",
-    Severity.ERROR,
-    bad=_controlled(name=""),
-    good=_controlled(),
-    refused="control tensor must have a name",
-)
+@rule("S706", Severity.ERROR, bad=_controlled(name=""), good=_controlled(), refused="control tensor must have a name")
 def controls_have_a_name(config: Configuration) -> Iterator[Problem]:
     """A control tensor has no name.
 
@@ -241,12 +235,7 @@ def identifiers_are_not_switches(config: Configuration) -> Iterator[Problem]:
             )
 
 
-@rule(
-    "S709",
-    Severity.WARNING,
-    bad=_controlled(name="x"),
-    good=_controlled(),
-)
+@rule("S709", Severity.WARNING, bad=_controlled(name="x"), good=_controlled())
 def controls_are_not_inputs(config: Configuration) -> Iterator[Problem]:
     """A control tensor has the name of an input of the model.
 

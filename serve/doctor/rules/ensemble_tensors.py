@@ -67,13 +67,9 @@ def inputs_and_outputs_are_used(config: Configuration) -> Iterator[Problem]:
 @rule(
     "S742",
     Severity.ERROR,
-    bad=Example(
-        ensemble_text(step_text(outputs={"y": "middle"}), step_text(outputs={"y": "y"})),
-        files=STEP_FILES,
-    ),
+    bad=Example(ensemble_text(step_text(outputs={"y": "middle"}), step_text(outputs={"y": "y"})), files=STEP_FILES),
     good=Example(
-        ensemble_text(step_text(outputs={"y": "middle"}), step_text(inputs={"x": "middle"})),
-        files=STEP_FILES,
+        ensemble_text(step_text(outputs={"y": "middle"}), step_text(inputs={"x": "middle"})), files=STEP_FILES
     ),
     refused="is unused in ensemble",
 )

@@ -110,13 +110,7 @@ def schedules_are_for_ensembles(config: Configuration) -> Iterator[Problem]:
         )
 
 
-@rule(
-    "S736",
-    Severity.ERROR,
-    bad=Example(f"{PLATFORM}\nensemble_scheduling {{ }}"),
-    good=GOOD,
-    refused="must specify 'step'",
-)
+@rule("S736", Severity.ERROR, bad=f"{PLATFORM}\nensemble_scheduling {{ }}", good=GOOD, refused="must specify 'step'")
 def ensembles_have_steps(config: Configuration) -> Iterator[Problem]:
     """An ensemble has no steps.
 

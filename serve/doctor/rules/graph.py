@@ -67,7 +67,7 @@ def _has_wrong_names(config: Configuration, declared: set[str]) -> bool:
     Severity.ERROR,
     bad=Example('input [ { name: "tokens" data_type: TYPE_FP32 dims: [ 2 ] } ]',
                 files={"1/model.onnx": TWO_INPUTS.replace(", float[N,2] mask", "").replace("Mul(x, mask)", "Neg(x)")}),
-    good=Example(INPUT),
+    good=INPUT,
     refused="unexpected inference input 'tokens'",
 )  # fmt: skip
 def every_tensor_is_in_the_graph(config: Configuration) -> Iterator[Problem]:
@@ -129,12 +129,7 @@ def types_are_the_graphs(config: Configuration) -> Iterator[Problem]:
             )
 
 
-@rule(
-    "G108",
-    Severity.ERROR,
-    bad=Example(f'backend: "python"\n{INPUT}\n{INPUT}'),
-    good=Example(f'backend: "python"\n{INPUT}'),
-)
+@rule("G108", Severity.ERROR, bad=f'backend: "python"\n{INPUT}\n{INPUT}', good=f'backend: "python"\n{INPUT}')
 def names_are_used_once(config: Configuration) -> Iterator[Problem]:
     """Two inputs or two outputs have the same name.
 
@@ -215,13 +210,7 @@ def graph_is_not_newer_than_onnxruntime(config: Configuration) -> Iterator[Probl
         )
 
 
-@rule(
-    "G113",
-    Severity.ERROR,
-    bad=Example(files={"1/model.onnx": ""}),
-    good=Example(),
-    refused="model.onnx",
-)
+@rule("G113", Severity.ERROR, bad=Example(files={"1/model.onnx": ""}), good=Example(), refused="model.onnx")
 def graph_can_be_read(config: Configuration) -> Iterator[Problem]:
     """The model file is not an ONNX graph.
 

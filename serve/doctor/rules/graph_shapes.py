@@ -8,17 +8,9 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.graph.signature import fits
 from serve.doctor.finding import Problem, Severity
-from serve.doctor.pairs import (
-    Pair,
-    batch_axis_is_fixed,
-    expected_shape,
-    lacks_batch_axis,
-    pairs,
-    repeats_batch_axis,
-)
-from serve.doctor.repository import Configuration
+from serve.doctor.pairs import Pair, batch_axis_is_fixed, expected_shape, lacks_batch_axis, pairs, repeats_batch_axis
+from serve.doctor.repository import Configuration, Source
 from serve.doctor.rule import Example, rule
-from serve.doctor.source import Source
 
 HEAD = '<ir_version: 8, opset_import: ["": 17]>\n'
 FREE = HEAD + "example (float[N,2] x) => (float[N,2] y) { y = Identity(x) }"
@@ -124,8 +116,8 @@ def output_dims_are_the_graphs(config: Configuration) -> Iterator[Problem]:
 @rule(
     "G110",
     Severity.ERROR,
-    bad=Example(f'backend: "python"\n{tensor("input", "x", "2, 3", " reshape { shape: [ 5 ] }")}'),
-    good=Example(f'backend: "python"\n{tensor("input", "x", "2, 3", " reshape { shape: [ 6 ] }")}'),
+    bad=f'backend: "python"\n{tensor("input", "x", "2, 3", " reshape { shape: [ 5 ] }")}',
+    good=f'backend: "python"\n{tensor("input", "x", "2, 3", " reshape { shape: [ 6 ] }")}',
     refused="has different size for dims and reshape",
 )
 def reshape_keeps_the_size(config: Configuration) -> Iterator[Problem]:
@@ -187,8 +179,7 @@ def bfloat16_is_not_read_as_numpy(source: Source) -> Iterator[Problem]:
     calls = (node for node in ast.walk(source.tree) if isinstance(node, ast.Attribute) and node.attr == "as_numpy")
     if names and (call := next(calls, None)) is not None:
         yield Problem(
-            source.at(call),
-            f"as_numpy fails on BF16 tensors, such as {', '.join(names)}. Use to_dlpack() there.",
+            source.at(call), f"as_numpy fails on BF16 tensors, such as {', '.join(names)}. Use to_dlpack() there."
         )
 
 

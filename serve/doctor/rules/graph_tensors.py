@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from serve.doctor.finding import Problem, Severity
 from serve.doctor.repository import Configuration
-from serve.doctor.rule import Example, rule
+from serve.doctor.rule import rule
 
 PYTHON = 'backend: "python"\n'
 X = 'input [ { name: "x" data_type: TYPE_FP32 dims: [ 2 ] } ]'
@@ -13,8 +13,8 @@ X = 'input [ { name: "x" data_type: TYPE_FP32 dims: [ 2 ] } ]'
 @rule(
     "G115",
     Severity.ERROR,
-    bad=Example(PYTHON + 'input [ { name: "x" data_type: TYPE_FP32 dims: [ 0, 2 ] } ]'),
-    good=Example(PYTHON + 'input [ { name: "x" data_type: TYPE_FP32 dims: [ -1, 2 ] } ]'),
+    bad=PYTHON + 'input [ { name: "x" data_type: TYPE_FP32 dims: [ 0, 2 ] } ]',
+    good=PYTHON + 'input [ { name: "x" data_type: TYPE_FP32 dims: [ -1, 2 ] } ]',
     refused="dimension must be integer >= 1, or -1 to indicate a variable-size dimension",
 )
 def sizes_are_possible(config: Configuration) -> Iterator[Problem]:
@@ -40,8 +40,8 @@ def sizes_are_possible(config: Configuration) -> Iterator[Problem]:
 @rule(
     "G116",
     Severity.ERROR,
-    bad=Example(PYTHON + 'input [ { name: "x" dims: [ 2 ] } ]'),
-    good=Example(PYTHON + X),
+    bad=PYTHON + 'input [ { name: "x" dims: [ 2 ] } ]',
+    good=PYTHON + X,
     refused="must specify 'data_type'",
 )
 def tensors_are_complete(config: Configuration) -> Iterator[Problem]:
@@ -75,12 +75,8 @@ def _is_not_completed(config: Configuration) -> bool:
 @rule(
     "G117",
     Severity.ERROR,
-    bad=Example(
-        PYTHON + 'max_batch_size: 0\ninput [ { name: "x" data_type: TYPE_FP32 dims: [ 1 ] reshape { shape: [ ] } } ]'
-    ),
-    good=Example(
-        PYTHON + 'max_batch_size: 8\ninput [ { name: "x" data_type: TYPE_FP32 dims: [ 1 ] reshape { shape: [ ] } } ]'
-    ),
+    bad=PYTHON + 'max_batch_size: 0\ninput [ { name: "x" data_type: TYPE_FP32 dims: [ 1 ] reshape { shape: [ ] } } ]',
+    good=PYTHON + 'max_batch_size: 8\ninput [ { name: "x" data_type: TYPE_FP32 dims: [ 1 ] reshape { shape: [ ] } } ]',
     refused="cannot have empty reshape for non-batching model",
 )
 def empty_shapes_have_a_batch_axis(config: Configuration) -> Iterator[Problem]:
@@ -107,8 +103,8 @@ def empty_shapes_have_a_batch_axis(config: Configuration) -> Iterator[Problem]:
 @rule(
     "G118",
     Severity.ERROR,
-    bad=Example(PYTHON + "max_batch_size: -1"),
-    good=Example(PYTHON + "max_batch_size: 0"),
+    bad=PYTHON + "max_batch_size: -1",
+    good=PYTHON + "max_batch_size: 0",
     refused="'max_batch_size' must be non-negative value",
 )
 def batch_size_is_not_negative(config: Configuration) -> Iterator[Problem]:

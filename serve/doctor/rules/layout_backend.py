@@ -16,8 +16,8 @@ NAMED = 'backend: "onnxruntime"\n'
 @rule(
     "L006",
     Severity.ERROR,
-    bad=Example('platform: "tensorrt_plan"\nbackend: "onnxruntime"'),
-    good=Example('platform: "onnxruntime_onnx"\nbackend: "onnxruntime"'),
+    bad='platform: "tensorrt_plan"\nbackend: "onnxruntime"',
+    good='platform: "onnxruntime_onnx"\nbackend: "onnxruntime"',
     refused="unexpected 'platform' and 'backend' pair",
 )
 def platform_fits_the_backend(config: Configuration) -> Iterator[Problem]:
@@ -49,8 +49,8 @@ def platform_fits_the_backend(config: Configuration) -> Iterator[Problem]:
 @rule(
     "L011",
     Severity.WARNING,
-    bad=Example('runtime: "libtriton_onnxruntime.so"'),
-    good=Example('backend: "onnxruntime"'),
+    bad='runtime: "libtriton_onnxruntime.so"',
+    good='backend: "onnxruntime"',
     refused="unable to find backend library",
 )
 def runtime_is_left_to_the_server(config: Configuration) -> Iterator[Problem]:

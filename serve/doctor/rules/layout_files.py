@@ -189,7 +189,7 @@ def no_model_py_beside_another_backend(config: Configuration) -> Iterator[Proble
 @rule(
     "L014",
     Severity.ERROR,
-    bad=Example('output [ { name: "y" data_type: TYPE_FP32 dims: [ 2 ] label_filename: "labels.txt" } ]'),
+    bad='output [ { name: "y" data_type: TYPE_FP32 dims: [ 2 ] label_filename: "labels.txt" } ]',
     good=Example(
         'output [ { name: "y" data_type: TYPE_FP32 dims: [ 2 ] label_filename: "labels.txt" } ]',
         files={"labels.txt": "cat\ndog\n", "1/model.onnx": ONNX},

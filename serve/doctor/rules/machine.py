@@ -39,8 +39,8 @@ def count(config: Configuration, group: ModelInstanceGroup) -> int:
 @rule(
     "I411",
     Severity.WARNING,
-    bad=Example("instance_group [ { kind: KIND_CPU count: 4 } ]"),
-    good=Example(f"instance_group [ {{ kind: KIND_CPU count: 4 }} ]\n{THREADS}"),
+    bad="instance_group [ { kind: KIND_CPU count: 4 } ]",
+    good=f"instance_group [ {{ kind: KIND_CPU count: 4 }} ]\n{THREADS}",
 )
 def instances_share_the_cores(config: Configuration) -> Iterator[Problem]:
     """Several onnxruntime instances on the CPU have a thread for every core each.

@@ -4,10 +4,9 @@ import ast
 from collections.abc import Iterator
 
 from serve.doctor.finding import Problem, Severity
-from serve.doctor.repository import Configuration
+from serve.doctor.repository import Configuration, Source
 from serve.doctor.rule import Example, rule
 from serve.doctor.rules.responses import LOOP, PYTHON, model
-from serve.doctor.source import Source
 
 HEADER = "import triton_python_backend_utils as pb_utils\n\n\n"
 
@@ -34,8 +33,7 @@ def the_file_is_python(source: Source) -> Iterator[Problem]:
     """
     if source.error is not None:
         yield Problem(
-            source.error_at or source.at(),
-            f"syntax error: {source.error}. The model cannot load. Correct it.",
+            source.error_at or source.at(), f"syntax error: {source.error}. The model cannot load. Correct it."
         )
 
 
@@ -56,8 +54,7 @@ def the_class_is_there(source: Source) -> Iterator[Problem]:
     """
     if source.error is None and source.document.exists and not _names(source.tree):
         yield Problem(
-            source.at(),
-            "there is no class TritonPythonModel, so the model cannot load. Give the class that name.",
+            source.at(), "there is no class TritonPythonModel, so the model cannot load. Give the class that name."
         )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from serve.doctor.finding import Edit, Problem, Severity
 from serve.doctor.repository import Configuration
-from serve.doctor.rule import Example, rule
+from serve.doctor.rule import rule
 from serve.policies import queue_limit
 from serve.policies.policy_settings import KEYS
 
@@ -78,8 +78,8 @@ def _meant(key: str, keys: tuple[str, ...]) -> str | None:
 @rule(
     "P501",
     Severity.WARNING,
-    bad=Example(parameter_text("intra_op_num_threads", "1")),
-    good=Example(parameter_text("intra_op_thread_count", "1")),
+    bad=parameter_text("intra_op_num_threads", "1"),
+    good=parameter_text("intra_op_thread_count", "1"),
 )
 def parameters_are_spelt_as_they_are_read(config: Configuration) -> Iterator[Problem]:
     """A parameter's key is misspelt.
@@ -102,12 +102,7 @@ def parameters_are_spelt_as_they_are_read(config: Configuration) -> Iterator[Pro
             )
 
 
-@rule(
-    "P502",
-    Severity.INFO,
-    bad=Example(parameter_text("graph_optimization", "2")),
-    good=Example("optimization { graph { level: 2 } }"),
-)
+@rule("P502", Severity.INFO, bad=parameter_text("graph_optimization", "2"), good="optimization { graph { level: 2 } }")
 def onnxruntime_reads_the_parameter(config: Configuration) -> Iterator[Problem]:
     """The onnxruntime backend does not read a parameter.
 
@@ -129,8 +124,8 @@ def onnxruntime_reads_the_parameter(config: Configuration) -> Iterator[Problem]:
 @rule(
     "P503",
     Severity.WARNING,
-    bad=Example(parameter_text("intra_op_thread_count", "1") + "\n" + parameter_text("intra_op_thread_count", "2")),
-    good=Example(parameter_text("intra_op_thread_count", "2")),
+    bad=parameter_text("intra_op_thread_count", "1") + "\n" + parameter_text("intra_op_thread_count", "2"),
+    good=parameter_text("intra_op_thread_count", "2"),
 )
 def a_parameter_is_set_once(config: Configuration) -> Iterator[Problem]:
     """A parameter is written twice.
@@ -156,8 +151,8 @@ def a_parameter_is_set_once(config: Configuration) -> Iterator[Problem]:
 @rule(
     "P504",
     Severity.ERROR,
-    bad=Example(parameter_text("intra_op_thread_count", "all")),
-    good=Example(parameter_text("intra_op_thread_count", "0")),
+    bad=parameter_text("intra_op_thread_count", "all"),
+    good=parameter_text("intra_op_thread_count", "0"),
     refused="integral number",
 )
 def numbers_are_numbers(config: Configuration) -> Iterator[Problem]:
@@ -188,8 +183,8 @@ def _is_integer(text: str) -> bool:
 @rule(
     "P505",
     Severity.ERROR,
-    bad=Example(parameter_text("enable_mem_arena", "yes")),
-    good=Example(parameter_text("enable_mem_arena", "true")),
+    bad=parameter_text("enable_mem_arena", "yes"),
+    good=parameter_text("enable_mem_arena", "true"),
     refused="to boolean",
 )
 def switches_are_switches(config: Configuration) -> Iterator[Problem]:
@@ -215,8 +210,8 @@ def switches_are_switches(config: Configuration) -> Iterator[Problem]:
 @rule(
     "P506",
     Severity.ERROR,
-    bad=Example(parameter_text("execution_mode", "2")),
-    good=Example(parameter_text("execution_mode", "1")),
+    bad=parameter_text("execution_mode", "2"),
+    good=parameter_text("execution_mode", "1"),
     refused="execution_mode are 0 or 1",
 )
 def execution_mode_is_known(config: Configuration) -> Iterator[Problem]:
@@ -240,8 +235,8 @@ def execution_mode_is_known(config: Configuration) -> Iterator[Problem]:
 @rule(
     "P507",
     Severity.WARNING,
-    bad=Example(parameter_text("inter_op_thread_count", "4")),
-    good=Example(parameter_text("inter_op_thread_count", "4") + "\n" + parameter_text("execution_mode", "1")),
+    bad=parameter_text("inter_op_thread_count", "4"),
+    good=parameter_text("inter_op_thread_count", "4") + "\n" + parameter_text("execution_mode", "1"),
 )
 def inter_op_threads_have_work(config: Configuration) -> Iterator[Problem]:
     """`inter_op_thread_count` has no effect in the sequential mode.
@@ -264,8 +259,8 @@ def inter_op_threads_have_work(config: Configuration) -> Iterator[Problem]:
 @rule(
     "P508",
     Severity.ERROR,
-    bad=Example('backend: "python"\n' + parameter_text("FORCE_CPU_ONLY_INPUT_TENSORS", "false")),
-    good=Example('backend: "python"\n' + parameter_text("FORCE_CPU_ONLY_INPUT_TENSORS", "no")),
+    bad='backend: "python"\n' + parameter_text("FORCE_CPU_ONLY_INPUT_TENSORS", "false"),
+    good='backend: "python"\n' + parameter_text("FORCE_CPU_ONLY_INPUT_TENSORS", "no"),
     refused="Incorrect value for FORCE_CPU_ONLY_INPUT_TENSORS",
 )
 def cpu_only_inputs_are_yes_or_no(config: Configuration) -> Iterator[Problem]:

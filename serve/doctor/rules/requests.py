@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from serve.doctor.source import Source
+from serve.doctor.repository import Source
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 # Functions that read the list of requests and keep nothing of it.

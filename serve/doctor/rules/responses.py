@@ -4,9 +4,9 @@ import ast
 from collections.abc import Iterator, Sequence
 
 from serve.doctor.finding import Problem, Severity
+from serve.doctor.repository import Source
 from serve.doctor.rule import Example, rule
 from serve.doctor.rules.requests import Execution, own
-from serve.doctor.source import Source
 
 PYTHON = 'backend: "python"'
 DECOUPLED = 'backend: "python"\nmodel_transaction_policy { decoupled: true }'
@@ -49,9 +49,7 @@ def _batches(source: Source) -> bool:
     "M811",
     Severity.ERROR,
     bad=model(
-        f"{READ.replace('request', 'requests[0]')}",
-        f"return [{ANSWER}]",
-        config=f"{PYTHON}\ndynamic_batching {{ }}",
+        f"{READ.replace('request', 'requests[0]')}", f"return [{ANSWER}]", config=f"{PYTHON}\ndynamic_batching {{ }}"
     ),
     good=Example(f"{PYTHON}\ndynamic_batching {{ }}", files=LOOP.files),
 )

@@ -4,18 +4,13 @@ import ast
 from collections.abc import Iterator
 
 from serve.doctor.finding import Problem, Severity
+from serve.doctor.repository import Source
 from serve.doctor.rule import Example, rule
 from serve.doctor.rules.requests import Execution, own
 from serve.doctor.rules.responses import ANSWER, DECOUPLED, LOOP, READ, STREAM, is_decoupled, model
-from serve.doctor.source import Source
 
 
-@rule(
-    "M821",
-    Severity.ERROR,
-    bad=model("for request in requests:", f"    {READ}", f"    return {ANSWER}"),
-    good=LOOP,
-)
+@rule("M821", Severity.ERROR, bad=model("for request in requests:", f"    {READ}", f"    return {ANSWER}"), good=LOOP)
 def execute_returns_a_list(source: Source) -> Iterator[Problem]:
     """`execute` returns one response, or a tuple or a generator, instead of a list.
 
@@ -135,10 +130,7 @@ def decoupled_models_send(source: Source) -> Iterator[Problem]:
     "M824",
     Severity.ERROR,
     bad=model(
-        "for request in requests:",
-        f"    {READ}",
-        f"    request.get_response_sender().send({ANSWER})",
-        config=DECOUPLED,
+        "for request in requests:", f"    {READ}", f"    request.get_response_sender().send({ANSWER})", config=DECOUPLED
     ),
     good=STREAM,
 )

@@ -11,12 +11,7 @@ def _batched(strategy: str) -> Example:
     return Example(f'backend: "python"\nsequence_batching {{ {strategy} }}')
 
 
-@rule(
-    "S711",
-    Severity.WARNING,
-    bad=_batched("oldest { }"),
-    good=_batched("oldest { max_candidate_sequences: 8 }"),
-)
+@rule("S711", Severity.WARNING, bad=_batched("oldest { }"), good=_batched("oldest { max_candidate_sequences: 8 }"))
 def oldest_says_how_many(config: Configuration) -> Iterator[Problem]:
     """The strategy "oldest" has no `max_candidate_sequences`.
 

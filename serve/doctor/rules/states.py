@@ -24,12 +24,7 @@ def _states(config: Configuration) -> Iterator[tuple[int, ModelSequenceBatching.
     yield from enumerate(config.proto.sequence_batching.state)
 
 
-@rule(
-    "S721",
-    Severity.WARNING,
-    bad=_example(),
-    good=Example('backend: "python"\nsequence_batching { }'),
-)
+@rule("S721", Severity.WARNING, bad=_example(), good='backend: "python"\nsequence_batching { }')
 def python_models_keep_their_own_state(config: Configuration) -> Iterator[Problem]:
     """A Python model has implicit state, which is never stored.
 

@@ -130,7 +130,7 @@ def steps_take_the_ensembles_batches(config: Configuration) -> Iterator[Problem]
 @rule(
     "S759",
     Severity.ERROR,
-    bad=Example(ensemble_text(step_text(model="example"))),
+    bad=ensemble_text(step_text(model="example")),
     good=GOOD,
     refused="circular dependency between ensembles",
 )

@@ -4,11 +4,10 @@ import ast
 from collections.abc import Iterator
 
 from serve.doctor.finding import Problem, Severity
-from serve.doctor.repository import Configuration
+from serve.doctor.repository import Configuration, Source
 from serve.doctor.rule import Example, rule
 from serve.doctor.rules.requests import Execution
 from serve.doctor.rules.responses import LOOP, PYTHON, model
-from serve.doctor.source import Source
 
 RAGGED = (
     f'{PYTHON}\ninput [ {{ name: "x" data_type: TYPE_FP32 dims: [ -1 ] allow_ragged_batch: true }} ]\n'

@@ -31,8 +31,8 @@ ELEMENT_BYTES = {
 @rule(
     "W602",
     Severity.ERROR,
-    bad=Example(sample(dims="-1")),
-    good=Example(sample()),
+    bad=sample(dims="-1"),
+    good=sample(),
     refused="expects all variable-size dimensions are specified",
 )
 def samples_have_a_shape(config: Configuration) -> Iterator[Problem]:
@@ -52,13 +52,7 @@ def samples_have_a_shape(config: Configuration) -> Iterator[Problem]:
             )
 
 
-@rule(
-    "W603",
-    Severity.ERROR,
-    bad=Example(sample(data="")),
-    good=Example(sample()),
-    refused="to have input_data_type set",
-)
+@rule("W603", Severity.ERROR, bad=sample(data=""), good=sample(), refused="to have input_data_type set")
 def samples_have_data(config: Configuration) -> Iterator[Problem]:
     """A tensor of a warm-up sample has no data.
 
@@ -84,7 +78,7 @@ def _file(config: Configuration, tensor: ModelWarmup.Input) -> Path | None:
 @rule(
     "W610",
     Severity.ERROR,
-    bad=Example(sample(data='input_data_file: "row"')),
+    bad=sample(data='input_data_file: "row"'),
     good=Example(sample(data='input_data_file: "row"'), files={"warmup/row": "8 bytes."}),
     refused="failed to open text file for read",
 )
