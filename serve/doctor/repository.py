@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
@@ -73,6 +74,12 @@ class Configuration:
     def type_name(self, data_type: int) -> str:
         """The name of a data type, for example `TYPE_FP32`."""
         return str(DataType.Name(data_type)) if data_type in DataType.values() else f"type {data_type}"
+
+    def tensors(self) -> Iterator[tuple[str, int, Any]]:
+        """Kind ("input" or "output"), index and declaration of every input and output."""
+        for kind in ("input", "output"):
+            for index, tensor in enumerate(getattr(self.proto, kind)):
+                yield kind, index, tensor
 
     def parameter(self, key: str) -> str | None:
         """The string value of a parameter; None if it is not set."""

@@ -59,13 +59,33 @@ RULES: dict[str, "Rule"] = {}
 MERGED: dict[str, str] = {}
 """The code of a former rule and the code of the rule that it became part of; comments and options still take it."""
 DROPPED = {
-    "G112": "a fixed size where the graph has an open one is meant, and the server refuses other sizes loudly",
+    "G112": "a fixed size for an open dimension is intended, and the server refuses other sizes with an error",
     "L005": "a version 0 is served as any other",
     "L007": "a model with platform in place of backend loads and behaves the same",
     "M805": "a heavy import at the top of model.py costs load time only",
     "W625": "it repeated the documentation of decoupled models and asked for no change",
 }
 """The code of a former rule and why it is gone."""
+
+PYTHON_MODEL = """\
+import json
+
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        config = json.loads(args["model_config"])
+        self.names = [(x["name"], y["name"]) for x, y in zip(config["input"], config["output"])]
+
+    def execute(self, requests):
+        return [self.answer(request) for request in requests]
+
+    def answer(self, request):
+        values = ((pb_utils.get_input_tensor_by_name(request, x).as_numpy(), y) for x, y in self.names)
+        return pb_utils.InferenceResponse([pb_utils.Tensor(y, value) for value, y in values])
+"""
+"""The model.py of examples that have none of their own: each output is the input with the same index."""
 
 
 @dataclass(frozen=True)

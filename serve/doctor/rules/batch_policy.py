@@ -9,7 +9,7 @@ from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
 from serve.doctor.rules.parameters import parameter_text
 from serve.policies import queue_limit
-from serve.policies.policy_settings import KEYS, PolicyError, PolicySettings
+from serve.policies.policy_settings import KEYS, MODES, PolicyError, PolicySettings
 
 AIMD = parameter_text("batch_policy", "aimd")
 DEADLINE = parameter_text("batch_policy", "deadline") + "\n" + parameter_text("slo_ms", "50")
@@ -121,8 +121,8 @@ def a_target_has_a_policy(config: Configuration) -> Iterator[Problem]:
     Fix: set batch_policy, or remove the parameter.
     """
     policy = _policy(config)
-    known = config.backend == "onnxruntime" and config.parameter("batch_policy") in (None, "all", "aimd", "deadline")
-    for key in KEYS[1:] if known else ():
+    is_valid = config.backend == "onnxruntime" and config.parameter("batch_policy") in (None, *MODES)
+    for key in KEYS[1:] if is_valid else ():
         needs = "aimd" if key.startswith("aimd_") else "aimd or deadline"
         if config.parameter(key) is not None and (not policy or policy not in needs):
             yield Problem(
@@ -158,12 +158,8 @@ def a_policy_has_one_instance(config: Configuration) -> Iterator[Problem]:
 @rule(
     "P546",
     Severity.WARNING,
-    bad=Example(
-        STAND_IN + parameter_text("batch_policy", "aimd") + "\n" + parameter_text("slo_ms", "15"), files=CARRIES
-    ),
-    good=Example(
-        STAND_IN + parameter_text("batch_policy", "aimd") + "\n" + parameter_text("slo_ms", "30"), files=CARRIES
-    ),
+    bad=Example(f"{STAND_IN}{AIMD}\n{parameter_text('slo_ms', '15')}", files=CARRIES),
+    good=Example(f"{STAND_IN}{AIMD}\n{parameter_text('slo_ms', '30')}", files=CARRIES),
 )
 def a_target_can_be_met(config: Configuration) -> Iterator[Problem]:
     """The latency target is shorter than the service time of one row.

@@ -129,15 +129,14 @@ def reshape_keeps_the_size(config: Configuration) -> Iterator[Problem]:
     Source: core, model_config_utils.cc, ValidateIOShape.
     Fix: write a shape with as many elements as the dims.
     """
-    for kind in ("input", "output"):
-        for index, declared in enumerate(getattr(config.proto, kind)):
-            if declared.HasField("reshape") and _segments(declared.dims) != _segments(declared.reshape.shape):
-                yield Problem(
-                    config.at(kind, index, "reshape"),
-                    f'{kind} "{declared.name}" has dims {list(declared.dims)} and reshape '
-                    f"{list(declared.reshape.shape)}, which hold different numbers of elements, so the model cannot "
-                    "load. Write a shape of equal size.",
-                )
+    for kind, index, declared in config.tensors():
+        if declared.HasField("reshape") and _segments(declared.dims) != _segments(declared.reshape.shape):
+            yield Problem(
+                config.at(kind, index, "reshape"),
+                f'{kind} "{declared.name}" has dims {list(declared.dims)} and reshape '
+                f"{list(declared.reshape.shape)}, which hold different numbers of elements, so the model cannot "
+                "load. Write a shape of equal size.",
+            )
 
 
 @rule(

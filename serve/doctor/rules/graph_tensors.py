@@ -26,15 +26,14 @@ def sizes_are_possible(config: Configuration) -> Iterator[Problem]:
     Source: core, model_config_utils.cc, ValidateIOShape.
     Fix: write the size, or -1 for a variable size.
     """
-    for kind in ("input", "output"):
-        for index, tensor in enumerate(getattr(config.proto, kind)):
-            for axis, size in enumerate(tensor.dims):
-                if size < 1 and size != -1:
-                    yield Problem(
-                        config.at(kind, index, "dims", axis),
-                        f'{kind} "{tensor.name}" has a dim of {size}, so the model cannot load. Write a size of 1 or '
-                        "more, or -1 for a variable size.",
-                    )
+    for kind, index, tensor in config.tensors():
+        for axis, size in enumerate(tensor.dims):
+            if size < 1 and size != -1:
+                yield Problem(
+                    config.at(kind, index, "dims", axis),
+                    f'{kind} "{tensor.name}" has a dim of {size}, so the model cannot load. Write a size of 1 or '
+                    "more, or -1 for a variable size.",
+                )
 
 
 @rule(
@@ -54,15 +53,14 @@ def tensors_are_complete(config: Configuration) -> Iterator[Problem]:
     Source: core, model_config_utils.cc, ValidateModelInput and ValidateModelOutput.
     Fix: write the missing field, or remove the whole input if the backend knows it.
     """
-    for kind in ("input", "output"):
-        for index, tensor in enumerate(getattr(config.proto, kind)):
-            required = ("name", "data_type", "dims") if _is_not_completed(config) else ("name",)
-            missing = [field for field in required if not getattr(tensor, field)]
-            if missing:
-                yield Problem(
-                    config.at(kind, index),
-                    f'{kind} "{tensor.name}" has no {" and no ".join(missing)}, so the model cannot load. Add it.',
-                )
+    for kind, index, tensor in config.tensors():
+        required = ("name", "data_type", "dims") if _is_not_completed(config) else ("name",)
+        missing = [field for field in required if not getattr(tensor, field)]
+        if missing:
+            yield Problem(
+                config.at(kind, index),
+                f'{kind} "{tensor.name}" has no {" and no ".join(missing)}, so the model cannot load. Add it.',
+            )
 
 
 def _is_not_completed(config: Configuration) -> bool:
@@ -90,14 +88,13 @@ def empty_shapes_have_a_batch_axis(config: Configuration) -> Iterator[Problem]:
     """
     if config.proto.max_batch_size != 0:
         return
-    for kind in ("input", "output"):
-        for index, tensor in enumerate(getattr(config.proto, kind)):
-            if tensor.HasField("reshape") and not tensor.reshape.shape:
-                yield Problem(
-                    config.at(kind, index, "reshape"),
-                    f'{kind} "{tensor.name}" has an empty reshape and max_batch_size is 0, so the model cannot '
-                    "load. Remove reshape.",
-                )
+    for kind, index, tensor in config.tensors():
+        if tensor.HasField("reshape") and not tensor.reshape.shape:
+            yield Problem(
+                config.at(kind, index, "reshape"),
+                f'{kind} "{tensor.name}" has an empty reshape and max_batch_size is 0, so the model cannot '
+                "load. Remove reshape.",
+            )
 
 
 @rule(

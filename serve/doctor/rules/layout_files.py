@@ -83,7 +83,7 @@ def model_file_exists(config: Configuration) -> Iterator[Problem]:
 
 
 def _same_as_main(config: Configuration) -> bool:
-    """Whether a variant serves the very files of config.pbtxt, whose findings are enough."""
+    """Whether a variant serves the same files as config.pbtxt, whose findings are enough."""
     main = config.model.config
     return (
         config.variant is not None

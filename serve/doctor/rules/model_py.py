@@ -4,10 +4,12 @@ import ast
 from collections.abc import Iterator
 
 from serve.doctor.finding import Problem, Severity
-from serve.doctor.repository import Configuration, Source
+from serve.doctor.repository import Source
 from serve.doctor.rule import Example, rule
+from serve.doctor.rules.requests import input_names
 from serve.doctor.rules.responses import LOOP, PYTHON, model
 
+TWO_INPUTS = PYTHON + "".join(f'\ninput [ {{ name: "{name}" data_type: TYPE_FP32 dims: [ 2 ] }} ]' for name in "xz")
 HEADER = "import triton_python_backend_utils as pb_utils\n\n\n"
 
 
@@ -153,8 +155,7 @@ def methods_take_what_they_get(source: Source) -> Iterator[Problem]:
     "M806",
     Severity.WARNING,
     bad=Example(
-        f'{PYTHON}\ninput [ {{ name: "x" data_type: TYPE_FP32 dims: [ 2 ] }}, {{ name: "z" data_type: TYPE_FP32 '
-        "dims: [ 2 ] } ]",
+        TWO_INPUTS,
         files=model(
             "responses = []",
             "for request in requests:",
@@ -164,8 +165,7 @@ def methods_take_what_they_get(source: Source) -> Iterator[Problem]:
         ).files,
     ),
     good=Example(
-        f'{PYTHON}\ninput [ {{ name: "x" data_type: TYPE_FP32 dims: [ 2 ] }}, {{ name: "z" data_type: TYPE_FP32 '
-        "dims: [ 2 ] } ]",
+        TWO_INPUTS,
         files=LOOP.files,
     ),
 )
@@ -178,7 +178,7 @@ def inputs_are_found_by_name(source: Source) -> Iterator[Problem]:
     Source: python_backend README (get_input_tensor_by_name); core keeps the order of the request.
     Fix: use pb_utils.get_input_tensor_by_name(request, "name").
     """
-    if len(_inputs(source.configuration)) < 2:
+    if len(input_names(source.configuration)) < 2:
         return
     for node in ast.walk(source.tree):
         if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and _is_inputs(node.value):
@@ -198,13 +198,3 @@ def inputs_are_found_by_name(source: Source) -> Iterator[Problem]:
 def _is_inputs(node: ast.expr) -> bool:
     called = isinstance(node, ast.Call) and not node.args and isinstance(node.func, ast.Attribute)
     return called and node.func.attr == "inputs"  # type: ignore[attr-defined]
-
-
-def _inputs(config: Configuration) -> set[str]:
-    """Names of all inputs that a request can have: inputs, sequence controls, states."""
-    sequences = config.proto.sequence_batching
-    return {
-        *(tensor.name for tensor in config.proto.input),
-        *(control.name for control in sequences.control_input),
-        *(state.input_name for state in sequences.state),
-    }

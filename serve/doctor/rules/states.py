@@ -1,6 +1,7 @@
 """S7: implicit state of sequences."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from tritonclient.grpc.model_config_pb2 import ModelSequenceBatching
 
@@ -8,6 +9,7 @@ from serve.doctor.finding import Problem, Severity
 from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
 
+Steps = tuple[str | int, ...]
 INITIAL = 'name: "zeros" data_type: TYPE_FP32 dims: [ 1 ] zero_data: true'
 
 
@@ -22,6 +24,13 @@ def _example(*initial: str, outputs: str = "NEXT", dims: str = "1", rest: str = 
 
 def _states(config: Configuration) -> Iterator[tuple[int, ModelSequenceBatching.State]]:
     yield from enumerate(config.proto.sequence_batching.state)
+
+
+def _initial_states(config: Configuration) -> Iterator[tuple[Steps, ModelSequenceBatching.State, Any]]:
+    """Path, state and initial value of every initial state."""
+    for index, state in _states(config):
+        for number, initial in enumerate(state.initial_state):
+            yield ("sequence_batching", "state", index, "initial_state", number), state, initial
 
 
 @rule("S721", Severity.WARNING, bad=_example(), good='backend: "python"\nsequence_batching { }')
@@ -82,13 +91,12 @@ def initial_states_have_a_name(config: Configuration) -> Iterator[Problem]:
     Source: core, sequence_batch_scheduler.cc (GenerateInitialStateData).
     Fix: add name, any text.
     """
-    for index, state in _states(config):
-        for number, initial in enumerate(state.initial_state):
-            if not initial.name:
-                yield Problem(
-                    config.at("sequence_batching", "state", index, "initial_state", number),
-                    f'the initial state of "{state.input_name}" has no name: the model cannot load. Add a name.',
-                )
+    for steps, state, initial in _initial_states(config):
+        if not initial.name:
+            yield Problem(
+                config.at(*steps),
+                f'the initial state of "{state.input_name}" has no name: the model cannot load. Add a name.',
+            )
 
 
 @rule(
@@ -106,14 +114,13 @@ def initial_states_have_a_size(config: Configuration) -> Iterator[Problem]:
     Source: core, sequence_batch_scheduler.cc (GenerateInitialStateData).
     Fix: write the size with which a sequence begins.
     """
-    for index, state in _states(config):
-        for number, initial in enumerate(state.initial_state):
-            if any(dim < 0 for dim in initial.dims):
-                yield Problem(
-                    config.at("sequence_batching", "state", index, "initial_state", number, "dims"),
-                    f'the initial state of "{state.input_name}" has dims {list(initial.dims)}: the model cannot load. '
-                    "Write the size with which a sequence begins.",
-                )
+    for steps, state, initial in _initial_states(config):
+        if any(dim < 0 for dim in initial.dims):
+            yield Problem(
+                config.at(*steps, "dims"),
+                f'the initial state of "{state.input_name}" has dims {list(initial.dims)}: the model cannot load. '
+                "Write the size with which a sequence begins.",
+            )
 
 
 @rule(
@@ -132,14 +139,13 @@ def initial_states_have_the_states_type(config: Configuration) -> Iterator[Probl
     Source: core, sequence_batch_scheduler.cc (GenerateInitialStateData).
     Fix: write the state's type.
     """
-    for index, state in _states(config):
-        for number, initial in enumerate(state.initial_state):
-            if initial.data_type != state.data_type:
-                yield Problem(
-                    config.at("sequence_batching", "state", index, "initial_state", number),
-                    f'the initial state of "{state.input_name}" and the state have different data types: the model '
-                    "cannot load. Write that of the state.",
-                )
+    for steps, state, initial in _initial_states(config):
+        if initial.data_type != state.data_type:
+            yield Problem(
+                config.at(*steps),
+                f'the initial state of "{state.input_name}" and the state have different data types: the model '
+                "cannot load. Write that of the state.",
+            )
 
 
 @rule(
@@ -157,15 +163,14 @@ def initial_state_files_are_there(config: Configuration) -> Iterator[Problem]:
     Source: core, sequence_batch_scheduler.cc (GenerateInitialStateData).
     Fix: put the raw bytes into the folder `initial_state` of the model.
     """
-    for index, state in _states(config):
-        for number, initial in enumerate(state.initial_state):
-            path = config.model.folder / "initial_state" / initial.data_file
-            if initial.data_file and not path.is_file():
-                yield Problem(
-                    config.at("sequence_batching", "state", index, "initial_state", number, "data_file"),
-                    f'the initial state of "{state.input_name}" reads initial_state/{initial.data_file}, which does '
-                    "not exist: the model cannot load. Put the raw bytes there.",
-                )
+    for steps, state, initial in _initial_states(config):
+        path = config.model.folder / "initial_state" / initial.data_file
+        if initial.data_file and not path.is_file():
+            yield Problem(
+                config.at(*steps, "data_file"),
+                f'the initial state of "{state.input_name}" reads initial_state/{initial.data_file}, which does '
+                "not exist: the model cannot load. Put the raw bytes there.",
+            )
 
 
 @rule(

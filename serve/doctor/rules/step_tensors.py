@@ -6,12 +6,11 @@ from tritonclient.grpc.model_config_pb2 import DataType
 
 from serve.doctor.finding import Problem, Severity
 from serve.doctor.repository import Configuration
-from serve.doctor.rule import Example, rule
+from serve.doctor.rule import PYTHON_MODEL, Example, rule
 from serve.doctor.rules.steps import (
     ENSEMBLE,
     STEP_CONFIG,
     STEP_FILES,
-    STEP_MODEL,
     ensemble_text,
     files,
     step_text,
@@ -168,7 +167,7 @@ def _reaches(config: Configuration, model: str, goal: str, seen: set[str]) -> bo
         ensemble_text(step_text(outputs={"y": "middle"}), step_text(inputs={"x": "middle"})),
         files=files(f"{STEP_CONFIG}model_transaction_policy {{ decoupled: true }}\n")
         | {
-            "../part/1/model.py": STEP_MODEL.replace(
+            "../part/1/model.py": PYTHON_MODEL.replace(
                 "return [self.answer(request) for request in requests]",
                 "for request in requests:\n            request.get_response_sender().send("
                 "self.answer(request), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)",

@@ -137,10 +137,10 @@ def samples_have_the_inputs_type(config: Configuration) -> Iterator[Problem]:
     """
     for index, name, tensor, declared in tensors(config):
         if declared is not None and tensor.data_type != declared.data_type:
-            given, wanted = (DataType.Name(kind) for kind in (tensor.data_type, declared.data_type))
+            actual, wanted = (DataType.Name(kind) for kind in (tensor.data_type, declared.data_type))
             yield Problem(
                 config.at("model_warmup", index, "inputs"),
-                f'the warm-up sample for "{name}" is {given}, and the input is {wanted}: the model cannot load. '
+                f'the warm-up sample for "{name}" is {actual}, and the input is {wanted}: the model cannot load. '
                 f"Write {wanted}.",
             )
 

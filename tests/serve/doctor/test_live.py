@@ -10,8 +10,8 @@ import pytest
 from doctor_server import AS_WRITTEN, HELD, Examiner, serving
 
 from serve.doctor.__main__ import main
-from serve.doctor.example import PYTHON_MODEL, completed
-from serve.doctor.rule import Example
+from serve.doctor.example import completed
+from serve.doctor.rule import PYTHON_MODEL, Example
 from serve.doctor.rules.live import FEWEST_REQUESTS
 
 pytestmark = pytest.mark.server
