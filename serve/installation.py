@@ -1,7 +1,7 @@
 """Finds tritonserver on this machine, and makes the environment and the backend directory that it starts with.
 
-It is looked for on PATH first (NVIDIA's image), then in the pip wheel `nvidia-pytriton`. Of that wheel only the
-binaries are used.
+`find` looks on PATH first (NVIDIA's image), then in the pip wheel `nvidia-pytriton`, of which only the binaries are
+used.
 """
 
 import ctypes.util

@@ -1,6 +1,5 @@
 """Turns a graph into one with a proven batch axis: unchanged, rewritten, or refused with the node that mixes rows."""
 
-import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,14 +16,14 @@ from export.graph.axis_proof import (
     Proof,
     choose_rows,
     difference,
-    open_session,
     prove,
     run,
+    session_of,
     take,
     tolerance_of,
 )
 from export.graph.input_values import Array, Range, Rows, ranges, read_samples
-from export.graph.onnx_graph import dims, graph_inputs, save
+from export.graph.onnx_graph import dims, graph_inputs
 from export.graph.rewrite import Rewritten
 from export.graph.source import Source
 from triton_batching.terminal import Failure, Mistake
@@ -85,25 +84,25 @@ def batched(source: Source, settings: ProofSettings) -> Batched:
     rewritten = _loosened(source, valid, settings)
     for _ in range(MOST_MENDS):
         model = rewritten.model if rewritten else source.model
-        session = _session(model, source)
+        session = session_of(model, user_path=source.user_path)
         settings.say("comparing batches with their rows")
         try:
             rows, open_dim = _rows(session, model, valid, settings, rewritten.rows if rewritten else 1)
             proof = prove(session, rows, largest=settings.largest, tolerance=tolerance, open_dim=open_dim)
-        except NoValidRow as refused:
+        except NoValidRow as error:
             # Constants of the old row count may keep a single row from running.
-            node = culprit.failing(model, refused.tried) if rewritten else None
+            node = culprit.failing(model, error.tried) if rewritten else None
             mended = rewrite.mend(rewritten, node) if rewritten and node else None
             if mended is None:
                 raise
             rewritten = mended
             continue
-        except NotRowwise as shown:
+        except NotRowwise as error:
             settings.say("looking for the node that mixes rows")
             node = culprit.find(model, rows, tolerance=tolerance)
             mended = rewrite.mend(rewritten, node) if rewritten and node else None
             if mended is None:
-                raise BatchAxisError(_refusal(source, shown, node, rewritten), advice=UNBATCHED) from shown
+                raise BatchAxisError(_refusal(source, error, node, rewritten), advice=UNBATCHED) from error
             rewritten = mended
             continue
         return Batched(
@@ -128,13 +127,6 @@ def _loosened(source: Source, valid: dict[str, Range], settings: ProofSettings) 
     return rewrite.loosen(source.model, _shapes(source, valid, settings))
 
 
-def _session(model: onnx.ModelProto, source: Source) -> onnxruntime.InferenceSession:
-    with tempfile.TemporaryDirectory(prefix="triton-batching-") as folder:
-        path = Path(folder) / "model.onnx"
-        save(model, path)
-        return open_session(path, user_path=source.user_path)
-
-
 def _shapes(source: Source, valid: dict[str, Range], settings: ProofSettings) -> dict[str, list[int]]:
     """The shapes of all tensors at the row count that the graph is fixed to."""
     model = source.model
@@ -144,7 +136,7 @@ def _shapes(source: Source, valid: dict[str, Range], settings: ProofSettings) ->
         # Only the shapes matter here, so too few rows are repeated.
         rows: Rows = {name: np.resize(array, (count, *array.shape[1:])) for name, array in samples.items()}
     else:
-        rows, _ = choose_rows(_session(model, source), model, valid, rows=count, trying=count)
+        rows, _ = choose_rows(session_of(model, user_path=source.user_path), model, valid, rows=count, trying=count)
     return culprit.tensor_shapes(model, rows)
 
 
@@ -195,14 +187,14 @@ def _rows(
 
 def _refusal(
     source: Source,
-    shown: NotRowwise,
+    error: NotRowwise,
     node: culprit.Culprit | None,
     rewritten: Rewritten | None,
 ) -> str:
     tried = f" even after its {rewritten.rows} fixed rows were made dynamic" if rewritten else ""
     why = f"{node}." if node else "No single node mixes the rows."
     return (
-        f"{source.origin}: the first axis is not a batch axis{tried}, so requests must not run together: {shown}. {why}"
+        f"{source.origin}: the first axis is not a batch axis{tried}, so requests must not run together: {error}. {why}"
     )
 
 
@@ -244,6 +236,6 @@ def _original(source: Source, rows: Rows, rewritten: Rewritten | None) -> tuple[
             raise BatchAxisError(f"{source.origin}: its torch module does not run: {error}") from error
     if rewritten is None:
         return None
-    session = _session(source.model, source)
+    session = session_of(source.model, user_path=source.user_path)
     names = [output.name for output in session.get_outputs()]
     return count, dict(zip(names, run(session, rows), strict=True)), "the file before it was rewritten"
