@@ -75,8 +75,9 @@ class Metadata:
         inputs may be missing. If `max_batch_size` is not 0, each has the batch axis first, with the same number of
         rows, 1 to `max_batch_size`.
         """
-        named = self._by_name(arrays)
-        checked = {tensor.name: self._fit(tensor, named[tensor.name]) for tensor in self.inputs if tensor.name in named}
+        by_name = self._by_name(arrays)
+        present = [tensor for tensor in self.inputs if tensor.name in by_name]
+        checked = {tensor.name: self._fit(tensor, by_name[tensor.name]) for tensor in present}
         if self.max_batch_size:
             self._check_rows(checked)
         return checked
@@ -84,13 +85,13 @@ class Metadata:
     def _by_name(self, arrays: Sequence[Any]) -> Mapping[str, Any]:
         wanted = [tensor.name for tensor in self.inputs]
         if len(arrays) == 1 and isinstance(arrays[0], Mapping):
-            named: Mapping[str, Any] = arrays[0]
-            unknown = [name for name in named if name not in wanted]
-            missing = [tensor.name for tensor in self.inputs if not tensor.optional and tensor.name not in named]
+            by_name: Mapping[str, Any] = arrays[0]
+            unknown = [name for name in by_name if name not in wanted]
+            missing = [tensor.name for tensor in self.inputs if not tensor.optional and tensor.name not in by_name]
             if unknown or missing:
                 problems = [f"unknown: {unknown}"] * bool(unknown) + [f"missing: {missing}"] * bool(missing)
                 raise InvalidInputError(f"'{self.name}' has the inputs {wanted}; {', '.join(problems)}.")
-            return named
+            return by_name
         if len(arrays) != len(wanted):
             raise InvalidInputError(
                 f"'{self.name}' has {len(wanted)} inputs, {wanted}, and got {len(arrays)} arrays. Pass one for each "

@@ -121,7 +121,7 @@ class Model:
 
     def _run(self, steps: Steps[T]) -> T:
         if self._process != os.getpid():
-            raise ClosedError(closed(self._name))
+            raise ClosedError(closed_message(self._name))
         return run(steps, self._call)
 
     def _call(self, step: Step) -> Any:
@@ -133,7 +133,7 @@ class Model:
         except (ServerFailureError, ServerUnreachableError, ValueError) as error:
             # gRPC raises these for calls in flight on a channel that is closed, and for later ones.
             if self._process != os.getpid():
-                raise ClosedError(closed(self._name)) from error
+                raise ClosedError(closed_message(self._name)) from error
             raise
 
     def __enter__(self) -> Self:
@@ -157,7 +157,7 @@ def answer(metadata: Metadata, outputs: Mapping[str, Array]) -> Any:
     return ordered[0] if len(ordered) == 1 else ordered
 
 
-def closed(name: str) -> str:
+def closed_message(name: str) -> str:
     """The message for calls of a model that is closed."""
     return (
         f"'{name}' was closed, or was made by the process that this one was forked from. Make one in each process, "

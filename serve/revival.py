@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from serve import stubs
-from serve.dead_instance import Control, kept_waiting
+from serve.dead_instance import Control, keep_waiting
 from serve.launcher import Server
 from serve.management import loaded
 from serve.management.api import ServerError, TimedOutError
@@ -44,7 +44,7 @@ class Revival:
 
 
 @contextlib.contextmanager
-def revived(server: Server, *, report: Callable[[str], None] = lambda _: None) -> Iterator[Revival]:
+def reviving(server: Server, *, report: Callable[[str], None] = lambda _: None) -> Iterator[Revival]:
     """Watch the model processes of `server`, and reload a model when one of its processes dies.
 
     `report` gets a sentence about each death, on a thread of this module.
@@ -127,7 +127,7 @@ class _Watcher:
     def _reload(self, model: str, dead: Sequence[Control]) -> None:
         started, timed_out = time.monotonic(), False
         try:
-            with kept_waiting(dead, self._server, model):
+            with keep_waiting(dead, self._server, model):
                 reload(self._server, model)
         except TimedOutError:
             problem, timed_out = "it took too long", True

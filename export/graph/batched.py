@@ -168,8 +168,8 @@ def _conflict(model: onnx.ModelProto) -> str | None:
     fixed = {value.name: dims(value)[0] for value in graph_inputs(model) if isinstance(dims(value)[0], int)}
     if len(set(fixed.values())) < 2:
         return None
-    named = ", ".join(f'"{name}" to {size}' for name, size in fixed.items())
-    return f"the inputs fix their first axes to different sizes, {named}, so they hold no common batch"
+    sizes = ", ".join(f'"{name}" to {size}' for name, size in fixed.items())
+    return f"the inputs fix their first axes to different sizes, {sizes}, so they hold no common batch"
 
 
 def _rows(

@@ -19,8 +19,8 @@
             if size > config.proto.max_batch_size:
                 yield Problem(config.at("dynamic_batching", "preferred_batch_size", index), "...")
 
-The first line of the docstring is the title, the rest is what `--explain` shows. The type of the function's argument
-decides how often it is called:
+The first line of the docstring is the title, the rest is what `--explain` shows, after the server's message in
+`refused`. The type of the function's argument decides how often it is called:
 
 Document        for each config.pbtxt and configs/*.pbtxt, readable or not
 Configuration   for each of them that can be parsed
@@ -35,6 +35,7 @@ A code is the letter of its group, the number of the group and two digits, see `
 
 import inspect
 import re
+import textwrap
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -55,6 +56,7 @@ GROUPS = {
     "M8": "model.py",
     "V9": "a running server",
 }
+WIDTH = 116
 RULES: dict[str, "Rule"] = {}
 MERGED: dict[str, str] = {}
 """The code of a former rule and the code of the rule that it became part of; comments and options still take it."""
@@ -147,14 +149,14 @@ def rule(
         if not re.fullmatch(r"[A-Z]\d{3}", code) or code[:2] not in GROUPS or code in RULES:
             raise ValueError(f"{code}: not a free code of a group in GROUPS")
         MERGED.update(dict.fromkeys(merged, code))
-        title, _, explanation = inspect.cleandoc(check.__doc__ or "").partition("\n")
+        title, _, text = inspect.cleandoc(check.__doc__ or "").partition("\n")
         RULES[code] = Rule(
             code=code,
             severity=severity,
             scope=_scope(check),
             check=check,
             title=title,
-            explanation=explanation.strip(),
+            explanation=_explanation(text.strip(), refused),
             bad=Example(bad) if isinstance(bad, str) else bad,
             good=Example(good) if isinstance(good, str) else good,
             refused=refused,
@@ -162,6 +164,13 @@ def rule(
         return check
 
     return register
+
+
+def _explanation(text: str, refused: str | None) -> str:
+    """The text, after the server's message unless the text quotes that."""
+    if refused is None or refused in " ".join(text.split()):
+        return text
+    return textwrap.fill(f'The model is refused: "{refused}".', WIDTH) + f"\n\n{text}"
 
 
 def _scope(check: Callable[[Any], Iterator[Problem]]) -> type:

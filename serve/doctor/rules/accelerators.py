@@ -100,14 +100,13 @@ def graph_level_is_known(config: Configuration) -> Iterator[Problem]:
     Severity.ERROR,
     bad=_accelerated(ON_CPU, "tensorrt"),
     good="instance_group [ { count: 1 } ]",
-    refused="unknown Execution Accelerator",
+    refused="unknown Execution Accelerator 'tensorrt' is requested",
 )
 def accelerators_are_known(config: Configuration) -> Iterator[Problem]:
     """The onnxruntime backend does not know an accelerator.
 
-    The model is refused: "unknown Execution Accelerator 'tensorrt' is requested". It knows openvino for the CPU,
-    tensorrt and cuda for the GPU, in lower case. It does not check accelerators for the GPU while the instances run on
-    the CPU.
+    It knows openvino for the CPU, tensorrt and cuda for the GPU, in lower case. It does not check accelerators for the
+    GPU while the instances run on the CPU.
 
     Source: onnxruntime_backend, onnxruntime.cc (LoadModel).
     Fix: move it to the other place, or correct the name.

@@ -39,12 +39,10 @@ def _example(targets: str = 'target_name: "y"', sources: str = 'source_input: "x
     Severity.ERROR,
     bad=_example(targets='target_name: "z"'),
     good=_example(),
-    refused="unknown target output name",
+    refused="unknown target output name 'z'",
 )
 def batch_outputs_have_a_known_target(config: Configuration) -> Iterator[Problem]:
     """A batch output names an output that is not declared.
-
-    tritonserver refuses the model: "unknown target output name 'z'".
 
     Source: core, model_config_utils.cc (ValidateBatchIO).
     Fix: write the name of one of the outputs.
@@ -84,12 +82,10 @@ def batch_outputs_have_a_target(config: Configuration) -> Iterator[Problem]:
     Severity.ERROR,
     bad=_example(sources='source_input: "q"'),
     good=_example(),
-    refused="unknown source input name",
+    refused="unknown source input name 'q'",
 )
 def batch_outputs_have_a_known_source(config: Configuration) -> Iterator[Problem]:
     """A batch output takes its shape from an input that is not declared.
-
-    tritonserver refuses the model: "unknown source input name 'q'".
 
     Source: core, model_config_utils.cc (ValidateBatchIO).
     Fix: write the name of one of the inputs.
@@ -97,11 +93,15 @@ def batch_outputs_have_a_known_source(config: Configuration) -> Iterator[Problem
     yield from unknown_sources(config, "batch_output")
 
 
-@rule("R334", Severity.ERROR, bad=_example(sources=""), good=_example(), refused="expects 1 source input")
+@rule(
+    "R334",
+    Severity.ERROR,
+    bad=_example(sources=""),
+    good=_example(),
+    refused="batch output kind 'BATCH_SCATTER_WITH_INPUT_SHAPE' expects 1 source input, got 0",
+)
 def batch_outputs_have_one_source(config: Configuration) -> Iterator[Problem]:
     """A batch output has no source or several.
-
-    tritonserver refuses the model: "batch output kind 'BATCH_SCATTER_WITH_INPUT_SHAPE' expects 1 source input, got 0".
 
     Source: core, model_config_utils.cc (ValidateBatchIO).
     Fix: name exactly one source_input.

@@ -105,8 +105,7 @@ def overridden_timeouts_apply(config: Configuration) -> Iterator[Problem]:
 def priorities_are_in_range(config: Configuration) -> Iterator[Problem]:
     """`default_priority_level` or a level with a policy is not between 1 and `priority_levels`.
 
-    tritonserver refuses the model: "default priority level must be in range [1, 2]". The default of the field, 0, is
-    out of range too.
+    The default of the field, 0, is out of range too.
 
     Source: core, model_config_utils.cc, ValidateModelConfig.
     Fix: write `default_priority_level`; 1 is the most urgent.

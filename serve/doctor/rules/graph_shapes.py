@@ -123,8 +123,7 @@ def output_dims_are_the_graphs(config: Configuration) -> Iterator[Problem]:
 def reshape_keeps_the_size(config: Configuration) -> Iterator[Problem]:
     """`reshape` changes the number of elements.
 
-    tritonserver refuses the model: "has different size for dims and reshape". The products between two -1 must be equal
-    too.
+    The products between two -1 must be equal too.
 
     Source: core, model_config_utils.cc, ValidateIOShape.
     Fix: write a shape with as many elements as the dims.
@@ -204,12 +203,12 @@ def _mismatch(config: Configuration, pair: Pair, why: str) -> Problem:
     field = config.document.field(*pair.shape_steps)
     # Only where the dims are one list without comments: the edit must neither lose one nor leave a second list.
     listed = field is not None and len(field.values) == len(pair.shape) and "#" not in config.document.slice(field)
-    simple = listed and pair.shape_steps[-1] == "dims"
+    is_fixable = listed and pair.shape_steps[-1] == "dims"
     return Problem(
         config.at(*pair.shape_steps),
         f'{pair.kind} "{pair.name}": the {pair.shape_steps[-1]} {list(pair.shape)} {why}, so the model cannot load. '
         f"Write {pair.shape_steps[-1]}: {dims}.",
-        fix=config.document.rewritten(f"dims: {dims}", *pair.shape_steps) if simple else (),
+        fix=config.document.rewritten(f"dims: {dims}", *pair.shape_steps) if is_fixable else (),
     )
 
 

@@ -20,8 +20,7 @@ X = 'input [ { name: "x" data_type: TYPE_FP32 dims: [ 2 ] } ]'
 def sizes_are_possible(config: Configuration) -> Iterator[Problem]:
     """A dim is 0 or below -1.
 
-    tritonserver refuses the model: "dimension must be integer >= 1, or -1 to indicate a variable-size dimension". With
-    -1 a request of size 0 is executed.
+    With -1 a request of size 0 is executed.
 
     Source: core, model_config_utils.cc, ValidateIOShape.
     Fix: write the size, or -1 for a variable size.
@@ -107,8 +106,7 @@ def empty_shapes_have_a_batch_axis(config: Configuration) -> Iterator[Problem]:
 def batch_size_is_not_negative(config: Configuration) -> Iterator[Problem]:
     """`max_batch_size` is negative.
 
-    tritonserver refuses the model: "'max_batch_size' must be non-negative value". There is no value for "any size";
-    write the largest batch that fits into memory.
+    There is no value for "any size"; write the largest batch that fits into memory.
 
     Source: core, model_config_utils.cc, ValidateModelConfig.
     Fix: write 0 for a model without a batch axis, else the largest batch size.

@@ -98,13 +98,12 @@ def the_gpu_is_there(config: Configuration) -> Iterator[Problem]:
     Severity.ERROR,
     bad="instance_group [ { kind: KIND_CPU count: 1 gpus: [ 0 ] } ]",
     good="instance_group [ { kind: KIND_CPU count: 1 } ]",
-    refused="but specifies one or more GPUs",
+    refused="has kind KIND_CPU but specifies one or more GPUs",
 )
 def gpus_are_for_gpu_groups(config: Configuration) -> Iterator[Problem]:
     """A group of KIND_CPU or KIND_MODEL has `gpus`.
 
-    tritonserver refuses the model: "has kind KIND_CPU but specifies one or more GPUs". KIND_AUTO with gpus is refused
-    with the same message on a machine that lacks one of them.
+    KIND_AUTO with gpus is refused with the same message on a machine that lacks one of them.
 
     Source: core, model_config_utils.cc (ValidateInstanceGroup).
     Fix: write KIND_GPU, or remove gpus.
@@ -166,12 +165,10 @@ def counts_are_positive(config: Configuration) -> Iterator[Problem]:
     Severity.ERROR,
     bad='instance_group [ { count: 1 profile: [ "0" ] } ]',
     good="instance_group [ { count: 1 } ]",
-    refused="profile field which is only supported for TensorRT models",
+    refused="specifies profile field which is only supported for TensorRT models",
 )
 def profiles_are_for_tensorrt(config: Configuration) -> Iterator[Problem]:
     """A model of another backend has a TensorRT profile.
-
-    tritonserver refuses the model: "specifies profile field which is only supported for TensorRT models".
 
     Source: core, model_config_utils.cc (ValidateInstanceGroup).
     Fix: remove profile.

@@ -96,9 +96,10 @@ def variants_answer_the_same_requests(config: Configuration) -> Iterator[Problem
     if config.variant is None or usual is None or not usual.document.exists:
         return
     for kind in ("input", "output"):
-        ours, theirs = _tensors(config.proto, kind), _tensors(usual.proto, kind)
-        different = sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
-        if different and ours and theirs:
+        tensors, expected = _tensors(config.proto, kind), _tensors(usual.proto, kind)
+        names = tensors.keys() | expected.keys()
+        different = sorted(name for name in names if tensors.get(name) != expected.get(name))
+        if different and tensors and expected:
             yield Problem(
                 config.at(kind),
                 f"{kind} {', '.join(different)} differs from config.pbtxt, which is served without a warning if this "

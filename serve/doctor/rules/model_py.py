@@ -44,12 +44,10 @@ def the_file_is_python(source: Source) -> Iterator[Problem]:
     Severity.ERROR,
     bad=_source(f"{HEADER}class Model:\n    def execute(self, requests):\n        return []\n"),
     good=LOOP,
-    refused="has no attribute 'TritonPythonModel'",
+    refused="AttributeError: module '1.model' has no attribute 'TritonPythonModel'",
 )
 def the_class_is_there(source: Source) -> Iterator[Problem]:
     """model.py defines no `TritonPythonModel`.
-
-    The model is refused: "AttributeError: module '1.model' has no attribute 'TritonPythonModel'".
 
     Source: python_backend, pb_stub.cc.
     Fix: give the class that name, or import it under that name.

@@ -142,13 +142,10 @@ def the_strategy_is_there(config: Configuration) -> Iterator[Problem]:
     Severity.ERROR,
     bad="sequence_batching { }\n" + parameter_text(STRATEGY, "/opt/strategies/batchstrategy.so"),
     good="sequence_batching { }",
-    refused="cannot be specified with sequence batcher",
+    refused="TRITON_BATCH_STRATEGY_PATH cannot be specified with sequence batcher, using default batching strategy",
 )
 def strategies_are_for_the_dynamic_batcher(config: Configuration) -> Iterator[Problem]:
     """A model with the sequence batcher has a custom batching strategy.
-
-    tritonserver refuses the model: "TRITON_BATCH_STRATEGY_PATH cannot be specified with sequence batcher, using default
-    batching strategy".
 
     Source: core, backend_model.cc (SetBatchingStrategy).
     Fix: remove the parameter.

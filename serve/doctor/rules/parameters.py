@@ -185,12 +185,12 @@ def _is_integer(text: str) -> bool:
     Severity.ERROR,
     bad=parameter_text("enable_mem_arena", "yes"),
     good=parameter_text("enable_mem_arena", "true"),
-    refused="to boolean",
+    refused="failed to convert 'yes' to boolean",
 )
 def switches_are_switches(config: Configuration) -> Iterator[Problem]:
     """A switch of the onnxruntime backend is neither on nor off.
 
-    The model is refused: "failed to convert 'yes' to boolean". It reads true, on, 1, false, off and 0, in any case.
+    It reads true, on, 1, false, off and 0, in any case.
 
     Source: onnxruntime_backend, ParseBoolParameter.
     Fix: write true or false.
@@ -212,19 +212,17 @@ def switches_are_switches(config: Configuration) -> Iterator[Problem]:
     Severity.ERROR,
     bad=parameter_text("execution_mode", "2"),
     good=parameter_text("execution_mode", "1"),
-    refused="execution_mode are 0 or 1",
+    refused="execution_mode are 0 or 1 but got 2",
 )
 def execution_mode_is_known(config: Configuration) -> Iterator[Problem]:
     """`execution_mode` is neither 0 (sequential) nor 1 (parallel).
-
-    The model is refused: "Expected values for  execution_mode are 0 or 1 but got 2".
 
     Source: onnxruntime_backend, onnxruntime.cc.
     Fix: write 0, or 1 for a graph with wide branches.
     """
     value = config.parameter("execution_mode")
-    wrong = value is not None and _is_integer(value) and int(value) not in (0, 1)
-    if config.backend == "onnxruntime" and wrong:
+    is_unknown = value is not None and _is_integer(value) and int(value) not in (0, 1)
+    if config.backend == "onnxruntime" and is_unknown:
         yield Problem(
             config.at_parameter("execution_mode"),
             f'execution_mode is "{value}", and only 0 (sequential) and 1 (parallel) exist: the model cannot load. '
@@ -261,13 +259,12 @@ def inter_op_threads_have_work(config: Configuration) -> Iterator[Problem]:
     Severity.ERROR,
     bad='backend: "python"\n' + parameter_text("FORCE_CPU_ONLY_INPUT_TENSORS", "false"),
     good='backend: "python"\n' + parameter_text("FORCE_CPU_ONLY_INPUT_TENSORS", "no"),
-    refused="Incorrect value for FORCE_CPU_ONLY_INPUT_TENSORS",
+    refused="Incorrect value for FORCE_CPU_ONLY_INPUT_TENSORS: false",
 )
 def cpu_only_inputs_are_yes_or_no(config: Configuration) -> Iterator[Problem]:
     """`FORCE_CPU_ONLY_INPUT_TENSORS` is neither yes nor no.
 
-    tritonserver refuses the model: "Incorrect value for FORCE_CPU_ONLY_INPUT_TENSORS: false". Capitals are refused as
-    well.
+    Capitals are refused as well.
 
     Source: python_backend, python_be.cc.
     Fix: write yes (inputs are copied to the CPU, the default) or no.

@@ -140,10 +140,10 @@ def every_request_is_answered_once(source: Source) -> Iterator[Problem]:
         except _UnknownError:
             continue
         if counts - {0} and counts != {1}:
-            what = "no response" if 0 in counts else f"{max(counts)} responses"
+            number = "no response" if 0 in counts else f"{max(counts)} responses"
             yield Problem(
                 source.at(loops[0]),
-                f'a path through this loop appends {what} to "{name}", so the whole batch fails. '
+                f'a path through this loop appends {number} to "{name}", so the whole batch fails. '
                 "Append exactly one for each request; use error=pb_utils.TritonError(...) if there is no result.",
             )
     yield from _filtered(execution)
@@ -268,7 +268,7 @@ def _cases(statement: ast.Match, name: str) -> set[Path]:
 
 def _tried(statement: ast.Try, name: str) -> set[Path]:
     """The paths of the body, or of a handler after a body that failed before it appended anything."""
-    well = {
+    succeeded = {
         (count + more, way) if end == "next" else (count, end)
         for count, end in _paths(statement.body, name)
         for more, way in _paths(statement.orelse, name)
@@ -276,6 +276,6 @@ def _tried(statement: ast.Try, name: str) -> set[Path]:
     failed = set().union(*(_paths(handler.body, name) for handler in statement.handlers))
     return {
         (count + more, end if way == "next" else way)
-        for count, end in well | failed
+        for count, end in succeeded | failed
         for more, way in _paths(statement.finalbody, name)
     }

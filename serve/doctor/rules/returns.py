@@ -151,8 +151,8 @@ def streams_end(source: Source) -> Iterator[Problem]:
         for node in ast.walk(source.tree)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "send"
     ]
-    bare = all(len(call.args) < 2 and all(keyword.arg == "response" for keyword in call.keywords) for call in sends)
-    if sends and bare and not execution.uses("TRITONSERVER_RESPONSE_COMPLETE_FINAL"):
+    has_flags = any(len(call.args) > 1 or any(keyword.arg != "response" for keyword in call.keywords) for call in sends)
+    if sends and not has_flags and not execution.uses("TRITONSERVER_RESPONSE_COMPLETE_FINAL"):
         yield Problem(
             source.at(sends[0]),
             "no response is marked as the last one, so requests never end. Add "

@@ -56,13 +56,10 @@ def python_models_keep_their_own_state(config: Configuration) -> Iterator[Proble
     Severity.ERROR,
     bad=_example(INITIAL, INITIAL.replace("zeros", "more")),
     good=_example(INITIAL),
-    refused="must contain exactly one or zero element",
+    refused="initial_state field for state input 'STATE' must contain exactly one or zero element",
 )
 def there_is_one_initial_state(config: Configuration) -> Iterator[Problem]:
     """A state has several initial values.
-
-    tritonserver refuses the model: "initial_state field for state input 'STATE' must contain exactly one or zero
-    element".
 
     Source: core, sequence_batch_scheduler.cc (GenerateInitialStateData).
     Fix: keep one.
@@ -81,12 +78,10 @@ def there_is_one_initial_state(config: Configuration) -> Iterator[Problem]:
     Severity.ERROR,
     bad=_example(INITIAL.replace('name: "zeros"', "")),
     good=_example(INITIAL),
-    refused="Field 'name' must be set when using initial_state",
+    refused="Field 'name' must be set when using initial_state for state input 'STATE'",
 )
 def initial_states_have_a_name(config: Configuration) -> Iterator[Problem]:
     """An initial state has no name.
-
-    tritonserver refuses the model: "Field 'name' must be set when using initial_state for state input 'STATE'".
 
     Source: core, sequence_batch_scheduler.cc (GenerateInitialStateData).
     Fix: add name, any text.
@@ -104,12 +99,10 @@ def initial_states_have_a_name(config: Configuration) -> Iterator[Problem]:
     Severity.ERROR,
     bad=_example(INITIAL.replace("dims: [ 1 ]", "dims: [ -1 ]"), dims="-1"),
     good=_example(INITIAL, dims="-1"),
-    refused="contains variable dimensions",
+    refused="'initial_state' field for state input name 'STATE' contains variable dimensions",
 )
 def initial_states_have_a_size(config: Configuration) -> Iterator[Problem]:
     """An initial state has a -1 in its dims.
-
-    tritonserver refuses the model: "'initial_state' field for state input name 'STATE' contains variable dimensions".
 
     Source: core, sequence_batch_scheduler.cc (GenerateInitialStateData).
     Fix: write the size with which a sequence begins.
@@ -128,13 +121,10 @@ def initial_states_have_a_size(config: Configuration) -> Iterator[Problem]:
     Severity.ERROR,
     bad=_example(INITIAL.replace("FP32", "INT32")),
     good=_example(INITIAL),
-    refused="does not match the state data type",
+    refused="The data type used for 'initial_state' field of state 'STATE' does not match the state data type",
 )
 def initial_states_have_the_states_type(config: Configuration) -> Iterator[Problem]:
     """An initial state and its state have different data types.
-
-    tritonserver refuses the model: "The data type used for 'initial_state' field of state 'STATE' does not match the
-    state data type".
 
     Source: core, sequence_batch_scheduler.cc (GenerateInitialStateData).
     Fix: write the state's type.
@@ -157,8 +147,6 @@ def initial_states_have_the_states_type(config: Configuration) -> Iterator[Probl
 )
 def initial_state_files_are_there(config: Configuration) -> Iterator[Problem]:
     """The file of an initial state is missing.
-
-    tritonserver refuses the model: "failed to open text file for read".
 
     Source: core, sequence_batch_scheduler.cc (GenerateInitialStateData).
     Fix: put the raw bytes into the folder `initial_state` of the model.

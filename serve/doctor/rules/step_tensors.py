@@ -53,13 +53,13 @@ def _agree(dims: list[int], other_dims: list[int]) -> bool:
     Severity.ERROR,
     bad=Example(ENSEMBLE, files=files(STEP_CONFIG.replace("FP32", "INT32"))),
     good=GOOD,
-    refused="inconsistent data type",
+    refused=(
+        "ensemble tensor x: inconsistent data type: TYPE_FP32 is inferred from model example while "
+        "TYPE_INT32 is inferred from model part"
+    ),
 )
 def tensors_have_one_type(config: Configuration) -> Iterator[Problem]:
     """The two ends of a tensor of an ensemble have different data types.
-
-    tritonserver refuses the model: "ensemble tensor x: inconsistent data type: TYPE_FP32 is inferred from model example
-    while TYPE_INT32 is inferred from model part".
 
     Source: core, ensemble_utils.cc (ValidateTensorConsistency).
     Fix: correct one of the configurations; tensors are not converted between steps.
@@ -79,13 +79,15 @@ def tensors_have_one_type(config: Configuration) -> Iterator[Problem]:
     Severity.ERROR,
     bad=Example(ENSEMBLE, files=files(STEP_CONFIG.replace("dims: [ 2 ]", "dims: [ 3 ]"))),
     good=GOOD,
-    refused="inconsistent shape",
+    refused=(
+        "ensemble tensor x: inconsistent shape: [-1,2] is inferred from model example while [-1,3] "
+        "is inferred from model part"
+    ),
 )
 def tensors_have_one_shape(config: Configuration) -> Iterator[Problem]:
     """The two ends of a tensor of an ensemble have different dims.
 
-    tritonserver refuses the model: "ensemble tensor x: inconsistent shape: [-1,2] is inferred from model example while
-    [-1,3] is inferred from model part". A -1 agrees with any size.
+    A -1 agrees with any size.
 
     Source: core, ensemble_utils.cc (ValidateTensorConsistency).
     Fix: correct one of the configurations.
@@ -135,8 +137,6 @@ def steps_take_the_ensembles_batches(config: Configuration) -> Iterator[Problem]
 )
 def ensembles_do_not_run_themselves(config: Configuration) -> Iterator[Problem]:
     """An ensemble runs itself, directly or through another ensemble.
-
-    tritonserver refuses the model: "circular dependency between ensembles".
 
     Source: core, ensemble_utils.cc.
     Fix: remove the step.

@@ -87,13 +87,12 @@ def models_of_steps_are_there(config: Configuration) -> Iterator[Problem]:
     Severity.ERROR,
     bad=Example(ensemble_text(step_text(version=7)), files=STEP_FILES),
     good=GOOD,
-    refused="whose required version",
+    refused="whose required version 7 is not loaded",
 )
 def versions_of_steps_are_served(config: Configuration) -> Iterator[Problem]:
     """A step of an ensemble needs a version that its model does not serve.
 
-    tritonserver refuses the model: "depends on 'part' whose required version 7 is not loaded". The model's
-    `version_policy` decides which versions are served, by default the newest.
+    The model's `version_policy` decides which versions are served, by default the newest.
 
     Source: core, model_repository_manager.cc.
     Fix: write -1 for the newest, or serve that version.
@@ -125,13 +124,12 @@ def _unknown_tensors(config: Configuration, kind: str) -> Iterator[Problem]:
     Severity.ERROR,
     bad=Example(ensemble_text(step_text(inputs={"X": "x"})), files=STEP_FILES),
     good=GOOD,
-    refused="is mapping to non-existing input",
+    refused="ensemble tensor x is mapping to non-existing input X in model part",
 )
 def inputs_of_steps_exist(config: Configuration) -> Iterator[Problem]:
     """A step maps an input that its model does not have.
 
-    tritonserver refuses the model: "ensemble tensor x is mapping to non-existing input X in model part". The key of a
-    map is the model's name for the tensor, the value the ensemble's.
+    The key of a map is the model's name for the tensor, the value the ensemble's.
 
     Source: core, ensemble_utils.cc (ValidateTensorMapping).
     Fix: correct the key.
@@ -144,12 +142,10 @@ def inputs_of_steps_exist(config: Configuration) -> Iterator[Problem]:
     Severity.ERROR,
     bad=Example(ensemble_text(step_text(outputs={"Y": "y"})), files=STEP_FILES),
     good=GOOD,
-    refused="is mapped from non-existing output",
+    refused="ensemble tensor y is mapped from non-existing output Y in model part",
 )
 def outputs_of_steps_exist(config: Configuration) -> Iterator[Problem]:
     """A step maps an output that its model does not have.
-
-    tritonserver refuses the model: "ensemble tensor y is mapped from non-existing output Y in model part".
 
     Source: core, ensemble_utils.cc (ValidateTensorMapping).
     Fix: correct the key.

@@ -126,11 +126,15 @@ def samples_fit_the_inputs(config: Configuration) -> Iterator[Problem]:
             )
 
 
-@rule("W607", Severity.ERROR, bad=sample(kind="TYPE_INT32"), good=sample(), refused="data-type is")
+@rule(
+    "W607",
+    Severity.ERROR,
+    bad=sample(kind="TYPE_INT32"),
+    good=sample(),
+    refused="inference input 'x' data-type is 'INT32', but model 'example' expects 'FP32'",
+)
 def samples_have_the_inputs_type(config: Configuration) -> Iterator[Problem]:
     """A tensor of a warm-up sample and the input have different data types.
-
-    The model is refused: "inference input 'x' data-type is 'INT32', but model 'example' expects 'FP32'".
 
     Source: core, infer_request.cc (Normalize).
     Fix: write the input's data type.
