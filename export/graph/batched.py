@@ -92,29 +92,30 @@ def batched(source: Source, settings: ProofSettings) -> Batched:
         except NoValidRow as error:
             # Constants of the old row count may keep a single row from running.
             node = culprit.failing(model, error.tried) if rewritten else None
-            mended = rewrite.mend(rewritten, node) if rewritten and node else None
-            if mended is None:
+            if (mended := _mended(rewritten, node)) is None:
                 raise
-            rewritten = mended
-            continue
         except NotRowwise as error:
             settings.say("looking for the node that mixes rows")
             node = culprit.find(model, rows, tolerance=tolerance)
-            mended = rewrite.mend(rewritten, node) if rewritten and node else None
-            if mended is None:
+            if (mended := _mended(rewritten, node)) is None:
                 raise BatchAxisError(_refusal(source, error, node, rewritten), advice=UNBATCHED) from error
-            rewritten = mended
-            continue
-        return Batched(
-            model=model,
-            proof=proof,
-            changes=rewritten.changes if rewritten else (),
-            valid={} if settings.samples else valid,
-            reference_error=_reference_error(source, session, rows, rewritten, tolerance),
-        )
+        else:
+            return Batched(
+                model=model,
+                proof=proof,
+                changes=rewritten.changes if rewritten else (),
+                valid={} if settings.samples else valid,
+                reference_error=_reference_error(source, session, rows, rewritten, tolerance),
+            )
+        rewritten = mended
     raise BatchAxisError(
         f"{source.origin}: the first axis is still not a batch axis after {MOST_MENDS} changes. Export it dynamic."
     )
+
+
+def _mended(rewritten: Rewritten | None, node: culprit.Culprit | None) -> Rewritten | None:
+    """The rewritten graph with one more change; None if the node needs no change, or if the graph was not rewritten."""
+    return rewrite.mend(rewritten, node) if rewritten and node else None
 
 
 def _loosened(source: Source, valid: dict[str, Range], settings: ProofSettings) -> Rewritten | None:

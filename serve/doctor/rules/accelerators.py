@@ -57,9 +57,9 @@ CONV = {
 }
 
 
-def _accelerated(where: str, name: str, **parameters: str) -> str:
+def _accelerated(field: str, name: str, **parameters: str) -> str:
     entries = " ".join(f'parameters {{ key: "{key}" value: "{value}" }}' for key, value in parameters.items())
-    return f'optimization {{ execution_accelerators {{ {where} [ {{ name: "{name}" {entries} }} ] }} }}'
+    return f'optimization {{ execution_accelerators {{ {field} [ {{ name: "{name}" {entries} }} ] }} }}'
 
 
 def _accelerators(
@@ -67,9 +67,9 @@ def _accelerators(
 ) -> Iterator[tuple[str, int, ModelOptimizationPolicy.ExecutionAccelerators.Accelerator]]:
     """Field, index and accelerator of every accelerator of an onnxruntime model."""
     if config.backend == "onnxruntime":
-        for where in places or NAMES:
-            for index, accelerator in enumerate(getattr(config.proto.optimization.execution_accelerators, where)):
-                yield where, index, accelerator
+        for field in places or NAMES:
+            for index, accelerator in enumerate(getattr(config.proto.optimization.execution_accelerators, field)):
+                yield field, index, accelerator
 
 
 def _variable(config: Configuration) -> bool:
@@ -111,12 +111,12 @@ def accelerators_are_known(config: Configuration) -> Iterator[Problem]:
     Source: onnxruntime_backend, onnxruntime.cc (LoadModel).
     Fix: move it to the other place, or correct the name.
     """
-    for where, index, accelerator in _accelerators(config):
-        if accelerator.name not in NAMES[where]:
+    for field, index, accelerator in _accelerators(config):
+        if accelerator.name not in NAMES[field]:
             yield Problem(
-                config.at("optimization", "execution_accelerators", where, index, "name"),
-                f'{where} "{accelerator.name}" is unknown, so the model cannot load. Use one of '
-                f"{', '.join(NAMES[where])}.",
+                config.at("optimization", "execution_accelerators", field, index, "name"),
+                f'{field} "{accelerator.name}" is unknown, so the model cannot load. Use one of '
+                f"{', '.join(NAMES[field])}.",
             )
 
 
@@ -135,12 +135,12 @@ def tensorrt_options_are_known(config: Configuration) -> Iterator[Problem]:
     Source: onnxruntime_backend, onnxruntime.cc and README (TensorRT options).
     Fix: write the key as in that README.
     """
-    for where, index, accelerator in _accelerators(config, ON_GPU):
+    for field, index, accelerator in _accelerators(config, ON_GPU):
         for key in accelerator.parameters if accelerator.name == "tensorrt" else ():
             if key not in TENSORRT:
                 close = difflib.get_close_matches(key, TENSORRT, n=1)
                 yield Problem(
-                    config.at("optimization", "execution_accelerators", where, index, "parameters"),
+                    config.at("optimization", "execution_accelerators", field, index, "parameters"),
                     f'"{key}" is not a parameter of the TensorRT accelerator: on a GPU the model cannot load. '
                     + (f'Write "{close[0]}"?' if close else "Remove it."),
                 )
@@ -160,11 +160,11 @@ def precision_is_known(config: Configuration) -> Iterator[Problem]:
     Source: onnxruntime_backend, onnxruntime.cc.
     Fix: write it in upper case.
     """
-    for where, index, accelerator in _accelerators(config, ON_GPU):
+    for field, index, accelerator in _accelerators(config, ON_GPU):
         mode = accelerator.parameters.get("precision_mode")
         if accelerator.name == "tensorrt" and mode is not None and mode not in PRECISIONS:
             yield Problem(
-                config.at("optimization", "execution_accelerators", where, index, "parameters"),
+                config.at("optimization", "execution_accelerators", field, index, "parameters"),
                 f'precision_mode "{mode}" is not one of {", ".join(PRECISIONS)}: on a GPU the model cannot load. '
                 "Write one of those.",
             )
@@ -187,9 +187,9 @@ def accelerators_suit_the_instances(config: Configuration) -> Iterator[Problem]:
     groups = config.proto.instance_group
     if not groups or any(group.kind != ModelInstanceGroup.KIND_CPU for group in groups):
         return
-    for where, index, accelerator in _accelerators(config, ON_GPU):
+    for field, index, accelerator in _accelerators(config, ON_GPU):
         yield Problem(
-            config.at("optimization", "execution_accelerators", where, index),
+            config.at("optimization", "execution_accelerators", field, index),
             f'accelerator "{accelerator.name}" is for the GPU and every instance is on the CPU, so it is ignored. '
             "Remove it, or remove the kind of the instances.",
         )
@@ -219,14 +219,14 @@ def tensorrt_knows_the_shapes(config: Configuration) -> Iterator[Problem]:
     Source: onnxruntime documentation, TensorRT execution provider (explicit shapes); onnxruntime#6978, server#3701.
     Fix: set trt_profile_min_shapes, trt_profile_opt_shapes and trt_profile_max_shapes, and warm the model up.
     """
-    for where, index, accelerator in _accelerators(config, ON_GPU):
+    for field, index, accelerator in _accelerators(config, ON_GPU):
         if (
             accelerator.name == "tensorrt"
             and _variable(config)
             and not all(key in accelerator.parameters for key in PROFILES)
         ):
             yield Problem(
-                config.at("optimization", "execution_accelerators", where, index),
+                config.at("optimization", "execution_accelerators", field, index),
                 "TensorRT builds an engine for each new shape while requests wait, and an input has a -1. "
                 f"Set {', '.join(PROFILES)}.",
             )

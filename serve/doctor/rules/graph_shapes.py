@@ -198,10 +198,10 @@ def _why(config: Configuration, pair: Pair) -> str:
 
 
 def _mismatch(config: Configuration, pair: Pair, why: str) -> Problem:
-    """The finding, with the edit where the file writes the dims as one list."""
+    """The finding, with an edit if the file writes the dims as one list."""
     dims = f"[ {', '.join(map(str, expected_shape(config, pair)))} ]"
     field = config.document.field(*pair.shape_steps)
-    # Only where the dims are one list without comments: the edit must neither lose one nor leave a second list.
+    # Only if the dims are one list without comments: the edit must neither lose a comment nor leave a second list.
     listed = field is not None and len(field.values) == len(pair.shape) and "#" not in config.document.slice(field)
     is_fixable = listed and pair.shape_steps[-1] == "dims"
     return Problem(

@@ -95,7 +95,7 @@ def loaded_configurations_are_the_files(server: LiveServer) -> Iterator[Problem]
 
 
 def _loaded_as(server: LiveServer, name: str) -> Configuration | None:
-    """The file whose configuration is loaded, config.pbtxt where several would do; None when it is none of them."""
+    """The file whose configuration is loaded, config.pbtxt if several files have it; None if no file has it."""
     model = server.model(name)
     configurations = model.configurations if model is not None else ()
     return next(
