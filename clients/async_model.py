@@ -14,7 +14,7 @@ from .errors import ClientError, ClosedError, TimedOutError
 from .exchange import Exchange
 from .hooks import EventHooks, Hooks
 from .in_flight import InFlight
-from .model import answer, closed
+from .model import answer, closed_message
 from .steps import Step, Steps, T, deadline_after, run_async, seconds_until
 from .terms import Terms, seconds
 from .transport import AsyncCustom, AsyncTransport, Transport, connect_async
@@ -97,7 +97,9 @@ class AsyncModel:
         Args:
             arrays: one for each input in the configuration's order, or one mapping from input names to arrays. If
                 `metadata.max_batch_size` is not 0 each has the batch axis first: pass one row as `array[None]`.
-            timeout_s: the deadline of this call in seconds; None is the model's `timeout_s`.
+            timeout_s: the deadline of this call in seconds; None is the model's `timeout_s`. The call raises
+                `TimedOutError` then. The server's queue learns of it only if the configuration allows that: see
+                "Deadlines" in clients/README.md.
             priority: 1 is the highest, 0 the model's default.
             request_id: an id for the server's logs and traces.
             parameters: the request's parameters, for models that read them.
@@ -110,7 +112,7 @@ class AsyncModel:
             if not self._process:
                 raise ClosedError(f"'{self._name}' is not open. Call it inside: async with AsyncModel(...) as model.")
             if self._connection is None or self._closing or self._process != os.getpid():
-                raise ClosedError(closed(self._name))
+                raise ClosedError(closed_message(self._name))
             checked = self.metadata.check(arrays)
             terms = Terms(
                 timeout_s=self._timeout_s if timeout_s is None else timeout_s,
@@ -137,7 +139,7 @@ class AsyncModel:
             ) from error
         try:
             if self._closing:
-                raise ClosedError(closed(self._name))
+                raise ClosedError(closed_message(self._name))
             if waited and deadline is not None:
                 terms = replace(terms, timeout_s=max(1e-6, seconds_until(deadline)))
             return await self._run(self._exchange.infer(arrays, terms))
@@ -167,7 +169,7 @@ class AsyncModel:
 
     async def _call(self, step: Step) -> Any:
         if self._connection is None:
-            raise ClosedError(closed(self._name))
+            raise ClosedError(closed_message(self._name))
         try:
             if self._hooks and step.method == "ModelInfer":
                 with self._hooks.around(step):
@@ -177,7 +179,7 @@ class AsyncModel:
             # A connection that is closed cancels its calls; to a caller that cancelled nothing that is `ClosedError`.
             task = asyncio.current_task()
             if self._closing and not (task and task.cancelling()):
-                raise ClosedError(closed(self._name)) from error
+                raise ClosedError(closed_message(self._name)) from error
             raise
 
     async def __aexit__(

@@ -236,8 +236,8 @@ def _fail(call: _Call, error: BaseException) -> None:
 def _copied(error: BaseException) -> BaseException:
     """A copy of the error for one call: a shared error would collect the tracebacks of all calls."""
     try:
-        own = copy.copy(error)
+        duplicate = copy.copy(error)
     except Exception:
         return error  # a foreign class that cannot be copied
-    own.__cause__ = error
-    return own
+    duplicate.__cause__ = error
+    return duplicate

@@ -24,7 +24,7 @@ from .errors import (
     TlsError,
     explained,
     kind,
-    late,
+    timed_out,
 )
 from .in_flight import InFlight
 from .steps import Step, deadline_after, run, run_async
@@ -123,7 +123,7 @@ class _Channel:
                     raise first from timeout
                 answer = yield partial(self._once, step, body)
         except TimeoutError as error:
-            raise late(step.timeout_s, url, model) from error
+            raise timed_out(step.timeout_s, url, model) from error
         except grpc.RpcError as error:
             raise _explained(error, self.endpoint, model, step.timeout_s) from error
         if step.method == "ServerMetadata":

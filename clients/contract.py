@@ -45,7 +45,7 @@ class Metadata:
     """A model's inputs and outputs in the order of its configuration; shapes begin with the batch axis if there is one.
 
     `max_batch_size` is in rows, 0 for a model without a batch axis. `instances` is 0 if the configuration names none,
-    as for an ensemble. `allows_queue_timeout` is whether a request may set its own time limit for the server's queue.
+    as for an ensemble. `longest_queue_timeout_s`: the server acts on a request's own time limit if it is at most this.
     """
 
     name: str
@@ -53,21 +53,19 @@ class Metadata:
     outputs: tuple[Tensor, ...]
     max_batch_size: int
     instances: int
-    allows_queue_timeout: bool
+    longest_queue_timeout_s: float
 
     @classmethod
     def of(cls, config: Any) -> Self:
         """Read a ModelConfig message; raises `InvalidInputError` for a datatype that numpy has no dtype for."""
         batch = (-1,) if config.max_batch_size > 0 else ()
-        policy = config.dynamic_batching.default_queue_policy
-        policies = [policy, *config.dynamic_batching.priority_queue_policy.values()]
         return cls(
             name=config.name,
             inputs=tuple(_tensor(config, tensor, batch) for tensor in config.input),
             outputs=tuple(_tensor(config, tensor, batch) for tensor in config.output),
             max_batch_size=config.max_batch_size,
             instances=sum(group.count * max(1, len(group.gpus)) for group in config.instance_group),
-            allows_queue_timeout=any(policy.allow_timeout_override for policy in policies),
+            longest_queue_timeout_s=_longest_queue_timeout_s(config),
         )
 
     def check(self, arrays: Sequence[Any]) -> dict[str, Array]:
@@ -77,8 +75,9 @@ class Metadata:
         inputs may be missing. If `max_batch_size` is not 0, each has the batch axis first, with the same number of
         rows, 1 to `max_batch_size`.
         """
-        named = self._by_name(arrays)
-        checked = {tensor.name: self._fit(tensor, named[tensor.name]) for tensor in self.inputs if tensor.name in named}
+        by_name = self._by_name(arrays)
+        present = [tensor for tensor in self.inputs if tensor.name in by_name]
+        checked = {tensor.name: self._fit(tensor, by_name[tensor.name]) for tensor in present}
         if self.max_batch_size:
             self._check_rows(checked)
         return checked
@@ -86,13 +85,13 @@ class Metadata:
     def _by_name(self, arrays: Sequence[Any]) -> Mapping[str, Any]:
         wanted = [tensor.name for tensor in self.inputs]
         if len(arrays) == 1 and isinstance(arrays[0], Mapping):
-            named: Mapping[str, Any] = arrays[0]
-            unknown = [name for name in named if name not in wanted]
-            missing = [tensor.name for tensor in self.inputs if not tensor.optional and tensor.name not in named]
+            by_name: Mapping[str, Any] = arrays[0]
+            unknown = [name for name in by_name if name not in wanted]
+            missing = [tensor.name for tensor in self.inputs if not tensor.optional and tensor.name not in by_name]
             if unknown or missing:
                 problems = [f"unknown: {unknown}"] * bool(unknown) + [f"missing: {missing}"] * bool(missing)
                 raise InvalidInputError(f"'{self.name}' has the inputs {wanted}; {', '.join(problems)}.")
-            return named
+            return by_name
         if len(arrays) != len(wanted):
             raise InvalidInputError(
                 f"'{self.name}' has {len(wanted)} inputs, {wanted}, and got {len(arrays)} arrays. Pass one for each "
@@ -176,6 +175,21 @@ class Metadata:
                 f"'{self.name}': one request has 1 to {self.max_batch_size} rows (max_batch_size), got {count}. "
                 + ("Split it into several requests." if count else "Pass at least one row.")
             )
+
+
+def _longest_queue_timeout_s(config: Any) -> float:
+    """Without limit for `allow_timeout_override`, slo_ms for `batch_policy: deadline`, otherwise 0."""
+    batching = config.dynamic_batching
+    policies = [batching.default_queue_policy, *batching.priority_queue_policy.values()]
+    if any(policy.allow_timeout_override for policy in policies):
+        return math.inf
+    parameters = {name: value.string_value for name, value in config.parameters.items()}
+    if parameters.get("batch_policy") != "deadline":
+        return 0.0
+    try:
+        return float(parameters.get("slo_ms", "")) / 1e3
+    except ValueError:
+        return 0.0
 
 
 def _tensor(config: Any, tensor: Any, batch: tuple[int, ...]) -> Tensor:

@@ -183,6 +183,6 @@ def explained(status: str, text: str, url: str, model: str, *, sent: bool = True
     return error(message, status=status, text=text, model=model, url=url, retryable=retryable)
 
 
-def late(timeout_s: float | None, url: str, model: str) -> ClientError:
+def timed_out(timeout_s: float | None, url: str, model: str) -> ClientError:
     """The error for a call whose deadline has passed."""
     return explained("DEADLINE_EXCEEDED", f"no answer within {timeout_s} s", url, model)

@@ -82,7 +82,9 @@ class Model:
         Args:
             arrays: one for each input in the configuration's order, or one mapping from input names to arrays. If
                 `metadata.max_batch_size` is not 0 each has the batch axis first: pass one row as `array[None]`.
-            timeout_s: the deadline of this call in seconds; None is the model's `timeout_s`.
+            timeout_s: the deadline of this call in seconds; None is the model's `timeout_s`. The call raises
+                `TimedOutError` then. The server's queue learns of it only if the configuration allows that: see
+                "Deadlines" in clients/README.md.
             priority: 1 is the highest, 0 the model's default.
             request_id: an id for the server's logs and traces.
             parameters: the request's parameters, for models that read them.
@@ -119,7 +121,7 @@ class Model:
 
     def _run(self, steps: Steps[T]) -> T:
         if self._process != os.getpid():
-            raise ClosedError(closed(self._name))
+            raise ClosedError(closed_message(self._name))
         return run(steps, self._call)
 
     def _call(self, step: Step) -> Any:
@@ -131,7 +133,7 @@ class Model:
         except (ServerFailureError, ServerUnreachableError, ValueError) as error:
             # gRPC raises these for calls in flight on a channel that is closed, and for later ones.
             if self._process != os.getpid():
-                raise ClosedError(closed(self._name)) from error
+                raise ClosedError(closed_message(self._name)) from error
             raise
 
     def __enter__(self) -> Self:
@@ -155,7 +157,7 @@ def answer(metadata: Metadata, outputs: Mapping[str, Array]) -> Any:
     return ordered[0] if len(ordered) == 1 else ordered
 
 
-def closed(name: str) -> str:
+def closed_message(name: str) -> str:
     """The message for calls of a model that is closed."""
     return (
         f"'{name}' was closed, or was made by the process that this one was forked from. Make one in each process, "

@@ -27,8 +27,6 @@ SMALLEST_BYTES = 1 << 16
 LIMIT_BYTES = 1 << 30
 """The limit for all regions of one client; requests beyond it travel in the message."""
 
-CANARY_BYTES, CANARY_LEAST_BYTES = 16, 4
-
 
 class Region:
     """Memory for one request at a time, registered as `name`, which is secret; `file` is its name in /dev/shm.

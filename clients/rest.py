@@ -19,7 +19,7 @@ from google.protobuf import json_format
 
 from . import protocol as pb
 from .endpoint import Endpoint
-from .errors import ClientError, ServerFailureError, ServerUnreachableError, TlsError, explained, kind, late
+from .errors import ClientError, ServerFailureError, ServerUnreachableError, TlsError, explained, kind, timed_out
 from .in_flight import InFlight
 from .steps import Step, deadline_after
 
@@ -79,7 +79,7 @@ class BlockingRestConnection:
             except (OSError, http.client.HTTPException) as error:
                 connection.close()
                 if isinstance(error, TimeoutError):
-                    raise late(step.timeout_s, self.url, model) from error
+                    raise timed_out(step.timeout_s, self.url, model) from error
                 closed = reused and isinstance(error, _CLOSED)
                 if closed and not (complete and step.method == "ModelInfer"):
                     continue
@@ -149,7 +149,7 @@ class RestConnection:
             async with asyncio.timeout(step.left_s()):
                 return await asyncio.wrap_future(working)
         except TimeoutError as error:
-            raise late(step.timeout_s, self._blocking.url, model) from error
+            raise timed_out(step.timeout_s, self._blocking.url, model) from error
         finally:
             self._keep_place(working)
 
@@ -213,8 +213,8 @@ def _translated(step: Step) -> tuple[str, bytes]:
 
 
 def _path(model: str, version: str, verb: str) -> str:
-    named = f"/versions/{quote(version, safe='')}" if version else ""
-    return f"/v2/models/{quote(model, safe='')}{named}/{verb}"
+    version_path = f"/versions/{quote(version, safe='')}" if version else ""
+    return f"/v2/models/{quote(model, safe='')}{version_path}/{verb}"
 
 
 def _plain(parameters: Any) -> dict[str, Any]:

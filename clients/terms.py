@@ -1,5 +1,6 @@
 """What a caller may set for one call beside its arrays: deadline, priority, id and parameters."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -40,19 +41,21 @@ class Terms:
         for name, value in (self.parameters or {}).items():
             _check(name, value)
 
-    def encoded(self, *, allows_queue_timeout: bool) -> bytes:
+    def encoded(self, *, longest_queue_timeout_s: float) -> bytes:
         """The bytes that the terms add to a request.
 
-        `allows_queue_timeout` is whether the model's queue policy lets a request set its own time limit. Then the
-        request carries the deadline, and the server drops it if it is still queued by then.
+        A deadline of at most `longest_queue_timeout_s` becomes the request's parameter `timeout`, in microseconds. Then
+        the server drops the request if it is still queued by then.
         """
-        limit = self.timeout_s if allows_queue_timeout else None
+        limit = self.timeout_s or 0.0
+        if limit > longest_queue_timeout_s:
+            limit = 0.0
         if not (self.priority or self.request_id or limit or self.parameters):
             return b""
         return wire.options(
             self.request_id,
             priority=self.priority,
-            queue_timeout_us=int((limit or 0) * 1e6),
+            queue_timeout_us=math.ceil(limit * 1e6),
             parameters=self.parameters,
         )
 

@@ -73,7 +73,7 @@ def checked(transport: object, endpoint: Endpoint, model: str) -> str:
 
 
 def connect(endpoint: Endpoint, name: str) -> BlockingTransport:
-    """A blocking connection over HTTP or gRPC. Their libraries are imported here, since that takes its time."""
+    """A blocking connection over HTTP or gRPC. Their libraries are imported here, because that is slow."""
     if name == "http":
         from .rest import BlockingRestConnection
 
@@ -95,7 +95,7 @@ def connect_async(endpoint: Endpoint, name: str, in_flight: InFlight) -> AsyncTr
 
 
 class Custom:
-    """A transport of the user behind `Model`; raises `TransportError` where it is not a `BlockingTransport`."""
+    """A transport of the user behind `Model`; raises `TransportError` unless it is a `BlockingTransport`."""
 
     def __init__(self, transport: BlockingTransport, url: str, model: str) -> None:
         self._transport, self._url = transport, url
@@ -117,7 +117,7 @@ class Custom:
 
 
 class AsyncCustom:
-    """A transport of the user behind `AsyncModel`; raises `TransportError` where it is not an `AsyncTransport`."""
+    """A transport of the user behind `AsyncModel`; raises `TransportError` unless it is an `AsyncTransport`."""
 
     def __init__(self, transport: AsyncTransport, url: str, model: str) -> None:
         self._transport, self._url, self._model = transport, url, model

@@ -56,14 +56,9 @@ def prove(
     Raises `ProofError` if a batch answers wrongly, `RepositoryError` or `SignatureError` if the graph does not fit the
     configurations.
     """
-    folder = model_folder(model, repository)
     signature = Signature.of(path)
-    for variant in [None, *variants(folder)]:
-        source = config_file(folder, variant)
-        for fault in check(read_config(source), signature):
-            raise RepositoryError(f"{source}: {fault}")
+    config = _checked_config(model, signature, repository)
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    config = read_config(config_file(folder, None))
     ragged = is_ragged(config)
     rows_error = (verify_ragged.rows_error if ragged else _rows_error)(config, session, exporter)
     # `not <=` instead of `>`, so that NaN fails.
@@ -87,6 +82,16 @@ def prove(
         reference_error=reference_error,
         parameters=None if reference is None else reference.parameters,
     )
+
+
+def _checked_config(model: str, signature: Signature, repository: Path) -> ModelConfig:
+    """config.pbtxt of the model; raises `RepositoryError` if the graph does not fit it or a variant."""
+    folder = model_folder(model, repository)
+    for variant in [None, *variants(folder)]:
+        source = config_file(folder, variant)
+        for fault in check(read_config(source), signature):
+            raise RepositoryError(f"{source}: {fault}")
+    return read_config(config_file(folder, None))
 
 
 def _rows_error(config: ModelConfig, session: onnxruntime.InferenceSession, _: Exporter) -> float:

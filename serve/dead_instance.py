@@ -43,7 +43,7 @@ class Control:
     @classmethod
     def of(cls, pid: int) -> Self | None:
         """The control block of a stub; None if it has ended."""
-        place = stubs.shared(pid)
+        place = stubs.control_block(pid)
         return cls(region=place[0], offset=place[1]) if place else None
 
     def waits(self) -> bool:
@@ -61,7 +61,7 @@ class Control:
 
 
 @contextlib.contextmanager
-def kept_waiting(dead: Sequence[Control], server: Server, model: str) -> Iterator[None]:
+def keep_waiting(dead: Sequence[Control], server: Server, model: str) -> Iterator[None]:
     """Keep the batch of each dead instance waiting while requests are in the model's queue, for `LONGEST_S` at most.
 
     An instance without a batch is left alone: Triton may be ending it, and would then wait for an answer for ever. For

@@ -21,8 +21,8 @@ NOISE = re.compile(
 def digest(log: Path) -> str:
     """The reasons in the log, one a line, and then its last lines."""
     lines = _lines(log)
-    shown = [line for line in lines if not NOISE.match(line.rstrip())]
-    last = [f"  {line}" for line in shown[-LAST_LINES:]]
+    messages = [line for line in lines if not NOISE.match(line.rstrip())]
+    last = [f"  {line}" for line in messages[-LAST_LINES:]]
     return "\n".join([*(f"reason: {reason}" for reason in reasons(lines)), "last lines of its log:", *last])
 
 
@@ -36,9 +36,9 @@ def reasons(lines: Sequence[str]) -> list[str]:
     errors = [
         entry["text"].strip().strip('"') for line in lines if (entry := ENTRY.match(line)) and entry["level"] == "E"
     ]
-    named = [text for text in errors if FAILED.match(text)]
+    model_errors = [text for text in errors if FAILED.match(text)]
     ended = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-    return list(dict.fromkeys(_first_lines(named or ended)))[-MOST_REASONS:]
+    return list(dict.fromkeys(_first_lines(model_errors or ended)))[-MOST_REASONS:]
 
 
 def _lines(log: Path) -> list[str]:

@@ -56,8 +56,8 @@ def start(
         return _start(command, hidden, environment, before, options)
     except _VisibleError as error:
         visible(str(error))
-    shown = [hidden.get(argument, argument) for argument in command]
-    return subprocess.Popen(shown, env=environment, preexec_fn=before, **options)
+    arguments = [hidden.get(argument, argument) for argument in command]
+    return subprocess.Popen(arguments, env=environment, preexec_fn=before, **options)
 
 
 def _start(

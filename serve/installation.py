@@ -1,7 +1,7 @@
 """Finds tritonserver on this machine, and makes the environment and the backend directory that it starts with.
 
-It is looked for on PATH first (NVIDIA's image), then in the pip wheel `nvidia-pytriton`. Of that wheel only the
-binaries are used.
+`find` looks on PATH first (NVIDIA's image), then in the pip wheel `nvidia-pytriton`, of which only the binaries are
+used.
 """
 
 import ctypes.util
@@ -85,10 +85,20 @@ def find() -> Installation:
             f"{sys.prefix}. Run make setup, or pip install --no-deps nvidia-pytriton."
         )
     server = package / "tritonserver"
+    return Installation(
+        binary=server / "bin" / "tritonserver",
+        backends=server / "backends",
+        libraries=bundled_libraries(),
+        stub=_stub(server / "python_backend_stubs"),
+    )
+
+
+def _stub(folder: Path) -> Path:
+    """The program that runs Python models, for the running Python; raises `InstallationError` if it cannot work."""
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    stub = server / "python_backend_stubs" / version / "triton_python_backend_stub"
+    stub = folder / version / "triton_python_backend_stub"
     if not stub.is_file():
-        versions = sorted(path.name for path in (server / "python_backend_stubs").iterdir())
+        versions = sorted(path.name for path in folder.iterdir())
         raise InstallationError(
             f"Python {version} has no triton_python_backend_stub in the tritonserver wheel (it has "
             f"{', '.join(versions)}), so no Python backend can start. Use one of those, best 3.11."
@@ -109,12 +119,7 @@ def find() -> Installation:
             f"numpy {version_of_numpy()} is installed, and with numpy 2 the Python stub of the pip tritonserver "
             "returns every output empty. Install numpy 1.26: make setup, or pip install 'numpy<2'."
         )
-    return Installation(
-        binary=server / "bin" / "tritonserver",
-        backends=server / "backends",
-        libraries=bundled_libraries(),
-        stub=stub,
-    )
+    return stub
 
 
 def bundled_libraries() -> Path | None:

@@ -139,7 +139,7 @@ def launch(settings: Settings, *, progress: Callable[[str], None] = lambda _: No
     check_descriptors(sum(map(instance_count, asked.values())))
     for model in asked:
         stubs.compile_sources(model_folder(model, settings.repository))
-    with server_folder.made() as folder:
+    with server_folder.create() as folder:
         log = _log(settings, folder.path)
         process = _start(settings, tuple(asked), installation, folder, log, ports)
         try:

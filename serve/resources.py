@@ -50,7 +50,7 @@ def check_descriptors(instances: int) -> None:
 
 
 def _refuse_twice(ports: Mapping[str, int]) -> None:
-    """Raise `PortError` if two flags name the same port; 0 may be given to all, as it is any free port."""
+    """Raise `PortError` if two flags name the same port; all may be 0, which is any free port."""
     for port in filter(None, ports.values()):
         flags = [flag for flag, other in ports.items() if other == port]
         if len(flags) > 1:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from serve import stubs
-from serve.dead_instance import Control, kept_waiting
+from serve.dead_instance import Control, keep_waiting
 from serve.launcher import Server
 from serve.management import loaded
 from serve.management.api import ServerError, TimedOutError
@@ -34,10 +34,9 @@ ABSENT_S = 5.0
 
 @dataclass(kw_only=True)
 class Revival:
-    """What was done so far.
+    """The reloads so far.
 
-    `took_s` are the seconds that each reload took. `failed` is the reason why only a new server helps, None without
-    one.
+    `took_s` are their seconds. `failure` is the reason why only a new server helps; None if there is none.
     """
 
     took_s: list[float] = field(default_factory=list)
@@ -45,7 +44,7 @@ class Revival:
 
 
 @contextlib.contextmanager
-def revived(server: Server, *, report: Callable[[str], None] = lambda _: None) -> Iterator[Revival]:
+def reviving(server: Server, *, report: Callable[[str], None] = lambda _: None) -> Iterator[Revival]:
     """Watch the model processes of `server`, and reload a model when one of its processes dies.
 
     `report` gets a sentence about each death, on a thread of this module.
@@ -93,7 +92,7 @@ class _Watcher:
                 self._start_reload(model)
 
     def _give_up(self, present: set[str]) -> None:
-        """Set `failed` if a model of which a process died has had none for `ABSENT_S`."""
+        """Set `failure` if a model of which a process died has had none for `ABSENT_S`."""
         now = time.monotonic()
         for model, since in list(self._absent_since.items()):
             if model in present:
@@ -128,7 +127,7 @@ class _Watcher:
     def _reload(self, model: str, dead: Sequence[Control]) -> None:
         started, timed_out = time.monotonic(), False
         try:
-            with kept_waiting(dead, self._server, model):
+            with keep_waiting(dead, self._server, model):
                 reload(self._server, model)
         except TimedOutError:
             problem, timed_out = "it took too long", True
@@ -177,9 +176,9 @@ def _regrouped(server: Server, model: str) -> ModelConfig:
     configuration since, that one is kept.
     """
     current = loaded.config(server.http_url, model)
-    asked = server.asked.get(model, current)
+    file_config = server.asked.get(model, current)
     config = ModelConfig()
-    config.CopyFrom(current if list(loaded.differences(asked, current)) else asked)
+    config.CopyFrom(current if list(loaded.differences(file_config, current)) else file_config)
     del config.instance_group[:]
     for group in current.instance_group:
         config.instance_group.add().CopyFrom(group)

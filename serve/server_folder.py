@@ -50,7 +50,7 @@ class ServerFolder:
 
 
 @contextlib.contextmanager
-def made() -> Iterator[ServerFolder]:
+def create() -> Iterator[ServerFolder]:
     """Make a folder and remove it at the end; first remove folders whose launcher and guard were both killed."""
     base = _base()
     _remove_leftovers(base)

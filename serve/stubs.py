@@ -41,7 +41,7 @@ def instances_and_models(prefix: str) -> tuple[dict[int, str], set[str]]:
     return instances, {_model(arguments) for arguments in stubs.values()}
 
 
-def shared(pid: int) -> tuple[str, int] | None:
+def control_block(pid: int) -> tuple[str, int] | None:
     """The file in /dev/shm that the process shares with Triton, and the offset of their control block in it."""
     try:
         arguments = processes.arguments(pid)

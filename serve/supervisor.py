@@ -7,7 +7,7 @@ from pathlib import Path
 
 from serve import failure_log
 from serve.launcher import LaunchError, Server, Settings, launch
-from serve.revival import revived
+from serve.revival import reviving
 from triton_batching.terminal import Failure, Mistake
 
 POLL_S = 0.1
@@ -78,7 +78,7 @@ def _serve(
     with launch(settings, progress=progress) as server:
         started = time.monotonic()
         ready(server)
-        with revived(server, report=report) as revival:
+        with reviving(server, report=report) as revival:
             while server.running() and revival.failure is None:
                 time.sleep(POLL_S)
         reasons = "; ".join(failure_log.reasons_of(server.log))

@@ -65,8 +65,8 @@ def copies(repository: Path | None = REPOSITORY) -> Iterator[Copy]:
         if not (folder / "model.py").is_file():
             continue
         # Other files of the folder may import shared modules as well.
-        own = [file for file in folder.glob("*.py") if file.stem not in shared and file.is_file()]
-        for name in sorted(_needed(own, shared)):
+        own_files = [file for file in folder.glob("*.py") if file.stem not in shared and file.is_file()]
+        for name in sorted(_needed(own_files, shared)):
             source = shared[name]
             header = HEADER.format(source=source.relative_to(ROOT).as_posix())
             yield Copy(path=folder / source.name, text=header + source.read_text())

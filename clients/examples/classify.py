@@ -29,8 +29,8 @@ async def classify(
         outputs = [tensor.name for tensor in classifier.metadata.outputs]
         if outputs != ["LABEL", "PROBABILITY", "CLASS"]:
             raise InvalidInputError(
-                f"'{model}' gives {', '.join(outputs)}, where LABEL, PROBABILITY, CLASS are needed. Name a model like "
-                f"{MODEL} with --model."
+                f"'{model}' gives {', '.join(outputs)}, and this program needs LABEL, PROBABILITY, CLASS. Name a model "
+                f"like {MODEL} with --model."
             )
         return await asyncio.gather(*(_classify(classifier, picture) for picture in pictures))
 

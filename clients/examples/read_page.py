@@ -27,7 +27,8 @@ async def read_pages(
         outputs = [tensor.name for tensor in reader.metadata.outputs]
         if outputs != ["TEXT"]:
             raise InvalidInputError(
-                f"'{model}' gives {', '.join(outputs)}, where TEXT is needed. Name a model like {MODEL} with --model."
+                f"'{model}' gives {', '.join(outputs)}, and this program needs TEXT. Name a model like {MODEL} "
+                "with --model."
             )
         return await asyncio.gather(*(_read(reader, page) for page in pages))
 

@@ -44,13 +44,11 @@ class Deployment:
     def faults(self) -> Iterator[tuple[str, str]]:
         """Every field with an invalid value, with the reason and what to write: (field, reason)."""
         if not NAME.fullmatch(self.name):
-            yield (
-                "name",
-                (
-                    f"'{self.name}' cannot name a model: the name is a folder, part of URLs and a flag of "
-                    "tritonserver. Use letters, digits, '_', '-' and '.', and begin with a letter or a digit."
-                ),
+            reason = (
+                f"'{self.name}' cannot name a model: the name is a folder, part of URLs and a flag of tritonserver. "
+                "Use letters, digits, '_', '-' and '.', and begin with a letter or a digit."
             )
+            yield "name", reason
         if self.batching not in get_args(Batching):
             yield "batching", f"{self.batching!r} is not a kind of batching. Write dynamic or none."
         if self.kind not in (None, *get_args(Kind)):
@@ -58,16 +56,14 @@ class Deployment:
         yield from _whole("max_batch_size", self.max_batch_size, "rows in one execution", LARGEST_BATCH)
         yield from _whole("instances", self.instances, "executions at the same time", MOST_INSTANCES)
         yield from _whole("version", self.version, "the number of a version folder", 2**31 - 1)
-        if self.batch_timeout_us is not None:
-            yield from _timeout(self.batch_timeout_us)
+        if self.batch_timeout_us is not None and (reason := _wrong_timeout(self.batch_timeout_us)):
+            yield "batch_timeout_us", reason
         if self.tolerance is not None and not (isinstance(self.tolerance, int | float) and 0 < self.tolerance < 1):
-            yield (
-                "tolerance",
-                (
-                    f"{self.tolerance} is not between 0 and 1: it is the largest difference of a batch from its rows, "
-                    "divided by the largest value. Write for example 0.001."
-                ),
+            reason = (
+                f"{self.tolerance} is not between 0 and 1: it is the largest difference of a batch from its rows, "
+                "divided by the largest value. Write for example 0.001."
             )
+            yield "tolerance", reason
 
 
 def _whole(name: str, value: object, meaning: str, largest: int) -> Iterator[tuple[str, str]]:
@@ -77,31 +73,23 @@ def _whole(name: str, value: object, meaning: str, largest: int) -> Iterator[tup
         yield name, f"{value} is not from 1 to {largest}: it is {meaning}. Write a number in that range."
 
 
-def _timeout(value: object) -> Iterator[tuple[str, str]]:
-    name = "batch_timeout_us"
+def _wrong_timeout(value: object) -> str:
+    """Why a timeout is invalid; "" if it is valid."""
     if not isinstance(value, int) or isinstance(value, bool):
-        yield name, f"{value!r} is not a whole number of microseconds. Write for example 2000 (2 ms), or leave it out."
-    elif value <= 0:
-        yield (
-            name,
-            (
-                f"{value} is not a time to wait. Leave it out for no delay: requests that arrive while an execution "
-                "runs form the next batch anyway."
-            ),
+        return f"{value!r} is not a whole number of microseconds. Write for example 2000 (2 ms), or leave it out."
+    if value <= 0:
+        return (
+            f"{value} is not a time to wait. Leave it out for no delay: requests that arrive while an execution runs "
+            "form the next batch anyway."
         )
-    elif value < SHORTEST_TIMEOUT_US:
-        yield (
-            name,
-            (
-                f"{value} microseconds ({value / 1000:g} ms) are too short for another request to arrive. For {value} "
-                f"ms write {value * 1000}; for no delay leave it out."
-            ),
+    if value < SHORTEST_TIMEOUT_US:
+        return (
+            f"{value} microseconds ({value / 1000:g} ms) are too short for another request to arrive. For {value} ms "
+            f"write {value * 1000}; for no delay leave it out."
         )
-    elif value > LONGEST_TIMEOUT_US:
-        yield (
-            name,
-            (
-                f"{value} microseconds: a lone request would wait {value / 1e6:g} s before it runs. For "
-                f"{value / 1e6:g} ms write {value // 1000}."
-            ),
+    if value > LONGEST_TIMEOUT_US:
+        return (
+            f"{value} microseconds: a lone request would wait {value / 1e6:g} s before it runs. For {value / 1e6:g} ms "
+            f"write {value // 1000}."
         )
+    return ""

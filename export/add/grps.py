@@ -58,19 +58,19 @@ class _Entry:
     values: Mapping[str, Any]
 
     @classmethod
-    def of(cls, where: str, value: object, known: Sequence[str]) -> "_Entry":
+    def of(cls, where: str, value: object, keys: Sequence[str]) -> "_Entry":
         if not isinstance(value, dict):
-            raise Mistake(f"{where}: {value!r} is not a mapping. Write its fields as `key: value`: {', '.join(known)}.")
+            raise Mistake(f"{where}: {value!r} is not a mapping. Write `key: value` with {', '.join(keys)}.")
         for key in value:
-            if key not in known:
-                raise Mistake(f"{where}.{key}: is not a field that Triton can serve. Known: {', '.join(known)}.")
+            if key not in keys:
+                raise Mistake(f"{where}.{key}: is not a field that Triton can serve. Known are {', '.join(keys)}.")
         return cls(where=where, values=value)
 
     def refuse(self, field: str, reason: str) -> Mistake:
         return Mistake(f"{self.where}.{field}: {reason}")
 
-    def part(self, field: str, known: Sequence[str]) -> "_Entry":
-        return _Entry.of(f"{self.where}.{field}", self.values.get(field) or {}, known)
+    def part(self, field: str, keys: Sequence[str]) -> "_Entry":
+        return _Entry.of(f"{self.where}.{field}", self.values.get(field) or {}, keys)
 
     def text(self, field: str) -> str:
         value = self.values.get(field)
@@ -98,7 +98,7 @@ def read(path: Path) -> Plan:
     if not isinstance(content, dict) or not isinstance(content.get("models"), list) or not content["models"]:
         raise Mistake(f"{path}: models: is not a list of models. Write `models:` with an item `- name: ...` for each.")
     for key in content.keys() - {"models", "dag"}:
-        raise Mistake(f"{path}: {key}: is not a field that Triton can serve. Known: models, dag.")
+        raise Mistake(f"{path}: {key}: is not a field that Triton can serve. Write models and dag only.")
     deployments = [_deployment(path, number, model) for number, model in enumerate(content["models"])]
     _check_names(path, deployments)
     dag = content.get("dag")
@@ -245,5 +245,5 @@ def _node(dag: _Entry, number: int, value: object, deployments: Sequence[Deploym
         match = VERSION.fullmatch(version)
         if wanted == deployment.name or (name == deployment.name and match and int(match[1]) == deployment.version):
             return deployment.name
-    known = ", ".join(f"{deployment.name}-{deployment.version}.0.0" for deployment in deployments)
-    raise node.refuse("model", f"{wanted} is not in `models:`. Name one of {known}.")
+    names = ", ".join(f"{deployment.name}-{deployment.version}.0.0" for deployment in deployments)
+    raise node.refuse("model", f"{wanted} is not in `models:`. Name one of {names}.")

@@ -29,10 +29,10 @@ def drafts(repository: Path) -> Iterator[Path]:
     """
     try:
         repository.mkdir(exist_ok=True)
-        beside = repository.resolve().parent
-        if beside.stat().st_dev != repository.stat().st_dev or not os.access(beside, os.W_OK):
-            beside = repository.resolve()  # the repository is a mounted volume
-        folder = Path(tempfile.mkdtemp(prefix=f".{repository.resolve().name}-draft-", dir=beside))
+        parent = repository.resolve().parent
+        if parent.stat().st_dev != repository.stat().st_dev or not os.access(parent, os.W_OK):
+            parent = repository.resolve()  # the repository is a mounted volume
+        folder = Path(tempfile.mkdtemp(prefix=f".{repository.resolve().name}-draft-", dir=parent))
     except OSError as error:
         raise Mistake(f"{repository}: cannot be written to ({error.strerror}). Name another --repository.") from error
     try:

@@ -1,6 +1,7 @@
 """Proves that the first axis of every tensor is a batch axis: a batch gives each row the answer that it gets alone."""
 
 import re
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ import onnx
 import onnxruntime
 
 from export.graph.input_values import OPEN_SIZES, Array, Range, Rows, open_dims, random_rows
+from export.graph.onnx_graph import save
 from triton_batching.terminal import Failure, Mistake
 
 BATCHES = (1, 2, 3, 8)
@@ -65,6 +67,14 @@ def open_session(path: Path, *, optimised: bool = True, user_path: str = "") -> 
         name = user_path or str(path)
         reason = one_line(error).replace(f"Load model from {path} failed:", "").replace(str(path), name)
         raise Mistake(f"{name}: onnxruntime cannot load it ({reason}). Export it again.") from error
+
+
+def session_of(model: onnx.ModelProto, *, optimised: bool = True, user_path: str = "") -> onnxruntime.InferenceSession:
+    """A session as `open_session` makes it, of a graph that is not in a file."""
+    with tempfile.TemporaryDirectory(prefix="triton-batching-") as folder:
+        path = Path(folder) / "model.onnx"
+        save(model, path)
+        return open_session(path, optimised=optimised, user_path=user_path)
 
 
 def tolerance_of(model: onnx.ModelProto) -> float:

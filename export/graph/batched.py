@@ -1,6 +1,5 @@
 """Turns a graph into one with a proven batch axis: unchanged, rewritten, or refused with the node that mixes rows."""
 
-import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,14 +16,14 @@ from export.graph.axis_proof import (
     Proof,
     choose_rows,
     difference,
-    open_session,
     prove,
     run,
+    session_of,
     take,
     tolerance_of,
 )
 from export.graph.input_values import Array, Range, Rows, ranges, read_samples
-from export.graph.onnx_graph import dims, graph_inputs, save
+from export.graph.onnx_graph import dims, graph_inputs
 from export.graph.rewrite import Rewritten
 from export.graph.source import Source
 from triton_batching.terminal import Failure, Mistake
@@ -85,37 +84,38 @@ def batched(source: Source, settings: ProofSettings) -> Batched:
     rewritten = _loosened(source, valid, settings)
     for _ in range(MOST_MENDS):
         model = rewritten.model if rewritten else source.model
-        session = _session(model, source)
+        session = session_of(model, user_path=source.user_path)
         settings.say("comparing batches with their rows")
         try:
             rows, open_dim = _rows(session, model, valid, settings, rewritten.rows if rewritten else 1)
             proof = prove(session, rows, largest=settings.largest, tolerance=tolerance, open_dim=open_dim)
-        except NoValidRow as refused:
+        except NoValidRow as error:
             # Constants of the old row count may keep a single row from running.
-            node = culprit.failing(model, refused.tried) if rewritten else None
-            mended = rewrite.mend(rewritten, node) if rewritten and node else None
-            if mended is None:
+            node = culprit.failing(model, error.tried) if rewritten else None
+            if (mended := _mended(rewritten, node)) is None:
                 raise
-            rewritten = mended
-            continue
-        except NotRowwise as shown:
+        except NotRowwise as error:
             settings.say("looking for the node that mixes rows")
             node = culprit.find(model, rows, tolerance=tolerance)
-            mended = rewrite.mend(rewritten, node) if rewritten and node else None
-            if mended is None:
-                raise BatchAxisError(_refusal(source, shown, node, rewritten), advice=UNBATCHED) from shown
-            rewritten = mended
-            continue
-        return Batched(
-            model=model,
-            proof=proof,
-            changes=rewritten.changes if rewritten else (),
-            valid={} if settings.samples else valid,
-            reference_error=_reference_error(source, session, rows, rewritten, tolerance),
-        )
+            if (mended := _mended(rewritten, node)) is None:
+                raise BatchAxisError(_refusal(source, error, node, rewritten), advice=UNBATCHED) from error
+        else:
+            return Batched(
+                model=model,
+                proof=proof,
+                changes=rewritten.changes if rewritten else (),
+                valid={} if settings.samples else valid,
+                reference_error=_reference_error(source, session, rows, rewritten, tolerance),
+            )
+        rewritten = mended
     raise BatchAxisError(
         f"{source.origin}: the first axis is still not a batch axis after {MOST_MENDS} changes. Export it dynamic."
     )
+
+
+def _mended(rewritten: Rewritten | None, node: culprit.Culprit | None) -> Rewritten | None:
+    """The rewritten graph with one more change; None if the node needs no change, or if the graph was not rewritten."""
+    return rewrite.mend(rewritten, node) if rewritten and node else None
 
 
 def _loosened(source: Source, valid: dict[str, Range], settings: ProofSettings) -> Rewritten | None:
@@ -128,13 +128,6 @@ def _loosened(source: Source, valid: dict[str, Range], settings: ProofSettings) 
     return rewrite.loosen(source.model, _shapes(source, valid, settings))
 
 
-def _session(model: onnx.ModelProto, source: Source) -> onnxruntime.InferenceSession:
-    with tempfile.TemporaryDirectory(prefix="triton-batching-") as folder:
-        path = Path(folder) / "model.onnx"
-        save(model, path)
-        return open_session(path, user_path=source.user_path)
-
-
 def _shapes(source: Source, valid: dict[str, Range], settings: ProofSettings) -> dict[str, list[int]]:
     """The shapes of all tensors at the row count that the graph is fixed to."""
     model = source.model
@@ -144,7 +137,7 @@ def _shapes(source: Source, valid: dict[str, Range], settings: ProofSettings) ->
         # Only the shapes matter here, so too few rows are repeated.
         rows: Rows = {name: np.resize(array, (count, *array.shape[1:])) for name, array in samples.items()}
     else:
-        rows, _ = choose_rows(_session(model, source), model, valid, rows=count, trying=count)
+        rows, _ = choose_rows(session_of(model, user_path=source.user_path), model, valid, rows=count, trying=count)
     return culprit.tensor_shapes(model, rows)
 
 
@@ -176,8 +169,8 @@ def _conflict(model: onnx.ModelProto) -> str | None:
     fixed = {value.name: dims(value)[0] for value in graph_inputs(model) if isinstance(dims(value)[0], int)}
     if len(set(fixed.values())) < 2:
         return None
-    named = ", ".join(f'"{name}" to {size}' for name, size in fixed.items())
-    return f"the inputs fix their first axes to different sizes, {named}, so they hold no common batch"
+    sizes = ", ".join(f'"{name}" to {size}' for name, size in fixed.items())
+    return f"the inputs fix their first axes to different sizes, {sizes}, so they hold no common batch"
 
 
 def _rows(
@@ -195,14 +188,14 @@ def _rows(
 
 def _refusal(
     source: Source,
-    shown: NotRowwise,
+    error: NotRowwise,
     node: culprit.Culprit | None,
     rewritten: Rewritten | None,
 ) -> str:
     tried = f" even after its {rewritten.rows} fixed rows were made dynamic" if rewritten else ""
     why = f"{node}." if node else "No single node mixes the rows."
     return (
-        f"{source.origin}: the first axis is not a batch axis{tried}, so requests must not run together: {shown}. {why}"
+        f"{source.origin}: the first axis is not a batch axis{tried}, so requests must not run together: {error}. {why}"
     )
 
 
@@ -244,6 +237,6 @@ def _original(source: Source, rows: Rows, rewritten: Rewritten | None) -> tuple[
             raise BatchAxisError(f"{source.origin}: its torch module does not run: {error}") from error
     if rewritten is None:
         return None
-    session = _session(source.model, source)
+    session = session_of(source.model, user_path=source.user_path)
     names = [output.name for output in session.get_outputs()]
     return count, dict(zip(names, run(session, rows), strict=True)), "the file before it was rewritten"

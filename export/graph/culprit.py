@@ -5,17 +5,15 @@ and whose output does not.
 """
 
 import re
-import tempfile
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import onnx
 
-from export.graph.axis_proof import difference, onnxruntime_errors, open_session, run, take
+from export.graph.axis_proof import difference, onnxruntime_errors, run, session_of, take
 from export.graph.input_values import Array, Rows
-from export.graph.onnx_graph import Net, graph_inputs, label, save
+from export.graph.onnx_graph import Net, graph_inputs, label
 from export.graph.reason import reason
 
 FAILED = re.compile(r"Name:'([^']*)'")
@@ -37,26 +35,19 @@ def find(model: onnx.ModelProto, rows: Rows, *, tolerance: float) -> Culprit | N
     """The first node that mixes rows, or fails for more than one row; None if every tensor keeps its rows apart."""
     open_model = _with_all_outputs(model)
     count = min(3, len(next(iter(rows.values()))))
-    with tempfile.TemporaryDirectory(prefix="triton-batching-") as folder:
-        path = Path(folder) / "model.onnx"
-        save(open_model, path)
-        session = open_session(path, optimised=False)
-        alone = [run(session, take(rows, row, row + 1)) for row in range(count)]
-        failed = None
-        try:
-            batch = run(session, take(rows, 0, count))
-        except onnxruntime_errors() as error:
-            failed = _failed_node(model, open_model, str(error))
-            if failed is None:
-                return None
-            del session
-            # The nodes before it run, and one of them may cause the failure.
-            _cut(open_model, failed)
-            save(open_model, path)
-            session = open_session(path, optimised=False)
-            alone = [run(session, take(rows, row, row + 1)) for row in range(count)]
-            batch = run(session, take(rows, 0, count))
-        names = [output.name for output in session.get_outputs()]
+    session, failed = session_of(open_model, optimised=False), None
+    try:
+        batch = run(session, take(rows, 0, count))
+    except onnxruntime_errors() as error:
+        failed = _failed_node(model, open_model, str(error))
+        if failed is None:
+            return None
+        # The nodes before it run, and one of them may cause the failure.
+        _cut(open_model, failed)
+        session = session_of(open_model, optimised=False)
+        batch = run(session, take(rows, 0, count))
+    alone = [run(session, take(rows, row, row + 1)) for row in range(count)]
+    names = [output.name for output in session.get_outputs()]
     values = {name: ([outputs[index] for outputs in alone], batch[index]) for index, name in enumerate(names)}
     layout = {
         name: axis
@@ -76,10 +67,7 @@ def find(model: onnx.ModelProto, rows: Rows, *, tolerance: float) -> Culprit | N
 
 def tensor_shapes(model: onnx.ModelProto, rows: Rows) -> dict[str, list[int]]:
     """The shape of every tensor of the graph when it runs `rows`."""
-    with tempfile.TemporaryDirectory(prefix="triton-batching-") as folder:
-        path = Path(folder) / "model.onnx"
-        save(_with_all_outputs(model), path)
-        session = open_session(path, optimised=False)
+    session = session_of(_with_all_outputs(model), optimised=False)
     names = [output.name for output in session.get_outputs()]
     shapes = {name: list(array.shape) for name, array in zip(names, run(session, rows), strict=True)}
     return shapes | {name: list(array.shape) for name, array in rows.items()}
@@ -88,10 +76,7 @@ def tensor_shapes(model: onnx.ModelProto, rows: Rows) -> dict[str, list[int]]:
 def failing(model: onnx.ModelProto, rows: Rows) -> Culprit | None:
     """The node that fails even for a single row; None if one row runs."""
     open_model = _with_all_outputs(model)
-    with tempfile.TemporaryDirectory(prefix="triton-batching-") as folder:
-        path = Path(folder) / "model.onnx"
-        save(open_model, path)
-        session = open_session(path, optimised=False)
+    session = session_of(open_model, optimised=False)
     try:
         run(session, take(rows, 0, 1))
     except onnxruntime_errors() as error:

@@ -41,8 +41,8 @@ class Range:
 
 def parse_range(text: str) -> tuple[str, Range]:
     """Read `NAME=lo:hi`; raises `Mistake`."""
-    name, _, text_of_bounds = text.rpartition("=")
-    bounds = read_bounds(text_of_bounds)
+    name, _, bounds_text = text.rpartition("=")
+    bounds = read_bounds(bounds_text)
     if not name or bounds is None:
         raise Mistake(
             f"--range {text}: not a range of values. Write NAME=lo:hi with lo <= hi, for example tokens=0:999."
@@ -54,7 +54,7 @@ def read_bounds(text: str) -> Range | None:
     """Read `lo:hi`; None for anything else."""
     low, _, high = text.partition(":")
     try:
-        bounds = Range(low=float(low), high=float(high), why="as asked for")
+        bounds = Range(low=float(low), high=float(high), why="your range")
     except ValueError:
         return None
     return bounds if bounds.low <= bounds.high and np.isfinite([bounds.low, bounds.high]).all() else None
@@ -69,8 +69,12 @@ def ranges(model: onnx.ModelProto, chosen: Mapping[str, Range], examples: Rows) 
     for value in graph_inputs(model):
         data_type = TYPES.get(value.type.tensor_type.elem_type, "")
         if data_type not in ("TYPE_STRING", "TYPE_BOOL"):
-            known = chosen.get(value.name) or _indexed(net, value.name) or _of_example(examples.get(value.name))
-            bounds[value.name] = known or _guess(data_type)
+            bounds[value.name] = (
+                chosen.get(value.name)
+                or _indexed(net, value.name)
+                or _of_example(examples.get(value.name))
+                or _guess(data_type)
+            )
             _check_bounds(value.name, bounds[value.name], data_type)
     return bounds
 

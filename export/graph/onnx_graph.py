@@ -80,17 +80,17 @@ def dims(value: onnx.ValueInfoProto) -> Dims:
 
 def declare_outputs(model: onnx.ModelProto, origin: str) -> None:
     """Add output shapes that the exporter left out; raises `Mistake` if they cannot be inferred."""
-    bare = [output for output in model.graph.output if not output.type.tensor_type.HasField("shape")]
-    if not bare:
+    unshaped = [output for output in model.graph.output if not output.type.tensor_type.HasField("shape")]
+    if not unshaped:
         return
     try:
         inferred = {output.name: output for output in onnx.shape_inference.infer_shapes(model).graph.output}
     except (onnx.shape_inference.InferenceError, ValueError) as error:
         raise Mistake(
-            f'{origin}: output "{bare[0].name}" has no shape in the graph, and it cannot be inferred '
+            f'{origin}: output "{unshaped[0].name}" has no shape in the graph, and it cannot be inferred '
             f"({_first_line(error)}). Export it with shapes."
         ) from error
-    for output in bare:
+    for output in unshaped:
         if not inferred[output.name].type.tensor_type.HasField("shape"):
             raise Mistake(
                 f'{origin}: output "{output.name}" has no shape in the graph, and config.pbtxt needs one. Export it '

@@ -1,8 +1,9 @@
 """Calls torch's ONNX exporter with our own tensor names, a dynamic batch axis and one output file."""
 
+import contextlib
 import logging
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from export.graph.recipe import Recipe
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Silence the exporter's warnings, which do not help a user; failures still raise."""
+    for logger in ("torch.onnx", "onnx_ir", "torch.export"):
+        logging.getLogger(logger).setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def write(
@@ -38,11 +49,7 @@ def write_file(
 
     `dynamic_shapes` has one entry per input: axis -> `torch.export.Dim`.
     """
-    # The exporter's warnings do not help a user; failures still raise.
-    for logger in ("torch.onnx", "onnx_ir"):
-        logging.getLogger(logger).setLevel(logging.ERROR)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with quiet():
         torch.onnx.export(
             module,
             tuple(inputs.values()),

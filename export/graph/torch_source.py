@@ -7,10 +7,8 @@ tensor has the batch as its first axis, of one row or more. Names of outputs may
 
 import importlib
 import inspect
-import logging
 import sys
 import tempfile
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ import torch
 from export.graph.input_values import Array, Rows
 from export.graph.onnx_graph import load
 from export.graph.source import Source
+from export.graph.torch_onnx import quiet
 from triton_batching.terminal import Mistake
 
 CONTRACT = (
@@ -31,7 +30,7 @@ CONTRACT = (
 def from_program(path: Path) -> Source:
     """Read a file of `torch.export.save`; raises `Mistake`."""
     try:
-        with _quiet():
+        with quiet():
             program = torch.export.load(path)
     except Exception as error:
         raise Mistake(
@@ -42,7 +41,7 @@ def from_program(path: Path) -> Source:
     arguments, keywords = program.example_inputs or ((), {})
     examples = _named(inputs, [*arguments, *keywords.values()])
     module = program.module()
-    with _quiet():
+    with quiet():
         model = _graph(program, (), inputs, outputs, None, str(path))
     return Source(model=model, origin=path.name, examples=examples, reference=_reference(module, inputs, outputs))
 
@@ -61,7 +60,7 @@ def from_factory(text: str) -> Source:
             f"{text}: the module does not run on its example inputs ({_first_line(error)}). {CONTRACT}"
         ) from error
     outputs = outputs or _output_names(len(answer) if isinstance(answer, (tuple, list)) else 1)
-    with _quiet():
+    with quiet():
         try:
             shapes = tuple({0: torch.export.Dim("batch", min=1)} for _ in two_rows)
             model = _graph(module, two_rows, inputs, outputs, shapes, text)
@@ -166,17 +165,6 @@ def _named(names: Sequence[str], tensors: Sequence[Any]) -> Rows:
 
 def _output_names(count: int) -> list[str]:
     return ["output"] if count == 1 else [f"output_{number}" for number in range(count)]
-
-
-class _quiet(warnings.catch_warnings):  # noqa: N801
-    """Silences the exporter's warnings, which do not help a user; failures still raise."""
-
-    def __enter__(self) -> Any:
-        for logger in ("torch.onnx", "onnx_ir", "torch.export"):
-            logging.getLogger(logger).setLevel(logging.ERROR)
-        entered = super().__enter__()
-        warnings.simplefilter("ignore")
-        return entered
 
 
 def _first_line(error: BaseException) -> str:

@@ -2,8 +2,6 @@
 
 import importlib.metadata
 import json
-import os
-import platform
 import shutil
 import sys
 import time
@@ -19,6 +17,7 @@ from export.models.text_recognition import build
 from export.words import pictures as words
 from export.words import reading_accuracy, word_pool
 from export.words.training import BUILD, SHORT_UNTIL, WIDTH, Run, set_training, start, step
+from triton_batching.machine import Machine
 from triton_batching.terminal import program_parser
 
 BATCH = 128
@@ -72,7 +71,7 @@ def check(run: Run) -> float:
 
 def record(run: Run, out: Path, seen: Container[str]) -> dict[str, object]:
     """Facts of the training, and how many words that are not in `seen`, its pictures, the weights in `out` read."""
-    model = build(WIDTH, out)
+    model, machine = build(WIDTH, out), Machine.this()
     facts: dict[str, object] = {
         "model": f"None-ResNet-None-CTC, width {WIDTH}",
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
@@ -84,7 +83,7 @@ def record(run: Run, out: Path, seen: Container[str]) -> dict[str, object]:
         "pictures_seen": run.pictures,
         "steps": run.steps,
         "minutes": round(run.seconds / 60, 1),
-        "machine": machine(),
+        "machine": f"{machine.cpu}, {machine.cores} cores",
         "weights_kept": "those of the check (every 150 s) that read the most validation words at 100 px",
         "validation_seed": reading_accuracy.VALIDATION_SEED,
         "validation_exact_words": round(run.best, 4),
@@ -95,14 +94,6 @@ def record(run: Run, out: Path, seen: Container[str]) -> dict[str, object]:
         exact, characters = reading_accuracy.measure(model, width, reading_accuracy.HELD_OUT_SEED, seen)
         facts[f"held_out_{name}"] = {"exact_words": round(exact, 4), "characters": round(characters, 4)}
     return facts
-
-
-def machine() -> str:
-    """The processor's name and the number of cores."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{names[0] if names else platform.processor()}, {os.cpu_count()} cores"
 
 
 def main(argv: list[str] | None = None) -> int:

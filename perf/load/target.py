@@ -17,7 +17,7 @@ from export.repository import REPOSITORY, model_folder
 from perf.load.variant import Overrides, read, variant
 from serve.launcher import Server, Settings, launch
 from serve.management import traces
-from serve.revival import Revival, revived
+from serve.revival import Revival, reviving
 from triton_batching.terminal import Mistake
 
 # Instances whose process was killed never end by themselves, and at its end the server has no requests to finish.
@@ -90,7 +90,7 @@ def started(target: Target, config: ModelConfig, progress: Callable[[str], None]
         settings = Settings(
             models=(target.model,), repository=repository, arguments=(*arguments, EXIT), discard_traces=True
         )
-        with launch(settings, progress=progress) as server, revived(server) as revival:
+        with launch(settings, progress=progress) as server, reviving(server) as revival:
             yield Running(
                 url=server.grpc_url,
                 request_url=server.http_url if target.transport == "http" else server.grpc_url,

@@ -48,7 +48,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.live:
         from serve.doctor.live import LiveServer, examine_live  # nothing else needs a server
 
-        running = LiveServer.ask(arguments.live, examined[0], log=arguments.log, config_name=arguments.config_name)
+        running = LiveServer.read(arguments.live, examined[0], log=arguments.log, config_name=arguments.config_name)
         findings = sorted([*findings, *examine_live(running, rules)], key=order)
     _write(FORMATS[arguments.format](findings))
     worst = max((finding.severity for finding in findings), default=0)

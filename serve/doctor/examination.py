@@ -8,9 +8,8 @@ from pathlib import Path
 
 from serve.doctor.document import Document
 from serve.doctor.finding import Finding, Position, Problem
-from serve.doctor.repository import Configuration, Model, Repository
+from serve.doctor.repository import Configuration, Model, Repository, Source
 from serve.doctor.rule import Rule
-from serve.doctor.source import Source
 from serve.doctor.suppress import Suppressions, silence, suppressions
 
 # A number by itself; x1 and "1" are names.

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
 from export.graph.signature import TYPES
-from serve.doctor.rule import Example
+from serve.doctor.rule import PYTHON_MODEL, Example
 
 NAME = "example"
 # Fields that are added to an example, by name.
@@ -21,25 +21,6 @@ DEFAULTS = {
     "output": 'output [ { name: "y" data_type: TYPE_FP32 dims: [ 2 ] } ]',
     "instance_group": "instance_group [ { count: 1 } ]",
 }
-# Each output is the input with the same index.
-PYTHON_MODEL = """\
-import json
-
-import triton_python_backend_utils as pb_utils
-
-
-class TritonPythonModel:
-    def initialize(self, args):
-        config = json.loads(args["model_config"])
-        self.names = [(x["name"], y["name"]) for x, y in zip(config["input"], config["output"])]
-
-    def execute(self, requests):
-        return [self.answer(request) for request in requests]
-
-    def answer(self, request):
-        values = ((pb_utils.get_input_tensor_by_name(request, x).as_numpy(), y) for x, y in self.names)
-        return pb_utils.InferenceResponse([pb_utils.Tensor(y, value) for value, y in values])
-"""
 
 
 def write(example: Example, repository: Path, *, name: str = NAME) -> Path:

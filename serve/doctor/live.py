@@ -1,4 +1,4 @@
-"""A running server as the doctor sees it: its index, configurations, statistics and shared memory, asked over HTTP."""
+"""A running server as the doctor sees it: its index, configurations, statistics and shared memory, read over HTTP."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -28,7 +28,7 @@ class LiveServer:
     `index` holds the entries of the repository index, `configs` the loaded configurations by model, `statistics` those
     of each model's versions. `log` is the text of the server's log, "" without one. `shared_memory` lists the files in
     /dev/shm, None for a server on another machine. `config_name` is the variant that the server was started with, None
-    if it is not known.
+    if unknown.
     """
 
     url: str
@@ -41,8 +41,8 @@ class LiveServer:
     config_name: str | None = None
 
     @classmethod
-    def ask(cls, url: str, repository: Repository, *, log: Path | None = None, config_name: str | None = None) -> Self:
-        """Ask the server at `url` (host:port of its HTTP endpoint); raises `Mistake` when it does not answer."""
+    def read(cls, url: str, repository: Repository, *, log: Path | None = None, config_name: str | None = None) -> Self:
+        """Read the server at `url` (host:port of its HTTP endpoint); raises `Mistake` if it does not answer."""
         address = url.removeprefix("http://").rstrip("/")
         try:
             index = loaded.index(address, timeout_s=TIMEOUT_S)
@@ -79,7 +79,7 @@ class LiveServer:
         """The model's folder in the repository; None without one."""
         return self.repository.model(name)
 
-    def is_asked(self, name: str) -> bool:
+    def is_selected(self, name: str) -> bool:
         """Whether the user named the model, or the whole repository."""
         only = self.repository.only
         return only is None or name in only

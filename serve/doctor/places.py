@@ -38,11 +38,11 @@ def _check_repository(place: Repository) -> None:
     like = [model for model in place.models if _is_like_a_model(model)]
     if len(like) * FEW >= len(place.models):
         return
-    count, meant = f"only {len(like)}" if like else "none", place.path / REPOSITORY_NAME
+    count, nested = f"only {len(like)}" if like else "none", place.path / REPOSITORY_NAME
     raise Mistake(
         f"{place.path}: this is not a model repository: {count} of its {len(place.models)} folders has a "
         "config.pbtxt, a version (a folder named by its number) or a model file. "
-        + (f"Name {meant}." if is_folder(meant) else "Name the folder that holds the models' folders.")
+        + (f"Name {nested}." if is_folder(nested) else "Name the folder that holds the models' folders.")
     )
 
 
@@ -70,8 +70,8 @@ def _place(path: Path) -> tuple[Path, str | None]:
 
 
 def _split(folder: Path) -> tuple[Path, str]:
-    named = folder if folder.name not in ("", "..") else folder.resolve()
-    return named.parent, named.name
+    path = folder if folder.name not in ("", "..") else folder.resolve()
+    return path.parent, path.name
 
 
 def _is_model(folder: Path) -> bool:

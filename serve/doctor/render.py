@@ -78,8 +78,8 @@ FORMATS: dict[str, Callable[[Sequence[Finding]], str]] = {
 
 def _totals(findings: Sequence[Finding]) -> str:
     counts = Counter(finding.severity for finding in findings)
-    named = [f"{counts[severity]} {severity.word}" + "s" * (counts[severity] != 1) for severity in reversed(Severity)]
-    return ", ".join(named) if findings else "no findings"
+    totals = [f"{counts[severity]} {severity.word}" + "s" * (counts[severity] != 1) for severity in reversed(Severity)]
+    return ", ".join(totals) if findings else "no findings"
 
 
 def _path(finding: Finding) -> str:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
@@ -15,7 +16,7 @@ from export.graph.signature import SignatureError
 from serve.doctor.document import Document
 from serve.doctor.finding import Position
 from serve.doctor.graph import Graph
-from serve.doctor.source import Source
+from serve.doctor.python_file import PythonFile
 from serve.doctor.target import Target
 
 # The files from which tritonserver infers the backend, in its order (core, AutoCompleteBackendFields).
@@ -74,6 +75,12 @@ class Configuration:
         """The name of a data type, for example `TYPE_FP32`."""
         return str(DataType.Name(data_type)) if data_type in DataType.values() else f"type {data_type}"
 
+    def tensors(self) -> Iterator[tuple[str, int, Any]]:
+        """Kind ("input" or "output"), index and declaration of every input and output."""
+        for kind in ("input", "output"):
+            for index, tensor in enumerate(getattr(self.proto, kind)):
+                yield kind, index, tensor
+
     def parameter(self, key: str) -> str | None:
         """The string value of a parameter; None if it is not set."""
         return self.proto.parameters[key].string_value if key in self.proto.parameters else None
@@ -129,12 +136,19 @@ class Configuration:
         return self.model.graph(path)
 
     @property
-    def source(self) -> Source | None:
+    def source(self) -> "Source | None":
         """The model.py of the model; None for another backend or if the file does not exist."""
         path = self.model_file
         if path is None or self.backend != "python" or not os.path.lexists(path):
             return None
-        return Source.read(path, self)
+        return Source.read(path, configuration=self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source(PythonFile):
+    """A model.py, with the model's config.pbtxt (or the first variant that can be read)."""
+
+    configuration: Configuration
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,8 +3,8 @@
     @rule(
         "B203",
         Severity.ERROR,
-        bad=Example("dynamic_batching { preferred_batch_size: [ 16 ] }"),
-        good=Example("dynamic_batching { preferred_batch_size: [ 8 ] }"),
+        bad="dynamic_batching { preferred_batch_size: [ 16 ] }",
+        good="dynamic_batching { preferred_batch_size: [ 8 ] }",
         refused="must be <= max batch size",
     )
     def preferred_size_is_possible(config: Configuration) -> Iterator[Problem]:
@@ -19,8 +19,8 @@
             if size > config.proto.max_batch_size:
                 yield Problem(config.at("dynamic_batching", "preferred_batch_size", index), "...")
 
-The first line of the docstring is the title, the rest is what `--explain` shows. The type of the function's argument
-decides how often it is called:
+The first line of the docstring is the title, the rest is what `--explain` shows, after the server's message in
+`refused`. The type of the function's argument decides how often it is called:
 
 Document        for each config.pbtxt and configs/*.pbtxt, readable or not
 Configuration   for each of them that can be parsed
@@ -35,6 +35,7 @@ A code is the letter of its group, the number of the group and two digits, see `
 
 import inspect
 import re
+import textwrap
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -55,17 +56,38 @@ GROUPS = {
     "M8": "model.py",
     "V9": "a running server",
 }
+WIDTH = 116
 RULES: dict[str, "Rule"] = {}
 MERGED: dict[str, str] = {}
 """The code of a former rule and the code of the rule that it became part of; comments and options still take it."""
 DROPPED = {
-    "G112": "a fixed size where the graph has an open one is meant, and the server refuses other sizes loudly",
+    "G112": "a fixed size for an open dimension is intended, and the server refuses other sizes with an error",
     "L005": "a version 0 is served as any other",
     "L007": "a model with platform in place of backend loads and behaves the same",
     "M805": "a heavy import at the top of model.py costs load time only",
     "W625": "it repeated the documentation of decoupled models and asked for no change",
 }
 """The code of a former rule and why it is gone."""
+
+PYTHON_MODEL = """\
+import json
+
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        config = json.loads(args["model_config"])
+        self.names = [(x["name"], y["name"]) for x, y in zip(config["input"], config["output"])]
+
+    def execute(self, requests):
+        return [self.answer(request) for request in requests]
+
+    def answer(self, request):
+        values = ((pb_utils.get_input_tensor_by_name(request, x).as_numpy(), y) for x, y in self.names)
+        return pb_utils.InferenceResponse([pb_utils.Tensor(y, value) for value, y in values])
+"""
+"""The model.py of examples that have none of their own: each output is the input with the same index."""
 
 
 @dataclass(frozen=True)
@@ -112,35 +134,43 @@ def rule(
     code: str,
     severity: Severity,
     *,
-    bad: Example | None,
-    good: Example | None,
+    bad: Example | str | None,
+    good: Example | str | None,
     refused: str | None = None,
     merged: tuple[str, ...] = (),
 ) -> Callable[[Callable[[Any], Iterator[Problem]]], Callable[[Any], Iterator[Problem]]]:
     """Register a function as the rule `code`; the tests check every rule against its examples and `refused`.
 
-    `merged` are the codes of former rules whose work it does. Raises `ValueError` if the code is not free.
+    A text as `bad` or `good` is an `Example` with this config.pbtxt. `merged` are the codes of former rules whose work
+    it does. Raises `ValueError` if the code is not free.
     """
 
     def register(check: Callable[[Any], Iterator[Problem]]) -> Callable[[Any], Iterator[Problem]]:
         if not re.fullmatch(r"[A-Z]\d{3}", code) or code[:2] not in GROUPS or code in RULES:
             raise ValueError(f"{code}: not a free code of a group in GROUPS")
         MERGED.update(dict.fromkeys(merged, code))
-        title, _, explanation = inspect.cleandoc(check.__doc__ or "").partition("\n")
+        title, _, text = inspect.cleandoc(check.__doc__ or "").partition("\n")
         RULES[code] = Rule(
             code=code,
             severity=severity,
             scope=_scope(check),
             check=check,
             title=title,
-            explanation=explanation.strip(),
-            bad=bad,
-            good=good,
+            explanation=_explanation(text.strip(), refused),
+            bad=Example(bad) if isinstance(bad, str) else bad,
+            good=Example(good) if isinstance(good, str) else good,
             refused=refused,
         )
         return check
 
     return register
+
+
+def _explanation(text: str, refused: str | None) -> str:
+    """The text, after the server's message unless the text quotes that."""
+    if refused is None or refused in " ".join(text.split()):
+        return text
+    return textwrap.fill(f'The model is refused: "{refused}".', WIDTH) + f"\n\n{text}"
 
 
 def _scope(check: Callable[[Any], Iterator[Problem]]) -> type:

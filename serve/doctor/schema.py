@@ -55,9 +55,9 @@ def _enum(document: Document, values: tuple[Value, ...], field: FieldDescriptor)
         word = document.slice(value)
         if word in names or word.lstrip("-").isdecimal():
             continue
-        meant = [name for name in names if name.endswith(f"_{word.strip(chr(34)).upper()}")]
-        fix = (Edit(start=value.start, end=value.end, text=meant[0]),) if len(meant) == 1 else ()
-        advice = f"Write {meant[0]}." if fix else _advice(word, names)
+        candidates = [name for name in names if name.endswith(f"_{word.strip(chr(34)).upper()}")]
+        fix = (Edit(start=value.start, end=value.end, text=candidates[0]),) if len(candidates) == 1 else ()
+        advice = f"Write {candidates[0]}." if fix else _advice(word, names)
         yield Unknown(
             at=value.start,
             message=f"{word[:80]} is not a value of {field.name}, so the server refuses the whole file with only "

@@ -35,31 +35,31 @@ def load(address: str, model: str, config: ModelConfig, *, timeout_s: float) -> 
     api.call(address, path, {"parameters": {"config": text}}, expected=NoneType, timeout_s=timeout_s)
 
 
-def differences(asked: ModelConfig, loaded: ModelConfig) -> Iterator[str]:
-    """A line for each field that is loaded with another value than asked; fields that the server adds are fine."""
-    yield from _differences(asked, loaded, "")
+def differences(expected: ModelConfig, loaded: ModelConfig) -> Iterator[str]:
+    """A line for each field of `expected` that is loaded with another value; fields that the server adds are fine."""
+    yield from _differences(expected, loaded, "")
     for scheduler in SCHEDULERS:
-        if loaded.HasField(scheduler) and not asked.HasField(scheduler):
-            if scheduler == "dynamic_batching" and _is_completed(asked, loaded):
+        if loaded.HasField(scheduler) and not expected.HasField(scheduler):
+            if scheduler == "dynamic_batching" and _is_completed(expected, loaded):
                 continue
-            yield f"{scheduler}: not asked for, but loaded"
+            yield f"{scheduler}: not in the file, but loaded"
 
 
-def _is_completed(asked: ModelConfig, loaded: ModelConfig) -> bool:
+def _is_completed(expected: ModelConfig, loaded: ModelConfig) -> bool:
     """Whether the backend itself added the loaded `dynamic_batching` to a file without inputs or outputs.
 
     A backend adds an empty one for a graph that can batch, and the core then prefers the largest batch size. Any other
     field in it comes from another file.
     """
-    silent = not (asked.input or asked.batch_input) or not asked.output
+    silent = not (expected.input or expected.batch_input) or not expected.output
     added = ModelDynamicBatching(preferred_batch_size=loaded.dynamic_batching.preferred_batch_size)
     largest = set(added.preferred_batch_size) <= {loaded.max_batch_size}
-    unscheduled = asked.WhichOneof("scheduling_choice") is None
+    unscheduled = expected.WhichOneof("scheduling_choice") is None
     return silent and unscheduled and largest and loaded.dynamic_batching == added and loaded.max_batch_size > 1
 
 
-def _differences(asked: Message, loaded: Message, prefix: str) -> Iterator[str]:
-    for field, value in asked.ListFields():
+def _differences(expected: Message, loaded: Message, prefix: str) -> Iterator[str]:
+    for field, value in expected.ListFields():
         name = f"{prefix}{field.name}"
         actual = getattr(loaded, field.name)
         if _is_map(field):
@@ -67,21 +67,21 @@ def _differences(asked: Message, loaded: Message, prefix: str) -> Iterator[str]:
                 yield from _compare(value[key], actual.get(key), f"{name}[{key}]")
         elif _is_repeated(field):
             if len(value) != len(actual):
-                yield f"{name}: {len(value)} asked, {len(actual)} loaded"
+                yield f"{name}: {len(value)} in the file, {len(actual)} loaded"
                 continue
             for number, (item, other) in enumerate(zip(value, actual, strict=True)):
                 yield from _compare(item, other, f"{name}[{number}]")
         else:
             if field.message_type is not None and not loaded.HasField(field.name):
-                yield f"{name}: asked for, but not loaded"
+                yield f"{name}: in the file, but not loaded"
             yield from _compare(value, actual, name)
 
 
-def _compare(asked: object, loaded: object, name: str) -> Iterator[str]:
-    if isinstance(asked, Message) and isinstance(loaded, Message):
-        yield from _differences(asked, loaded, f"{name}.")
-    elif asked != loaded:
-        yield f"{name}: {asked} asked, {loaded} loaded"
+def _compare(expected: object, loaded: object, name: str) -> Iterator[str]:
+    if isinstance(expected, Message) and isinstance(loaded, Message):
+        yield from _differences(expected, loaded, f"{name}.")
+    elif expected != loaded:
+        yield f"{name}: {expected} in the file, {loaded} loaded"
 
 
 def _is_repeated(field: object) -> bool:

@@ -61,7 +61,7 @@ class Metrics:
 
     @classmethod
     def read(cls, address: str, *, timeout_s: float = TIMEOUT_S) -> "Metrics":
-        """Ask the metrics endpoint at `address` (host:port); raises `MetricsError`."""
+        """Read the metrics endpoint at `address` (host:port); raises `MetricsError`."""
         url = f"{api.base(address)}/metrics"
         try:
             return cls.parse(api.text(url, timeout_s=timeout_s))

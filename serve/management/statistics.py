@@ -52,7 +52,7 @@ class Counters:
 
     @classmethod
     def read(cls, url: str, model: str) -> Self:
-        """Ask the server at `url` once, as `Statistics` does; raises `ServerError`."""
+        """Read them from the server at `url` once, as `Statistics` does; raises `ServerError`."""
         with Statistics(url) as server:
             return cls.total(server.versions(model))
 
@@ -176,13 +176,13 @@ class Statistics:
             answer = api.call(self._url, path, timeout_s=timeout_s)
             parsed = json_format.ParseDict(answer, ModelStatisticsResponse(), ignore_unknown_fields=True)
             return list(parsed.model_stats)
-        ask = self._channel.unary_unary(
+        read = self._channel.unary_unary(
             "/inference.GRPCInferenceService/ModelStatistics",
             request_serializer=ModelStatisticsRequest.SerializeToString,
             response_deserializer=ModelStatisticsResponse.FromString,
         )
         try:
-            return list(ask(ModelStatisticsRequest(name=model), timeout=timeout_s).model_stats)
+            return list(read(ModelStatisticsRequest(name=model), timeout=timeout_s).model_stats)
         except grpc.RpcError as error:
             name = f" for '{model}'" if model else ""
             raise ServerError(f"{self._url}: no statistics{name}: {error.details()}") from error

@@ -60,19 +60,6 @@ class Choice:
     until: float = 0.0
 
 
-class BatchTime(Protocol):
-    """Predicts the service time of a batch."""
-
-    def seconds(self, rows: float) -> float:
-        """The expected service time of a batch of `rows` rows."""
-
-    def rows_within(self, seconds: float, most: int) -> int:
-        """The largest batch, up to `most` rows, that is expected to take at most `seconds`; 0 if one row takes more."""
-
-    def observe(self, rows: int, seconds: float) -> None:
-        """Learn from one batch."""
-
-
 class Policy(Protocol):
     """Forms the batches of one instance."""
 
@@ -220,10 +207,10 @@ class Deadline:
     allows it. Otherwise the first request of a burst would run alone.
     """
 
-    def __init__(self, *, max_rows: int, time: BatchTime | None = None, pause: float = 0.0) -> None:
+    def __init__(self, *, max_rows: int, pause: float = 0.0) -> None:
         self._max, self._pause = max_rows, pause
-        self.time = RowTime() if time is None else time
-        # For requests that cannot be in time: when one was last tried, its remaining seconds, and refusals since then.
+        self.time = RowTime()
+        # Of requests that cannot be in time: when the last was tried, its remaining seconds, and refusals since then.
         self._tried, self._had = math.nan, -math.inf
         self._refused, self._patience = 0, 1
         self.cap = float(max_rows)

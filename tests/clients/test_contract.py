@@ -1,11 +1,13 @@
 """The check of arrays against a model's configuration, before anything is sent."""
 
 import asyncio
+import math
 from typing import Any
 
 import numpy as np
 import pytest
 from google.protobuf import text_format
+from tiny_models import parameters
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from clients.async_model import AsyncModel
@@ -36,8 +38,21 @@ def test_names_shapes_and_sizes() -> None:
         ("c", "UINT8", (-1, 1)),
     ]
     assert [tensor.row_bytes for tensor in (*model.inputs, *model.outputs)] == [None, None, 1, 3 * 5 * 8, None]
-    assert (model.max_batch_size, model.instances, model.allows_queue_timeout) == (4, 5, False)
+    assert (model.max_batch_size, model.instances, model.longest_queue_timeout_s) == (4, 5, 0)
     assert [tensor.ragged for tensor in model.inputs] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("policy", "longest_s"),
+    [
+        ("dynamic_batching { default_queue_policy { allow_timeout_override: true } }", math.inf),
+        (parameters(batch_policy="deadline", slo_ms="50"), 0.05),
+        (parameters(batch_policy="aimd", slo_ms="50"), 0),
+        (parameters(batch_policy="deadline", slo_ms="soon"), 0),
+    ],
+)
+def test_which_deadlines_the_server_acts_on(policy: str, longest_s: float) -> None:
+    assert metadata(PAIR + policy).longest_queue_timeout_s == longest_s
 
 
 def test_without_a_batch_axis_the_shape_is_the_whole() -> None:

@@ -114,8 +114,8 @@ def test_grpc_over_tls(folder: Path, tmp_path: Path) -> None:
 def lease_of(model: Model) -> Lease:
     shared = model._exchange._shared
     assert shared
-    assert shared._lease
-    return shared._lease
+    assert shared._registry._lease
+    return shared._registry._lease
 
 
 @pytest.mark.server

@@ -96,11 +96,11 @@ def test_a_server_that_is_away_costs_no_memory(shared: SharedMemory) -> None:
         with pytest.raises(ServerUnreachableError):
             steps.throw(ServerUnreachableError("gone"))
     assert mine() == []
-    assert shared._ring.bytes == regions.SMALLEST_BYTES
+    assert shared._registry._ring.bytes == regions.SMALLEST_BYTES
     # Back again, it lets go of the one that it may have written to.
     steps = shared.infer(LARGE, Terms())
     assert ask(steps, "Unregister", "Register").method == "ModelInfer"
-    assert shared._ring.retired == []
+    assert shared._registry._ring.retired == []
     steps.close()
 
 
@@ -112,7 +112,7 @@ def test_a_slow_server_is_not_taken_for_one_on_another_host(shared: SharedMemory
         steps.throw(TimedOutError("late"))
     assert shared.works
     assert mine() == []
-    assert len(shared._ring.retired) == 1
+    assert len(shared._registry._ring.retired) == 1
     steps = shared.infer(X, Terms())
     assert ask(steps, "Unregister").method == "SystemSharedMemoryRegister"
     with pytest.raises(StopIteration):
@@ -133,18 +133,18 @@ def test_the_deadline_counts_from_the_first_step(shared: SharedMemory) -> None:
 
 def test_without_a_reaper_nothing_is_shared(shared: SharedMemory, monkeypatch: pytest.MonkeyPatch) -> None:
     finish(shared.prepare(1))
-    assert shared._lease
+    assert shared._registry._lease
 
     def refused(_: str) -> None:
         raise TimeoutError("no reaper")
 
-    monkeypatch.setattr(shared._lease, "hold", refused)
-    before = shared._ring.bytes
+    monkeypatch.setattr(shared._registry._lease, "hold", refused)
+    before = shared._registry._ring.bytes
     with pytest.raises(StopIteration) as end:
         ask(shared.infer(LARGE, Terms()), "Unregister")
     assert end.value.value is None
     assert (shared.works, mine()) == (False, [])
-    assert shared._ring.bytes <= before
+    assert shared._registry._ring.bytes <= before
 
 
 @pytest.mark.parametrize(("output", "shared"), [("TYPE_FP32", False), ("TYPE_BOOL", True), ("TYPE_STRING", True)])

@@ -1,5 +1,6 @@
 """The bytes of requests and tensors, against protobuf's own writer and reader."""
 
+import math
 import struct
 from typing import Any
 
@@ -21,7 +22,7 @@ from clients.terms import Terms
 def test_parts_put_together_are_one_message(tensors: list[bytes], request_id: str, priority: int) -> None:
     head = wire.head("m", "3", [("x", "FP32", (1, 2)), ("y", "BYTES", (1,))])
     terms = Terms(request_id=request_id, priority=priority, parameters={"a": True, "b": 2, "c": 0.5, "d": "x"})
-    whole = wire.joined(head + terms.encoded(allows_queue_timeout=False), [memoryview(tensor) for tensor in tensors])
+    whole = wire.joined(head + terms.encoded(longest_queue_timeout_s=0), [memoryview(tensor) for tensor in tensors])
     request = ModelInferRequest.FromString(whole)
     assert (request.model_name, request.model_version, request.id) == ("m", "3", request_id)
     assert [(tensor.name, tensor.datatype, list(tensor.shape)) for tensor in request.inputs] == [
@@ -34,13 +35,11 @@ def test_parts_put_together_are_one_message(tensors: list[bytes], request_id: st
     assert kinds == {"a": "bool_param", "b": "int64_param", "c": "double_param", "d": "string_param"}
 
 
-@pytest.mark.parametrize(("allows_queue_timeout", "expected"), [(True, 1_500_000), (False, 0)])
-def test_the_request_carries_the_deadline_if_the_queue_policy_allows_it(
-    allows_queue_timeout: bool, expected: int
-) -> None:
-    request = ModelInferRequest.FromString(Terms(timeout_s=1.5).encoded(allows_queue_timeout=allows_queue_timeout))
+@pytest.mark.parametrize(("longest_s", "expected"), [(math.inf, 1_500_000), (2, 1_500_000), (1, 0), (0, 0)])
+def test_the_request_carries_the_deadline_if_the_server_acts_on_it(longest_s: float, expected: int) -> None:
+    request = ModelInferRequest.FromString(Terms(timeout_s=1.5).encoded(longest_queue_timeout_s=longest_s))
     assert request.parameters["timeout"].int64_param == expected
-    assert Terms().encoded(allows_queue_timeout=allows_queue_timeout) == b""
+    assert Terms().encoded(longest_queue_timeout_s=longest_s) == b""
 
 
 @pytest.mark.parametrize("value", [None, [1], np.float32(1)])

@@ -21,7 +21,7 @@ from tritonclient.utils import InferenceServerException
 from serve import revival
 from serve.launcher import LaunchError, Server, Settings, launch
 from serve.management import api, loaded
-from serve.revival import instances, revived
+from serve.revival import instances, reviving
 
 WAITING = 50
 CONFIG = 'max_batch_size: 1\ninput [ { name: "X" data_type: TYPE_INT32 dims: [ 1 ] } ]\n'
@@ -52,7 +52,10 @@ async def kill_one_while_many_wait(server: Server) -> tuple[Counter[str], set[in
 @contextmanager
 def served(repository: Path, groups: str, reports: list[str]) -> Iterator[Server]:
     sleeper(repository, "sleeper", f"{CONFIG}{groups}", fixed_ms=200)
-    with launch(Settings(models=("sleeper",), repository=repository)) as server, revived(server, report=reports.append):
+    with (
+        launch(Settings(models=("sleeper",), repository=repository)) as server,
+        reviving(server, report=reports.append),
+    ):
         yield server
 
 
@@ -135,7 +138,7 @@ def test_a_model_that_somebody_unloads_after_a_death_is_no_failure(
     reports: list[str] = []
     with (
         launch(Settings(models=("sleeper", "other"), repository=tmp_path)) as server,
-        revived(server, report=reports.append) as done,
+        reviving(server, report=reports.append) as done,
     ):
         os.kill(min(pid for pid, model in instances(server).items() if model == "sleeper"), signal.SIGKILL)
         assert wait_until(lambda: len(reports) == 1, seconds=60)

@@ -18,7 +18,7 @@ from tiny_models import lookup
 
 from serve import guard, resources, server_folder, stubs
 from serve.launcher import Settings, launch
-from serve.server_folder import NoFolderError, made
+from serve.server_folder import NoFolderError, create
 from triton_batching.processes import is_running
 
 ROOT = Path(__file__).parents[2]
@@ -42,7 +42,7 @@ def test_the_next_start_removes_what_is_left(temporary: Path) -> None:
     left = leftover(temporary)
     shared = SHARED_MEMORY / "triton_batching_0123456789ab_region"
     shared.touch()
-    with made() as folder:
+    with create() as folder:
         assert not left.exists()
         assert not shared.exists()
         assert folder.path.stat().st_mode & 0o777 == 0o700
@@ -93,7 +93,7 @@ def test_only_folders_that_are_certainly_left_are_removed(temporary: Path) -> No
     (temporary / "triton-batching-aaaaaaaaaaaa").symlink_to(leftover(temporary, "elsewhere"))
     leftover(temporary, "triton-batching-by-hand")
     before = set(temporary.rglob("*"))
-    with made() as first, made() as second:
+    with create() as first, create() as second:
         assert first.path.is_dir()
         assert second.path.is_dir()
     assert set(temporary.rglob("*")) == before
@@ -103,7 +103,7 @@ def test_only_folders_that_are_certainly_left_are_removed(temporary: Path) -> No
 def test_a_folder_of_another_user_stays(temporary: Path) -> None:
     other = leftover(temporary)
     os.chown(other, 65534, 65534)
-    with made():
+    with create():
         assert other.is_dir()
 
 
@@ -112,7 +112,7 @@ def make_many(temporary: str) -> int:
     tempfile.tempdir = temporary
     count = 0
     for _ in range(50):
-        with made() as folder:
+        with create() as folder:
             (folder.path / "file").touch()
             count += (folder.path / "file").exists()
     return count
@@ -128,11 +128,14 @@ def test_a_path_with_a_space_is_not_used(tmp_path: Path, monkeypatch: pytest.Mon
     spaced = tmp_path / "a b"
     spaced.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(spaced))
-    with made() as folder:
+    with create() as folder:
         assert folder.path.parent in server_folder.ELSEWHERE
         assert folder.path.stat().st_mode & 0o777 == 0o700
     monkeypatch.setattr(server_folder, "ELSEWHERE", ())
-    with pytest.raises(NoFolderError, match=r"a b is writable and has a path without spaces .* Set TMPDIR"), made():
+    with (
+        pytest.raises(NoFolderError, match=r"a b is writable and has a path without spaces .* Set TMPDIR"),
+        create(),
+    ):
         pass
 
 
@@ -151,7 +154,7 @@ def test_what_killed_launchers_and_guards_left_is_removed(tmp_path: Path, tempor
     assert parent.stdout is not None
     pid, prefix = parent.stdout.readline().split()
     (folder,) = temporary.glob("triton-batching-*")
-    with made():
+    with create():
         assert folder.is_dir()
     server = tritonserver(int(pid))
     stub = min(descendants(server))
@@ -164,7 +167,7 @@ def test_what_killed_launchers_and_guards_left_is_removed(tmp_path: Path, tempor
     assert wait_until(lambda: not is_running(server), seconds=20)
     assert folder.is_dir()
     assert leftovers(prefix)
-    with made():
+    with create():
         assert not folder.exists()
         assert not leftovers(prefix)
         assert wait_until(lambda: not is_running(stub), seconds=10)

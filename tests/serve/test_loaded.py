@@ -30,23 +30,23 @@ def test_what_the_server_fills_in_is_no_difference() -> None:
 
 
 def test_a_value() -> None:
-    assert changed("max_batch_size: 8", "max_batch_size: 4") == ["max_batch_size: 8 asked, 4 loaded"]
+    assert changed("max_batch_size: 8", "max_batch_size: 4") == ["max_batch_size: 8 in the file, 4 loaded"]
 
 
 def test_a_value_inside() -> None:
-    assert changed("count: 2", "count: 1") == ["instance_group[0].count: 2 asked, 1 loaded"]
+    assert changed("count: 2", "count: 1") == ["instance_group[0].count: 2 in the file, 1 loaded"]
 
 
 def test_an_entry_of_a_list() -> None:
-    assert changed("[ 1, 2 ]", "[ 1 ]") == ["input[0].dims: 2 asked, 1 loaded"]
+    assert changed("[ 1, 2 ]", "[ 1 ]") == ["input[0].dims: 2 in the file, 1 loaded"]
 
 
 def test_a_parameter() -> None:
-    assert changed('"20"', '"30"') == ["parameters[fixed_ms].string_value: 20 asked, 30 loaded"]
+    assert changed('"20"', '"30"') == ["parameters[fixed_ms].string_value: 20 in the file, 30 loaded"]
 
 
 def test_a_missing_scheduler() -> None:
-    assert "dynamic_batching: asked for, but not loaded" in changed(
+    assert "dynamic_batching: in the file, but not loaded" in changed(
         "dynamic_batching { max_queue_delay_microseconds: 100 }", ""
     )
 
@@ -54,7 +54,7 @@ def test_a_missing_scheduler() -> None:
 def test_a_scheduler_that_was_not_asked_for() -> None:
     """The sign of tritonserver's silent fallback from a baseline variant to config.pbtxt."""
     baseline = config(ASKED.replace("dynamic_batching { max_queue_delay_microseconds: 100 }", ""))
-    assert list(differences(baseline, config(ASKED))) == ["dynamic_batching: not asked for, but loaded"]
+    assert list(differences(baseline, config(ASKED))) == ["dynamic_batching: not in the file, but loaded"]
 
 
 @pytest.mark.parametrize("silent", ["", "max_batch_size: 8", 'input [ { name: "x" } ]', 'output [ { name: "y" } ]'])
@@ -77,4 +77,4 @@ def test_a_file_that_leaves_the_tensors_to_the_server_may_get_batching(silent: s
 def test_batching_that_no_server_adds_by_itself(asked: str, batching: str) -> None:
     completed = 'max_batch_size: 8 input [ { name: "x" } ] output [ { name: "y" } ] '
     loaded = config(completed + f"dynamic_batching {{ {batching} }}")
-    assert list(differences(config(asked), loaded)) == ["dynamic_batching: not asked for, but loaded"]
+    assert list(differences(config(asked), loaded)) == ["dynamic_batching: not in the file, but loaded"]

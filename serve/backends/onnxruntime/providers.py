@@ -98,12 +98,12 @@ def _gpu(config: Config, device_id: int, available: Sequence[str]) -> list[Provi
     return [*chosen, (CUDA, _deprecated_cuda_options(config) | cuda | {"device_id": str(device_id)})]
 
 
-def _require(config: Config, name: str, known: Mapping[str, str], available: Sequence[str]) -> None:
-    if known.get(name) not in available:
-        there = ", ".join(key for key, provider in known.items() if provider in available) or "none"
+def _require(config: Config, name: str, by_name: Mapping[str, str], available: Sequence[str]) -> None:
+    if by_name.get(name) not in available:
+        names = ", ".join(key for key, provider in by_name.items() if provider in available) or "none"
         raise ParameterError(
             f"unknown Execution Accelerator '{name}' is requested. Model '{config['name']}' asks for it, and the "
-            f"installed onnxruntime has, of those that Triton knows at this place: {there}. Remove it, or install an "
+            f"installed onnxruntime has, of those that Triton knows at this place: {names}. Remove it, or install an "
             "onnxruntime that has it."
         )
 

@@ -57,9 +57,9 @@ CONV = {
 }
 
 
-def _accelerated(where: str, name: str, **parameters: str) -> str:
+def _accelerated(field: str, name: str, **parameters: str) -> str:
     entries = " ".join(f'parameters {{ key: "{key}" value: "{value}" }}' for key, value in parameters.items())
-    return f'optimization {{ execution_accelerators {{ {where} [ {{ name: "{name}" {entries} }} ] }} }}'
+    return f'optimization {{ execution_accelerators {{ {field} [ {{ name: "{name}" {entries} }} ] }} }}'
 
 
 def _accelerators(
@@ -67,21 +67,16 @@ def _accelerators(
 ) -> Iterator[tuple[str, int, ModelOptimizationPolicy.ExecutionAccelerators.Accelerator]]:
     """Field, index and accelerator of every accelerator of an onnxruntime model."""
     if config.backend == "onnxruntime":
-        for where in places or NAMES:
-            for index, accelerator in enumerate(getattr(config.proto.optimization.execution_accelerators, where)):
-                yield where, index, accelerator
+        for field in places or NAMES:
+            for index, accelerator in enumerate(getattr(config.proto.optimization.execution_accelerators, field)):
+                yield field, index, accelerator
 
 
 def _variable(config: Configuration) -> bool:
     return any(-1 in tensor.dims and not tensor.allow_ragged_batch for tensor in config.proto.input)
 
 
-@rule(
-    "P521",
-    Severity.WARNING,
-    bad=Example("optimization { graph { level: 3 } }"),
-    good=Example("optimization { graph { level: 1 } }"),
-)
+@rule("P521", Severity.WARNING, bad="optimization { graph { level: 3 } }", good="optimization { graph { level: 1 } }")
 def graph_level_is_known(config: Configuration) -> Iterator[Problem]:
     """`optimization.graph.level` has an unknown value.
 
@@ -103,34 +98,33 @@ def graph_level_is_known(config: Configuration) -> Iterator[Problem]:
 @rule(
     "P522",
     Severity.ERROR,
-    bad=Example(_accelerated(ON_CPU, "tensorrt")),
-    good=Example("instance_group [ { count: 1 } ]"),
-    refused="unknown Execution Accelerator",
+    bad=_accelerated(ON_CPU, "tensorrt"),
+    good="instance_group [ { count: 1 } ]",
+    refused="unknown Execution Accelerator 'tensorrt' is requested",
 )
 def accelerators_are_known(config: Configuration) -> Iterator[Problem]:
     """The onnxruntime backend does not know an accelerator.
 
-    The model is refused: "unknown Execution Accelerator 'tensorrt' is requested". It knows openvino for the CPU,
-    tensorrt and cuda for the GPU, in lower case. It does not check accelerators for the GPU while the instances run on
-    the CPU.
+    It knows openvino for the CPU, tensorrt and cuda for the GPU, in lower case. It does not check accelerators for the
+    GPU while the instances run on the CPU.
 
     Source: onnxruntime_backend, onnxruntime.cc (LoadModel).
     Fix: move it to the other place, or correct the name.
     """
-    for where, index, accelerator in _accelerators(config):
-        if accelerator.name not in NAMES[where]:
+    for field, index, accelerator in _accelerators(config):
+        if accelerator.name not in NAMES[field]:
             yield Problem(
-                config.at("optimization", "execution_accelerators", where, index, "name"),
-                f'{where} "{accelerator.name}" is unknown, so the model cannot load. Use one of '
-                f"{', '.join(NAMES[where])}.",
+                config.at("optimization", "execution_accelerators", field, index, "name"),
+                f'{field} "{accelerator.name}" is unknown, so the model cannot load. Use one of '
+                f"{', '.join(NAMES[field])}.",
             )
 
 
 @rule(
     "P523",
     Severity.ERROR,
-    bad=Example(_accelerated(ON_GPU, "tensorrt", trt_max_workspace_size="1073741824")),
-    good=Example(_accelerated(ON_GPU, "tensorrt", max_workspace_size_bytes="1073741824")),
+    bad=_accelerated(ON_GPU, "tensorrt", trt_max_workspace_size="1073741824"),
+    good=_accelerated(ON_GPU, "tensorrt", max_workspace_size_bytes="1073741824"),
 )
 def tensorrt_options_are_known(config: Configuration) -> Iterator[Problem]:
     """The TensorRT accelerator has an unknown parameter.
@@ -141,12 +135,12 @@ def tensorrt_options_are_known(config: Configuration) -> Iterator[Problem]:
     Source: onnxruntime_backend, onnxruntime.cc and README (TensorRT options).
     Fix: write the key as in that README.
     """
-    for where, index, accelerator in _accelerators(config, ON_GPU):
+    for field, index, accelerator in _accelerators(config, ON_GPU):
         for key in accelerator.parameters if accelerator.name == "tensorrt" else ():
             if key not in TENSORRT:
                 close = difflib.get_close_matches(key, TENSORRT, n=1)
                 yield Problem(
-                    config.at("optimization", "execution_accelerators", where, index, "parameters"),
+                    config.at("optimization", "execution_accelerators", field, index, "parameters"),
                     f'"{key}" is not a parameter of the TensorRT accelerator: on a GPU the model cannot load. '
                     + (f'Write "{close[0]}"?' if close else "Remove it."),
                 )
@@ -155,8 +149,8 @@ def tensorrt_options_are_known(config: Configuration) -> Iterator[Problem]:
 @rule(
     "P524",
     Severity.ERROR,
-    bad=Example(_accelerated(ON_GPU, "tensorrt", precision_mode="fp16")),
-    good=Example(_accelerated(ON_GPU, "tensorrt", precision_mode="FP16")),
+    bad=_accelerated(ON_GPU, "tensorrt", precision_mode="fp16"),
+    good=_accelerated(ON_GPU, "tensorrt", precision_mode="FP16"),
 )
 def precision_is_known(config: Configuration) -> Iterator[Problem]:
     """`precision_mode` of the TensorRT accelerator is none of FP32, FP16, BF16 and INT8.
@@ -166,11 +160,11 @@ def precision_is_known(config: Configuration) -> Iterator[Problem]:
     Source: onnxruntime_backend, onnxruntime.cc.
     Fix: write it in upper case.
     """
-    for where, index, accelerator in _accelerators(config, ON_GPU):
+    for field, index, accelerator in _accelerators(config, ON_GPU):
         mode = accelerator.parameters.get("precision_mode")
         if accelerator.name == "tensorrt" and mode is not None and mode not in PRECISIONS:
             yield Problem(
-                config.at("optimization", "execution_accelerators", where, index, "parameters"),
+                config.at("optimization", "execution_accelerators", field, index, "parameters"),
                 f'precision_mode "{mode}" is not one of {", ".join(PRECISIONS)}: on a GPU the model cannot load. '
                 "Write one of those.",
             )
@@ -179,8 +173,8 @@ def precision_is_known(config: Configuration) -> Iterator[Problem]:
 @rule(
     "P525",
     Severity.WARNING,
-    bad=Example("instance_group [ { kind: KIND_CPU count: 1 } ]\n" + _accelerated(ON_GPU, "tensorrt")),
-    good=Example("instance_group [ { count: 1 } ]\n" + _accelerated(ON_GPU, "tensorrt")),
+    bad="instance_group [ { kind: KIND_CPU count: 1 } ]\n" + _accelerated(ON_GPU, "tensorrt"),
+    good="instance_group [ { count: 1 } ]\n" + _accelerated(ON_GPU, "tensorrt"),
 )
 def accelerators_suit_the_instances(config: Configuration) -> Iterator[Problem]:
     """An accelerator is for the GPU and all instances are on the CPU.
@@ -193,9 +187,9 @@ def accelerators_suit_the_instances(config: Configuration) -> Iterator[Problem]:
     groups = config.proto.instance_group
     if not groups or any(group.kind != ModelInstanceGroup.KIND_CPU for group in groups):
         return
-    for where, index, accelerator in _accelerators(config, ON_GPU):
+    for field, index, accelerator in _accelerators(config, ON_GPU):
         yield Problem(
-            config.at("optimization", "execution_accelerators", where, index),
+            config.at("optimization", "execution_accelerators", field, index),
             f'accelerator "{accelerator.name}" is for the GPU and every instance is on the CPU, so it is ignored. '
             "Remove it, or remove the kind of the instances.",
         )
@@ -204,8 +198,8 @@ def accelerators_suit_the_instances(config: Configuration) -> Iterator[Problem]:
 @rule(
     "P526",
     Severity.WARNING,
-    bad=Example(VARIABLE + _accelerated(ON_GPU, "tensorrt", precision_mode="FP16")),
-    good=Example(
+    bad=VARIABLE + _accelerated(ON_GPU, "tensorrt", precision_mode="FP16"),
+    good=(
         VARIABLE
         + _accelerated(
             ON_GPU,
@@ -225,14 +219,14 @@ def tensorrt_knows_the_shapes(config: Configuration) -> Iterator[Problem]:
     Source: onnxruntime documentation, TensorRT execution provider (explicit shapes); onnxruntime#6978, server#3701.
     Fix: set trt_profile_min_shapes, trt_profile_opt_shapes and trt_profile_max_shapes, and warm the model up.
     """
-    for where, index, accelerator in _accelerators(config, ON_GPU):
+    for field, index, accelerator in _accelerators(config, ON_GPU):
         if (
             accelerator.name == "tensorrt"
             and _variable(config)
             and not all(key in accelerator.parameters for key in PROFILES)
         ):
             yield Problem(
-                config.at("optimization", "execution_accelerators", where, index),
+                config.at("optimization", "execution_accelerators", field, index),
                 "TensorRT builds an engine for each new shape while requests wait, and an input has a -1. "
                 f"Set {', '.join(PROFILES)}.",
             )

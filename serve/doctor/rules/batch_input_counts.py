@@ -60,13 +60,13 @@ def the_source_is_ragged(config: Configuration) -> Iterator[Problem]:
     Severity.WARNING,
     bad=Example(
         "max_batch_size: 32\n"
-        + TENSORS.replace("dims: [ -1 ] allow", "dims: [ -1, 256 ] allow").replace("[ -1 ] }", "[ -1, 256 ] }")
+        + TENSORS.replace("[ -1 ]", "[ -1, 256 ]")
         + entry_text("BATCH_ACCUMULATED_ELEMENT_COUNT", 'target_name: "LENGTH" data_type: TYPE_FP32'),
         files={"1/model.onnx": GRAPH["1/model.onnx"].replace("int32", "float")},
     ),
     good=Example(
         "max_batch_size: 32\n"
-        + TENSORS.replace("dims: [ -1 ] allow", "dims: [ -1, 256 ] allow").replace("[ -1 ] }", "[ -1, 256 ] }")
+        + TENSORS.replace("[ -1 ]", "[ -1, 256 ]")
         + entry_text("BATCH_ACCUMULATED_ELEMENT_COUNT"),
         files=GRAPH,
     ),
@@ -133,8 +133,7 @@ def counts_are_per_request_or_per_row(config: Configuration) -> Iterator[Problem
     "R324",
     Severity.INFO,
     bad=Example(
-        TENSORS.replace("dims: [ -1 ] allow", "dims: [ -1, 64 ] allow").replace("[ -1 ] }", "[ -1, 64 ] }")
-        + entry_text(),
+        TENSORS.replace("[ -1 ]", "[ -1, 64 ]") + entry_text(),
         files=GRAPH,
     ),
     good=example(),

@@ -37,6 +37,30 @@ def kind_name(entry: BatchInput) -> str:
     return str(BatchInput.Kind.Name(entry.kind))
 
 
+def unknown_sources(config: Configuration, field: str) -> Iterator[Problem]:
+    """The sources of `batch_input` or `batch_output` that are not declared."""
+    names = [tensor.name for tensor in config.proto.input]
+    for index, entry in enumerate(getattr(config.proto, field)):
+        for number, source in enumerate(entry.source_input):
+            if source not in names and names:
+                yield Problem(
+                    config.at(field, index, "source_input", number),
+                    f'source_input "{source}" is not an input of this model, which has {", ".join(names)}: it cannot '
+                    "load. Write one of those names.",
+                )
+
+
+def wrong_source_counts(config: Configuration, field: str, purpose: str) -> Iterator[Problem]:
+    """Entries of `batch_input` or `batch_output` with no source or several."""
+    for index, entry in enumerate(getattr(config.proto, field)):
+        if (count := len(entry.source_input)) != 1:
+            yield Problem(
+                config.at(field, index, "source_input"),
+                f"a {field} has {count} source_input, and exactly one is needed: the model cannot load. "
+                f"Name the input {purpose}.",
+            )
+
+
 @rule(
     "R311",
     Severity.ERROR,
@@ -211,25 +235,15 @@ def one_target_for_each_batch_input(config: Configuration) -> Iterator[Problem]:
     Severity.ERROR,
     bad=example(entry_text(rest='target_name: "LENGTH" data_type: TYPE_INT32 source_input: "q"')),
     good=example(),
-    refused="unknown source input name",
+    refused="unknown source input name 'q'",
 )
 def batch_inputs_have_a_known_source(config: Configuration) -> Iterator[Problem]:
     """A batch input counts the elements of an input that is not declared.
 
-    tritonserver refuses the model: "unknown source input name 'q'".
-
     Source: core, model_config_utils.cc (ValidateBatchIO).
     Fix: write the name of one of the inputs.
     """
-    names = [tensor.name for tensor in config.proto.input]
-    for index, entry in enumerate(config.proto.batch_input):
-        for number, source in enumerate(entry.source_input):
-            if source not in names and names:
-                yield Problem(
-                    config.at("batch_input", index, "source_input", number),
-                    f'source_input "{source}" is not an input of this model, which has {", ".join(names)}: it cannot '
-                    "load. Write one of those names.",
-                )
+    yield from unknown_sources(config, "batch_input")
 
 
 @rule(
@@ -237,20 +251,12 @@ def batch_inputs_have_a_known_source(config: Configuration) -> Iterator[Problem]
     Severity.ERROR,
     bad=example(entry_text(rest='target_name: "LENGTH" data_type: TYPE_INT32 source_input: [ "x", "x" ]')),
     good=example(),
-    refused="expects 1 source input",
+    refused="batch input kind 'BATCH_ELEMENT_COUNT' expects 1 source input, got 2",
 )
 def batch_inputs_have_one_source(config: Configuration) -> Iterator[Problem]:
     """A batch input has no source or several.
 
-    tritonserver refuses the model: "batch input kind 'BATCH_ELEMENT_COUNT' expects 1 source input, got 2".
-
     Source: core, model_config_utils.cc (ValidateBatchIO); true of all six kinds.
     Fix: name exactly one source_input.
     """
-    for index, entry in enumerate(config.proto.batch_input):
-        if (count := len(entry.source_input)) != 1:
-            yield Problem(
-                config.at("batch_input", index, "source_input"),
-                f"a batch_input has {count} source_input, and exactly one is needed: the model cannot load. "
-                "Name the input whose elements are counted.",
-            )
+    yield from wrong_source_counts(config, "batch_input", "whose elements are counted")

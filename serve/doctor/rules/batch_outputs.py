@@ -7,6 +7,7 @@ from tritonclient.grpc.model_config_pb2 import DataType
 from serve.doctor.finding import Problem, Severity
 from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
+from serve.doctor.rules.batch_inputs import unknown_sources, wrong_source_counts
 
 TENSORS = (
     'input [ { name: "x" data_type: TYPE_FP32 dims: [ -1 ] allow_ragged_batch: true } ]\n'
@@ -15,6 +16,15 @@ TENSORS = (
 )
 GRAPH = {
     "1/model.onnx": '<ir_version: 8, opset_import: ["" : 17]>\nexample (float[n] x) => (float[n] y) { y = Identity(x) }'
+}
+
+
+SCATTER = 'kind: BATCH_SCATTER_WITH_INPUT_SHAPE source_input: "x"'
+PAIRS = TENSORS.replace("output [", 'output [ { name: "pairs" data_type: TYPE_FP32 dims: [ -1, 2 ] },')
+PAIRS_GRAPH = {
+    "1/model.onnx": '<ir_version: 8, opset_import: ["" : 17]>\nexample (float[n] x) => '
+    "(float[n] y, float[n, 2] pairs) <int64[1] last = {1}>\n"
+    "{ y = Identity(x)\ncolumn = Unsqueeze(x, last)\npairs = Concat<axis = 1>(column, column) }"
 }
 
 
@@ -29,12 +39,10 @@ def _example(targets: str = 'target_name: "y"', sources: str = 'source_input: "x
     Severity.ERROR,
     bad=_example(targets='target_name: "z"'),
     good=_example(),
-    refused="unknown target output name",
+    refused="unknown target output name 'z'",
 )
 def batch_outputs_have_a_known_target(config: Configuration) -> Iterator[Problem]:
     """A batch output names an output that is not declared.
-
-    tritonserver refuses the model: "unknown target output name 'z'".
 
     Source: core, model_config_utils.cc (ValidateBatchIO).
     Fix: write the name of one of the outputs.
@@ -50,12 +58,7 @@ def batch_outputs_have_a_known_target(config: Configuration) -> Iterator[Problem
                 )
 
 
-@rule(
-    "R332",
-    Severity.ERROR,
-    bad=_example(targets=""),
-    good=_example(),
-)
+@rule("R332", Severity.ERROR, bad=_example(targets=""), good=_example())
 def batch_outputs_have_a_target(config: Configuration) -> Iterator[Problem]:
     """A batch output has no `target_name`, which crashes the server.
 
@@ -79,25 +82,15 @@ def batch_outputs_have_a_target(config: Configuration) -> Iterator[Problem]:
     Severity.ERROR,
     bad=_example(sources='source_input: "q"'),
     good=_example(),
-    refused="unknown source input name",
+    refused="unknown source input name 'q'",
 )
 def batch_outputs_have_a_known_source(config: Configuration) -> Iterator[Problem]:
     """A batch output takes its shape from an input that is not declared.
 
-    tritonserver refuses the model: "unknown source input name 'q'".
-
     Source: core, model_config_utils.cc (ValidateBatchIO).
     Fix: write the name of one of the inputs.
     """
-    names = [tensor.name for tensor in config.proto.input]
-    for index, entry in enumerate(config.proto.batch_output):
-        for number, source in enumerate(entry.source_input):
-            if source not in names and names:
-                yield Problem(
-                    config.at("batch_output", index, "source_input", number),
-                    f'source_input "{source}" is not an input of this model, which has {", ".join(names)}: it cannot '
-                    "load. Write one of those names.",
-                )
+    yield from unknown_sources(config, "batch_output")
 
 
 @rule(
@@ -105,23 +98,15 @@ def batch_outputs_have_a_known_source(config: Configuration) -> Iterator[Problem
     Severity.ERROR,
     bad=_example(sources=""),
     good=_example(),
-    refused="expects 1 source input",
+    refused="batch output kind 'BATCH_SCATTER_WITH_INPUT_SHAPE' expects 1 source input, got 0",
 )
 def batch_outputs_have_one_source(config: Configuration) -> Iterator[Problem]:
     """A batch output has no source or several.
 
-    tritonserver refuses the model: "batch output kind 'BATCH_SCATTER_WITH_INPUT_SHAPE' expects 1 source input, got 0".
-
     Source: core, model_config_utils.cc (ValidateBatchIO).
     Fix: name exactly one source_input.
     """
-    for index, entry in enumerate(config.proto.batch_output):
-        if (count := len(entry.source_input)) != 1:
-            yield Problem(
-                config.at("batch_output", index, "source_input"),
-                f"a batch_output has {count} source_input, and exactly one is needed: the model cannot load. "
-                "Name the input whose shape the output takes.",
-            )
+    yield from wrong_source_counts(config, "batch_output", "whose shape the output takes")
 
 
 @rule(
@@ -188,28 +173,10 @@ def scattered_dimensions_have_a_counterpart(config: Configuration) -> Iterator[P
 @rule(
     "R336",
     Severity.WARNING,
-    bad=Example(
-        'input [ { name: "x" data_type: TYPE_FP32 dims: [ -1 ] allow_ragged_batch: true } ]\n'
-        'output [ { name: "y" data_type: TYPE_FP32 dims: [ -1 ] }, { name: "pairs" data_type: TYPE_FP32 '
-        "dims: [ -1, 2 ] } ]\ndynamic_batching { }\n"
-        'batch_output [ { target_name: [ "y", "pairs" ] kind: BATCH_SCATTER_WITH_INPUT_SHAPE source_input: "x" } ]',
-        files={
-            "1/model.onnx": '<ir_version: 8, opset_import: ["" : 17]>\nexample (float[n] x) => '
-            "(float[n] y, float[n, 2] pairs) <int64[1] last = {1}>\n"
-            "{ y = Identity(x)\ncolumn = Unsqueeze(x, last)\npairs = Concat<axis = 1>(column, column) }"
-        },
-    ),
+    bad=Example(f'{PAIRS}batch_output [ {{ target_name: [ "y", "pairs" ] {SCATTER} }} ]', files=PAIRS_GRAPH),
     good=Example(
-        'input [ { name: "x" data_type: TYPE_FP32 dims: [ -1 ] allow_ragged_batch: true } ]\n'
-        'output [ { name: "y" data_type: TYPE_FP32 dims: [ -1 ] }, { name: "pairs" data_type: TYPE_FP32 '
-        "dims: [ -1, 2 ] } ]\ndynamic_batching { }\n"
-        'batch_output [ { target_name: "y" kind: BATCH_SCATTER_WITH_INPUT_SHAPE source_input: "x" },\n'
-        '  { target_name: "pairs" kind: BATCH_SCATTER_WITH_INPUT_SHAPE source_input: "x" } ]',
-        files={
-            "1/model.onnx": '<ir_version: 8, opset_import: ["" : 17]>\nexample (float[n] x) => '
-            "(float[n] y, float[n, 2] pairs) <int64[1] last = {1}>\n"
-            "{ y = Identity(x)\ncolumn = Unsqueeze(x, last)\npairs = Concat<axis = 1>(column, column) }"
-        },
+        f'{PAIRS}batch_output [ {{ target_name: "y" {SCATTER} }}, {{ target_name: "pairs" {SCATTER} }} ]',
+        files=PAIRS_GRAPH,
     ),
 )
 def one_target_for_each_batch_output(config: Configuration) -> Iterator[Problem]:
@@ -238,13 +205,8 @@ def one_target_for_each_batch_output(config: Configuration) -> Iterator[Problem]
     "R337",
     Severity.WARNING,
     bad=Example(
-        'input [ { name: "x" data_type: TYPE_STRING dims: [ -1 ] allow_ragged_batch: true } ]\n'
-        'output [ { name: "y" data_type: TYPE_STRING dims: [ -1 ] } ]\ndynamic_batching { }\n'
-        'batch_output [ { target_name: "y" kind: BATCH_SCATTER_WITH_INPUT_SHAPE source_input: "x" } ]',
-        files={
-            "1/model.onnx": '<ir_version: 8, opset_import: ["" : 17]>\n'
-            "example (string[n] x) => (string[n] y) { y = Identity(x) }"
-        },
+        f'{TENSORS.replace("FP32", "STRING")}batch_output [ {{ target_name: "y" {SCATTER} }} ]',
+        files={"1/model.onnx": GRAPH["1/model.onnx"].replace("float", "string")},
     ),
     good=_example(),
 )

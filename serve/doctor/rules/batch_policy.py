@@ -9,7 +9,7 @@ from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
 from serve.doctor.rules.parameters import parameter_text
 from serve.policies import queue_limit
-from serve.policies.policy_settings import KEYS, PolicyError, PolicySettings
+from serve.policies.policy_settings import KEYS, MODES, PolicyError, PolicySettings
 
 AIMD = parameter_text("batch_policy", "aimd")
 DEADLINE = parameter_text("batch_policy", "deadline") + "\n" + parameter_text("slo_ms", "50")
@@ -48,13 +48,7 @@ def _policy(config: Configuration) -> str:
     return value if value in ("aimd", "deadline") and _is_read(config) else ""
 
 
-@rule(
-    "P541",
-    Severity.ERROR,
-    bad=Example(AIMD),
-    good=Example(f"{AIMD}\n{parameter_text('slo_ms', '30')}"),
-    refused="and no slo_ms",
-)
+@rule("P541", Severity.ERROR, bad=AIMD, good=f"{AIMD}\n{parameter_text('slo_ms', '30')}", refused="and no slo_ms")
 def a_policy_can_be_used(config: Configuration) -> Iterator[Problem]:
     """A batch policy is unknown, has no target, or is set for a model that cannot have one.
 
@@ -73,12 +67,7 @@ def a_policy_can_be_used(config: Configuration) -> Iterator[Problem]:
         yield Problem(config.at_parameter(error.key), f"{error} The model cannot load.")
 
 
-@rule(
-    "P542",
-    Severity.INFO,
-    bad=Example(DEADLINE),
-    good=Example(parameter_text("batch_policy", "all")),
-)
+@rule("P542", Severity.INFO, bad=DEADLINE, good=parameter_text("batch_policy", "all"))
 def policies_are_of_the_drop_in_backend(config: Configuration) -> Iterator[Problem]:
     """NVIDIA's onnxruntime backend ignores the batch policy.
 
@@ -99,8 +88,8 @@ def policies_are_of_the_drop_in_backend(config: Configuration) -> Iterator[Probl
 @rule(
     "P543",
     Severity.WARNING,
-    bad=Example(f"{DEADLINE}\ndynamic_batching {{ max_queue_delay_microseconds: 2000 }}"),
-    good=Example(f"{DEADLINE}\ndynamic_batching {{ }}"),
+    bad=f"{DEADLINE}\ndynamic_batching {{ max_queue_delay_microseconds: 2000 }}",
+    good=f"{DEADLINE}\ndynamic_batching {{ }}",
 )
 def a_policy_sees_requests_at_once(config: Configuration) -> Iterator[Problem]:
     """The batcher delays requests before a batch policy gets them.
@@ -121,12 +110,7 @@ def a_policy_sees_requests_at_once(config: Configuration) -> Iterator[Problem]:
         )
 
 
-@rule(
-    "P544",
-    Severity.WARNING,
-    bad=Example(parameter_text("slo_ms", "50")),
-    good=Example(DEADLINE),
-)
+@rule("P544", Severity.WARNING, bad=parameter_text("slo_ms", "50"), good=DEADLINE)
 def a_target_has_a_policy(config: Configuration) -> Iterator[Problem]:
     """A parameter has no effect without its batch policy.
 
@@ -137,8 +121,8 @@ def a_target_has_a_policy(config: Configuration) -> Iterator[Problem]:
     Fix: set batch_policy, or remove the parameter.
     """
     policy = _policy(config)
-    known = config.backend == "onnxruntime" and config.parameter("batch_policy") in (None, "all", "aimd", "deadline")
-    for key in KEYS[1:] if known else ():
+    is_valid = config.backend == "onnxruntime" and config.parameter("batch_policy") in (None, *MODES)
+    for key in KEYS[1:] if is_valid else ():
         needs = "aimd" if key.startswith("aimd_") else "aimd or deadline"
         if config.parameter(key) is not None and (not policy or policy not in needs):
             yield Problem(
@@ -150,8 +134,8 @@ def a_target_has_a_policy(config: Configuration) -> Iterator[Problem]:
 @rule(
     "P545",
     Severity.INFO,
-    bad=Example(f"{DEADLINE}\ninstance_group [ {{ count: 2 kind: KIND_CPU }} ]"),
-    good=Example(f"{DEADLINE}\ninstance_group [ {{ count: 1 kind: KIND_CPU }} ]"),
+    bad=f"{DEADLINE}\ninstance_group [ {{ count: 2 kind: KIND_CPU }} ]",
+    good=f"{DEADLINE}\ninstance_group [ {{ count: 1 kind: KIND_CPU }} ]",
 )
 def a_policy_has_one_instance(config: Configuration) -> Iterator[Problem]:
     """A model with a batch policy has several instances.
@@ -174,12 +158,8 @@ def a_policy_has_one_instance(config: Configuration) -> Iterator[Problem]:
 @rule(
     "P546",
     Severity.WARNING,
-    bad=Example(
-        STAND_IN + parameter_text("batch_policy", "aimd") + "\n" + parameter_text("slo_ms", "15"), files=CARRIES
-    ),
-    good=Example(
-        STAND_IN + parameter_text("batch_policy", "aimd") + "\n" + parameter_text("slo_ms", "30"), files=CARRIES
-    ),
+    bad=Example(f"{STAND_IN}{AIMD}\n{parameter_text('slo_ms', '15')}", files=CARRIES),
+    good=Example(f"{STAND_IN}{AIMD}\n{parameter_text('slo_ms', '30')}", files=CARRIES),
 )
 def a_target_can_be_met(config: Configuration) -> Iterator[Problem]:
     """The latency target is shorter than the service time of one row.
@@ -205,8 +185,8 @@ def a_target_can_be_met(config: Configuration) -> Iterator[Problem]:
 @rule(
     "P547",
     Severity.ERROR,
-    bad=Example(parameter_text(queue_limit.KEY, "soon")),
-    good=Example(parameter_text(queue_limit.KEY, "5000")),
+    bad=parameter_text(queue_limit.KEY, "soon"),
+    good=parameter_text(queue_limit.KEY, "5000"),
     refused="which is not a number above 0",
 )
 def a_queue_limit_is_a_time(config: Configuration) -> Iterator[Problem]:

@@ -6,7 +6,7 @@ from tritonclient.grpc.model_config_pb2 import ModelInput
 
 from serve.doctor.finding import Problem, Severity
 from serve.doctor.repository import Configuration
-from serve.doctor.rule import Example, rule
+from serve.doctor.rule import rule
 
 # From here on a delay is too long for any model; most often the time was written in another unit.
 LONG_DELAY_US = 100_000
@@ -18,8 +18,8 @@ TEXT_NAMES = ("text", "query", "prompt", "sentence", "question", "string", "docu
 @rule(
     "B201",
     Severity.WARNING,
-    bad=Example("max_batch_size: 8"),
-    good=Example("max_batch_size: 8\ndynamic_batching { }"),
+    bad="max_batch_size: 8",
+    good="max_batch_size: 8\ndynamic_batching { }",
     merged=("R301", "S761"),
 )
 def requests_share_executions(config: Configuration) -> Iterator[Problem]:
@@ -61,8 +61,8 @@ def _in_ensembles(config: Configuration) -> str:
 @rule(
     "B202",
     Severity.WARNING,
-    bad=Example("max_batch_size: 1\ndynamic_batching { }"),
-    good=Example("max_batch_size: 8\ndynamic_batching { }"),
+    bad="max_batch_size: 1\ndynamic_batching { }",
+    good="max_batch_size: 8\ndynamic_batching { }",
     merged=("R302",),
 )
 def batching_has_room(config: Configuration) -> Iterator[Problem]:
@@ -103,8 +103,8 @@ def _without_effect(config: Configuration) -> list[tuple[str | int, ...]]:
 @rule(
     "B203",
     Severity.ERROR,
-    bad=Example("max_batch_size: 8\ndynamic_batching { preferred_batch_size: [ 4, 16 ] }"),
-    good=Example("max_batch_size: 16\ndynamic_batching { preferred_batch_size: [ 4, 16 ] }"),
+    bad="max_batch_size: 8\ndynamic_batching { preferred_batch_size: [ 4, 16 ] }",
+    good="max_batch_size: 16\ndynamic_batching { preferred_batch_size: [ 4, 16 ] }",
     refused="dynamic batching preferred size must be <= max batch size",
 )
 def preferred_sizes_are_possible(config: Configuration) -> Iterator[Problem]:
@@ -129,8 +129,8 @@ def preferred_sizes_are_possible(config: Configuration) -> Iterator[Problem]:
 @rule(
     "B204",
     Severity.WARNING,
-    bad=Example("max_batch_size: 8\ndynamic_batching { preferred_batch_size: [ 2, 4 ] }"),
-    good=Example("max_batch_size: 8\ndynamic_batching { }"),
+    bad="max_batch_size: 8\ndynamic_batching { preferred_batch_size: [ 2, 4 ] }",
+    good="max_batch_size: 8\ndynamic_batching { }",
     merged=("B205",),
 )
 def preferred_sizes_do_not_limit_batches(config: Configuration) -> Iterator[Problem]:
@@ -176,8 +176,8 @@ def _preferred(config: Configuration) -> list[str]:
 @rule(
     "B206",
     Severity.WARNING,
-    bad=Example("dynamic_batching { max_queue_delay_microseconds: 500000 }"),
-    good=Example("dynamic_batching { max_queue_delay_microseconds: 500 }"),
+    bad="dynamic_batching { max_queue_delay_microseconds: 500000 }",
+    good="dynamic_batching { max_queue_delay_microseconds: 500 }",
 )
 def delay_is_short(config: Configuration) -> Iterator[Problem]:
     """The queue delay is as long as the latency target, or 100 ms and more.
@@ -202,8 +202,8 @@ def delay_is_short(config: Configuration) -> Iterator[Problem]:
 @rule(
     "B216",
     Severity.WARNING,
-    bad=Example('backend: "python"\ninput [ { name: "x" data_type: TYPE_FP32 dims: [ -1 ] } ]\ndynamic_batching { }'),
-    good=Example(
+    bad='backend: "python"\ninput [ { name: "x" data_type: TYPE_FP32 dims: [ -1 ] } ]\ndynamic_batching { }',
+    good=(
         'backend: "python"\ninput [ { name: "x" data_type: TYPE_FP32 dims: [ -1 ] allow_ragged_batch: true } ]\n'
         "dynamic_batching { }"
     ),

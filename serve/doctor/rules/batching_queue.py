@@ -6,7 +6,7 @@ from tritonclient.grpc.model_config_pb2 import ModelQueuePolicy
 
 from serve.doctor.finding import Problem, Severity
 from serve.doctor.repository import Configuration
-from serve.doctor.rule import Example, rule
+from serve.doctor.rule import rule
 from serve.doctor.rules.batch_policy import can_be_limited, is_limited
 from serve.doctor.rules.parameters import parameter_text
 from serve.policies import queue_limit
@@ -28,8 +28,8 @@ def policies(config: Configuration) -> Iterator[tuple[Steps, ModelQueuePolicy]]:
 @rule(
     "B208",
     Severity.WARNING,
-    bad=Example("dynamic_batching { default_queue_policy { max_queue_size: 100 } }"),
-    good=Example("dynamic_batching { }"),
+    bad="dynamic_batching { default_queue_policy { max_queue_size: 100 } }",
+    good="dynamic_batching { }",
     merged=("B210",),
 )
 def prefetch_is_on(config: Configuration) -> Iterator[Problem]:
@@ -71,8 +71,8 @@ def prefetch_is_on(config: Configuration) -> Iterator[Problem]:
 @rule(
     "B209",
     Severity.WARNING,
-    bad=Example("dynamic_batching { default_queue_policy { allow_timeout_override: true } }"),
-    good=Example(
+    bad="dynamic_batching { default_queue_policy { allow_timeout_override: true } }",
+    good=(
         "dynamic_batching { default_queue_policy {\n"
         "  allow_timeout_override: true default_timeout_microseconds: 2000000\n} }"
     ),
@@ -98,15 +98,14 @@ def overridden_timeouts_apply(config: Configuration) -> Iterator[Problem]:
 @rule(
     "B211",
     Severity.ERROR,
-    bad=Example("dynamic_batching { priority_levels: 2 }"),
-    good=Example("dynamic_batching { priority_levels: 2 default_priority_level: 2 }"),
+    bad="dynamic_batching { priority_levels: 2 }",
+    good="dynamic_batching { priority_levels: 2 default_priority_level: 2 }",
     refused="default priority level must be in range [1, 2]",
 )
 def priorities_are_in_range(config: Configuration) -> Iterator[Problem]:
     """`default_priority_level` or a level with a policy is not between 1 and `priority_levels`.
 
-    tritonserver refuses the model: "default priority level must be in range [1, 2]". The default of the field, 0, is
-    out of range too.
+    The default of the field, 0, is out of range too.
 
     Source: core, model_config_utils.cc, ValidateModelConfig.
     Fix: write `default_priority_level`; 1 is the most urgent.
@@ -135,8 +134,8 @@ def priorities_are_in_range(config: Configuration) -> Iterator[Problem]:
 @rule(
     "B212",
     Severity.WARNING,
-    bad=Example("dynamic_batching { priority_queue_policy { key: 1 value { max_queue_size: 4 } } }"),
-    good=Example(
+    bad="dynamic_batching { priority_queue_policy { key: 1 value { max_queue_size: 4 } } }",
+    good=(
         "dynamic_batching {\n  priority_levels: 1 default_priority_level: 1\n"
         "  priority_queue_policy { key: 1 value { max_queue_size: 4 } }\n}"
     ),
@@ -163,8 +162,8 @@ def priority_settings_apply(config: Configuration) -> Iterator[Problem]:
 @rule(
     "B213",
     Severity.ERROR,
-    bad=Example("dynamic_batching { preserve_ordering: true priority_levels: 2 default_priority_level: 1 }"),
-    good=Example("dynamic_batching { preserve_ordering: true }"),
+    bad="dynamic_batching { preserve_ordering: true priority_levels: 2 default_priority_level: 1 }",
+    good="dynamic_batching { preserve_ordering: true }",
     refused="Only one priority level is allowed when 'preserve_ordering' is true",
 )
 def ordering_is_possible(config: Configuration) -> Iterator[Problem]:
@@ -197,10 +196,8 @@ def ordering_is_possible(config: Configuration) -> Iterator[Problem]:
 @rule(
     "B214",
     Severity.WARNING,
-    bad=Example(
-        "dynamic_batching { default_queue_policy { timeout_action: DELAY default_timeout_microseconds: 1000000 } }"
-    ),
-    good=Example(
+    bad="dynamic_batching { default_queue_policy { timeout_action: DELAY default_timeout_microseconds: 1000000 } }",
+    good=(
         "dynamic_batching { default_queue_policy {\n"
         "  timeout_action: DELAY default_timeout_microseconds: 1000000 max_queue_size: 100\n} }"
     ),
@@ -226,8 +223,8 @@ def late_requests_do_not_starve(config: Configuration) -> Iterator[Problem]:
 @rule(
     "B215",
     Severity.INFO,
-    bad=Example("dynamic_batching { }"),
-    good=Example(f"dynamic_batching {{ }}\n{parameter_text(queue_limit.KEY, '5000')}"),
+    bad="dynamic_batching { }",
+    good=f"dynamic_batching {{ }}\n{parameter_text(queue_limit.KEY, '5000')}",
 )
 def queue_has_a_limit(config: Configuration) -> Iterator[Problem]:
     """The queue has no limit.

@@ -44,13 +44,13 @@ def _word(control: ModelSequenceBatching.Control) -> str:
     Severity.ERROR,
     bad=_controlled("kind: CONTROL_SEQUENCE_START"),
     good=_controlled(),
-    refused="must specify either 'int32_false_true', 'fp32_false_true' or 'bool_false_true'",
+    refused=(
+        "sequence batching must specify either 'int32_false_true', 'fp32_false_true' or "
+        "'bool_false_true' for CONTROL_SEQUENCE_START"
+    ),
 )
 def controls_have_values(config: Configuration) -> Iterator[Problem]:
     """A control for start, end or ready has no values for false and true.
-
-    tritonserver refuses the model: "sequence batching must specify either 'int32_false_true', 'fp32_false_true' or
-    'bool_false_true' for CONTROL_SEQUENCE_START".
 
     Source: core, model_config_utils.cc (GetBooleanSequenceControlProperties).
     Fix: write the pair in the type that the model takes, for example fp32_false_true: [ 0, 1 ].
@@ -69,13 +69,12 @@ def controls_have_values(config: Configuration) -> Iterator[Problem]:
     Severity.ERROR,
     bad=_controlled(f"{START} fp32_false_true: [ 0, 1 ]"),
     good=_controlled(),
-    refused="specifies more than one from",
+    refused=(
+        "sequence batching specifies more than one from 'int32_false_true', 'fp32_false_true' and 'bool_false_true'"
+    ),
 )
 def controls_have_one_type(config: Configuration) -> Iterator[Problem]:
     """A control has values for false and true in several types.
-
-    tritonserver refuses the model: "sequence batching specifies more than one from 'int32_false_true',
-    'fp32_false_true' and 'bool_false_true'".
 
     Source: core, model_config_utils.cc (GetBooleanSequenceControlProperties).
     Fix: keep the pair of the type that the model takes.
@@ -93,12 +92,10 @@ def controls_have_one_type(config: Configuration) -> Iterator[Problem]:
     Severity.ERROR,
     bad=_controlled("kind: CONTROL_SEQUENCE_START int32_false_true: [ 1 ]"),
     good=_controlled(),
-    refused="must have exactly 2 entries",
+    refused="sequence batching control 'int32_false_true' must have exactly 2 entries",
 )
 def controls_have_two_values(config: Configuration) -> Iterator[Problem]:
     """A control does not have exactly two values, one for false and one for true.
-
-    tritonserver refuses the model: "sequence batching control 'int32_false_true' must have exactly 2 entries".
 
     Source: core, model_config_utils.cc (GetBooleanSequenceControlProperties).
     Fix: write both, false first.
@@ -118,13 +115,12 @@ def controls_have_two_values(config: Configuration) -> Iterator[Problem]:
     Severity.ERROR,
     bad=_controlled(more=f', {{ name: "AGAIN" control [ {{ {START} }} ] }}'),
     good=_controlled(more=f', {{ name: "END" control [ {{ {END} }} ] }}'),
-    refused="specifies multiple CONTROL_SEQUENCE_START tensors",
+    refused="sequence batching specifies multiple CONTROL_SEQUENCE_START tensors",
 )
 def each_control_is_sent_once(config: Configuration) -> Iterator[Problem]:
     """Two control tensors have the same kind.
 
-    tritonserver refuses the model: "sequence batching specifies multiple CONTROL_SEQUENCE_START tensors". A control
-    without `kind` is a start.
+    A control without `kind` is a start.
 
     Source: core, model_config_utils.cc (GetBooleanSequenceControlProperties).
     Fix: keep one of them.
@@ -146,12 +142,11 @@ def each_control_is_sent_once(config: Configuration) -> Iterator[Problem]:
     Severity.ERROR,
     bad=_controlled(more=f', {{ name: "START" control [ {{ {END} }} ] }}'),
     good=_controlled(more=f', {{ name: "END" control [ {{ {END} }} ] }}'),
-    refused="is specified for multiple control kinds",
+    refused="sequence batching control tensor 'START' is specified for multiple control kinds",
 )
 def each_control_has_its_tensor(config: Configuration) -> Iterator[Problem]:
     """One tensor has two kinds of control.
 
-    tritonserver refuses the model: "sequence batching control tensor 'START' is specified for multiple control kinds".
     Two controls under one `control_input` load (measured), and then the tensor is sent twice.
 
     Source: core, model_config_utils.cc (GetBooleanSequenceControlProperties).
@@ -172,12 +167,10 @@ def each_control_has_its_tensor(config: Configuration) -> Iterator[Problem]:
     Severity.ERROR,
     bad=_controlled(name=""),
     good=_controlled(),
-    refused="control tensor must have a name",
+    refused="sequence batching control tensor must have a name",
 )
 def controls_have_a_name(config: Configuration) -> Iterator[Problem]:
     """A control tensor has no name.
-
-    tritonserver refuses the model: "sequence batching control tensor must have a name".
 
     Source: core, model_config_utils.cc (GetBooleanSequenceControlProperties).
     Fix: write the name of the model's input that takes it.
@@ -195,13 +188,10 @@ def controls_have_a_name(config: Configuration) -> Iterator[Problem]:
     Severity.ERROR,
     bad=_controlled("kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_FP32", "ID"),
     good=_controlled("kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_UINT64", "ID"),
-    refused="Allowed data types are TYPE_UINT64",
+    refused="Allowed data types are TYPE_UINT64, TYPE_INT64, TYPE_UINT32, TYPE_INT32 and TYPE_STRING",
 )
 def identifiers_have_an_integer_type(config: Configuration) -> Iterator[Problem]:
     """The control with the sequence's identifier has a wrong data type, or none.
-
-    tritonserver refuses the model: "unexpected data type for control CONTROL_SEQUENCE_CORRID. Allowed data types are
-    TYPE_UINT64, TYPE_INT64, TYPE_UINT32, TYPE_INT32 and TYPE_STRING".
 
     Source: core, model_config_utils.cc (GetTypedSequenceControlProperties).
     Fix: write TYPE_UINT64, or TYPE_STRING if clients send text.
@@ -220,13 +210,13 @@ def identifiers_have_an_integer_type(config: Configuration) -> Iterator[Problem]
     Severity.ERROR,
     bad=_controlled("kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_UINT64 int32_false_true: [ 0, 1 ]", "ID"),
     good=_controlled("kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_UINT64", "ID"),
-    refused="must not specify either",
+    refused=(
+        "sequence batching must not specify either 'int32_false_true', 'fp32_false_true' or "
+        "'bool_false_true' for CONTROL_SEQUENCE_CORRID"
+    ),
 )
 def identifiers_are_not_switches(config: Configuration) -> Iterator[Problem]:
     """The control with the sequence's identifier has values for false and true.
-
-    tritonserver refuses the model: "sequence batching must not specify either 'int32_false_true', 'fp32_false_true' or
-    'bool_false_true' for CONTROL_SEQUENCE_CORRID".
 
     Source: core, model_config_utils.cc (GetTypedSequenceControlProperties).
     Fix: remove the pair.
@@ -241,12 +231,7 @@ def identifiers_are_not_switches(config: Configuration) -> Iterator[Problem]:
             )
 
 
-@rule(
-    "S709",
-    Severity.WARNING,
-    bad=_controlled(name="x"),
-    good=_controlled(),
-)
+@rule("S709", Severity.WARNING, bad=_controlled(name="x"), good=_controlled())
 def controls_are_not_inputs(config: Configuration) -> Iterator[Problem]:
     """A control tensor has the name of an input of the model.
 

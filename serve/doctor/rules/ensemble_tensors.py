@@ -41,12 +41,10 @@ def _read(config: Configuration) -> dict[str, list[tuple[int, str]]]:
     Severity.ERROR,
     bad=Example(ensemble_text(step_text(outputs={"y": "z"})), files=STEP_FILES),
     good=GOOD,
-    refused="is not used",
+    refused="ensemble output 'y' for ensemble example' is not used",
 )
 def inputs_and_outputs_are_used(config: Configuration) -> Iterator[Problem]:
     """No step reads an input of the ensemble, or no step writes an output.
-
-    tritonserver refuses the model: "ensemble output 'y' for ensemble example' is not used".
 
     Source: core, model_config_utils.cc (ValidateEnsembleSchedulingConfig).
     Fix: map the tensor in a step, or remove it from the ensemble's inputs and outputs.
@@ -67,21 +65,16 @@ def inputs_and_outputs_are_used(config: Configuration) -> Iterator[Problem]:
 @rule(
     "S742",
     Severity.ERROR,
-    bad=Example(
-        ensemble_text(step_text(outputs={"y": "middle"}), step_text(outputs={"y": "y"})),
-        files=STEP_FILES,
-    ),
+    bad=Example(ensemble_text(step_text(outputs={"y": "middle"}), step_text(outputs={"y": "y"})), files=STEP_FILES),
     good=Example(
-        ensemble_text(step_text(outputs={"y": "middle"}), step_text(inputs={"x": "middle"})),
-        files=STEP_FILES,
+        ensemble_text(step_text(outputs={"y": "middle"}), step_text(inputs={"x": "middle"})), files=STEP_FILES
     ),
-    refused="is unused in ensemble",
+    refused="ensemble tensor 'middle' is unused in ensemble 'example'",
 )
 def tensors_are_read(config: Configuration) -> Iterator[Problem]:
     """A tensor between the steps of an ensemble is written and never read.
 
-    tritonserver refuses the model: "ensemble tensor 'middle' is unused in ensemble 'example'". Most often a name is
-    misspelt.
+    Most often a name is misspelt.
 
     Source: core, model_config_utils.cc (ValidateEnsembleSchedulingConfig).
     Fix: use the same name on both sides, or remove an output that is not needed from the output_map.
@@ -89,23 +82,31 @@ def tensors_are_read(config: Configuration) -> Iterator[Problem]:
     if not config.proto.input or not config.proto.output:
         return
     read, written = _read(config), _written(config)
-    own = {tensor.name for tensor in (*config.proto.input, *config.proto.output)}
+    outer = {tensor.name for tensor in (*config.proto.input, *config.proto.output)}
     if not all(tensor.name in written for tensor in config.proto.output):
         return  # most likely this tensor should be the output that S741 reports
     for tensor, uses in written.items():
-        if tensor not in read and tensor not in own:
+        if tensor not in read and tensor not in outer:
             yield Problem(
                 config.at("ensemble_scheduling", "step", uses[0][0], "output_map"),
                 f'tensor "{tensor}" is never read: the ensemble cannot load. Correct the name, or remove it.',
             )
 
 
-@rule("S745", Severity.ERROR, bad=_chain("middel"), good=_chain("y"), refused="is not connected")
+@rule(
+    "S745",
+    Severity.ERROR,
+    bad=_chain("middel"),
+    good=_chain("y"),
+    refused=(
+        "output 'z' for ensemble 'example' is not written: at least one of its depending tensors, "
+        "'middel', is not connected"
+    ),
+)
 def tensors_are_written(config: Configuration) -> Iterator[Problem]:
     """A step of an ensemble reads a tensor that no step writes.
 
-    tritonserver refuses the model: "output 'z' for ensemble 'example' is not written: at least one of its depending
-    tensors, 'middel', is not connected". Most often a name is misspelt.
+    Most often a name is misspelt.
 
     Source: core, ensemble_utils.cc.
     Fix: use the same name on both sides, or declare the tensor as an input of the ensemble.
@@ -113,9 +114,9 @@ def tensors_are_written(config: Configuration) -> Iterator[Problem]:
     if not config.proto.input or not config.proto.output:
         return
     written = _written(config)
-    own = {tensor.name for tensor in config.proto.input}
+    outer = {tensor.name for tensor in config.proto.input}
     for tensor, uses in _read(config).items():
-        if tensor not in written and tensor not in own:
+        if tensor not in written and tensor not in outer:
             yield Problem(
                 config.at("ensemble_scheduling", "step", uses[0][0], "input_map"),
                 f'tensor "{tensor}" is never written: the ensemble cannot load. Correct the name.',
@@ -127,12 +128,10 @@ def tensors_are_written(config: Configuration) -> Iterator[Problem]:
     Severity.ERROR,
     bad=Example(ensemble_text(step_text(), step_text()), files=STEP_FILES),
     good=GOOD,
-    refused="can appear in an output map only once",
+    refused="ensemble tensor 'y' can appear in an output map only once",
 )
 def tensors_are_written_once(config: Configuration) -> Iterator[Problem]:
     """Two steps of an ensemble write the same tensor.
-
-    tritonserver refuses the model: "ensemble tensor 'y' can appear in an output map only once".
 
     Source: core, model_config_utils.cc (ValidateEnsembleSchedulingConfig).
     Fix: use a name for each.

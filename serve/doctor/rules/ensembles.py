@@ -25,8 +25,7 @@ GOOD = Example(ENSEMBLE, files=STEP_FILES)
 def ensembles_have_no_instances(config: Configuration) -> Iterator[Problem]:
     """An ensemble has an instance group.
 
-    tritonserver refuses the model: "instance group should not be specified for ensemble". Only the models of its steps
-    have instances.
+    Only the models of its steps have instances.
 
     Source: core, model_config_utils.cc (ValidateModelConfig).
     Fix: move it to the models of the steps.
@@ -47,8 +46,6 @@ def ensembles_have_no_instances(config: Configuration) -> Iterator[Problem]:
 )
 def ensembles_are_not_optimized(config: Configuration) -> Iterator[Problem]:
     """An ensemble has `optimization`.
-
-    tritonserver refuses the model: "optimization should not be specified for ensemble".
 
     Source: core, model_config_utils.cc (ValidateModelConfig).
     Fix: move it to the models of the steps.
@@ -72,8 +69,6 @@ def ensembles_are_not_optimized(config: Configuration) -> Iterator[Problem]:
 )
 def ensembles_are_not_warmed(config: Configuration) -> Iterator[Problem]:
     """An ensemble has `model_warmup`.
-
-    tritonserver refuses the model: "model_warmup can not be specified for ensemble".
 
     Source: core, model_config_utils.cc (ValidateModelConfig).
     Fix: move it to the models of the steps.
@@ -113,14 +108,12 @@ def schedules_are_for_ensembles(config: Configuration) -> Iterator[Problem]:
 @rule(
     "S736",
     Severity.ERROR,
-    bad=Example(f"{PLATFORM}\nensemble_scheduling {{ }}"),
+    bad=f"{PLATFORM}\nensemble_scheduling {{ }}",
     good=GOOD,
-    refused="must specify 'step'",
+    refused="must specify 'step' for ensemble",
 )
 def ensembles_have_steps(config: Configuration) -> Iterator[Problem]:
     """An ensemble has no steps.
-
-    tritonserver refuses the model: "must specify 'step' for ensemble".
 
     Source: core, model_config_utils.cc (ValidateEnsembleSchedulingConfig).
     Fix: add the models that it runs.
@@ -137,12 +130,10 @@ def ensembles_have_steps(config: Configuration) -> Iterator[Problem]:
     Severity.ERROR,
     bad=Example(ensemble_text(step_text(model="")), files=STEP_FILES),
     good=GOOD,
-    refused="must specify 'model_name' in step",
+    refused="must specify 'model_name' in step 0 of ensemble",
 )
 def steps_name_a_model(config: Configuration) -> Iterator[Problem]:
     """A step of an ensemble has no `model_name`.
-
-    tritonserver refuses the model: "must specify 'model_name' in step 0 of ensemble".
 
     Source: core, model_config_utils.cc (ValidateEnsembleSchedulingConfig).
     Fix: name the model that the step runs.
@@ -160,12 +151,10 @@ def steps_name_a_model(config: Configuration) -> Iterator[Problem]:
     Severity.ERROR,
     bad=Example(ensemble_text(step_text(outputs={})), files=STEP_FILES),
     good=GOOD,
-    refused="must specify 'output_map' in step",
+    refused="must specify 'output_map' in step 0 of ensemble",
 )
 def steps_are_connected(config: Configuration) -> Iterator[Problem]:
     """A step of an ensemble has no `input_map` or no `output_map`.
-
-    tritonserver refuses the model: "must specify 'output_map' in step 0 of ensemble".
 
     Source: core, model_config_utils.cc (ValidateEnsembleSchedulingConfig).
     Fix: map the model's tensor names (keys) to names of the ensemble (values).

@@ -1,6 +1,5 @@
 """G1: names and types of inputs and outputs, compared with the ONNX graph."""
 
-from collections import Counter
 from collections.abc import Iterator
 
 from serve.doctor.finding import Problem, Severity
@@ -10,6 +9,7 @@ from serve.doctor.rule import Example, rule
 
 TWO_INPUTS = """<ir_version: 8, opset_import: ["": 17]>
 example (float[N,2] x, float[N,2] mask) => (float[N,2] y) { y = Mul(x, mask) }"""
+ONE_INPUT = '<ir_version: 8, opset_import: ["": 17]>\nexample (float[N,2] x) => (float[N,2] y) { y = Neg(x) }'
 DOUBLE = '<ir_version: 8, opset_import: ["": 17]>\nexample (double[N,2] x) => (double[N,2] y) { y = Identity(x) }'
 DEFAULT = """<ir_version: 8, opset_import: ["": 17]>
 example (float[N,2] x, float[2] bias = {0, 0}) => (float[N,2] y) { y = Add(x, bias) }"""
@@ -65,11 +65,10 @@ def _has_wrong_names(config: Configuration, declared: set[str]) -> bool:
 @rule(
     "G102",
     Severity.ERROR,
-    bad=Example('input [ { name: "tokens" data_type: TYPE_FP32 dims: [ 2 ] } ]',
-                files={"1/model.onnx": TWO_INPUTS.replace(", float[N,2] mask", "").replace("Mul(x, mask)", "Neg(x)")}),
-    good=Example(INPUT),
+    bad=Example('input [ { name: "tokens" data_type: TYPE_FP32 dims: [ 2 ] } ]', files={"1/model.onnx": ONE_INPUT}),
+    good=INPUT,
     refused="unexpected inference input 'tokens'",
-)  # fmt: skip
+)
 def every_tensor_is_in_the_graph(config: Configuration) -> Iterator[Problem]:
     """The configuration declares a tensor that the graph does not have.
 
@@ -83,14 +82,14 @@ def every_tensor_is_in_the_graph(config: Configuration) -> Iterator[Problem]:
     if graph is None:
         return
     defaults = {tensor.name for tensor in graph.proto.graph.initializer}
-    for kind, tensors in (("input", graph.signature.inputs), ("output", graph.signature.outputs)):
-        for index, tensor in enumerate(getattr(config.proto, kind)):
-            if tensor.name not in tensors and not (kind == "input" and tensor.name in defaults):
-                yield Problem(
-                    config.at(kind, index, "name"),
-                    f'{kind} "{tensor.name}" is not in the graph, so the model cannot load. The graph has '
-                    f"{', '.join(sorted(tensors)) or 'none'}.",
-                )
+    tensors = {"input": graph.signature.inputs, "output": graph.signature.outputs}
+    for kind, index, tensor in config.tensors():
+        if tensor.name not in tensors[kind] and not (kind == "input" and tensor.name in defaults):
+            yield Problem(
+                config.at(kind, index, "name"),
+                f'{kind} "{tensor.name}" is not in the graph, so the model cannot load. The graph has '
+                f"{', '.join(sorted(tensors[kind])) or 'none'}.",
+            )
 
 
 @rule(
@@ -115,26 +114,21 @@ def types_are_the_graphs(config: Configuration) -> Iterator[Problem]:
     graph = config.graph
     if graph is None:
         return
-    for kind, tensors in (("input", graph.signature.inputs), ("output", graph.signature.outputs)):
-        for index, tensor in enumerate(getattr(config.proto, kind)):
-            provided = tensors.get(tensor.name)
-            declared = config.type_name(tensor.data_type)
-            if provided is None or provided.type not in known_types() or declared == provided.type:
-                continue
-            yield Problem(
-                config.at(kind, index, "data_type"),
-                f'{kind} "{tensor.name}" is {declared}, the graph has {provided.type}, so the model cannot load. Write '
-                f"{provided.type}.",
-                fix=config.document.replaced(provided.type, kind, index, "data_type"),
-            )
+    tensors = {"input": graph.signature.inputs, "output": graph.signature.outputs}
+    for kind, index, tensor in config.tensors():
+        provided = tensors[kind].get(tensor.name)
+        declared = config.type_name(tensor.data_type)
+        if provided is None or provided.type not in known_types() or declared == provided.type:
+            continue
+        yield Problem(
+            config.at(kind, index, "data_type"),
+            f'{kind} "{tensor.name}" is {declared}, the graph has {provided.type}, so the model cannot load. Write '
+            f"{provided.type}.",
+            fix=config.document.replaced(provided.type, kind, index, "data_type"),
+        )
 
 
-@rule(
-    "G108",
-    Severity.ERROR,
-    bad=Example(f'backend: "python"\n{INPUT}\n{INPUT}'),
-    good=Example(f'backend: "python"\n{INPUT}'),
-)
+@rule("G108", Severity.ERROR, bad=f'backend: "python"\n{INPUT}\n{INPUT}', good=f'backend: "python"\n{INPUT}')
 def names_are_used_once(config: Configuration) -> Iterator[Problem]:
     """Two inputs or two outputs have the same name.
 
@@ -143,16 +137,14 @@ def names_are_used_once(config: Configuration) -> Iterator[Problem]:
     Source: core, infer_request.cc, Normalize (measured).
     Fix: remove one of them.
     """
-    for kind in ("input", "output"):
-        counts = Counter(tensor.name for tensor in getattr(config.proto, kind))
-        seen: set[str] = set()
-        for index, tensor in enumerate(getattr(config.proto, kind)):
-            if counts[tensor.name] > 1 and tensor.name in seen:
-                yield Problem(
-                    config.at(kind, index, "name"),
-                    f'{kind} "{tensor.name}" is declared twice: the model loads, and every request fails. Remove one.',
-                )
-            seen.add(tensor.name)
+    seen: set[tuple[str, str]] = set()
+    for kind, index, tensor in config.tensors():
+        if (kind, tensor.name) in seen:
+            yield Problem(
+                config.at(kind, index, "name"),
+                f'{kind} "{tensor.name}" is declared twice: the model loads, and every request fails. Remove one.',
+            )
+        seen.add((kind, tensor.name))
 
 
 @rule(
@@ -215,13 +207,7 @@ def graph_is_not_newer_than_onnxruntime(config: Configuration) -> Iterator[Probl
         )
 
 
-@rule(
-    "G113",
-    Severity.ERROR,
-    bad=Example(files={"1/model.onnx": ""}),
-    good=Example(),
-    refused="model.onnx",
-)
+@rule("G113", Severity.ERROR, bad=Example(files={"1/model.onnx": ""}), good=Example(), refused="model.onnx")
 def graph_can_be_read(config: Configuration) -> Iterator[Problem]:
     """The model file is not an ONNX graph.
 

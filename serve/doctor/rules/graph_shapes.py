@@ -8,17 +8,9 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.graph.signature import fits
 from serve.doctor.finding import Problem, Severity
-from serve.doctor.pairs import (
-    Pair,
-    batch_axis_is_fixed,
-    expected_shape,
-    lacks_batch_axis,
-    pairs,
-    repeats_batch_axis,
-)
-from serve.doctor.repository import Configuration
+from serve.doctor.pairs import Pair, batch_axis_is_fixed, expected_shape, lacks_batch_axis, pairs, repeats_batch_axis
+from serve.doctor.repository import Configuration, Source
 from serve.doctor.rule import Example, rule
-from serve.doctor.source import Source
 
 HEAD = '<ir_version: 8, opset_import: ["": 17]>\n'
 FREE = HEAD + "example (float[N,2] x) => (float[N,2] y) { y = Identity(x) }"
@@ -124,28 +116,26 @@ def output_dims_are_the_graphs(config: Configuration) -> Iterator[Problem]:
 @rule(
     "G110",
     Severity.ERROR,
-    bad=Example(f'backend: "python"\n{tensor("input", "x", "2, 3", " reshape { shape: [ 5 ] }")}'),
-    good=Example(f'backend: "python"\n{tensor("input", "x", "2, 3", " reshape { shape: [ 6 ] }")}'),
+    bad=f'backend: "python"\n{tensor("input", "x", "2, 3", " reshape { shape: [ 5 ] }")}',
+    good=f'backend: "python"\n{tensor("input", "x", "2, 3", " reshape { shape: [ 6 ] }")}',
     refused="has different size for dims and reshape",
 )
 def reshape_keeps_the_size(config: Configuration) -> Iterator[Problem]:
     """`reshape` changes the number of elements.
 
-    tritonserver refuses the model: "has different size for dims and reshape". The products between two -1 must be equal
-    too.
+    The products between two -1 must be equal too.
 
     Source: core, model_config_utils.cc, ValidateIOShape.
     Fix: write a shape with as many elements as the dims.
     """
-    for kind in ("input", "output"):
-        for index, declared in enumerate(getattr(config.proto, kind)):
-            if declared.HasField("reshape") and _segments(declared.dims) != _segments(declared.reshape.shape):
-                yield Problem(
-                    config.at(kind, index, "reshape"),
-                    f'{kind} "{declared.name}" has dims {list(declared.dims)} and reshape '
-                    f"{list(declared.reshape.shape)}, which hold different numbers of elements, so the model cannot "
-                    "load. Write a shape of equal size.",
-                )
+    for kind, index, declared in config.tensors():
+        if declared.HasField("reshape") and _segments(declared.dims) != _segments(declared.reshape.shape):
+            yield Problem(
+                config.at(kind, index, "reshape"),
+                f'{kind} "{declared.name}" has dims {list(declared.dims)} and reshape '
+                f"{list(declared.reshape.shape)}, which hold different numbers of elements, so the model cannot "
+                "load. Write a shape of equal size.",
+            )
 
 
 @rule(
@@ -187,8 +177,7 @@ def bfloat16_is_not_read_as_numpy(source: Source) -> Iterator[Problem]:
     calls = (node for node in ast.walk(source.tree) if isinstance(node, ast.Attribute) and node.attr == "as_numpy")
     if names and (call := next(calls, None)) is not None:
         yield Problem(
-            source.at(call),
-            f"as_numpy fails on BF16 tensors, such as {', '.join(names)}. Use to_dlpack() there.",
+            source.at(call), f"as_numpy fails on BF16 tensors, such as {', '.join(names)}. Use to_dlpack() there."
         )
 
 
@@ -209,17 +198,17 @@ def _why(config: Configuration, pair: Pair) -> str:
 
 
 def _mismatch(config: Configuration, pair: Pair, why: str) -> Problem:
-    """The finding, with the edit where the file writes the dims as one list."""
+    """The finding, with an edit if the file writes the dims as one list."""
     dims = f"[ {', '.join(map(str, expected_shape(config, pair)))} ]"
     field = config.document.field(*pair.shape_steps)
-    # Only where the dims are one list without comments: the edit must neither lose one nor leave a second list.
+    # Only if the dims are one list without comments: the edit must neither lose a comment nor leave a second list.
     listed = field is not None and len(field.values) == len(pair.shape) and "#" not in config.document.slice(field)
-    simple = listed and pair.shape_steps[-1] == "dims"
+    is_fixable = listed and pair.shape_steps[-1] == "dims"
     return Problem(
         config.at(*pair.shape_steps),
         f'{pair.kind} "{pair.name}": the {pair.shape_steps[-1]} {list(pair.shape)} {why}, so the model cannot load. '
         f"Write {pair.shape_steps[-1]}: {dims}.",
-        fix=config.document.rewritten(f"dims: {dims}", *pair.shape_steps) if simple else (),
+        fix=config.document.rewritten(f"dims: {dims}", *pair.shape_steps) if is_fixable else (),
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from serve.doctor.finding import Problem, Severity
 from serve.doctor.repository import Configuration
-from serve.doctor.rule import Example, rule
+from serve.doctor.rule import rule
 
 PYTHON = 'backend: "python"\n'
 X = 'input [ { name: "x" data_type: TYPE_FP32 dims: [ 2 ] } ]'
@@ -13,35 +13,33 @@ X = 'input [ { name: "x" data_type: TYPE_FP32 dims: [ 2 ] } ]'
 @rule(
     "G115",
     Severity.ERROR,
-    bad=Example(PYTHON + 'input [ { name: "x" data_type: TYPE_FP32 dims: [ 0, 2 ] } ]'),
-    good=Example(PYTHON + 'input [ { name: "x" data_type: TYPE_FP32 dims: [ -1, 2 ] } ]'),
+    bad=PYTHON + 'input [ { name: "x" data_type: TYPE_FP32 dims: [ 0, 2 ] } ]',
+    good=PYTHON + 'input [ { name: "x" data_type: TYPE_FP32 dims: [ -1, 2 ] } ]',
     refused="dimension must be integer >= 1, or -1 to indicate a variable-size dimension",
 )
 def sizes_are_possible(config: Configuration) -> Iterator[Problem]:
     """A dim is 0 or below -1.
 
-    tritonserver refuses the model: "dimension must be integer >= 1, or -1 to indicate a variable-size dimension". With
-    -1 a request of size 0 is executed.
+    With -1 a request of size 0 is executed.
 
     Source: core, model_config_utils.cc, ValidateIOShape.
     Fix: write the size, or -1 for a variable size.
     """
-    for kind in ("input", "output"):
-        for index, tensor in enumerate(getattr(config.proto, kind)):
-            for axis, size in enumerate(tensor.dims):
-                if size < 1 and size != -1:
-                    yield Problem(
-                        config.at(kind, index, "dims", axis),
-                        f'{kind} "{tensor.name}" has a dim of {size}, so the model cannot load. Write a size of 1 or '
-                        "more, or -1 for a variable size.",
-                    )
+    for kind, index, tensor in config.tensors():
+        for axis, size in enumerate(tensor.dims):
+            if size < 1 and size != -1:
+                yield Problem(
+                    config.at(kind, index, "dims", axis),
+                    f'{kind} "{tensor.name}" has a dim of {size}, so the model cannot load. Write a size of 1 or '
+                    "more, or -1 for a variable size.",
+                )
 
 
 @rule(
     "G116",
     Severity.ERROR,
-    bad=Example(PYTHON + 'input [ { name: "x" dims: [ 2 ] } ]'),
-    good=Example(PYTHON + X),
+    bad=PYTHON + 'input [ { name: "x" dims: [ 2 ] } ]',
+    good=PYTHON + X,
     refused="must specify 'data_type'",
 )
 def tensors_are_complete(config: Configuration) -> Iterator[Problem]:
@@ -54,15 +52,14 @@ def tensors_are_complete(config: Configuration) -> Iterator[Problem]:
     Source: core, model_config_utils.cc, ValidateModelInput and ValidateModelOutput.
     Fix: write the missing field, or remove the whole input if the backend knows it.
     """
-    for kind in ("input", "output"):
-        for index, tensor in enumerate(getattr(config.proto, kind)):
-            required = ("name", "data_type", "dims") if _is_not_completed(config) else ("name",)
-            missing = [field for field in required if not getattr(tensor, field)]
-            if missing:
-                yield Problem(
-                    config.at(kind, index),
-                    f'{kind} "{tensor.name}" has no {" and no ".join(missing)}, so the model cannot load. Add it.',
-                )
+    for kind, index, tensor in config.tensors():
+        required = ("name", "data_type", "dims") if _is_not_completed(config) else ("name",)
+        missing = [field for field in required if not getattr(tensor, field)]
+        if missing:
+            yield Problem(
+                config.at(kind, index),
+                f'{kind} "{tensor.name}" has no {" and no ".join(missing)}, so the model cannot load. Add it.',
+            )
 
 
 def _is_not_completed(config: Configuration) -> bool:
@@ -75,12 +72,8 @@ def _is_not_completed(config: Configuration) -> bool:
 @rule(
     "G117",
     Severity.ERROR,
-    bad=Example(
-        PYTHON + 'max_batch_size: 0\ninput [ { name: "x" data_type: TYPE_FP32 dims: [ 1 ] reshape { shape: [ ] } } ]'
-    ),
-    good=Example(
-        PYTHON + 'max_batch_size: 8\ninput [ { name: "x" data_type: TYPE_FP32 dims: [ 1 ] reshape { shape: [ ] } } ]'
-    ),
+    bad=PYTHON + 'max_batch_size: 0\ninput [ { name: "x" data_type: TYPE_FP32 dims: [ 1 ] reshape { shape: [ ] } } ]',
+    good=PYTHON + 'max_batch_size: 8\ninput [ { name: "x" data_type: TYPE_FP32 dims: [ 1 ] reshape { shape: [ ] } } ]',
     refused="cannot have empty reshape for non-batching model",
 )
 def empty_shapes_have_a_batch_axis(config: Configuration) -> Iterator[Problem]:
@@ -94,28 +87,26 @@ def empty_shapes_have_a_batch_axis(config: Configuration) -> Iterator[Problem]:
     """
     if config.proto.max_batch_size != 0:
         return
-    for kind in ("input", "output"):
-        for index, tensor in enumerate(getattr(config.proto, kind)):
-            if tensor.HasField("reshape") and not tensor.reshape.shape:
-                yield Problem(
-                    config.at(kind, index, "reshape"),
-                    f'{kind} "{tensor.name}" has an empty reshape and max_batch_size is 0, so the model cannot '
-                    "load. Remove reshape.",
-                )
+    for kind, index, tensor in config.tensors():
+        if tensor.HasField("reshape") and not tensor.reshape.shape:
+            yield Problem(
+                config.at(kind, index, "reshape"),
+                f'{kind} "{tensor.name}" has an empty reshape and max_batch_size is 0, so the model cannot '
+                "load. Remove reshape.",
+            )
 
 
 @rule(
     "G118",
     Severity.ERROR,
-    bad=Example(PYTHON + "max_batch_size: -1"),
-    good=Example(PYTHON + "max_batch_size: 0"),
+    bad=PYTHON + "max_batch_size: -1",
+    good=PYTHON + "max_batch_size: 0",
     refused="'max_batch_size' must be non-negative value",
 )
 def batch_size_is_not_negative(config: Configuration) -> Iterator[Problem]:
     """`max_batch_size` is negative.
 
-    tritonserver refuses the model: "'max_batch_size' must be non-negative value". There is no value for "any size";
-    write the largest batch that fits into memory.
+    There is no value for "any size"; write the largest batch that fits into memory.
 
     Source: core, model_config_utils.cc, ValidateModelConfig.
     Fix: write 0 for a model without a batch axis, else the largest batch size.

@@ -25,8 +25,8 @@ def _kind(group: ModelInstanceGroup) -> str:
 @rule(
     "I401",
     Severity.WARNING,
-    bad=Example("instance_group [ { kind: KIND_CPU } ]"),
-    good=Example("instance_group [ { kind: KIND_CPU count: 1 } ]"),
+    bad="instance_group [ { kind: KIND_CPU } ]",
+    good="instance_group [ { kind: KIND_CPU count: 1 } ]",
     merged=("I402",),
 )
 def instances_are_counted(config: Configuration) -> Iterator[Problem]:
@@ -96,15 +96,14 @@ def the_gpu_is_there(config: Configuration) -> Iterator[Problem]:
 @rule(
     "I404",
     Severity.ERROR,
-    bad=Example("instance_group [ { kind: KIND_CPU count: 1 gpus: [ 0 ] } ]"),
-    good=Example("instance_group [ { kind: KIND_CPU count: 1 } ]"),
-    refused="but specifies one or more GPUs",
+    bad="instance_group [ { kind: KIND_CPU count: 1 gpus: [ 0 ] } ]",
+    good="instance_group [ { kind: KIND_CPU count: 1 } ]",
+    refused="has kind KIND_CPU but specifies one or more GPUs",
 )
 def gpus_are_for_gpu_groups(config: Configuration) -> Iterator[Problem]:
     """A group of KIND_CPU or KIND_MODEL has `gpus`.
 
-    tritonserver refuses the model: "has kind KIND_CPU but specifies one or more GPUs". KIND_AUTO with gpus is refused
-    with the same message on a machine that lacks one of them.
+    KIND_AUTO with gpus is refused with the same message on a machine that lacks one of them.
 
     Source: core, model_config_utils.cc (ValidateInstanceGroup).
     Fix: write KIND_GPU, or remove gpus.
@@ -121,8 +120,8 @@ def gpus_are_for_gpu_groups(config: Configuration) -> Iterator[Problem]:
 @rule(
     "I405",
     Severity.ERROR,
-    bad=Example("instance_group [ { count: 1 passive: true } ]"),
-    good=Example("instance_group [ { count: 1 passive: true }, { count: 1 } ]"),
+    bad="instance_group [ { count: 1 passive: true } ]",
+    good="instance_group [ { count: 1 passive: true }, { count: 1 } ]",
 )
 def an_instance_is_active(config: Configuration) -> Iterator[Problem]:
     """Every instance group is passive, so no instance takes requests.
@@ -142,12 +141,7 @@ def an_instance_is_active(config: Configuration) -> Iterator[Problem]:
         )
 
 
-@rule(
-    "I406",
-    Severity.WARNING,
-    bad=Example("instance_group [ { count: -1 } ]"),
-    good=Example("instance_group [ { count: 1 } ]"),
-)
+@rule("I406", Severity.WARNING, bad="instance_group [ { count: -1 } ]", good="instance_group [ { count: 1 } ]")
 def counts_are_positive(config: Configuration) -> Iterator[Problem]:
     """A count of instances is negative or 0.
 
@@ -169,14 +163,12 @@ def counts_are_positive(config: Configuration) -> Iterator[Problem]:
 @rule(
     "I407",
     Severity.ERROR,
-    bad=Example('instance_group [ { count: 1 profile: [ "0" ] } ]'),
-    good=Example("instance_group [ { count: 1 } ]"),
-    refused="profile field which is only supported for TensorRT models",
+    bad='instance_group [ { count: 1 profile: [ "0" ] } ]',
+    good="instance_group [ { count: 1 } ]",
+    refused="specifies profile field which is only supported for TensorRT models",
 )
 def profiles_are_for_tensorrt(config: Configuration) -> Iterator[Problem]:
     """A model of another backend has a TensorRT profile.
-
-    tritonserver refuses the model: "specifies profile field which is only supported for TensorRT models".
 
     Source: core, model_config_utils.cc (ValidateInstanceGroup).
     Fix: remove profile.
@@ -193,10 +185,8 @@ def profiles_are_for_tensorrt(config: Configuration) -> Iterator[Problem]:
 @rule(
     "I408",
     Severity.WARNING,
-    bad=Example(
-        'backend: "python"\ninstance_group [ { count: 70 } ]',
-    ),
-    good=Example('backend: "python"\ninstance_group [ { count: 4 } ]'),
+    bad='backend: "python"\ninstance_group [ { count: 70 } ]',
+    good='backend: "python"\ninstance_group [ { count: 4 } ]',
 )
 def shared_memory_suffices(model: Model) -> Iterator[Problem]:
     """The Python instances need more /dev/shm than a container has.

@@ -18,8 +18,8 @@ NEWER = {("model_metrics",): (24, 11), ("ensemble_scheduling", "max_inflight_req
 @rule(
     "L001",
     Severity.ERROR,
-    bad=Example('name: "example"\ninput [ { name: "x" data_type: FP32 dims: [ 2 ] } ]'),
-    good=Example('name: "example"\ninput [ { name: "x" data_type: TYPE_FP32 dims: [ 2 ] } ]'),
+    bad='name: "example"\ninput [ { name: "x" data_type: FP32 dims: [ 2 ] } ]',
+    good='name: "example"\ninput [ { name: "x" data_type: TYPE_FP32 dims: [ 2 ] } ]',
     refused="failed to read text proto",
 )
 def text_can_be_parsed(document: Document) -> Iterator[Problem]:
@@ -50,13 +50,7 @@ def text_can_be_parsed(document: Document) -> Iterator[Problem]:
             yield Problem(document.at(), f"{type(error).__name__}: the server cannot parse this text. Correct it.")
 
 
-@rule(
-    "L002",
-    Severity.ERROR,
-    bad=Example("model_metrics { }"),
-    good=Example("dynamic_batching { }"),
-    refused="failed to read text proto",
-)
+@rule("L002", Severity.ERROR, bad="model_metrics { }", good="dynamic_batching { }", refused="failed to read text proto")
 def fields_are_known_to_the_target(config: Configuration) -> Iterator[Problem]:
     """A field is newer than the server that will load the repository.
 
@@ -76,11 +70,7 @@ def fields_are_known_to_the_target(config: Configuration) -> Iterator[Problem]:
 
 
 @rule(
-    "L003",
-    Severity.ERROR,
-    bad=Example('name: "other"'),
-    good=Example('name: "example"'),
-    refused="directory name must equal model name",
+    "L003", Severity.ERROR, bad='name: "other"', good='name: "example"', refused="directory name must equal model name"
 )
 def name_is_the_folders(config: Configuration) -> Iterator[Problem]:
     """`name` differs from the name of the model's folder.

@@ -11,13 +11,17 @@ from serve.doctor.rule import Example, rule
 from serve.doctor.rules.layout_files import ONNX
 
 NAMED = 'backend: "onnxruntime"\n'
+VARIANT = (
+    f'{NAMED}max_batch_size: 16\ninput [ {{ name: "x" data_type: TYPE_FP32 dims: [ 2 ] }} ]\n'
+    'output [ { name: "y" data_type: TYPE_FP32 dims: [ 2 ] } ]'
+)
 
 
 @rule(
     "L006",
     Severity.ERROR,
-    bad=Example('platform: "tensorrt_plan"\nbackend: "onnxruntime"'),
-    good=Example('platform: "onnxruntime_onnx"\nbackend: "onnxruntime"'),
+    bad='platform: "tensorrt_plan"\nbackend: "onnxruntime"',
+    good='platform: "onnxruntime_onnx"\nbackend: "onnxruntime"',
     refused="unexpected 'platform' and 'backend' pair",
 )
 def platform_fits_the_backend(config: Configuration) -> Iterator[Problem]:
@@ -49,8 +53,8 @@ def platform_fits_the_backend(config: Configuration) -> Iterator[Problem]:
 @rule(
     "L011",
     Severity.WARNING,
-    bad=Example('runtime: "libtriton_onnxruntime.so"'),
-    good=Example('backend: "onnxruntime"'),
+    bad='runtime: "libtriton_onnxruntime.so"',
+    good='backend: "onnxruntime"',
     refused="unable to find backend library",
 )
 def runtime_is_left_to_the_server(config: Configuration) -> Iterator[Problem]:
@@ -75,22 +79,8 @@ def runtime_is_left_to_the_server(config: Configuration) -> Iterator[Problem]:
 @rule(
     "L013",
     Severity.WARNING,
-    bad=Example(
-        NAMED,
-        files={
-            "configs/large.pbtxt": 'backend: "onnxruntime"\nmax_batch_size: 16\n'
-            'input [ { name: "tokens" data_type: TYPE_INT64 dims: [ -1 ] } ]\n'
-            'output [ { name: "y" data_type: TYPE_FP32 dims: [ 2 ] } ]'
-        },
-    ),
-    good=Example(
-        NAMED,
-        files={
-            "configs/large.pbtxt": 'backend: "onnxruntime"\nmax_batch_size: 16\n'
-            'input [ { name: "x" data_type: TYPE_FP32 dims: [ 2 ] } ]\n'
-            'output [ { name: "y" data_type: TYPE_FP32 dims: [ 2 ] } ]'
-        },
-    ),
+    bad=Example(NAMED, files={"configs/large.pbtxt": VARIANT.replace('"x"', '"tokens"')}),
+    good=Example(NAMED, files={"configs/large.pbtxt": VARIANT}),
 )
 def variants_answer_the_same_requests(config: Configuration) -> Iterator[Problem]:
     """A variant under `configs/` has other inputs or outputs than config.pbtxt.
@@ -106,9 +96,10 @@ def variants_answer_the_same_requests(config: Configuration) -> Iterator[Problem
     if config.variant is None or usual is None or not usual.document.exists:
         return
     for kind in ("input", "output"):
-        ours, theirs = _tensors(config.proto, kind), _tensors(usual.proto, kind)
-        different = sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
-        if different and ours and theirs:
+        tensors, expected = _tensors(config.proto, kind), _tensors(usual.proto, kind)
+        names = tensors.keys() | expected.keys()
+        different = sorted(name for name in names if tensors.get(name) != expected.get(name))
+        if different and tensors and expected:
             yield Problem(
                 config.at(kind),
                 f"{kind} {', '.join(different)} differs from config.pbtxt, which is served without a warning if this "

@@ -24,9 +24,8 @@ example (float[N,2] x) => (float[N,2] y)
 def a_version_is_served(config: Configuration) -> Iterator[Problem]:
     """There is no version that could be served.
 
-    tritonserver refuses the model: "at least one version must be available under the version policy". Versions are
-    folders whose name is a number without a leading zero (`01` and `abc` are skipped); every model needs a version, an
-    ensemble too (an empty folder). git does not keep empty folders: put a file such as `.gitkeep` in it.
+    Versions are folders whose name is a number without a leading zero (`01` and `abc` are skipped); every model needs a
+    version, an ensemble too (an empty folder). git does not keep empty folders: put a file such as `.gitkeep` in it.
 
     Source: core, model_lifecycle.cc. A comment that ignores this rule is never reported as unused: the rule depends on
     the checkout.
@@ -83,7 +82,7 @@ def model_file_exists(config: Configuration) -> Iterator[Problem]:
 
 
 def _same_as_main(config: Configuration) -> bool:
-    """Whether a variant serves the very files of config.pbtxt, whose findings are enough."""
+    """Whether a variant serves the same files as config.pbtxt, whose findings are enough."""
     main = config.model.config
     return (
         config.variant is not None
@@ -103,8 +102,8 @@ def _trouble(path: Path, *, may_be_empty: bool) -> str | None:
 
 
 def _instead(path: Path) -> str:
-    there = [other.name for other in entries(path.parent) if other.suffix == path.suffix and other != path]
-    return f', or write default_model_filename: "{there[0]}"' if len(there) == 1 else ""
+    others = [other.name for other in entries(path.parent) if other.suffix == path.suffix and other != path]
+    return f', or write default_model_filename: "{others[0]}"' if len(others) == 1 else ""
 
 
 @rule(
@@ -189,7 +188,7 @@ def no_model_py_beside_another_backend(config: Configuration) -> Iterator[Proble
 @rule(
     "L014",
     Severity.ERROR,
-    bad=Example('output [ { name: "y" data_type: TYPE_FP32 dims: [ 2 ] label_filename: "labels.txt" } ]'),
+    bad='output [ { name: "y" data_type: TYPE_FP32 dims: [ 2 ] label_filename: "labels.txt" } ]',
     good=Example(
         'output [ { name: "y" data_type: TYPE_FP32 dims: [ 2 ] label_filename: "labels.txt" } ]',
         files={"labels.txt": "cat\ndog\n", "1/model.onnx": ONNX},

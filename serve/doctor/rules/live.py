@@ -36,7 +36,7 @@ def models_are_ready(server: LiveServer) -> Iterator[Problem]:
     for entry in server.index:
         name, state = entry["name"], entry.get("state", "")
         reason = entry.get("reason", "")
-        if not server.is_asked(name) or state == "READY" or (state == "UNAVAILABLE" and reason == unloaded):
+        if not server.is_selected(name) or state == "READY" or (state == "UNAVAILABLE" and reason == unloaded):
             continue
         reason_in_log = server.reason(name)
         model = server.model(name)
@@ -46,7 +46,7 @@ def models_are_ready(server: LiveServer) -> Iterator[Problem]:
                 f"`python -m serve.doctor {model.folder} --live {server.url}` asks about one model alone"
             )
         if not state and not reason_in_log and server.log:
-            continue  # explicit mode: nobody asked for it
+            continue  # in explicit mode, and not to be loaded
         yield Problem(
             server.at(name),
             f"'{name}' is not served ({state or 'no state in the index'}): "
@@ -70,7 +70,7 @@ def loaded_configurations_are_the_files(server: LiveServer) -> Iterator[Problem]
     variant = server.config_name or (names.pop() if len(names) == 1 else None)
     for name, config in loaded.items():
         model = server.model(name)
-        if not server.is_asked(name) or model is None or not model.configurations:
+        if not server.is_selected(name) or model is None or not model.configurations:
             continue
         by_variant = {configuration.variant: configuration for configuration in model.configurations}
         expected = by_variant.get(variant) or by_variant.get(None)
@@ -95,7 +95,7 @@ def loaded_configurations_are_the_files(server: LiveServer) -> Iterator[Problem]
 
 
 def _loaded_as(server: LiveServer, name: str) -> Configuration | None:
-    """The file whose configuration is loaded, config.pbtxt where several would do; None when it is none of them."""
+    """The file whose configuration is loaded, config.pbtxt if several files have it; None if no file has it."""
     model = server.model(name)
     configurations = model.configurations if model is not None else ()
     return next(
@@ -179,8 +179,8 @@ def shared_memory_is_cleaned_up(server: LiveServer) -> Iterator[Problem]:
 def _busy(server: LiveServer) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
     """Name, version and statistics of the selected models with enough requests."""
     for stats in server.statistics:
-        is_asked = stats["name"] in server.configs and server.is_asked(stats["name"])
-        if is_asked and _count(stats, "success") >= FEWEST_REQUESTS:
+        is_selected = stats["name"] in server.configs and server.is_selected(stats["name"])
+        if is_selected and _count(stats, "success") >= FEWEST_REQUESTS:
             yield stats["name"], stats["version"], stats
 
 

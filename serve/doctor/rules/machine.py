@@ -8,7 +8,7 @@ from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup
 from export.repository import group_instances
 from serve.doctor.finding import Position, Problem, Severity
 from serve.doctor.repository import Configuration, Repository, entries
-from serve.doctor.rule import Example, rule
+from serve.doctor.rule import PYTHON_MODEL, Example, rule
 from serve.doctor.target import Target
 
 THREADS = 'parameters { key: "intra_op_thread_count" value { string_value: "1" } }'
@@ -16,11 +16,6 @@ LIMITED = 'instance_group [ {{ count: 1 rate_limiter {{ resources [ {{ name: "{n
 SERVED = (
     'max_batch_size: 8\ninput [ { name: "x" data_type: TYPE_FP32 dims: [ 2 ] } ]\n'
     'output [ { name: "y" data_type: TYPE_FP32 dims: [ 2 ] } ]\n'
-)
-PASS_ON = (
-    "import triton_python_backend_utils as pb_utils\n\n\nclass TritonPythonModel:\n    def execute(self, requests):\n"
-    "        arrays = [pb_utils.get_input_tensor_by_name(request, 'x').as_numpy() for request in requests]\n"
-    "        return [pb_utils.InferenceResponse([pb_utils.Tensor('y', array)]) for array in arrays]\n"
 )
 
 
@@ -39,8 +34,8 @@ def count(config: Configuration, group: ModelInstanceGroup) -> int:
 @rule(
     "I411",
     Severity.WARNING,
-    bad=Example("instance_group [ { kind: KIND_CPU count: 4 } ]"),
-    good=Example(f"instance_group [ {{ kind: KIND_CPU count: 4 }} ]\n{THREADS}"),
+    bad="instance_group [ { kind: KIND_CPU count: 4 } ]",
+    good=f"instance_group [ {{ kind: KIND_CPU count: 4 }} ]\n{THREADS}",
 )
 def instances_share_the_cores(config: Configuration) -> Iterator[Problem]:
     """Several onnxruntime instances on the CPU have a thread for every core each.
@@ -111,12 +106,12 @@ def threads_fit_the_cores(repository: Repository) -> Iterator[Problem]:
     Severity.WARNING,
     bad=Example(
         'backend: "python"\ninstance_group [ { count: 8 } ]',
-        files={"1/model.py": PASS_ON, "1/weights.bin": "0" * 4000},
+        files={"1/model.py": PYTHON_MODEL, "1/weights.bin": "0" * 4000},
         target=Target(memory_bytes=20_000),
     ),
     good=Example(
         'backend: "python"\ninstance_group [ { count: 1 } ]',
-        files={"1/model.py": PASS_ON, "1/weights.bin": "0" * 4000},
+        files={"1/model.py": PYTHON_MODEL, "1/weights.bin": "0" * 4000},
         target=Target(memory_bytes=20_000),
     ),
 )
@@ -163,7 +158,7 @@ def rate_limits_are_switched_on(config: Configuration) -> Iterator[Problem]:
     """The server is not started with the rate limits of the model.
 
     Without `--rate-limit=execution_count` tritonserver loads the model and ignores its resources and priority, without
-    a word (measured: its log says "Rate limiter: OFF" or nothing, and the model is READY). Reported with
+    a warning (measured: its log says "Rate limiter: OFF" or nothing, and the model is READY). Reported with
     `--no-rate-limit`.
 
     Source: server documentation, rate_limiter.md; core, rate_limiter.cc.
@@ -186,12 +181,12 @@ def rate_limits_are_switched_on(config: Configuration) -> Iterator[Problem]:
     bad=Example(
         LIMITED.format(name="R", rest="global: true"),
         files={"../other/config.pbtxt": f'backend: "python"\n{SERVED}{LIMITED.format(name="R", rest="")}\n'}
-        | {"../other/1/model.py": PASS_ON},
+        | {"../other/1/model.py": PYTHON_MODEL},
     ),
     good=Example(
         LIMITED.format(name="R", rest="global: true"),
         files={"../other/config.pbtxt": f'backend: "python"\n{SERVED}{LIMITED.format(name="S", rest="")}\n'}
-        | {"../other/1/model.py": PASS_ON},
+        | {"../other/1/model.py": PYTHON_MODEL},
     ),
 )
 def resources_are_global_or_local(repository: Repository) -> Iterator[Problem]:

@@ -4,11 +4,12 @@ import ast
 from collections.abc import Iterator
 
 from serve.doctor.finding import Problem, Severity
-from serve.doctor.repository import Configuration
+from serve.doctor.repository import Source
 from serve.doctor.rule import Example, rule
+from serve.doctor.rules.requests import input_names
 from serve.doctor.rules.responses import LOOP, PYTHON, model
-from serve.doctor.source import Source
 
+TWO_INPUTS = PYTHON + "".join(f'\ninput [ {{ name: "{name}" data_type: TYPE_FP32 dims: [ 2 ] }} ]' for name in "xz")
 HEADER = "import triton_python_backend_utils as pb_utils\n\n\n"
 
 
@@ -34,8 +35,7 @@ def the_file_is_python(source: Source) -> Iterator[Problem]:
     """
     if source.error is not None:
         yield Problem(
-            source.error_at or source.at(),
-            f"syntax error: {source.error}. The model cannot load. Correct it.",
+            source.error_at or source.at(), f"syntax error: {source.error}. The model cannot load. Correct it."
         )
 
 
@@ -44,20 +44,17 @@ def the_file_is_python(source: Source) -> Iterator[Problem]:
     Severity.ERROR,
     bad=_source(f"{HEADER}class Model:\n    def execute(self, requests):\n        return []\n"),
     good=LOOP,
-    refused="has no attribute 'TritonPythonModel'",
+    refused="AttributeError: module '1.model' has no attribute 'TritonPythonModel'",
 )
 def the_class_is_there(source: Source) -> Iterator[Problem]:
     """model.py defines no `TritonPythonModel`.
-
-    The model is refused: "AttributeError: module '1.model' has no attribute 'TritonPythonModel'".
 
     Source: python_backend, pb_stub.cc.
     Fix: give the class that name, or import it under that name.
     """
     if source.error is None and source.document.exists and not _names(source.tree):
         yield Problem(
-            source.at(),
-            "there is no class TritonPythonModel, so the model cannot load. Give the class that name.",
+            source.at(), "there is no class TritonPythonModel, so the model cannot load. Give the class that name."
         )
 
 
@@ -156,8 +153,7 @@ def methods_take_what_they_get(source: Source) -> Iterator[Problem]:
     "M806",
     Severity.WARNING,
     bad=Example(
-        f'{PYTHON}\ninput [ {{ name: "x" data_type: TYPE_FP32 dims: [ 2 ] }}, {{ name: "z" data_type: TYPE_FP32 '
-        "dims: [ 2 ] } ]",
+        TWO_INPUTS,
         files=model(
             "responses = []",
             "for request in requests:",
@@ -167,8 +163,7 @@ def methods_take_what_they_get(source: Source) -> Iterator[Problem]:
         ).files,
     ),
     good=Example(
-        f'{PYTHON}\ninput [ {{ name: "x" data_type: TYPE_FP32 dims: [ 2 ] }}, {{ name: "z" data_type: TYPE_FP32 '
-        "dims: [ 2 ] } ]",
+        TWO_INPUTS,
         files=LOOP.files,
     ),
 )
@@ -181,7 +176,7 @@ def inputs_are_found_by_name(source: Source) -> Iterator[Problem]:
     Source: python_backend README (get_input_tensor_by_name); core keeps the order of the request.
     Fix: use pb_utils.get_input_tensor_by_name(request, "name").
     """
-    if len(_inputs(source.configuration)) < 2:
+    if len(input_names(source.configuration)) < 2:
         return
     for node in ast.walk(source.tree):
         if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and _is_inputs(node.value):
@@ -201,13 +196,3 @@ def inputs_are_found_by_name(source: Source) -> Iterator[Problem]:
 def _is_inputs(node: ast.expr) -> bool:
     called = isinstance(node, ast.Call) and not node.args and isinstance(node.func, ast.Attribute)
     return called and node.func.attr == "inputs"  # type: ignore[attr-defined]
-
-
-def _inputs(config: Configuration) -> set[str]:
-    """Names of all inputs that a request can have: inputs, sequence controls, states."""
-    sequences = config.proto.sequence_batching
-    return {
-        *(tensor.name for tensor in config.proto.input),
-        *(control.name for control in sequences.control_input),
-        *(state.input_name for state in sequences.state),
-    }

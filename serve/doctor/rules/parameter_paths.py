@@ -33,8 +33,8 @@ def _environment(config: Configuration) -> Path | None:
 @rule(
     "P511",
     Severity.ERROR,
-    bad=Example('backend: "python"\n' + parameter_text(ENVIRONMENT, f"{MODEL_DIRECTORY}/env.tar.gz")),
-    good=Example('backend: "python"'),
+    bad='backend: "python"\n' + parameter_text(ENVIRONMENT, f"{MODEL_DIRECTORY}/env.tar.gz"),
+    good='backend: "python"',
     refused="Failed to get the canonical path",
 )
 def the_environment_is_there(config: Configuration) -> Iterator[Problem]:
@@ -111,8 +111,8 @@ def _python(path: Path) -> str | None:
 @rule(
     "P513",
     Severity.WARNING,
-    bad=Example("dynamic_batching { }\n" + parameter_text(STRATEGY, "/opt/strategies/missing/batchstrategy.so")),
-    good=Example("dynamic_batching { }"),
+    bad="dynamic_batching { }\n" + parameter_text(STRATEGY, "/opt/strategies/missing/batchstrategy.so"),
+    good="dynamic_batching { }",
     refused="Batching library path not found",
 )
 def the_strategy_is_there(config: Configuration) -> Iterator[Problem]:
@@ -140,15 +140,12 @@ def the_strategy_is_there(config: Configuration) -> Iterator[Problem]:
 @rule(
     "P514",
     Severity.ERROR,
-    bad=Example("sequence_batching { }\n" + parameter_text(STRATEGY, "/opt/strategies/batchstrategy.so")),
-    good=Example("sequence_batching { }"),
-    refused="cannot be specified with sequence batcher",
+    bad="sequence_batching { }\n" + parameter_text(STRATEGY, "/opt/strategies/batchstrategy.so"),
+    good="sequence_batching { }",
+    refused="TRITON_BATCH_STRATEGY_PATH cannot be specified with sequence batcher, using default batching strategy",
 )
 def strategies_are_for_the_dynamic_batcher(config: Configuration) -> Iterator[Problem]:
     """A model with the sequence batcher has a custom batching strategy.
-
-    tritonserver refuses the model: "TRITON_BATCH_STRATEGY_PATH cannot be specified with sequence batcher, using default
-    batching strategy".
 
     Source: core, backend_model.cc (SetBatchingStrategy).
     Fix: remove the parameter.

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from serve.doctor.finding import Edit, Problem, Severity
 from serve.doctor.repository import Configuration
-from serve.doctor.rule import Example, rule
+from serve.doctor.rule import rule
 from serve.policies import queue_limit
 from serve.policies.policy_settings import KEYS
 
@@ -78,8 +78,8 @@ def _meant(key: str, keys: tuple[str, ...]) -> str | None:
 @rule(
     "P501",
     Severity.WARNING,
-    bad=Example(parameter_text("intra_op_num_threads", "1")),
-    good=Example(parameter_text("intra_op_thread_count", "1")),
+    bad=parameter_text("intra_op_num_threads", "1"),
+    good=parameter_text("intra_op_thread_count", "1"),
 )
 def parameters_are_spelt_as_they_are_read(config: Configuration) -> Iterator[Problem]:
     """A parameter's key is misspelt.
@@ -102,12 +102,7 @@ def parameters_are_spelt_as_they_are_read(config: Configuration) -> Iterator[Pro
             )
 
 
-@rule(
-    "P502",
-    Severity.INFO,
-    bad=Example(parameter_text("graph_optimization", "2")),
-    good=Example("optimization { graph { level: 2 } }"),
-)
+@rule("P502", Severity.INFO, bad=parameter_text("graph_optimization", "2"), good="optimization { graph { level: 2 } }")
 def onnxruntime_reads_the_parameter(config: Configuration) -> Iterator[Problem]:
     """The onnxruntime backend does not read a parameter.
 
@@ -129,8 +124,8 @@ def onnxruntime_reads_the_parameter(config: Configuration) -> Iterator[Problem]:
 @rule(
     "P503",
     Severity.WARNING,
-    bad=Example(parameter_text("intra_op_thread_count", "1") + "\n" + parameter_text("intra_op_thread_count", "2")),
-    good=Example(parameter_text("intra_op_thread_count", "2")),
+    bad=parameter_text("intra_op_thread_count", "1") + "\n" + parameter_text("intra_op_thread_count", "2"),
+    good=parameter_text("intra_op_thread_count", "2"),
 )
 def a_parameter_is_set_once(config: Configuration) -> Iterator[Problem]:
     """A parameter is written twice.
@@ -156,8 +151,8 @@ def a_parameter_is_set_once(config: Configuration) -> Iterator[Problem]:
 @rule(
     "P504",
     Severity.ERROR,
-    bad=Example(parameter_text("intra_op_thread_count", "all")),
-    good=Example(parameter_text("intra_op_thread_count", "0")),
+    bad=parameter_text("intra_op_thread_count", "all"),
+    good=parameter_text("intra_op_thread_count", "0"),
     refused="integral number",
 )
 def numbers_are_numbers(config: Configuration) -> Iterator[Problem]:
@@ -188,14 +183,14 @@ def _is_integer(text: str) -> bool:
 @rule(
     "P505",
     Severity.ERROR,
-    bad=Example(parameter_text("enable_mem_arena", "yes")),
-    good=Example(parameter_text("enable_mem_arena", "true")),
-    refused="to boolean",
+    bad=parameter_text("enable_mem_arena", "yes"),
+    good=parameter_text("enable_mem_arena", "true"),
+    refused="failed to convert 'yes' to boolean",
 )
 def switches_are_switches(config: Configuration) -> Iterator[Problem]:
     """A switch of the onnxruntime backend is neither on nor off.
 
-    The model is refused: "failed to convert 'yes' to boolean". It reads true, on, 1, false, off and 0, in any case.
+    It reads true, on, 1, false, off and 0, in any case.
 
     Source: onnxruntime_backend, ParseBoolParameter.
     Fix: write true or false.
@@ -215,21 +210,19 @@ def switches_are_switches(config: Configuration) -> Iterator[Problem]:
 @rule(
     "P506",
     Severity.ERROR,
-    bad=Example(parameter_text("execution_mode", "2")),
-    good=Example(parameter_text("execution_mode", "1")),
-    refused="execution_mode are 0 or 1",
+    bad=parameter_text("execution_mode", "2"),
+    good=parameter_text("execution_mode", "1"),
+    refused="execution_mode are 0 or 1 but got 2",
 )
 def execution_mode_is_known(config: Configuration) -> Iterator[Problem]:
     """`execution_mode` is neither 0 (sequential) nor 1 (parallel).
-
-    The model is refused: "Expected values for  execution_mode are 0 or 1 but got 2".
 
     Source: onnxruntime_backend, onnxruntime.cc.
     Fix: write 0, or 1 for a graph with wide branches.
     """
     value = config.parameter("execution_mode")
-    wrong = value is not None and _is_integer(value) and int(value) not in (0, 1)
-    if config.backend == "onnxruntime" and wrong:
+    is_unknown = value is not None and _is_integer(value) and int(value) not in (0, 1)
+    if config.backend == "onnxruntime" and is_unknown:
         yield Problem(
             config.at_parameter("execution_mode"),
             f'execution_mode is "{value}", and only 0 (sequential) and 1 (parallel) exist: the model cannot load. '
@@ -240,8 +233,8 @@ def execution_mode_is_known(config: Configuration) -> Iterator[Problem]:
 @rule(
     "P507",
     Severity.WARNING,
-    bad=Example(parameter_text("inter_op_thread_count", "4")),
-    good=Example(parameter_text("inter_op_thread_count", "4") + "\n" + parameter_text("execution_mode", "1")),
+    bad=parameter_text("inter_op_thread_count", "4"),
+    good=parameter_text("inter_op_thread_count", "4") + "\n" + parameter_text("execution_mode", "1"),
 )
 def inter_op_threads_have_work(config: Configuration) -> Iterator[Problem]:
     """`inter_op_thread_count` has no effect in the sequential mode.
@@ -264,15 +257,14 @@ def inter_op_threads_have_work(config: Configuration) -> Iterator[Problem]:
 @rule(
     "P508",
     Severity.ERROR,
-    bad=Example('backend: "python"\n' + parameter_text("FORCE_CPU_ONLY_INPUT_TENSORS", "false")),
-    good=Example('backend: "python"\n' + parameter_text("FORCE_CPU_ONLY_INPUT_TENSORS", "no")),
-    refused="Incorrect value for FORCE_CPU_ONLY_INPUT_TENSORS",
+    bad='backend: "python"\n' + parameter_text("FORCE_CPU_ONLY_INPUT_TENSORS", "false"),
+    good='backend: "python"\n' + parameter_text("FORCE_CPU_ONLY_INPUT_TENSORS", "no"),
+    refused="Incorrect value for FORCE_CPU_ONLY_INPUT_TENSORS: false",
 )
 def cpu_only_inputs_are_yes_or_no(config: Configuration) -> Iterator[Problem]:
     """`FORCE_CPU_ONLY_INPUT_TENSORS` is neither yes nor no.
 
-    tritonserver refuses the model: "Incorrect value for FORCE_CPU_ONLY_INPUT_TENSORS: false". Capitals are refused as
-    well.
+    Capitals are refused as well.
 
     Source: python_backend, python_be.cc.
     Fix: write yes (inputs are copied to the CPU, the default) or no.

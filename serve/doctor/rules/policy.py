@@ -4,9 +4,8 @@ import ast
 from collections.abc import Iterator
 
 from serve.doctor.finding import Problem, Severity
-from serve.doctor.repository import Configuration
+from serve.doctor.repository import Configuration, Source
 from serve.doctor.rule import Example, rule
-from serve.doctor.source import Source
 from serve.doctor.target import Target
 
 CACHE = "response_cache { enable: true }"
@@ -43,8 +42,8 @@ class TritonPythonModel:
 @rule(
     "W621",
     Severity.ERROR,
-    bad=Example(f"sequence_batching {{ }}\n{CACHE}"),
-    good=Example(f"dynamic_batching {{ }}\n{CACHE}"),
+    bad=f"sequence_batching {{ }}\n{CACHE}",
+    good=f"dynamic_batching {{ }}\n{CACHE}",
     refused="with sequence batching scheduler",
 )
 def sequences_are_not_cached(config: Configuration) -> Iterator[Problem]:
@@ -146,7 +145,7 @@ def cached_answers_depend_on_inputs_only(source: Source) -> Iterator[Problem]:
 @rule(
     "W626",
     Severity.ERROR,
-    bad=Example(f'backend: "onnxruntime"\n{DECOUPLED}'),
+    bad=f'backend: "onnxruntime"\n{DECOUPLED}',
     good=Example(f'backend: "python"\n{DECOUPLED}', files={"1/model.py": SENDS}),
     refused="model_transaction_policy says decoupled",
 )

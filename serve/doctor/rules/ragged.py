@@ -35,11 +35,11 @@ def _pairs(dims: str, scatter: str) -> Example:
 @rule(
     "R303",
     Severity.WARNING,
-    bad=Example(
+    bad=(
         f'{PYTHON}\ninput [ {{ name: "x" data_type: TYPE_FP32 dims: [ 2 ] allow_ragged_batch: true }} ]\n{OUTPUT}\n'
         "dynamic_batching { }"
     ),
-    good=Example(f"{PYTHON}\n{RAGGED}\n{ROW_OUT}\ndynamic_batching {{ }}"),
+    good=f"{PYTHON}\n{RAGGED}\n{ROW_OUT}\ndynamic_batching {{ }}",
 )
 def ragged_needs_a_variable_dimension(config: Configuration) -> Iterator[Problem]:
     """An input is ragged and all its dims are fixed, so its requests cannot differ.
@@ -153,11 +153,11 @@ def _first(value: object) -> list[str]:
 @rule(
     "R307",
     Severity.WARNING,
-    bad=Example(
+    bad=(
         f"{PYTHON}\n{RAGGED}\n{ROW_OUT}\ndynamic_batching {{ }}\nbatch_input [ {{ kind: BATCH_ELEMENT_COUNT "
         'target_name: "LENGTH" data_type: TYPE_INT32 source_input: "x" } ]'
     ),
-    good=Example(f"{PYTHON}\n{RAGGED}\n{ROW_OUT}\ndynamic_batching {{ }}"),
+    good=f"{PYTHON}\n{RAGGED}\n{ROW_OUT}\ndynamic_batching {{ }}",
 )
 def the_python_backend_gets_no_batch_inputs(config: Configuration) -> Iterator[Problem]:
     """A Python model has `batch_input` or `batch_output`, which have no effect.

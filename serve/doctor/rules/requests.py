@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from serve.doctor.source import Source
+from serve.doctor.repository import Configuration, Source
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 # Functions that read the list of requests and keep nothing of it.
@@ -125,3 +125,13 @@ def own(function: Function) -> Iterator[ast.AST]:
         yield node
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
             waiting += ast.iter_child_nodes(node)
+
+
+def input_names(config: Configuration) -> set[str]:
+    """Names of all inputs that a request can have: inputs, sequence controls, states."""
+    sequences = config.proto.sequence_batching
+    return {
+        *(tensor.name for tensor in config.proto.input),
+        *(control.name for control in sequences.control_input),
+        *(state.input_name for state in sequences.state),
+    }

@@ -4,9 +4,9 @@ import ast
 from collections.abc import Iterator, Sequence
 
 from serve.doctor.finding import Problem, Severity
+from serve.doctor.repository import Source
 from serve.doctor.rule import Example, rule
 from serve.doctor.rules.requests import Execution, own
-from serve.doctor.source import Source
 
 PYTHON = 'backend: "python"'
 DECOUPLED = 'backend: "python"\nmodel_transaction_policy { decoupled: true }'
@@ -49,9 +49,7 @@ def _batches(source: Source) -> bool:
     "M811",
     Severity.ERROR,
     bad=model(
-        f"{READ.replace('request', 'requests[0]')}",
-        f"return [{ANSWER}]",
-        config=f"{PYTHON}\ndynamic_batching {{ }}",
+        f"{READ.replace('request', 'requests[0]')}", f"return [{ANSWER}]", config=f"{PYTHON}\ndynamic_batching {{ }}"
     ),
     good=Example(f"{PYTHON}\ndynamic_batching {{ }}", files=LOOP.files),
 )
@@ -142,10 +140,10 @@ def every_request_is_answered_once(source: Source) -> Iterator[Problem]:
         except _UnknownError:
             continue
         if counts - {0} and counts != {1}:
-            what = "no response" if 0 in counts else f"{max(counts)} responses"
+            number = "no response" if 0 in counts else f"{max(counts)} responses"
             yield Problem(
                 source.at(loops[0]),
-                f'a path through this loop appends {what} to "{name}", so the whole batch fails. '
+                f'a path through this loop appends {number} to "{name}", so the whole batch fails. '
                 "Append exactly one for each request; use error=pb_utils.TritonError(...) if there is no result.",
             )
     yield from _filtered(execution)
@@ -270,7 +268,7 @@ def _cases(statement: ast.Match, name: str) -> set[Path]:
 
 def _tried(statement: ast.Try, name: str) -> set[Path]:
     """The paths of the body, or of a handler after a body that failed before it appended anything."""
-    well = {
+    succeeded = {
         (count + more, way) if end == "next" else (count, end)
         for count, end in _paths(statement.body, name)
         for more, way in _paths(statement.orelse, name)
@@ -278,6 +276,6 @@ def _tried(statement: ast.Try, name: str) -> set[Path]:
     failed = set().union(*(_paths(handler.body, name) for handler in statement.handlers))
     return {
         (count + more, end if way == "next" else way)
-        for count, end in well | failed
+        for count, end in succeeded | failed
         for more, way in _paths(statement.finalbody, name)
     }

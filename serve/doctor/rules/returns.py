@@ -4,18 +4,13 @@ import ast
 from collections.abc import Iterator
 
 from serve.doctor.finding import Problem, Severity
+from serve.doctor.repository import Source
 from serve.doctor.rule import Example, rule
 from serve.doctor.rules.requests import Execution, own
 from serve.doctor.rules.responses import ANSWER, DECOUPLED, LOOP, READ, STREAM, is_decoupled, model
-from serve.doctor.source import Source
 
 
-@rule(
-    "M821",
-    Severity.ERROR,
-    bad=model("for request in requests:", f"    {READ}", f"    return {ANSWER}"),
-    good=LOOP,
-)
+@rule("M821", Severity.ERROR, bad=model("for request in requests:", f"    {READ}", f"    return {ANSWER}"), good=LOOP)
 def execute_returns_a_list(source: Source) -> Iterator[Problem]:
     """`execute` returns one response, or a tuple or a generator, instead of a list.
 
@@ -135,10 +130,7 @@ def decoupled_models_send(source: Source) -> Iterator[Problem]:
     "M824",
     Severity.ERROR,
     bad=model(
-        "for request in requests:",
-        f"    {READ}",
-        f"    request.get_response_sender().send({ANSWER})",
-        config=DECOUPLED,
+        "for request in requests:", f"    {READ}", f"    request.get_response_sender().send({ANSWER})", config=DECOUPLED
     ),
     good=STREAM,
 )
@@ -159,8 +151,8 @@ def streams_end(source: Source) -> Iterator[Problem]:
         for node in ast.walk(source.tree)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "send"
     ]
-    bare = all(len(call.args) < 2 and all(keyword.arg == "response" for keyword in call.keywords) for call in sends)
-    if sends and bare and not execution.uses("TRITONSERVER_RESPONSE_COMPLETE_FINAL"):
+    has_flags = any(len(call.args) > 1 or any(keyword.arg != "response" for keyword in call.keywords) for call in sends)
+    if sends and not has_flags and not execution.uses("TRITONSERVER_RESPONSE_COMPLETE_FINAL"):
         yield Problem(
             source.at(sends[0]),
             "no response is marked as the last one, so requests never end. Add "

@@ -11,12 +11,7 @@ def _batched(strategy: str) -> Example:
     return Example(f'backend: "python"\nsequence_batching {{ {strategy} }}')
 
 
-@rule(
-    "S711",
-    Severity.WARNING,
-    bad=_batched("oldest { }"),
-    good=_batched("oldest { max_candidate_sequences: 8 }"),
-)
+@rule("S711", Severity.WARNING, bad=_batched("oldest { }"), good=_batched("oldest { max_candidate_sequences: 8 }"))
 def oldest_says_how_many(config: Configuration) -> Iterator[Problem]:
     """The strategy "oldest" has no `max_candidate_sequences`.
 
@@ -62,12 +57,10 @@ def direct_delays_have_a_goal(config: Configuration) -> Iterator[Problem]:
     Severity.ERROR,
     bad=_batched("direct { minimum_slot_utilization: 50 }"),
     good=_batched("direct { minimum_slot_utilization: 0.5 max_queue_delay_microseconds: 1000 }"),
-    refused="minimum slot utilization must be in range",
+    refused="sequence batching minimum slot utilization must be in range (0.0, 1.0]",
 )
 def slot_utilization_is_a_share(config: Configuration) -> Iterator[Problem]:
     """`minimum_slot_utilization` is not between 0 and 1.
-
-    tritonserver refuses the model: "sequence batching minimum slot utilization must be in range (0.0, 1.0]".
 
     Source: core, model_config_utils.cc (ValidateModelConfig).
     Fix: write a share of the slots, for example 0.5.
@@ -86,12 +79,10 @@ def slot_utilization_is_a_share(config: Configuration) -> Iterator[Problem]:
     Severity.ERROR,
     bad=_batched("oldest { max_candidate_sequences: 32 preferred_batch_size: [ 16 ] }"),
     good=_batched("oldest { max_candidate_sequences: 32 preferred_batch_size: [ 8 ] }"),
-    refused="sequence batching preferred batch size must be",
+    refused="sequence batching preferred batch size must be <= max batch size",
 )
 def preferred_sequence_batches_are_possible(config: Configuration) -> Iterator[Problem]:
     """A preferred batch size of the strategy "oldest" is larger than `max_batch_size`, or not positive.
-
-    tritonserver refuses the model: "sequence batching preferred batch size must be <= max batch size".
 
     Source: core, model_config_utils.cc (ValidateModelConfig).
     Fix: raise max_batch_size, or remove the size.

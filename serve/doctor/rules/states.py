@@ -1,6 +1,7 @@
 """S7: implicit state of sequences."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from tritonclient.grpc.model_config_pb2 import ModelSequenceBatching
 
@@ -8,6 +9,7 @@ from serve.doctor.finding import Problem, Severity
 from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
 
+Steps = tuple[str | int, ...]
 INITIAL = 'name: "zeros" data_type: TYPE_FP32 dims: [ 1 ] zero_data: true'
 
 
@@ -24,12 +26,14 @@ def _states(config: Configuration) -> Iterator[tuple[int, ModelSequenceBatching.
     yield from enumerate(config.proto.sequence_batching.state)
 
 
-@rule(
-    "S721",
-    Severity.WARNING,
-    bad=_example(),
-    good=Example('backend: "python"\nsequence_batching { }'),
-)
+def _initial_states(config: Configuration) -> Iterator[tuple[Steps, ModelSequenceBatching.State, Any]]:
+    """Path, state and initial value of every initial state."""
+    for index, state in _states(config):
+        for number, initial in enumerate(state.initial_state):
+            yield ("sequence_batching", "state", index, "initial_state", number), state, initial
+
+
+@rule("S721", Severity.WARNING, bad=_example(), good='backend: "python"\nsequence_batching { }')
 def python_models_keep_their_own_state(config: Configuration) -> Iterator[Problem]:
     """A Python model has implicit state, which is never stored.
 
@@ -52,13 +56,10 @@ def python_models_keep_their_own_state(config: Configuration) -> Iterator[Proble
     Severity.ERROR,
     bad=_example(INITIAL, INITIAL.replace("zeros", "more")),
     good=_example(INITIAL),
-    refused="must contain exactly one or zero element",
+    refused="initial_state field for state input 'STATE' must contain exactly one or zero element",
 )
 def there_is_one_initial_state(config: Configuration) -> Iterator[Problem]:
     """A state has several initial values.
-
-    tritonserver refuses the model: "initial_state field for state input 'STATE' must contain exactly one or zero
-    element".
 
     Source: core, sequence_batch_scheduler.cc (GenerateInitialStateData).
     Fix: keep one.
@@ -77,23 +78,20 @@ def there_is_one_initial_state(config: Configuration) -> Iterator[Problem]:
     Severity.ERROR,
     bad=_example(INITIAL.replace('name: "zeros"', "")),
     good=_example(INITIAL),
-    refused="Field 'name' must be set when using initial_state",
+    refused="Field 'name' must be set when using initial_state for state input 'STATE'",
 )
 def initial_states_have_a_name(config: Configuration) -> Iterator[Problem]:
     """An initial state has no name.
 
-    tritonserver refuses the model: "Field 'name' must be set when using initial_state for state input 'STATE'".
-
     Source: core, sequence_batch_scheduler.cc (GenerateInitialStateData).
     Fix: add name, any text.
     """
-    for index, state in _states(config):
-        for number, initial in enumerate(state.initial_state):
-            if not initial.name:
-                yield Problem(
-                    config.at("sequence_batching", "state", index, "initial_state", number),
-                    f'the initial state of "{state.input_name}" has no name: the model cannot load. Add a name.',
-                )
+    for steps, state, initial in _initial_states(config):
+        if not initial.name:
+            yield Problem(
+                config.at(*steps),
+                f'the initial state of "{state.input_name}" has no name: the model cannot load. Add a name.',
+            )
 
 
 @rule(
@@ -101,24 +99,21 @@ def initial_states_have_a_name(config: Configuration) -> Iterator[Problem]:
     Severity.ERROR,
     bad=_example(INITIAL.replace("dims: [ 1 ]", "dims: [ -1 ]"), dims="-1"),
     good=_example(INITIAL, dims="-1"),
-    refused="contains variable dimensions",
+    refused="'initial_state' field for state input name 'STATE' contains variable dimensions",
 )
 def initial_states_have_a_size(config: Configuration) -> Iterator[Problem]:
     """An initial state has a -1 in its dims.
 
-    tritonserver refuses the model: "'initial_state' field for state input name 'STATE' contains variable dimensions".
-
     Source: core, sequence_batch_scheduler.cc (GenerateInitialStateData).
     Fix: write the size with which a sequence begins.
     """
-    for index, state in _states(config):
-        for number, initial in enumerate(state.initial_state):
-            if any(dim < 0 for dim in initial.dims):
-                yield Problem(
-                    config.at("sequence_batching", "state", index, "initial_state", number, "dims"),
-                    f'the initial state of "{state.input_name}" has dims {list(initial.dims)}: the model cannot load. '
-                    "Write the size with which a sequence begins.",
-                )
+    for steps, state, initial in _initial_states(config):
+        if any(dim < 0 for dim in initial.dims):
+            yield Problem(
+                config.at(*steps, "dims"),
+                f'the initial state of "{state.input_name}" has dims {list(initial.dims)}: the model cannot load. '
+                "Write the size with which a sequence begins.",
+            )
 
 
 @rule(
@@ -126,25 +121,21 @@ def initial_states_have_a_size(config: Configuration) -> Iterator[Problem]:
     Severity.ERROR,
     bad=_example(INITIAL.replace("FP32", "INT32")),
     good=_example(INITIAL),
-    refused="does not match the state data type",
+    refused="The data type used for 'initial_state' field of state 'STATE' does not match the state data type",
 )
 def initial_states_have_the_states_type(config: Configuration) -> Iterator[Problem]:
     """An initial state and its state have different data types.
 
-    tritonserver refuses the model: "The data type used for 'initial_state' field of state 'STATE' does not match the
-    state data type".
-
     Source: core, sequence_batch_scheduler.cc (GenerateInitialStateData).
     Fix: write the state's type.
     """
-    for index, state in _states(config):
-        for number, initial in enumerate(state.initial_state):
-            if initial.data_type != state.data_type:
-                yield Problem(
-                    config.at("sequence_batching", "state", index, "initial_state", number),
-                    f'the initial state of "{state.input_name}" and the state have different data types: the model '
-                    "cannot load. Write that of the state.",
-                )
+    for steps, state, initial in _initial_states(config):
+        if initial.data_type != state.data_type:
+            yield Problem(
+                config.at(*steps),
+                f'the initial state of "{state.input_name}" and the state have different data types: the model '
+                "cannot load. Write that of the state.",
+            )
 
 
 @rule(
@@ -157,20 +148,17 @@ def initial_states_have_the_states_type(config: Configuration) -> Iterator[Probl
 def initial_state_files_are_there(config: Configuration) -> Iterator[Problem]:
     """The file of an initial state is missing.
 
-    tritonserver refuses the model: "failed to open text file for read".
-
     Source: core, sequence_batch_scheduler.cc (GenerateInitialStateData).
     Fix: put the raw bytes into the folder `initial_state` of the model.
     """
-    for index, state in _states(config):
-        for number, initial in enumerate(state.initial_state):
-            path = config.model.folder / "initial_state" / initial.data_file
-            if initial.data_file and not path.is_file():
-                yield Problem(
-                    config.at("sequence_batching", "state", index, "initial_state", number, "data_file"),
-                    f'the initial state of "{state.input_name}" reads initial_state/{initial.data_file}, which does '
-                    "not exist: the model cannot load. Put the raw bytes there.",
-                )
+    for steps, state, initial in _initial_states(config):
+        path = config.model.folder / "initial_state" / initial.data_file
+        if initial.data_file and not path.is_file():
+            yield Problem(
+                config.at(*steps, "data_file"),
+                f'the initial state of "{state.input_name}" reads initial_state/{initial.data_file}, which does '
+                "not exist: the model cannot load. Put the raw bytes there.",
+            )
 
 
 @rule(

@@ -6,12 +6,11 @@ from tritonclient.grpc.model_config_pb2 import DataType
 
 from serve.doctor.finding import Problem, Severity
 from serve.doctor.repository import Configuration
-from serve.doctor.rule import Example, rule
+from serve.doctor.rule import PYTHON_MODEL, Example, rule
 from serve.doctor.rules.steps import (
     ENSEMBLE,
     STEP_CONFIG,
     STEP_FILES,
-    STEP_MODEL,
     ensemble_text,
     files,
     step_text,
@@ -54,13 +53,13 @@ def _agree(dims: list[int], other_dims: list[int]) -> bool:
     Severity.ERROR,
     bad=Example(ENSEMBLE, files=files(STEP_CONFIG.replace("FP32", "INT32"))),
     good=GOOD,
-    refused="inconsistent data type",
+    refused=(
+        "ensemble tensor x: inconsistent data type: TYPE_FP32 is inferred from model example while "
+        "TYPE_INT32 is inferred from model part"
+    ),
 )
 def tensors_have_one_type(config: Configuration) -> Iterator[Problem]:
     """The two ends of a tensor of an ensemble have different data types.
-
-    tritonserver refuses the model: "ensemble tensor x: inconsistent data type: TYPE_FP32 is inferred from model example
-    while TYPE_INT32 is inferred from model part".
 
     Source: core, ensemble_utils.cc (ValidateTensorConsistency).
     Fix: correct one of the configurations; tensors are not converted between steps.
@@ -80,13 +79,15 @@ def tensors_have_one_type(config: Configuration) -> Iterator[Problem]:
     Severity.ERROR,
     bad=Example(ENSEMBLE, files=files(STEP_CONFIG.replace("dims: [ 2 ]", "dims: [ 3 ]"))),
     good=GOOD,
-    refused="inconsistent shape",
+    refused=(
+        "ensemble tensor x: inconsistent shape: [-1,2] is inferred from model example while [-1,3] "
+        "is inferred from model part"
+    ),
 )
 def tensors_have_one_shape(config: Configuration) -> Iterator[Problem]:
     """The two ends of a tensor of an ensemble have different dims.
 
-    tritonserver refuses the model: "ensemble tensor x: inconsistent shape: [-1,2] is inferred from model example while
-    [-1,3] is inferred from model part". A -1 agrees with any size.
+    A -1 agrees with any size.
 
     Source: core, ensemble_utils.cc (ValidateTensorConsistency).
     Fix: correct one of the configurations.
@@ -130,14 +131,12 @@ def steps_take_the_ensembles_batches(config: Configuration) -> Iterator[Problem]
 @rule(
     "S759",
     Severity.ERROR,
-    bad=Example(ensemble_text(step_text(model="example"))),
+    bad=ensemble_text(step_text(model="example")),
     good=GOOD,
     refused="circular dependency between ensembles",
 )
 def ensembles_do_not_run_themselves(config: Configuration) -> Iterator[Problem]:
     """An ensemble runs itself, directly or through another ensemble.
-
-    tritonserver refuses the model: "circular dependency between ensembles".
 
     Source: core, ensemble_utils.cc.
     Fix: remove the step.
@@ -168,7 +167,7 @@ def _reaches(config: Configuration, model: str, goal: str, seen: set[str]) -> bo
         ensemble_text(step_text(outputs={"y": "middle"}), step_text(inputs={"x": "middle"})),
         files=files(f"{STEP_CONFIG}model_transaction_policy {{ decoupled: true }}\n")
         | {
-            "../part/1/model.py": STEP_MODEL.replace(
+            "../part/1/model.py": PYTHON_MODEL.replace(
                 "return [self.answer(request) for request in requests]",
                 "for request in requests:\n            request.get_response_sender().send("
                 "self.answer(request), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)",

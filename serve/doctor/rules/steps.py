@@ -6,21 +6,9 @@ from tritonclient.grpc.model_config_pb2 import ModelEnsembling
 
 from serve.doctor.finding import Problem, Severity
 from serve.doctor.repository import Configuration
-from serve.doctor.rule import Example, rule
+from serve.doctor.rule import PYTHON_MODEL, Example, rule
 
 PLATFORM = 'platform: "ensemble"'
-STEP_MODEL = """\
-import triton_python_backend_utils as pb_utils
-
-
-class TritonPythonModel:
-    def execute(self, requests):
-        return [self.answer(request) for request in requests]
-
-    def answer(self, request):
-        x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()
-        return pb_utils.InferenceResponse([pb_utils.Tensor("y", x)])
-"""
 STEP_CONFIG = """\
 backend: "python"
 max_batch_size: 8
@@ -33,7 +21,7 @@ dynamic_batching { }
 
 def files(config: str = STEP_CONFIG) -> dict[str, str]:
     """The files of the model "part" that the ensembles of the examples run."""
-    return {"../part/config.pbtxt": config, "../part/1/model.py": STEP_MODEL}
+    return {"../part/config.pbtxt": config, "../part/1/model.py": PYTHON_MODEL}
 
 
 STEP_FILES = files()
@@ -99,13 +87,12 @@ def models_of_steps_are_there(config: Configuration) -> Iterator[Problem]:
     Severity.ERROR,
     bad=Example(ensemble_text(step_text(version=7)), files=STEP_FILES),
     good=GOOD,
-    refused="whose required version",
+    refused="whose required version 7 is not loaded",
 )
 def versions_of_steps_are_served(config: Configuration) -> Iterator[Problem]:
     """A step of an ensemble needs a version that its model does not serve.
 
-    tritonserver refuses the model: "depends on 'part' whose required version 7 is not loaded". The model's
-    `version_policy` decides which versions are served, by default the newest.
+    The model's `version_policy` decides which versions are served, by default the newest.
 
     Source: core, model_repository_manager.cc.
     Fix: write -1 for the newest, or serve that version.
@@ -119,31 +106,35 @@ def versions_of_steps_are_served(config: Configuration) -> Iterator[Problem]:
             )
 
 
+def _unknown_tensors(config: Configuration, kind: str) -> Iterator[Problem]:
+    """Keys of the steps' input maps or output maps that are no input or output of the step's model."""
+    for index, step, run in steps_of(config):
+        names = [tensor.name for tensor in getattr(run.proto, kind)]
+        for name in getattr(step, f"{kind}_map"):
+            if name not in names:
+                yield Problem(
+                    config.at("ensemble_scheduling", "step", index, f"{kind}_map"),
+                    f'step {index} maps {kind} "{name}", and "{step.model_name}" has {", ".join(names)}: the ensemble '
+                    "cannot load. The key is the model's name, the value the ensemble's.",
+                )
+
+
 @rule(
     "S753",
     Severity.ERROR,
     bad=Example(ensemble_text(step_text(inputs={"X": "x"})), files=STEP_FILES),
     good=GOOD,
-    refused="is mapping to non-existing input",
+    refused="ensemble tensor x is mapping to non-existing input X in model part",
 )
 def inputs_of_steps_exist(config: Configuration) -> Iterator[Problem]:
     """A step maps an input that its model does not have.
 
-    tritonserver refuses the model: "ensemble tensor x is mapping to non-existing input X in model part". The key of a
-    map is the model's name for the tensor, the value the ensemble's.
+    The key of a map is the model's name for the tensor, the value the ensemble's.
 
     Source: core, ensemble_utils.cc (ValidateTensorMapping).
     Fix: correct the key.
     """
-    for index, step, run in steps_of(config):
-        names = [tensor.name for tensor in run.proto.input]
-        for name in step.input_map:
-            if name not in names:
-                yield Problem(
-                    config.at("ensemble_scheduling", "step", index, "input_map"),
-                    f'step {index} maps input "{name}", and "{step.model_name}" has {", ".join(names)}: the ensemble '
-                    "cannot load. The key is the model's name, the value the ensemble's.",
-                )
+    yield from _unknown_tensors(config, "input")
 
 
 @rule(
@@ -151,25 +142,15 @@ def inputs_of_steps_exist(config: Configuration) -> Iterator[Problem]:
     Severity.ERROR,
     bad=Example(ensemble_text(step_text(outputs={"Y": "y"})), files=STEP_FILES),
     good=GOOD,
-    refused="is mapped from non-existing output",
+    refused="ensemble tensor y is mapped from non-existing output Y in model part",
 )
 def outputs_of_steps_exist(config: Configuration) -> Iterator[Problem]:
     """A step maps an output that its model does not have.
 
-    tritonserver refuses the model: "ensemble tensor y is mapped from non-existing output Y in model part".
-
     Source: core, ensemble_utils.cc (ValidateTensorMapping).
     Fix: correct the key.
     """
-    for index, step, run in steps_of(config):
-        names = [tensor.name for tensor in run.proto.output]
-        for name in step.output_map:
-            if name not in names:
-                yield Problem(
-                    config.at("ensemble_scheduling", "step", index, "output_map"),
-                    f'step {index} maps output "{name}", and "{step.model_name}" has {", ".join(names)}: the ensemble '
-                    "cannot load. The key is the model's name, the value the ensemble's.",
-                )
+    yield from _unknown_tensors(config, "output")
 
 
 @rule(

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from serve.doctor.finding import Problem, Severity
-from serve.doctor.rule import DROPPED, MERGED, RULES, Example, rule
+from serve.doctor.rule import DROPPED, MERGED, RULES, rule
 from serve.doctor.suppress import Suppressions
 
 # Whether these find something depends on the files that were built in this checkout, not on the text.
@@ -13,8 +13,8 @@ OF_THE_CHECKOUT = {"L004", "L008"}
 @rule(
     "L015",
     Severity.INFO,
-    bad=Example("# doctor: ignore=L003\nmax_batch_size: 8"),
-    good=Example("# doctor: ignore=L004 the version folder is mounted when the container starts\nmax_batch_size: 8"),
+    bad="# doctor: ignore=L003\nmax_batch_size: 8",
+    good="# doctor: ignore=L004 the version folder is mounted when the container starts\nmax_batch_size: 8",
 )
 def suppressions_have_a_reason(suppressions: Suppressions) -> Iterator[Problem]:
     """A comment silences a rule and does not say why.
@@ -33,8 +33,8 @@ def suppressions_have_a_reason(suppressions: Suppressions) -> Iterator[Problem]:
 @rule(
     "L016",
     Severity.INFO,
-    bad=Example("# doctor: ignore=B999 of a rule that does not exist\nmax_batch_size: 8"),
-    good=Example("# doctor: ignore=L004 the version folder is mounted when the container starts\nmax_batch_size: 8"),
+    bad="# doctor: ignore=B999 of a rule that does not exist\nmax_batch_size: 8",
+    good="# doctor: ignore=L004 the version folder is mounted when the container starts\nmax_batch_size: 8",
 )
 def suppressions_are_used(suppressions: Suppressions) -> Iterator[Problem]:
     """A comment silences a rule that finds nothing there, or that does not exist.

@@ -4,11 +4,10 @@ import ast
 from collections.abc import Iterator
 
 from serve.doctor.finding import Problem, Severity
-from serve.doctor.repository import Configuration
+from serve.doctor.repository import Source
 from serve.doctor.rule import Example, rule
-from serve.doctor.rules.requests import Execution
+from serve.doctor.rules.requests import Execution, input_names
 from serve.doctor.rules.responses import LOOP, PYTHON, model
-from serve.doctor.source import Source
 
 RAGGED = (
     f'{PYTHON}\ninput [ {{ name: "x" data_type: TYPE_FP32 dims: [ -1 ] allow_ragged_batch: true }} ]\n'
@@ -18,15 +17,6 @@ ARRAYS = 'arrays = [pb_utils.get_input_tensor_by_name(request, "x").as_numpy() f
 JOINS = ("concatenate", "vstack", "stack", "cat")
 HANDLED = ("pad", "ravel", "flatten", "reshape", "hstack", "view", "cumsum", "squeeze", "nested")
 """Words in a file that handles different lengths."""
-
-
-def _inputs(config: Configuration) -> set[str]:
-    sequences = config.proto.sequence_batching
-    return {
-        *(tensor.name for tensor in config.proto.input),
-        *(control.name for control in sequences.control_input),
-        *(state.input_name for state in sequences.state),
-    }
 
 
 @rule(
@@ -50,13 +40,13 @@ def inputs_are_declared(source: Source) -> Iterator[Problem]:
     Source: python_backend README (get_input_tensor_by_name).
     Fix: write the name in config.pbtxt.
     """
-    names = _inputs(source.configuration)
+    names = input_names(source.configuration)
     if not source.configuration.proto.input or _adds(source, "add_input"):
         return
     for node in ast.walk(source.tree):
         # Only if the result is used at once: other code may test it for None.
         call = node.value if isinstance(node, ast.Attribute) else None
-        name = _asked(call) if isinstance(call, ast.Call) else None
+        name = _constant_name(call) if isinstance(call, ast.Call) else None
         if name is not None and name not in names:
             yield Problem(
                 source.at(call),
@@ -65,7 +55,7 @@ def inputs_are_declared(source: Source) -> Iterator[Problem]:
             )
 
 
-def _asked(call: ast.Call) -> str | None:
+def _constant_name(call: ast.Call) -> str | None:
     """The constant name in a call of pb_utils.get_input_tensor_by_name."""
     called = call.func
     if not isinstance(called, ast.Attribute) or called.attr != "get_input_tensor_by_name" or len(call.args) != 2:
@@ -98,8 +88,8 @@ def outputs_are_declared(source: Source) -> Iterator[Problem]:
     names |= {state.output_name for state in source.configuration.proto.sequence_batching.state}
     for node in ast.walk(source.tree) if names and not _adds(source, "add_output") else ():
         if isinstance(node, ast.Call) and _name(node.func) == "InferenceResponse":
-            listed = [*node.args[:1], *(one.value for one in node.keywords if one.arg == "output_tensors")]
-            for tensor in [one for part in listed if isinstance(part, ast.List) for one in part.elts]:
+            listed = [*node.args[:1], *(keyword.value for keyword in node.keywords if keyword.arg == "output_tensors")]
+            for tensor in [element for part in listed if isinstance(part, ast.List) for element in part.elts]:
                 name = tensor.args[0] if isinstance(tensor, ast.Call) and tensor.args else None
                 if isinstance(name, ast.Constant) and isinstance(name.value, str) and name.value not in names:
                     yield Problem(
@@ -136,7 +126,7 @@ def _name(called: ast.expr) -> str:
         files=model(
             ARRAYS,
             "sums = [array.sum(axis=1, keepdims=True) for array in arrays]",
-            'return [pb_utils.InferenceResponse([pb_utils.Tensor("y", one)]) for one in sums]',
+            'return [pb_utils.InferenceResponse([pb_utils.Tensor("y", row)]) for row in sums]',
         ).files,
     ),
 )

@@ -6,7 +6,7 @@ from tritonclient.grpc.model_config_pb2 import DataType, ModelInput, ModelInstan
 
 from serve.doctor.finding import Edit, Problem, Severity
 from serve.doctor.repository import Configuration
-from serve.doctor.rule import Example, rule
+from serve.doctor.rule import rule
 
 
 def sample(batch: str = "batch_size: 1", data: str = "zero_data: true", rest: str = "", **changed: str) -> str:
@@ -30,7 +30,7 @@ def tensors(config: Configuration) -> Iterator[tuple[int, str, ModelWarmup.Input
             yield index, name, tensor, inputs.get(name)
 
 
-@rule("W601", Severity.WARNING, bad=Example(sample(batch="")), good=Example(sample()))
+@rule("W601", Severity.WARNING, bad=sample(batch=""), good=sample())
 def samples_have_a_batch_size(config: Configuration) -> Iterator[Problem]:
     """A warm-up sample has no `batch_size`, so it is skipped.
 
@@ -52,13 +52,7 @@ def samples_have_a_batch_size(config: Configuration) -> Iterator[Problem]:
             )
 
 
-@rule(
-    "W604",
-    Severity.ERROR,
-    bad=Example(sample(name="z")),
-    good=Example(sample()),
-    refused="Please provide all required input",
-)
+@rule("W604", Severity.ERROR, bad=sample(name="z"), good=sample(), refused="Please provide all required input")
 def samples_have_every_input(config: Configuration) -> Iterator[Problem]:
     """A warm-up sample lacks an input of the model.
 
@@ -79,8 +73,8 @@ def samples_have_every_input(config: Configuration) -> Iterator[Problem]:
 @rule(
     "W605",
     Severity.ERROR,
-    bad=Example(sample(rest='inputs { key: "z" value { data_type: TYPE_FP32 dims: [ 1 ] zero_data: true } }')),
-    good=Example(sample()),
+    bad=sample(rest='inputs { key: "z" value { data_type: TYPE_FP32 dims: [ 1 ] zero_data: true } }'),
+    good=sample(),
 )
 def samples_have_known_inputs(config: Configuration) -> Iterator[Problem]:
     """A warm-up sample fills an input that the model does not declare.
@@ -108,13 +102,7 @@ def samples_have_known_inputs(config: Configuration) -> Iterator[Problem]:
             )
 
 
-@rule(
-    "W606",
-    Severity.ERROR,
-    bad=Example(sample(dims="3")),
-    good=Example(sample()),
-    refused="unexpected shape for input",
-)
+@rule("W606", Severity.ERROR, bad=sample(dims="3"), good=sample(), refused="unexpected shape for input")
 def samples_fit_the_inputs(config: Configuration) -> Iterator[Problem]:
     """A tensor of a warm-up sample does not fit the input.
 
@@ -141,34 +129,27 @@ def samples_fit_the_inputs(config: Configuration) -> Iterator[Problem]:
 @rule(
     "W607",
     Severity.ERROR,
-    bad=Example(sample(kind="TYPE_INT32")),
-    good=Example(sample()),
-    refused="data-type is",
+    bad=sample(kind="TYPE_INT32"),
+    good=sample(),
+    refused="inference input 'x' data-type is 'INT32', but model 'example' expects 'FP32'",
 )
 def samples_have_the_inputs_type(config: Configuration) -> Iterator[Problem]:
     """A tensor of a warm-up sample and the input have different data types.
-
-    The model is refused: "inference input 'x' data-type is 'INT32', but model 'example' expects 'FP32'".
 
     Source: core, infer_request.cc (Normalize).
     Fix: write the input's data type.
     """
     for index, name, tensor, declared in tensors(config):
         if declared is not None and tensor.data_type != declared.data_type:
-            given, wanted = (DataType.Name(kind) for kind in (tensor.data_type, declared.data_type))
+            actual, wanted = (DataType.Name(kind) for kind in (tensor.data_type, declared.data_type))
             yield Problem(
                 config.at("model_warmup", index, "inputs"),
-                f'the warm-up sample for "{name}" is {given}, and the input is {wanted}: the model cannot load. '
+                f'the warm-up sample for "{name}" is {actual}, and the input is {wanted}: the model cannot load. '
                 f"Write {wanted}.",
             )
 
 
-@rule(
-    "W608",
-    Severity.ERROR,
-    bad=Example(sample(batch="batch_size: 9")),
-    good=Example(sample(batch="batch_size: 8")),
-)
+@rule("W608", Severity.ERROR, bad=sample(batch="batch_size: 9"), good=sample(batch="batch_size: 8"))
 def samples_are_possible_batches(config: Configuration) -> Iterator[Problem]:
     """A warm-up sample has more rows than `max_batch_size`.
 
@@ -191,8 +172,8 @@ def samples_are_possible_batches(config: Configuration) -> Iterator[Problem]:
 @rule(
     "W609",
     Severity.ERROR,
-    bad=Example(f"max_batch_size: 0\n{sample(batch='batch_size: 2')}"),
-    good=Example(f"max_batch_size: 0\n{sample(batch='batch_size: 1')}"),
+    bad=f"max_batch_size: 0\n{sample(batch='batch_size: 2')}",
+    good=f"max_batch_size: 0\n{sample(batch='batch_size: 1')}",
 )
 def a_sample_of_a_model_without_batches_is_one(config: Configuration) -> Iterator[Problem]:
     """A warm-up sample has several requests, and the model does not batch.
@@ -221,11 +202,11 @@ def _on_gpu(config: Configuration) -> bool:
 @rule(
     "W612",
     Severity.INFO,
-    bad=Example(
+    bad=(
         'instance_group [ { kind: KIND_GPU count: 1 } ]\ninput [ { name: "x" data_type: TYPE_FP32 dims: [ -1 ] } ]\n'
         'output [ { name: "y" data_type: TYPE_FP32 dims: [ -1 ] } ]'
     ),
-    good=Example(
+    good=(
         'instance_group [ { kind: KIND_GPU count: 1 } ]\ninput [ { name: "x" data_type: TYPE_FP32 dims: [ -1 ] } ]\n'
         f'output [ {{ name: "y" data_type: TYPE_FP32 dims: [ -1 ] }} ]\n{sample(batch="batch_size: 8")}'
     ),
@@ -253,8 +234,8 @@ def variable_shapes_are_warmed(config: Configuration) -> Iterator[Problem]:
 @rule(
     "W613",
     Severity.INFO,
-    bad=Example(f'backend: "python"\n{sample(batch="batch_size: 4")}'),
-    good=Example(f'backend: "python"\n{sample(batch="batch_size: 1")}'),
+    bad=f'backend: "python"\n{sample(batch="batch_size: 4")}',
+    good=f'backend: "python"\n{sample(batch="batch_size: 1")}',
 )
 def a_sample_is_several_requests(config: Configuration) -> Iterator[Problem]:
     """A warm-up sample with batch_size N reaches a Python model as N requests of one row.

@@ -31,14 +31,12 @@ ELEMENT_BYTES = {
 @rule(
     "W602",
     Severity.ERROR,
-    bad=Example(sample(dims="-1")),
-    good=Example(sample()),
-    refused="expects all variable-size dimensions are specified",
+    bad=sample(dims="-1"),
+    good=sample(),
+    refused="warmup setting expects all variable-size dimensions are specified for input 'x'",
 )
 def samples_have_a_shape(config: Configuration) -> Iterator[Problem]:
     """A tensor of a warm-up sample has a -1 in its dims.
-
-    The model is refused: "warmup setting expects all variable-size dimensions are specified for input 'x'".
 
     Source: core, backend_model_instance.cc (GenerateWarmupData).
     Fix: write a size that clients send, with one sample for each important size.
@@ -55,14 +53,12 @@ def samples_have_a_shape(config: Configuration) -> Iterator[Problem]:
 @rule(
     "W603",
     Severity.ERROR,
-    bad=Example(sample(data="")),
-    good=Example(sample()),
-    refused="to have input_data_type set",
+    bad=sample(data=""),
+    good=sample(),
+    refused="warmup setting expects input 'x' to have input_data_type set",
 )
 def samples_have_data(config: Configuration) -> Iterator[Problem]:
     """A tensor of a warm-up sample has no data.
-
-    The model is refused: "warmup setting expects input 'x' to have input_data_type set".
 
     Source: core, backend_model_instance.cc (GenerateWarmupData).
     Fix: write zero_data: true, random_data: true or input_data_file: "file in the folder warmup".
@@ -84,14 +80,12 @@ def _file(config: Configuration, tensor: ModelWarmup.Input) -> Path | None:
 @rule(
     "W610",
     Severity.ERROR,
-    bad=Example(sample(data='input_data_file: "row"')),
+    bad=sample(data='input_data_file: "row"'),
     good=Example(sample(data='input_data_file: "row"'), files={"warmup/row": "8 bytes."}),
     refused="failed to open text file for read",
 )
 def sample_files_are_there(config: Configuration) -> Iterator[Problem]:
     """The file of a warm-up sample is missing.
-
-    The model is refused: "failed to open text file for read".
 
     Source: core, backend_model_instance.cc (GenerateWarmupData).
     Fix: put the raw bytes of one item into the folder `warmup` of the model.
@@ -111,13 +105,12 @@ def sample_files_are_there(config: Configuration) -> Iterator[Problem]:
     Severity.ERROR,
     bad=Example(sample(data='input_data_file: "row"'), files={"warmup/row": "short"}),
     good=Example(sample(data='input_data_file: "row"'), files={"warmup/row": "8 bytes."}),
-    refused="warmup setting expects",
+    refused="warmup setting expects 8 bytes, but the data provided",
 )
 def sample_files_are_long_enough(config: Configuration) -> Iterator[Problem]:
     """The file of a warm-up sample holds fewer bytes than the tensor has.
 
-    The model is refused: "warmup setting expects 8 bytes, but the data provided from row only has 5 bytes". The rest of
-    a longer file is ignored.
+    The rest of a longer file is ignored.
 
     Source: core, backend_model_instance.cc (GenerateWarmupData).
     Fix: write the raw bytes of one item: elements of dims x bytes of the type.

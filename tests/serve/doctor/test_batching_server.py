@@ -10,8 +10,7 @@ import pytest
 from doctor_server import AS_WRITTEN, HELD, Examiner, bad, good, serving
 from numpy.typing import NDArray
 
-from serve.doctor.example import PYTHON_MODEL
-from serve.doctor.rule import Example
+from serve.doctor.rule import PYTHON_MODEL, Example
 from serve.doctor.rules import all_rules
 
 pytestmark = pytest.mark.server

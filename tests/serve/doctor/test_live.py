@@ -10,8 +10,8 @@ import pytest
 from doctor_server import AS_WRITTEN, HELD, Examiner, serving
 
 from serve.doctor.__main__ import main
-from serve.doctor.example import PYTHON_MODEL, completed
-from serve.doctor.rule import Example
+from serve.doctor.example import completed
+from serve.doctor.rule import PYTHON_MODEL, Example
 from serve.doctor.rules.live import FEWEST_REQUESTS
 
 pytestmark = pytest.mark.server
@@ -64,7 +64,7 @@ def test_what_a_running_server_hides(triton: Examiner, capsys: pytest.CaptureFix
     messages = findings(triton, capsys, "--log", str(triton.server.log))
     assert "directory name must equal model name" in messages["V901"]["misnamed"]
     assert set(messages["V901"]) == {"misnamed"}
-    assert "max_batch_size: 16 asked, 8 loaded" in messages["V902"]["edited"]
+    assert "max_batch_size: 16 in the file, 8 loaded" in messages["V902"]["edited"]
     # The server was started with "small"; a model without it is loaded as config.pbtxt without a warning.
     assert "started with the variant 'small'" in messages["V902"]["good"]
     assert set(messages["V902"]) == {"edited", "good", "shapes", "delayed"}

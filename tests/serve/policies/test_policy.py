@@ -1,5 +1,6 @@
 """Batch policies on a real server: every request gets one answer, in time or with a reason."""
 
+import asyncio
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,7 @@ from policy_models import counted, metrics, rows_of, stand_in
 from tiny_models import lookup, parameters, ragged_padded
 from tritonclient.utils import InferenceServerException
 
+from clients import AsyncModel, TimedOutError
 from serve.launcher import Server, Settings, launch
 from serve.management import admin
 from serve.management.statistics import Counters
@@ -90,6 +92,7 @@ def policy_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         stand_in(repository, "aimd", **aimd),
         stand_in(repository, "deadline", **deadline),
         stand_in(repository, "slow", fixed_ms="200", batch_policy="deadline", slo_ms="10000"),
+        stand_in(repository, "waiting", fixed_ms="200", batch_policy="deadline", slo_ms="10000"),
         stand_in(repository, "leaving", **aimd),
         stand_in(repository, "broken", **aimd),
         stand_in(repository, "uncounted", **deadline),
@@ -164,6 +167,22 @@ def test_a_request_brings_its_own_deadline(policy_server: Server) -> None:
         first, second, third = outputs(sending)
     assert (first.tolist(), third.tolist()) == ([[0.0]], [[2.0]])
     assert re.search(r"UNAVAILABLE\] batch_policy deadline: refused after [\d.]+ of 100.0 ms", second), second
+
+
+def test_the_clients_deadline_counts_if_it_is_shorter_than_the_models(policy_server: Server) -> None:
+    """The first request takes 200 ms. The model's own deadline is 10 s, and 20 s do not lengthen it."""
+
+    async def ask() -> list[Any]:
+        async with AsyncModel("waiting", url=policy_server.grpc_url) as model:
+            first = asyncio.create_task(model.predict(rows_of(0)))
+            await asyncio.sleep(0.05)
+            others = [model.predict(rows_of(1), timeout_s=timeout_s) for timeout_s in (0.1, 20)]
+            return await asyncio.gather(first, *others, return_exceptions=True)
+
+    first, second, third = asyncio.run(ask())
+    assert (first.tolist(), third.tolist()) == ([[0.0]], [[1.0]])
+    assert isinstance(second, TimedOutError)
+    counted(policy_server, "waiting", answered=2, refused=1)
 
 
 def test_unloading_answers_what_waits(policy_server: Server) -> None:

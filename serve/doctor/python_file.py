@@ -1,34 +1,27 @@
-"""A model.py as a syntax tree; it is never imported or run."""
+"""A Python file as a syntax tree; it is never imported or run."""
 
 import ast
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Any, Self
 
 from serve.doctor.document import Document
 from serve.doctor.finding import Position
 
-if TYPE_CHECKING:
-    from serve.doctor.repository import Configuration
-
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
-    """One model.py; if it cannot be parsed, `tree` is an empty module and `error` says why.
-
-    `configuration` is the model's config.pbtxt (or the first variant that can be read).
-    """
+class PythonFile:
+    """One file, usually a model.py; if it cannot be parsed, `tree` is an empty module and `error` says why."""
 
     document: Document
     tree: ast.Module
-    configuration: "Configuration"
     error: str | None = None
     error_at: Position | None = None
 
     @classmethod
-    def read(cls, path: Path, configuration: "Configuration") -> Self:
-        """Parse the file; never raises."""
+    def read(cls, path: Path, **fields: Any) -> Self:
+        """Parse the file; never raises. `fields` are those that a subclass adds."""
         document = Document.read(path)
         try:
             with warnings.catch_warnings():
@@ -36,11 +29,11 @@ class Source:
                 tree = ast.parse(document.text)
         except SyntaxError as error:
             at = Position(path=path, line=max(error.lineno or 1, 1), column=max(error.offset or 1, 1))
-            return cls(document=document, tree=_empty(), configuration=configuration, error=error.msg, error_at=at)
+            return cls(document=document, tree=_empty(), **fields, error=error.msg, error_at=at)
         except (ValueError, RecursionError, MemoryError) as error:
             message = str(error) or "it is nested too deeply"
-            return cls(document=document, tree=_empty(), configuration=configuration, error=message)
-        return cls(document=document, tree=tree, configuration=configuration)
+            return cls(document=document, tree=_empty(), **fields, error=message)
+        return cls(document=document, tree=tree, **fields)
 
     @property
     def path(self) -> Path:
