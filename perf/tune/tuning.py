@@ -13,7 +13,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from export.graph.recipe import digest
 from export.repository import REPOSITORY, config_file, model_file, model_folder, read_config, variants, with_steps
 from perf.batcher.rules import Rules
-from perf.measure import service_time
+from perf.measure import profiling
 from perf.measure.service_profile import Profile
 from perf.measure.service_records import RESULTS, reaching
 from perf.records import tuned_file
@@ -187,7 +187,7 @@ def _space(question: Question, config: ModelConfig) -> Space:
 
 def _profile(question: Question, config: ModelConfig, searched: Space, progress: Progress) -> Profile:
     widest, in_flight = reaching(config, max(searched.sizes), question.traffic)
-    return service_time.profile(
+    return profiling.profile(
         widest,
         [(parallelism.instances, parallelism.threads) for parallelism in searched.profiled],
         question.results,

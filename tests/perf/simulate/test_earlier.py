@@ -11,12 +11,13 @@ from rich.console import Console
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from perf.load.variant import read
-from perf.measure import service_records, service_time
+from perf.measure import service_records
+from perf.measure.profiling import profile
 from perf.measure.service_profile import Profile, ServiceTimes, load, write
 from perf.records.candidate import Candidate
 from perf.records.study import Prediction, Sla, Study
 from perf.records.traffic import Traffic
-from perf.simulate.__main__ import show
+from perf.simulate.command import show
 from perf.simulate.earlier import EarlierTrials, earlier_trials
 from tests.perf.simulate.test_simulate import ramp
 
@@ -92,11 +93,11 @@ def profiling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Profiling:
     def measure(planned: ServiceTimes, *_: object, **__: object) -> ServiceTimes:
         raise LookupError(planned.file_name)
 
-    monkeypatch.setattr(service_time, "measure", measure)
+    monkeypatch.setattr("perf.measure.profiling.measure", measure)
     made = ramp()
     plan = service_records.plan(sized(32), config_name="large", instances=1)
     write(replace(plan, levels=made.levels, sizes=made.sizes, noise=made.noise, alone_us=made.alone_us), tmp_path)
-    return lambda config: service_time.profile(config, [(1, None)], tmp_path, config_name="tuned")
+    return lambda config: profile(config, [(1, None)], tmp_path, config_name="tuned")
 
 
 def test_a_ramp_of_a_larger_maximum_is_used_again(profiling: Profiling) -> None:
