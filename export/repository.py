@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
 REPOSITORY = Path(__file__).parents[1] / "model_repository"
+NO_BATCHES = (
+    "max_batch_size 0, so Triton batches nothing of it. If the first axis of its inputs is the batch, leave that axis "
+    "out of dims and set max_batch_size, or add the model with python -m export.add, which proves the axis."
+)
 # Triton makes two instances on a CPU for these backends if the configuration has no count.
 TWO_ON_CPU = ("onnxruntime", "tensorflow")
 

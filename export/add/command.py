@@ -12,7 +12,7 @@ from export.add import grps, model_config, model_folder, pipeline
 from export.add.deployment import NAME, Deployment
 from export.add.grps import Plan
 from export.add.model_config import Added
-from export.add.model_source import existing, read
+from export.add.model_source import check_name, read
 from export.graph import onnx_graph
 from export.graph.axis_proof import open_session
 from export.graph.batched import BatchAxisError, ProofSettings, batched
@@ -26,6 +26,8 @@ Say = Callable[[str], None]
 
 def add(plan: Plan, *, repository: Path, force: bool = False, say: Say = lambda _: None) -> list[Added]:
     """Add all models of the plan or none; raises `Mistake`, `Failure` or `BatchAxisError`."""
+    for deployment in plan.models:
+        check_name(deployment.source)
     names = [deployment.name for deployment in plan.models] + ([plan.pipeline.name] if plan.pipeline else [])
     for name in names:
         model_folder.existing(repository, name, force=force)
@@ -105,6 +107,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _deployment(arguments: argparse.Namespace) -> Deployment:
+    # The clearest cause first: without a file, no other argument matters.
+    check_name(arguments.model)
     deployment = Deployment(
         name=arguments.name or _file_name(arguments.model),
         source=arguments.model,
@@ -125,7 +129,7 @@ def _deployment(arguments: argparse.Namespace) -> Deployment:
 def _file_name(model: str) -> str:
     """The name of a model file without its ending; raises `Mistake` if a model cannot have it."""
     path = Path(model)
-    if path.suffix in (".onnx", ".pt2") and NAME.fullmatch(existing(path).stem):
+    if path.suffix in (".onnx", ".pt2") and NAME.fullmatch(path.stem):
         return path.stem
     raise Mistake(f"{model}: gives the model no name. Add --name NAME.")
 

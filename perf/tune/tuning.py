@@ -169,7 +169,7 @@ def _space(question: Question, config: ModelConfig) -> Space:
     names = [name for name in variants(question.folder) if name != NAME]
     sizes = [read_config(config_file(question.folder, name)).max_batch_size for name in names]
     largest = max([config.max_batch_size, *sizes, question.largest or 0])
-    if question.traffic.rows > largest:
+    if question.traffic.rows > largest > 0:
         raise Mistake(
             f"--rows {question.traffic.rows}: '{question.model}' takes at most {largest} rows in one request. "
             "Send fewer, or allow more with --max-batch-size."
