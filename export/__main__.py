@@ -7,7 +7,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from export.repository import REPOSITORY
+from export import repository
 from triton_batching.terminal import guarded, program_parser
 
 
@@ -33,7 +33,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--weights", type=Path, help="a torch state dict with the public names (one model)")
     parser.add_argument("--width", type=int, help="channels of text_recognition: 64 (trained), 128, ... 512")
     parser.add_argument("--force", action="store_true", help="export models that are up to date too")
-    parser.add_argument("--repository", type=Path, default=REPOSITORY)
+    repository.add_option(parser)
     return parser
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,6 +24,12 @@ NO_BATCHES = (
 )
 # Triton makes two instances on a CPU for these backends if the configuration has no count.
 TWO_ON_CPU = ("onnxruntime", "tensorflow")
+
+
+def add_option(options: argparse._ActionsContainer) -> None:
+    """Give a program the option --repository: the user's own repository in place of this project's."""
+    text = "model repository (default: this project's)"
+    options.add_argument("--repository", type=Path, default=REPOSITORY, metavar="FOLDER", help=text)
 
 
 class RepositoryError(Mistake):

@@ -9,7 +9,7 @@ import signal
 import sys
 from pathlib import Path
 
-from export.repository import REPOSITORY
+from export import repository
 from triton_batching.terminal import guarded, program_parser
 
 # A name of its own, because two servers may run at a time.
@@ -56,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--model", action="append", help="repeatable; default: every model that is exported")
     parser.add_argument("--config-name", help="variant configs/NAME.pbtxt (default: config.pbtxt)")
-    parser.add_argument("--repository", type=Path, default=REPOSITORY)
+    repository.add_option(parser)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
     parser.add_argument("--http-port", type=int, default=8000, help="0 takes any free port")
     parser.add_argument("--grpc-port", type=int, default=8001)

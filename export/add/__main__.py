@@ -9,7 +9,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from export.repository import REPOSITORY
+from export import repository
 from triton_batching.terminal import guarded, program_parser
 
 
@@ -48,7 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--tolerance", type=float, help="largest accepted difference of a batch from its rows")
     parser.add_argument("--yaml", type=Path, help="add every model of a list in the form of grps' inference.yml")
-    parser.add_argument("--repository", type=Path, default=REPOSITORY)
+    repository.add_option(parser)
     parser.add_argument("--force", action="store_true", help="replace a model of the same name")
     return parser
 

@@ -9,7 +9,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from export.repository import REPOSITORY
+from export import repository
 from perf.measure.service_time import recorded
 from triton_batching.terminal import guarded, program_parser, terminal
 
@@ -46,7 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--restart", action="store_true", help="start a server for each trial, if three do not fit into the memory"
     )
-    parser.add_argument("--repository", type=Path, default=REPOSITORY)
+    repository.add_option(parser)
     parser.add_argument("--results", type=Path, default=Path("build/versus"), help="folder of the records")
     return parser
 

@@ -9,7 +9,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from export.repository import REPOSITORY
+from export import repository
 from perf.load.load import PATTERNS
 from triton_batching.terminal import guarded, program_parser, terminal
 
@@ -67,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     served = parser.add_argument_group("the server")
     served.add_argument("--url", help="host:port (gRPC) of a running server (default: start one)")
     served.add_argument("--http-url", help="host:port of its HTTP endpoint, for --transport http")
-    served.add_argument("--repository", type=Path, default=REPOSITORY)
+    repository.add_option(served)
     served.add_argument("--config-name", help="variant configs/NAME.pbtxt (default: config.pbtxt)")
     served.add_argument("--max-batch-size", type=int, help="replaces max_batch_size of the configuration")
     served.add_argument("--instances", type=int, help="replaces the instance count of the configuration")

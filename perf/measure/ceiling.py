@@ -7,6 +7,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from export import repository
 from triton_batching.terminal import guarded, program_parser
 
 
@@ -17,7 +18,7 @@ def main(argv: list[str] | None = None) -> int:
     def action() -> None:
         from perf.measure.ceiling_rounds import report
 
-        report(arguments.model, arguments.threads, arguments.results)
+        report(arguments.model, arguments.threads, arguments.results, arguments.repository)
 
     return guarded(action)
 
@@ -25,6 +26,7 @@ def main(argv: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = program_parser("python -m perf.measure.ceiling", __doc__, example="ranker --threads 1")
     parser.add_argument("model")
+    repository.add_option(parser)
     parser.add_argument("--threads", type=int, help="intra-op threads (default: all cores)")
     parser.add_argument("--results", type=Path, help="also write a record into this folder")
     return parser

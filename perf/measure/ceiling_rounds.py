@@ -96,13 +96,17 @@ def _rows_per_s(session: onnxruntime.InferenceSession, inputs: dict[str, NDArray
     return runs * rows / spent
 
 
-def report(model: str, threads: int | None, results: Path | None) -> None:
+def report(model: str, threads: int | None, results: Path | None, repository: Path) -> None:
     """Measure and print; with a folder write a record as well."""
     console = terminal()
-    planned = plan(model, threads=threads)
+    planned = plan(model, threads=threads, repository=repository)
     with Progress(transient=True) as bar:
         task = bar.add_task("ceiling", total=None)
-        ceiling = merge([measure(planned, progress=lambda text: bar.update(task, description=text)) for _ in ROUNDS])
+
+        def progress(text: str) -> None:
+            bar.update(task, description=text)
+
+        ceiling = merge([measure(planned, repository=repository, progress=progress) for _ in ROUNDS])
     table = Table("rows per run", "rows/s (median)", "spread", title=f"{ceiling.model}, {ceiling.threads} threads")
     for rows, rates in ceiling.rows_per_s.items():
         spread = (max(rates) - min(rates)) / float(np.median(rates))

@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import dataclasses
 import datetime
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -31,6 +32,9 @@ from triton_batching.terminal import Failure, terminal
 # The noise is taken from readings with at most `FEW_SEEN` executions of a size with at least `LEAST_SEEN` of them, if
 # there are `LEAST_READINGS` such readings. No execution takes less than `LEAST_RATIO` of the mean.
 FEW_SEEN, LEAST_SEEN, LEAST_READINGS, LEAST_RATIO = 2, 5, 50, 0.5
+
+# Of a ramp, as the `--help` of the programs says.
+DURATION = "20 to 50 s"
 
 # Utilisation of an instance under rare requests.
 SPARSE = 0.1
@@ -74,6 +78,7 @@ def profile(
         steps = climbed(planned.max_batch_size, instances, in_flight)
         ramp = find_record(planned, config, steps, folder)
         if ramp is None:
+            numbered(f"{config.name}: measuring its service times with {instances} instance(s), {DURATION}", False)
             ramp = measure(planned, config, steps, repository=repository, progress=numbered)
             write(ramp, folder)
         ramps.append(ramp)
@@ -184,7 +189,7 @@ def _noise(sizes: Sequence[Size], glimpses: Sequence[Glimpse]) -> NDArray[np.flo
 
 def run(arguments: argparse.Namespace, command: tuple[str, ...]) -> None:
     """Measure what the command line names, and print it."""
-    config = read(arguments.model, arguments.config_name)
+    config = read(arguments.model, arguments.config_name, arguments.repository)
     threads = numbers("--threads", arguments.threads) if arguments.threads else [Candidate.of(config).threads]
     counts = [(k, count) for k in numbers("--instances", arguments.instances) for count in threads]
     console = terminal()
@@ -195,6 +200,7 @@ def run(arguments: argparse.Namespace, command: tuple[str, ...]) -> None:
             arguments.results,
             config_name=arguments.config_name or "default",
             command=command,
+            repository=arguments.repository,
             progress=progress,
         )
     for ramp in measured.ramps:
@@ -246,8 +252,23 @@ def show(ramp: ServiceTimes, console: Console) -> None:
 
 @contextlib.contextmanager
 def bar(console: Console, steps: int) -> Iterator[StepProgress]:
-    """A progress bar of `steps` steps on the terminal."""
+    """A progress bar of `steps` steps on a terminal; otherwise a line on standard error for each measured ramp."""
+    if not console.is_terminal:
+        yield _ramp_lines()
+        return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("starting", total=steps)
         yield lambda text, done: progress.update(task, description=text, advance=int(done))
+
+
+def _ramp_lines() -> StepProgress:
+    ramps = set()
+
+    def report(text: str, _: bool) -> None:
+        # A text begins with "ramp 1 of 2, ".
+        if (ramp := text.partition(",")[0]) not in ramps:
+            ramps.add(ramp)
+            print(text, file=sys.stderr)
+
+    return report

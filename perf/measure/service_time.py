@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from export import repository
 from perf.measure import RESULTS
 from triton_batching.terminal import Mistake, guarded, program_parser
 
@@ -46,6 +47,7 @@ def _parser() -> argparse.ArgumentParser:
         "python -m perf.measure.service_time", __doc__, example="ranker --instances 1,2 --threads 1,2"
     )
     parser.add_argument("model")
+    repository.add_option(parser)
     parser.add_argument("--config-name", help="variant configs/NAME.pbtxt (default: config.pbtxt)")
     parser.add_argument("--instances", default="1", metavar="1,2", help="instance counts (default 1)")
     parser.add_argument(

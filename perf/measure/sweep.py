@@ -8,6 +8,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from export import repository
 from triton_batching.terminal import guarded, program_parser, terminal
 
 STOPPED = "stopped; the records so far are in {}. The same command continues."
@@ -36,6 +37,7 @@ def _parser() -> argparse.ArgumentParser:
         example="ranker --config-name baseline --config-name dynamic --concurrency-range 1:64:21 --ceiling",
     )
     parser.add_argument("model")
+    repository.add_option(parser)
     parser.add_argument("--config-name", action="append", help="repeatable; default: every variant of the model")
     parser.add_argument("--concurrency-range", default="1:16:5", metavar="START:END:STEP")
     parser.add_argument("-b", "--rows", type=int, default=1, help="rows per request (default 1)")

@@ -214,7 +214,7 @@ def _check(arguments: argparse.Namespace, config: ModelConfig) -> None:
 
 def planned_sweep(arguments: argparse.Namespace) -> Sweep:
     """The sweep that the command line describes; raises `Mistake`."""
-    folder = model_folder(arguments.model)
+    folder = model_folder(arguments.model, arguments.repository)
     _check(arguments, read_config(config_file(folder, None)))
     names = tuple(arguments.config_name or variants(folder))
     for name in names:
@@ -238,6 +238,7 @@ def planned_sweep(arguments: argparse.Namespace) -> Sweep:
         loads=loads,
         repeats=arguments.repeats,
         ceiling=arguments.ceiling,
+        repository=arguments.repository,
     )
 
 

@@ -10,6 +10,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from export import repository
 from triton_batching.terminal import guarded, program_parser
 
 LEVELS = ("all", "basic", "disabled", "extended")
@@ -31,6 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = program_parser("python -m perf.memory", __doc__, example="resnet50 --batch 1..32")
     parser.add_argument("model", metavar="MODEL", help="a model of the repository, or an .onnx file")
+    repository.add_option(parser)
     parser.add_argument("--batch", default="1..32", metavar="SIZES", help="1..32 (powers of two) or 1,3,24")
     parser.add_argument("--dims", default="", metavar="NAME=SIZE,...", help="the inputs' other dynamic dimensions")
     parser.add_argument("--level", choices=LEVELS, default="all", help="onnxruntime's graph optimisation")

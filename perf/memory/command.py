@@ -20,7 +20,7 @@ MAX_TENSORS = 5
 def run(arguments: argparse.Namespace) -> None:
     """Print the tables; raises `Failure` if shapes depend on values of the input."""
     model = Model.of(
-        _file(arguments.model),
+        _file(arguments.model, arguments.repository),
         level=arguments.level,
         threads=_threads(arguments.threads),
         pattern=arguments.pattern,
@@ -29,8 +29,8 @@ def run(arguments: argparse.Namespace) -> None:
     _print(model, _batches(arguments.batch), _dims(arguments.dims))
 
 
-def _file(model: str) -> Path:
-    path = Path(model) if model.endswith(".onnx") else served_file(model)
+def _file(model: str, repository: Path) -> Path:
+    path = Path(model) if model.endswith(".onnx") else served_file(model, repository)
     if path.suffix != ".onnx":
         raise Mistake(f"'{model}' serves {path.name}, which is not an ONNX model. Name an ONNX model or an .onnx file.")
     if not path.is_file():

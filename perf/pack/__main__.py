@@ -8,7 +8,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from export.repository import REPOSITORY
+from export import repository
 from triton_batching.terminal import guarded, program_parser
 
 OUT = Path("build/packed")
@@ -37,7 +37,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--time-limit", type=float, default=TIME_LIMIT_S, help="seconds for exact (default 20)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the improvement and of the replay")
     parser.add_argument("--from", dest="old", type=Path, help="placement.json to change with as few moves as possible")
-    parser.add_argument("--repository", type=Path, default=REPOSITORY)
+    repository.add_option(parser)
     parser.add_argument("--force", action="store_true", help="overwrite a packed.pbtxt that was changed by hand")
     return parser
 

@@ -8,6 +8,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from export import repository
 from perf.measure import RESULTS
 from perf.measure.service_time import recorded
 from triton_batching.terminal import guarded, program_parser
@@ -28,6 +29,7 @@ def main(argv: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = program_parser("python -m perf.simulate", __doc__, example="ranker --load closed:16 --p99-ms 50")
     parser.add_argument("model", help="its name in the repository")
+    repository.add_option(parser)
     parser.add_argument("--config-name", help="a file of configs/ (default: config.pbtxt)")
     parser.add_argument(
         "--load",

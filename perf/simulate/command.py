@@ -29,7 +29,7 @@ from triton_batching.terminal import Mistake, terminal
 
 def run(arguments: argparse.Namespace, command: tuple[str, ...]) -> None:
     """Predict each configuration under the load, and print the predictions."""
-    config, console = read(arguments.model, arguments.config_name), terminal()
+    config, console = read(arguments.model, arguments.config_name, arguments.repository), terminal()
     sla = Sla(latency_ms=arguments.p99_ms)
     candidates = _candidates(arguments, config)
     traffic = _traffic(arguments, config, candidates)
@@ -114,6 +114,7 @@ def _profile(
             config_name=arguments.config_name or "default",
             in_flight=in_flight,
             command=command,
+            repository=arguments.repository,
             progress=progress,
         )
 

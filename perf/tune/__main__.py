@@ -8,7 +8,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from export.repository import REPOSITORY
+from export import repository
 from perf.measure import RESULTS
 from triton_batching.terminal import guarded, program_parser, terminal
 
@@ -59,9 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--explain-recipe", action="store_true", help="also print the classic recipe's path")
     parser.add_argument("--force", action="store_true", help="replace a tuned.pbtxt changed by hand (a copy is kept)")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the records")
-    parser.add_argument(
-        "--repository", type=Path, default=REPOSITORY, help="model repository (default: this project's)"
-    )
+    repository.add_option(parser)
     return parser
 
 

@@ -13,7 +13,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from export.repository import REPOSITORY
+from export import repository
 from triton_batching.terminal import guarded, program_parser
 
 # As in a file of requests.
@@ -37,9 +37,7 @@ def _parser() -> argparse.ArgumentParser:
         "python -m perf.why", __doc__, example="python_batched_service --config-name separate --mix 20,30,40"
     )
     parser.add_argument("model", help="its name in the repository, or on the server with --live")
-    parser.add_argument(
-        "--repository", type=Path, default=REPOSITORY, help="model repository (default: this project's)"
-    )
+    repository.add_option(parser)
     parser.add_argument("--config-name", help="configs/NAME.pbtxt instead of config.pbtxt")
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--requests", type=Path, metavar="FILE", help="requests to replay, one JSON object a line")

@@ -120,6 +120,29 @@ def test_the_choices_of_an_option_are_those_of_its_program() -> None:
     assert watch_program.DEFAULT_URL == DEFAULT_URL
 
 
+@pytest.mark.parametrize(
+    ("verb", "arguments"),
+    [
+        ("serve", ["--model", "nobody"]),
+        ("load", ["nobody"]),
+        ("measure", ["nobody"]),
+        ("profile", ["nobody"]),
+        ("ceiling", ["nobody"]),
+        ("versus", ["nobody", "default", "other", "--load", "closed:1", "--p99-ms", "50"]),
+        ("why", ["nobody"]),
+        ("simulate", ["nobody", "--load", "closed:1"]),
+        ("tune", ["nobody", "--p99-ms", "50"]),
+        ("memory", ["nobody"]),
+    ],
+)
+def test_a_verb_for_a_model_takes_the_users_repository(
+    verb: str, arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine").mkdir()
+    assert main([verb, *arguments, "--repository", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == f"{tmp_path}: no model 'nobody' there. It has: mine.\n"
+
+
 def test_the_version_is_that_of_the_project() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert run("--version").stdout == f"triton-batching {project['version']}\n"

@@ -1,5 +1,6 @@
 """Earlier measurements: trials that are printed beside a prediction, and ramps that are not measured again."""
 
+import contextlib
 import io
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +13,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from perf.load.variant import read
 from perf.measure import service_records
-from perf.measure.profiling import profile
+from perf.measure.profiling import bar, profile
 from perf.measure.service_profile import Profile, ServiceTimes, load, write
 from perf.records.candidate import Candidate
 from perf.records.study import Prediction, Sla, Study
@@ -109,6 +110,18 @@ def test_a_ramp_of_a_larger_maximum_is_used_again(profiling: Profiling) -> None:
 def test_a_ramp_that_did_not_climb_so_high_is_not(profiling: Profiling, rows: int) -> None:
     with pytest.raises(LookupError, match=f"tuned.b{rows}.k1"):
         profiling(sized(rows))
+
+
+@pytest.mark.usefixtures("profiling")
+@pytest.mark.parametrize(("rows", "lines"), [(8, 0), (16, 1)])
+def test_only_what_is_measured_is_announced_in_a_pipe(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], rows: int, lines: int
+) -> None:
+    with bar(Console(file=io.StringIO()), 3) as progress, contextlib.suppress(LookupError):
+        profile(sized(rows), [(1, None)], tmp_path, progress=progress)
+    errors = capsys.readouterr().err.splitlines()
+    assert len(errors) == lines
+    assert all("measuring its service times with 1 instance(s), 20 to 50 s" in error for error in errors)
 
 
 def test_a_ramp_of_another_configuration_is_not(profiling: Profiling) -> None:
