@@ -164,3 +164,12 @@ def test_bash_completes_verbs_and_options() -> None:
         ["bash", "-c", program + completion + asked], cwd=ROOT, text=True, capture_output=True, check=True
     )
     assert ended.stdout.splitlines() == ["tune", "--help"]
+
+
+@pytest.mark.parametrize("target", ["serve", "measure", "tune"])
+def test_make_exports_the_ranker_only_for_itself(target: str) -> None:
+    """A dry run, with a file of the ranker that does not exist."""
+    for model in ("ranker", "text_recognition"):
+        command = ["make", "--dry-run", target, f"MODEL={model}", "RANKER=nowhere.onnx"]
+        printed = subprocess.run(command, cwd=ROOT, text=True, capture_output=True, check=True).stdout
+        assert ("-m export ranker" in printed) == (model == "ranker")
