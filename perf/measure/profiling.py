@@ -24,10 +24,9 @@ from perf.measure.ramp import Glimpse, Level, climb, rarely
 from perf.measure.service_curve import Size
 from perf.measure.service_profile import SHARES, Profile, ServiceTimes, write
 from perf.measure.service_records import climbed, find_record, plan
-from perf.measure.service_time import numbers
 from perf.measure.trial import serving
 from perf.records.candidate import Candidate
-from triton_batching.terminal import Failure, terminal
+from triton_batching.terminal import Failure, Mistake, terminal
 
 # The noise is taken from readings with at most `FEW_SEEN` executions of a size with at least `LEAST_SEEN` of them, if
 # there are `LEAST_READINGS` such readings. No execution takes less than `LEAST_RATIO` of the mean.
@@ -248,6 +247,14 @@ def show(ramp: ServiceTimes, console: Console) -> None:
         f"({ramp.noise_count} readings)",
         markup=False,
     )
+
+
+def numbers(flag: str, text: str) -> list[int]:
+    """The numbers above 0 in a text such as `1,2`; raises `Mistake`."""
+    parts = text.split(",")
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise Mistake(f"{flag} {text}: not a list of numbers. Write 1,2.")
+    return [int(part) for part in parts]
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from export import repository
 from perf.measure import RESULTS
-from triton_batching.terminal import Mistake, guarded, program_parser
+from triton_batching.terminal import guarded, program_parser
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -32,14 +32,6 @@ def recorded(program: str, argv: Sequence[str] | None) -> tuple[str, ...]:
     if "--results" in words:
         del words[words.index("--results") : words.index("--results") + 2]
     return ("python", "-m", program, *(word for word in words if not word.startswith("--results=")))
-
-
-def numbers(flag: str, text: str) -> list[int]:
-    """The numbers above 0 in a text such as `1,2`; raises `Mistake`."""
-    parts = text.split(",")
-    if not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise Mistake(f"{flag} {text}: not a list of numbers. Write 1,2.")
-    return [int(part) for part in parts]
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -14,10 +14,9 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from perf.batcher.mix import Mix, read_sizes
 from perf.load.arrivals import read_trace
 from perf.load.variant import delay_us, read
-from perf.measure.profiling import bar, profile
+from perf.measure.profiling import bar, numbers, profile
 from perf.measure.service_profile import Profile
 from perf.measure.service_records import climbed, reaching
-from perf.measure.service_time import numbers
 from perf.records.candidate import Candidate
 from perf.records.study import Prediction, Sla
 from perf.records.traffic import Traffic
