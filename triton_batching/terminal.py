@@ -1,4 +1,6 @@
-"""The terminal that the programs print to, and the two kinds of error that end them with one clear line.
+"""What every program does in a terminal: it reads its command line, prints, and ends with one clear line.
+
+Two kinds of error end a program:
 
 Mistake   the user's: exit code 2
 Failure   of something else, a server or a proof: exit code 1
