@@ -9,8 +9,9 @@ INSTALL := $(PY) -m pip install --disable-pip-version-check --quiet --progress-b
 # The last client wheel that holds the perf_analyzer binary, in a folder of its own beside the current client.
 ANALYZER := $(shell sed -n 's/^. perf_analyzer: //p' requirements.lock)
 
-# The one model file that is made on the spot, without torch.
+# The one model file that is made on the spot, without torch: for the demo, and if it is the model asked for.
 RANKER  := model_repository/ranker/1/model.onnx
+EXPORT   = $(if $(filter ranker,$(MODEL)),$(RANKER))
 
 MODEL   ?= text_recognition
 CONFIG  ?=
@@ -33,7 +34,7 @@ demo: $(READY) $(RANKER) vendor  ## the whole journey: serve, batch, measure, re
 export: $(VENV)/.dev vendor  ## export every model to ONNX and prove it (needs torch)
 	$(PY) -m export $(ARGS)
 
-serve: $(READY) $(RANKER) vendor  ## serve a model on ports 8000/8001/8002 (MODEL=, CONFIG=)
+serve: $(READY) $(EXPORT) vendor  ## serve a model on ports 8000/8001/8002 (MODEL=, CONFIG=)
 	$(PY) -m serve --model $(MODEL) $(if $(CONFIG),--config-name $(CONFIG)) $(ARGS)
 
 check-repo: $(READY)  ## check every config.pbtxt and variant against its ONNX graph
@@ -49,13 +50,13 @@ doctor: $(READY)  ## find batching mistakes in a model repository (REPOSITORY=)
 client: $(READY)  ## read the sample pictures on the running server
 	$(PY) -m clients.examples.recognize clients/pictures/*.png $(ARGS)
 
-measure: $(READY) $(RANKER) vendor  ## sweep one model over its configurations (MODEL=, RESULTS=)
+measure: $(READY) $(EXPORT) vendor  ## sweep one model over its configurations (MODEL=, RESULTS=)
 	$(PY) -m perf.measure.sweep $(MODEL) --results "$(or $(RESULTS),perf/results/local)" $(ARGS)
 
 report: $(READY)  ## tables, CSV and report.html from the records (RESULTS=)
 	$(PY) -m perf.report "$(or $(RESULTS),perf/results/local)" $(ARGS)
 
-tune: $(READY) $(RANKER) vendor  ## find the best configuration under a latency target (MODEL=, P99_MS=, LOAD=)
+tune: $(READY) $(EXPORT) vendor  ## find the best configuration under a latency target (MODEL=, P99_MS=, LOAD=)
 	$(PY) -m perf.tune $(MODEL) --p99-ms $(P99_MS) --load $(LOAD) $(if $(RESULTS),--results "$(RESULTS)") $(ARGS)
 
 pack: $(VENV)/.dev  ## pack models onto devices under their latency targets (PLAN=)

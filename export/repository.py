@@ -3,19 +3,33 @@
 `python -m export.repository` checks every configuration and variant against its ONNX graph.
 """
 
+from __future__ import annotations
+
+import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from google.protobuf import text_format
-from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
-
-from export.graph.signature import Signature, SignatureError, check
 from triton_batching.terminal import Mistake, complain, guarded, program_parser, terminal
 
+# These and onnx take 150 ms to import, and the `--help` of the programs that name the repository does not need them.
+if TYPE_CHECKING:
+    from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
+
 REPOSITORY = Path(__file__).parents[1] / "model_repository"
+NO_BATCHES = (
+    "max_batch_size 0, so Triton batches nothing of it. If the first axis of its inputs is the batch, leave that axis "
+    "out of dims and set max_batch_size, or add the model with python -m export.add, which proves the axis."
+)
 # Triton makes two instances on a CPU for these backends if the configuration has no count.
 TWO_ON_CPU = ("onnxruntime", "tensorflow")
+
+
+def add_option(options: argparse._ActionsContainer) -> None:
+    """Give a program the option --repository: the user's own repository in place of this project's."""
+    text = "model repository (default: this project's)"
+    options.add_argument("--repository", type=Path, default=REPOSITORY, metavar="FOLDER", help=text)
 
 
 class RepositoryError(Mistake):
@@ -60,6 +74,9 @@ def config_file(folder: Path, variant: str | None) -> Path:
 
 def read_config(path: Path) -> ModelConfig:
     """Parse one configuration; raises `RepositoryError` with line and column of a mistake."""
+    from google.protobuf import text_format
+    from tritonclient.grpc.model_config_pb2 import ModelConfig
+
     try:
         config = text_format.Parse(path.read_text(), ModelConfig())
     except OSError as error:
@@ -107,13 +124,15 @@ def instance_count(config: ModelConfig, *, gpus: int = 0) -> int:
 
     Leaves out passive instances, which take no requests. Source: core, `NormalizeInstanceGroup`.
     """
+    from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup
+
     groups = config.instance_group or [ModelInstanceGroup()]
     return sum(group_instances(group, config.backend, gpus) for group in groups if not group.passive)
 
 
 def group_instances(group: ModelInstanceGroup, backend: str, gpus: int = 0) -> int:
     """Instances of one group on a server with `gpus` GPUs; a count holds for each GPU of the group."""
-    on_gpu = group.kind == ModelInstanceGroup.KIND_GPU or (group.kind == ModelInstanceGroup.KIND_AUTO and gpus > 0)
+    on_gpu = group.kind == group.KIND_GPU or (group.kind == group.KIND_AUTO and gpus > 0)
     if on_gpu:
         return max(int(group.count), 1) * (len(group.gpus) or max(gpus, 1))
     default = 2 if backend in TWO_ON_CPU else 1
@@ -128,6 +147,8 @@ def served_file(model: str, repository: Path = REPOSITORY) -> Path:
 
 def faults(repository: Path = REPOSITORY) -> Iterator[str]:
     """Every difference between a model's folder, its configurations and its graph, one line each."""
+    from export.graph.signature import SignatureError
+
     for model in models(repository):
         folder = repository / model
         for variant in [None, *variants(folder)]:
@@ -139,6 +160,8 @@ def faults(repository: Path = REPOSITORY) -> Iterator[str]:
 
 
 def _faults(path: Path, folder: Path, config: ModelConfig) -> Iterator[str]:
+    from export.graph.signature import Signature, check
+
     if config.name != folder.name:
         yield f'{path}: name is "{config.name}", but Triton requires the folder\'s name "{folder.name}". Correct it.'
     served = model_file(folder, config)

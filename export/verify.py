@@ -20,7 +20,16 @@ from export.graph.recipe import Recipe
 from export.graph.samples import sample
 from export.graph.signature import Signature, check
 from export.models.catalogue import Exporter, Reference, choose
-from export.repository import REPOSITORY, RepositoryError, config_file, model_folder, read_config, served_file, variants
+from export.repository import (
+    REPOSITORY,
+    RepositoryError,
+    add_option,
+    config_file,
+    model_folder,
+    read_config,
+    served_file,
+    variants,
+)
 from triton_batching.terminal import Failure, Mistake, complain, guarded, program_parser, terminal
 
 BATCHES = (1, 3, 8)
@@ -214,7 +223,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("models", nargs="*", help="models to prove (default: all)")
     parser.add_argument("--weights", type=Path, help="the state dict that the named model was exported from")
     parser.add_argument("--without-reference", action="store_true", help="check only the batch axis (needs no torch)")
-    parser.add_argument("--repository", type=Path, default=REPOSITORY)
+    add_option(parser)
     arguments = parser.parse_args(argv)
     return guarded(
         lambda: verify(

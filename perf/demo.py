@@ -4,25 +4,29 @@ It takes about seven minutes; a stopped demo continues where it was. `--quick` t
 repeats for figures to quote.
 """
 
+from __future__ import annotations
+
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from clients.examples import recognize
-from export.__main__ import export_all
-from export.models.catalogue import choose
-from perf.measure.sweep import STOPPED, Sweep, parse_range, run_with_progress
-from perf.records.record import AnalyzerLoad, Store
-from perf.report import __main__ as report
-from serve.launcher import Settings, launch
+from perf.measure.sweep import STOPPED
 from triton_batching.terminal import guarded, program_parser, terminal
 
-PICTURES = Path(recognize.__file__).parents[1] / "pictures"
+if TYPE_CHECKING:
+    from perf.measure.sweeping import Sweep
+    from perf.records.record import Store
+
+PICTURES = Path(__file__).parents[1] / "clients" / "pictures"
 CONFIGS = ("baseline", "dynamic", "dynamic_2_instances")
 PICTURE_SHAPE = (("input.1", (1, 32, 100)),)
 
 
 def studies(*, quick: bool) -> list[Sweep]:
     """The measured sweeps: a simulated accelerator, and two models on this CPU."""
+    from perf.measure.sweeping import Sweep, parse_range
+    from perf.records.record import AnalyzerLoad
+
     window_ms, repeats = (300, 1) if quick else (700, 2)
     # Models that compute vary more than one that sleeps.
     longer_ms = window_ms if quick else 1200
@@ -62,6 +66,13 @@ def studies(*, quick: bool) -> list[Sweep]:
 
 def demo(store: Store, *, quick: bool) -> int:
     """Run all steps in order and print their results; 1 if a picture cannot be read."""
+    from clients.examples import recognize
+    from export.command import export_all
+    from export.models.catalogue import choose
+    from perf.measure.sweeping import run_with_progress
+    from perf.report import command as report
+    from serve.launcher import Settings, launch
+
     console = terminal()
     console.rule("1. Export the ranker to ONNX (text_recognition comes trained and exported)")
     export_all(choose(["ranker"]))
@@ -81,13 +92,17 @@ def demo(store: Store, *, quick: bool) -> int:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the demo; exit codes like `perf.measure.sweep`."""
-
     parser = program_parser("python -m perf.demo", __doc__, example="--results perf/results/mine")
     parser.add_argument("--results", type=Path, default=Path("perf/results/demo"), help="folder of the records")
     parser.add_argument("--quick", action="store_true", help="fewer and shorter measurements")
     arguments = parser.parse_args(argv)
-    store = Store(arguments.results)
-    return guarded(lambda: demo(store, quick=arguments.quick), on_interrupt=STOPPED.format(store.folder))
+
+    def action() -> int:
+        from perf.records.record import Store
+
+        return demo(Store(arguments.results), quick=arguments.quick)
+
+    return guarded(action, on_interrupt=STOPPED.format(arguments.results))
 
 
 if __name__ == "__main__":

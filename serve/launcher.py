@@ -7,11 +7,10 @@ with launch(Settings(models=("ranker",), config_name="dynamic")) as server:
 import contextlib
 import json
 import os
-import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,11 +25,12 @@ from serve.server_folder import ServerFolder
 from triton_batching.terminal import Failure, Mistake
 
 # Flags that the launcher sets itself and relies on.
-OURS = re.compile(
-    r"--(model-repository|model-store|backend-directory|model-control-mode|load-model|model-config-name"
-    r"|(http|grpc|metrics)-(port|address))(=|$)"
+OURS = (
+    *("--model-repository", "--model-store", "--backend-directory", "--model-control-mode", "--load-model"),
+    *("--model-config-name", "--http-port", "--http-address", "--grpc-port", "--grpc-address", "--metrics-port"),
+    "--metrics-address",
 )
-RESTRICTED = re.compile(r"--(http-restricted-api|grpc-restricted-protocol)(=|$)")
+RESTRICTED = ("--http-restricted-api", "--grpc-restricted-protocol")
 
 
 class LaunchError(Failure):
@@ -182,16 +182,22 @@ def _asked(settings: Settings) -> dict[str, ModelConfig]:
 
 def _refuse_ours(settings: Settings) -> None:
     for argument in settings.arguments:
-        if RESTRICTED.match(argument) and not settings.open_admin:
-            raise SettingsError(
-                f"{argument} after -- restricts APIs, which the launcher does itself, and tritonserver takes one such "
-                "setting for an API. Add --open-admin, and restrict after the -- all APIs that you want restricted."
-            )
-        if OURS.match(argument):
+        if _sets(argument, OURS):
             raise SettingsError(
                 f"{argument} after -- would override a flag that the launcher relies on. Set it before the --, as an "
                 "option of python -m serve, or as a field of Settings."
             )
+        if _sets(argument, RESTRICTED) and not settings.open_admin:
+            raise SettingsError(
+                f"{argument} after -- restricts APIs, which the launcher does itself, and tritonserver takes one such "
+                "setting for an API. Add --open-admin, and restrict after the -- all APIs that you want restricted."
+            )
+
+
+def _sets(argument: str, flags: Sequence[str]) -> bool:
+    """Whether `argument` sets one of these flags; tritonserver also takes the beginning of a name (getopt_long)."""
+    name = argument.partition("=")[0]
+    return len(name) > len("--") and any(flag.startswith(name) for flag in flags)
 
 
 def _log(settings: Settings, folder: Path) -> Path:

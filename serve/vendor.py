@@ -117,13 +117,7 @@ def main(argv: list[str] | None = None) -> int:
 
     The exit code is 1 for a foreign file, and with --check for any copy that is not current.
     """
-    # Only argparse: the serving image has no other library.
-    parser = argparse.ArgumentParser(
-        prog="python -m serve.vendor",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="example: python -m serve.vendor model_repository",
-    )
+    parser = _parser()
     parser.add_argument("repository", nargs="?", type=Path, default=REPOSITORY)
     parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 if a copy is missing or old")
     options = parser.parse_args(argv)
@@ -149,6 +143,16 @@ def main(argv: list[str] | None = None) -> int:
         print(f"{copy.path}: written")
     print(f"{len(old)} copies of shared modules written")
     return int(bool(foreign))
+
+
+def _parser() -> argparse.ArgumentParser:
+    name = "python -m serve.vendor"
+    try:
+        from triton_batching.terminal import program_parser
+    except ModuleNotFoundError:
+        # The build of the image runs this file alone.
+        return argparse.ArgumentParser(prog=name, description=__doc__)
+    return program_parser(name, __doc__, example="model_repository")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@
 
 import importlib
 import sys
+from pathlib import Path
 from typing import Any
 
 from triton_batching.terminal import name_programs
@@ -44,7 +45,7 @@ VERBS = {verb: module for verbs in STAGES.values() for verb, (module, _) in verb
 BASH = """_triton_batching() {
     local word=${COMP_WORDS[COMP_CWORD]} verb=${COMP_WORDS[1]}
     if [ "$COMP_CWORD" -eq 1 ]; then
-        COMPREPLY=($(compgen -W "VERBS --help --completion" -- "$word"))
+        COMPREPLY=($(compgen -W "VERBS --help --version --completion" -- "$word"))
     elif [[ $word == -* ]]; then
         local options=$(triton-batching "$verb" --help | grep -oE -- '--[a-z][a-z0-9-]*' | sort -u)
         COMPREPLY=($(compgen -W "$options" -- "$word"))
@@ -71,10 +72,23 @@ def usage() -> str:
         [
             *lines,
             "triton-batching VERB --help says what a verb takes.",
+            "triton-batching --version says which version this is.",
             "Completion: source <(triton-batching --completion bash); zsh and fish likewise.",
             "example: triton-batching tune ranker --p99-ms 50",
         ]
     )
+
+
+def version() -> str:
+    """The version of this project: of the installed package, or of pyproject.toml in a copy that is not installed."""
+    import importlib.metadata
+    import tomllib
+
+    try:
+        return importlib.metadata.version("triton-batching")
+    except importlib.metadata.PackageNotFoundError:
+        project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
+        return str(project["project"]["version"])
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -86,6 +100,9 @@ def main(argv: list[str] | None = None) -> int:
     verb, *rest = arguments
     if verb == "--completion":
         return _complete(rest)
+    if verb == "--version":
+        print(f"triton-batching {version()}")
+        return 0
     if verb not in VERBS:
         print(f"triton-batching {verb}: no such verb. There are: {', '.join(VERBS)}.", file=sys.stderr)
         return 2

@@ -1,14 +1,21 @@
-"""The terminal that the programs print to, and the two kinds of error that end them with one clear line.
+"""What every program does in a terminal: it reads its command line, prints, and ends with one clear line.
+
+Two kinds of error end a program:
 
 Mistake   the user's: exit code 2
 Failure   of something else, a server or a proof: exit code 1
 """
 
+import atexit
 import os
+import re
+import signal
 import sys
+import threading
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NoReturn
 
 # rich takes 50 ms to import, and `--help` does not need it.
 if TYPE_CHECKING:
@@ -16,6 +23,18 @@ if TYPE_CHECKING:
 
 # The width of tables in a file or a pipe: no name is cut.
 FILE_COLUMNS = 200
+INTERRUPTED = 130
+# What argparse says of a mistake, and what a program says in its place.
+PHRASES = (
+    (r"argument (\S+): invalid int value: '(.*)'", r"\1 \2: not a whole number."),
+    (r"argument (\S+): invalid float value: '(.*)'", r"\1 \2: not a number."),
+    (r"argument (\S+): invalid choice: '(.*)' \(choose from (.*)\)", r"\1 \2: not a choice. Give one of \3."),
+    (r"argument (\S+): expected one argument", r"\1: its value is missing."),
+    (r"argument (\S+): (.*)", r"\1: \2."),
+    (r"the following arguments are required: (.*)", r"\1: missing, and required."),
+    (r"unrecognized arguments: (.*)", r"\1: unknown."),
+)
+STOPPING = b"stopping. Ctrl-\\ ends the program at once.\n"
 _name = ""
 
 
@@ -49,10 +68,21 @@ def name_programs(name: str) -> None:
     _name = name
 
 
+class Parser(ArgumentParser):
+    """A parser that says what is wrong in one line, without its usage before it."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print one line that names the argument and what was found, and end with exit code 2."""
+        matches = ((re.fullmatch(pattern, message), phrase) for pattern, phrase in PHRASES)
+        sentence = next((match.expand(phrase) for match, phrase in matches if match), f"{message}.")
+        complain(f"{sentence} See {self.prog} --help.")
+        sys.exit(2)
+
+
 def program_parser(name: str, description: str | None, *, example: str) -> ArgumentParser:
     """The command line parser of a program, with its module's text above the options and an example below them."""
     name = _name or name
-    return ArgumentParser(
+    return Parser(
         prog=name,
         description=description,
         formatter_class=RawDescriptionHelpFormatter,
@@ -60,22 +90,65 @@ def program_parser(name: str, description: str | None, *, example: str) -> Argum
     )
 
 
-def guarded(action: Callable[[], int | None], *, on_interrupt: str = "stopped.") -> int:
-    """Run a program's `action`: its exit code (None is 0), 2 for a mistake, 1 for a failure, 130 after Ctrl-C."""
+def guarded(
+    action: Callable[[], int | None],
+    *,
+    on_interrupt: str = "stopped.",
+    interrupts: Sequence[signal.Signals] = (signal.SIGINT,),
+) -> int:
+    """Run a program's `action`: its exit code (None is 0), 2 for a mistake, 1 for a failure, 130 after Ctrl-C.
+
+    The first signal of `interrupts` raises `KeyboardInterrupt` in the action.
+    """
+    with _interrupted_once(interrupts):
+        try:
+            return action() or 0
+        except Mistake as mistake:
+            complain(mistake)
+            return 2
+        except Failure as failure:
+            complain(failure)
+            return 1
+        except Exception as error:
+            # The errors of `clients`, which imports no other stage.
+            if not isinstance(code := getattr(error, "exit_code", None), int):
+                raise
+            complain(error)
+            return code
+        except KeyboardInterrupt:
+            complain(on_interrupt)
+            return INTERRUPTED
+
+
+@contextmanager
+def _interrupted_once(numbers: Sequence[signal.Signals]) -> Iterator[None]:
+    """Let one of these signals raise `KeyboardInterrupt`; later ones interrupt neither the stop nor the exit after it.
+
+    Each step of a stop has a time limit. A signal that is ignored stays ignored: a shell starts programs in the
+    background so.
+    """
+    ordinary = (signal.SIG_DFL, signal.default_int_handler)
+    before = {number: handler for number in numbers if (handler := signal.getsignal(number)) in ordinary}
+    if threading.current_thread() is not threading.main_thread():
+        before = {}
+    interrupted = False
+
+    def interrupt(*_: object) -> None:
+        nonlocal interrupted
+        if interrupted:
+            os.write(2, STOPPING)
+            return
+        interrupted = True
+        for number in before:
+            # Python restores the default handlers before it ends.
+            atexit.register(signal.signal, number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    for number in before:
+        signal.signal(number, interrupt)
     try:
-        return action() or 0
-    except Mistake as mistake:
-        complain(mistake)
-        return 2
-    except Failure as failure:
-        complain(failure)
-        return 1
-    except Exception as error:
-        # The errors of `clients`, which imports no other stage.
-        if not isinstance(code := getattr(error, "exit_code", None), int):
-            raise
-        complain(error)
-        return code
-    except KeyboardInterrupt:
-        complain(on_interrupt)
-        return 130
+        yield
+    finally:
+        if not interrupted:
+            for number, handler in before.items():
+                signal.signal(number, handler)

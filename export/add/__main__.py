@@ -6,175 +6,23 @@ a list in the form of grps' inference.yml. `make serve MODEL=NAME` serves the ad
 """
 
 import argparse
-import contextlib
 import sys
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from rich.table import Table
-
-from export.add import grps, model_config, model_folder, pipeline
-from export.add.deployment import NAME, Deployment
-from export.add.grps import Plan
-from export.add.model_config import Added
-from export.add.model_source import existing, read
-from export.graph import onnx_graph
-from export.graph.axis_proof import open_session
-from export.graph.batched import BatchAxisError, ProofSettings, batched
-from export.graph.input_values import parse_range
-from export.graph.signature import Signature, check
-from export.repository import REPOSITORY, read_config
-from triton_batching.terminal import Failure, Mistake, guarded, program_parser, terminal
-
-Say = Callable[[str], None]
-
-
-def add(plan: Plan, *, repository: Path, force: bool = False, say: Say = lambda _: None) -> list[Added]:
-    """Add all models of the plan or none; raises `Mistake`, `Failure` or `BatchAxisError`."""
-    names = [deployment.name for deployment in plan.models] + ([plan.pipeline.name] if plan.pipeline else [])
-    for name in names:
-        model_folder.existing(repository, name, force=force)
-    with model_folder.drafts(repository) as drafts, _explained():
-        added = [_draft(deployment, drafts, say) for deployment in plan.models]
-        if plan.pipeline:
-            model_folder.write(drafts / plan.pipeline.name, pipeline.files(plan.pipeline, added))
-        model_folder.move_in([drafts / name for name in names], repository)
-    return added
-
-
-@contextlib.contextmanager
-def _explained() -> Iterator[None]:
-    """Turn errors of a full disk or too little memory into a `Mistake` that says what to do."""
-    try:
-        yield
-    except OSError as error:
-        # An error of writing to an open file has no file name.
-        where = f"{error.filename}: " if error.filename else ""
-        raise Mistake(
-            f"{where}the model could not be written ({error.strerror}), and nothing was added. Free some space there "
-            f"or in {tempfile.gettempdir()}, or name another --repository."
-        ) from error
-    except MemoryError as error:
-        raise Mistake(
-            f"the model does not fit into memory ({error}), and nothing was added. Lower --max-batch-size."
-        ) from error
-
-
-def _draft(deployment: Deployment, drafts: Path, say: Say) -> Added:
-    """Write the folder of one model below `drafts`, and check its configurations against its graph."""
-    say(f"{deployment.name}: reading {deployment.source}")
-    source = read(deployment.source)
-    settings = ProofSettings(
-        largest=deployment.max_batch_size,
-        ranges=deployment.ranges,
-        samples=deployment.samples,
-        tolerance=deployment.tolerance,
-        say=lambda text: say(f"{deployment.name}: {text}"),
-    )
-    try:
-        proved, why_not = batched(source, settings), ""
-    except BatchAxisError as error:
-        if deployment.batching != "none":
-            raise
-        proved, why_not = None, error.reason
-    folder = drafts / deployment.name
-    path = folder / str(deployment.version) / "model.onnx"
-    path.parent.mkdir(parents=True)
-    onnx_graph.save(proved.model if proved else source.model, path)
-    open_session(path, user_path=source.user_path)
-    signature = Signature.of(path)
-    added = Added(deployment=deployment, origin=source.origin, signature=signature, batched=proved, why_not=why_not)
-    model_folder.write(folder, model_config.files(added))
-    for config in [folder / "config.pbtxt", *folder.glob("configs/*.pbtxt")]:
-        for fault in check(read_config(config), signature):
-            raise Failure(f"{deployment.name}/{config.relative_to(folder)}: {fault}")
-    return added
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """Add the models that the command line or the YAML file names, and print what was proved."""
-    if bool(arguments.model) == bool(arguments.yaml):
-        raise Mistake("Name one model, or a list of models with --yaml FILE; see --help.")
-    plan = grps.read(arguments.yaml) if arguments.yaml else Plan(models=[_deployment(arguments)])
-    console = terminal()
-    with console.status("adding") as status:
-        added = add(plan, repository=arguments.repository, force=arguments.force, say=status.update)
-    console.print(_table(added))
-    for model in added:
-        _print_notes(model)
-    names = [model.deployment.name for model in added] + ([plan.pipeline.name] if plan.pipeline else [])
-    where = "" if arguments.repository.resolve() == REPOSITORY else f' ARGS="--repository {arguments.repository}"'
-    for name in names:
-        console.print(f"serve it: make serve MODEL={name}{where}", markup=False)
-    return 0
-
-
-def _deployment(arguments: argparse.Namespace) -> Deployment:
-    deployment = Deployment(
-        name=arguments.name or _file_name(arguments.model),
-        source=arguments.model,
-        batching=arguments.batching,
-        max_batch_size=arguments.max_batch_size,
-        batch_timeout_us=arguments.batch_timeout_us,
-        instances=arguments.instances,
-        kind=arguments.kind,
-        ranges=dict(map(parse_range, arguments.range)),
-        samples=arguments.samples,
-        tolerance=arguments.tolerance,
-    )
-    for field, reason in deployment.faults():
-        raise Mistake(f"--{field.replace('_', '-')}: {reason}")
-    return deployment
-
-
-def _file_name(model: str) -> str:
-    """The name of a model file without its ending; raises `Mistake` if a model cannot have it."""
-    path = Path(model)
-    if path.suffix in (".onnx", ".pt2") and NAME.fullmatch(existing(path).stem):
-        return path.stem
-    raise Mistake(f"{model}: gives the model no name. Add --name NAME.")
-
-
-def _table(added: Sequence[Added]) -> Table:
-    table = Table("model", "from", "max batch", "batching", "batches proved", "largest difference")
-    for model in added:
-        proof = model.batched.proof if model.batched else None
-        delay = model.deployment.batch_timeout_us
-        dynamic = model.batched and model.deployment.batching == "dynamic"
-        table.add_row(
-            model.deployment.name,
-            model.origin,
-            str(model.max_batch_size),
-            f"dynamic, {delay or 0} us delay" if dynamic else "none",
-            ", ".join(map(str, proof.batches)) if proof else "-",
-            f"{proof.error:.1e} (limit {proof.tolerance:.0e})" if proof else "-",
-        )
-    return table
-
-
-def _print_notes(model: Added) -> None:
-    """Print the changes to the graph, the ranges of the random inputs, and limits of the proof."""
-    for note in _notes(model):
-        terminal().print(f"{model.deployment.name}: {note}", markup=False)
-
-
-def _notes(model: Added) -> Iterator[str]:
-    if model.batched is None:
-        yield f"no batch axis, so max_batch_size is 0. {model.why_not}"
-        return
-    if changes := len(model.batched.changes):
-        yield f"was exported for a fixed number of rows; {changes} changes made it dynamic (listed in its README.md)"
-    for name, bounds in model.batched.valid.items():
-        yield f"input {name} was tried with {bounds}"
-    if not model.batched.proof.varied:
-        yield "every row gave the same answer: try --samples"
+from export import repository
+from triton_batching.terminal import guarded, program_parser
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the program; exit code 2 for a mistake in the call or the files, 1 for a batch axis that is not proved."""
     arguments = _parser().parse_args(argv)
-    return guarded(lambda: run(arguments), on_interrupt="stopped; nothing was added.")
+
+    def action() -> int:
+        from export.add.command import run
+
+        return run(arguments)
+
+    return guarded(action, on_interrupt="stopped; nothing was added.")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -200,7 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--tolerance", type=float, help="largest accepted difference of a batch from its rows")
     parser.add_argument("--yaml", type=Path, help="add every model of a list in the form of grps' inference.yml")
-    parser.add_argument("--repository", type=Path, default=REPOSITORY)
+    repository.add_option(parser)
     parser.add_argument("--force", action="store_true", help="replace a model of the same name")
     return parser
 

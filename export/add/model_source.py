@@ -15,23 +15,24 @@ def read(text: str) -> Source:
 
     Raises `Mistake` for a missing or unreadable file, a factory that fails, and a graph that Triton cannot serve.
     """
+    check_name(text)
     path = Path(text)
-    if path.suffix == ".onnx":
-        source = Source(model=load(existing(path)), origin=path.name)
-    elif path.suffix == ".pt2" or (":" in text and not path.exists()):
-        source = _from_torch(text)
-    else:
-        raise Mistake(f"{text}: {_unreadable(path)} Name {FORMS}.")
+    source = Source(model=load(path), origin=path.name) if path.suffix == ".onnx" else _from_torch(text)
     source = replace(source, user_path=text)
     check(source)
     return source
 
 
-def existing(path: Path) -> Path:
-    """The same path; raises `Mistake` if no file is there."""
+def check_name(text: str) -> None:
+    """Raise `Mistake` if `text` names no file, or a file of another kind; a factory is not imported."""
+    path = Path(text)
+    is_known = path.suffix in (".onnx", ".pt2")
+    if ":" in text and not is_known and not path.exists():
+        return
     if not path.is_file():
         raise Mistake(f"{path}: no such file. Name {FORMS}.")
-    return path
+    if not is_known:
+        raise Mistake(f"{path}: {_unreadable(path)} Name {FORMS}.")
 
 
 def _from_torch(text: str) -> Source:
@@ -40,7 +41,7 @@ def _from_torch(text: str) -> Source:
     except ModuleNotFoundError as error:
         raise Mistake(f"{text}: reading it needs {error.name}. Install it with the command: make export.") from error
     if text.endswith(".pt2"):
-        return torch_source.from_program(existing(Path(text)))
+        return torch_source.from_program(Path(text))
     return torch_source.from_factory(text)
 
 

@@ -7,7 +7,7 @@ from typing import Self
 import numpy as np
 
 from perf.load.load import Load
-from perf.load.stages import Stages
+from perf.load.stages import TOLERANCE, Stages
 from perf.load.timings import FAILED, NOT_SENT, RIGHT, WRONG, Timings
 from perf.stats.percentile import percentile
 from perf.stats.sla import Judgement, Sla
@@ -107,6 +107,9 @@ class Sample:
         return int(np.sum(np.asarray(self.latencies_us) > sla.latency_ms * 1e3))
 
 
+STEADIER = "Measure longer (--duration), or load with fewer clients (--workers)."
+
+
 @dataclass(frozen=True, kw_only=True)
 class Result:
     """Everything about one run.
@@ -167,10 +170,17 @@ class Result:
         if not self.checked:
             faults.append("two requests of the pool have answers too alike to tell swapped replies")
         if self.little is not None and abs(self.little) > self.little_limit:
-            faults.append(f"Little's law is off by {self.little:+.1%} (limit {self.little_limit:.0%})")
+            faults.append(
+                f"Little's law is off by {self.little:+.1%} (limit {self.little_limit:.0%}): throughput x latency is "
+                f"not the number of clients, because these waited for a core or sent too few requests. {STEADIER}"
+            )
         # If a run ends early, the counters cover a little more than its window, so the sum may be off.
         if self.stages.holds is False and not (self.judgement is not None and self.judgement.early):
-            faults.append(f"the sum of the stages differs from the latency by {self.stages.error:+.1%}")
+            faults.append(
+                f"the sum of the stages differs from the latency by {self.stages.error:+.1%} (limit {TOLERANCE:.0%}): "
+                "the server's counters and traces cover other requests than the clients' times, which matters if they "
+                f"are few or the machine is busy. {STEADIER} Or trace every request: --trace-rate 1."
+            )
         return faults
 
 

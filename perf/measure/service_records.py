@@ -10,6 +10,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.graph.recipe import digest
 from export.repository import REPOSITORY, model_file, model_folder
+from perf.measure import RESULTS as RESULTS
 from perf.measure.ramp import levels
 from perf.measure.service_profile import ServiceTimes, load
 from perf.records.candidate import Candidate
@@ -17,8 +18,6 @@ from perf.records.record import RecordError
 from perf.records.traffic import Traffic
 from triton_batching.machine import Machine, versions
 
-# `perf.tune` writes its ramps here too.
-RESULTS = Path("perf/results/local/tune")
 # A ramp goes up to this many times the clients of a closed loop, to measure batches that they rarely form.
 CLIENTS = 2
 

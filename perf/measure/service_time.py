@@ -4,263 +4,26 @@
 own for each pair of instances and threads, writes records, and prints tables. Existing records are used.
 """
 
-import contextlib
-import dataclasses
-import datetime
+import argparse
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-from rich.table import Table
-from tritonclient.grpc.model_config_pb2 import ModelConfig
-
-from export.repository import REPOSITORY
-from perf.load.target import Running
-from perf.load.variant import read
-from perf.measure import gpu_use
-from perf.measure.analyzer import Endpoint
-from perf.measure.ramp import Glimpse, Level, climb, rarely
-from perf.measure.service_curve import Size
-from perf.measure.service_profile import SHARES, Profile, ServiceTimes, write
-from perf.measure.service_records import RESULTS, climbed, find_record, plan
-from perf.measure.trial import serving
-from perf.records.candidate import Candidate
-from triton_batching.terminal import Failure, Mistake, guarded, program_parser, terminal
-
-# The noise is taken from readings with at most `FEW_SEEN` executions of a size with at least `LEAST_SEEN` of them, if
-# there are `LEAST_READINGS` such readings. No execution takes less than `LEAST_RATIO` of the mean.
-FEW_SEEN, LEAST_SEEN, LEAST_READINGS, LEAST_RATIO = 2, 5, 50, 0.5
-
-# Utilisation of an instance under rare requests.
-SPARSE = 0.1
-
-StepProgress = Callable[[str, bool], None]
-"""Takes what is going on now, and whether a level is done."""
-
-
-def profile(
-    config: ModelConfig,
-    counts: Sequence[tuple[int, int | None]],
-    folder: Path,
-    *,
-    config_name: str = "default",
-    in_flight: int | None = None,
-    command: Sequence[str] = (),
-    repository: Path = REPOSITORY,
-    progress: StepProgress = lambda text, done: None,
-) -> Profile:
-    """The service times of `config` for pairs of instances and threads; measures those without a record in `folder`.
-
-    A record with a larger `max_batch_size`, or of a variant that ramps the same, also counts. The ramp runs with
-    dynamic batching and no delay, whatever `config` says, so that every batch size occurs. `in_flight` limits the
-    requests in flight, for a load with no more. Each record is written as soon as it is measured. Raises the errors of
-    launcher and perf_analyzer.
-    """
-    ramps = []
-    for number, (instances, threads) in enumerate(counts, 1):
-
-        def numbered(text: str, done: bool, number: int = number) -> None:
-            progress(f"ramp {number} of {len(counts)}, {text}", done)
-
-        planned = plan(
-            config,
-            config_name=config_name,
-            instances=instances,
-            threads=threads,
-            command=command,
-            repository=repository,
-        )
-        steps = climbed(planned.max_batch_size, instances, in_flight)
-        ramp = find_record(planned, config, steps, folder)
-        if ramp is None:
-            ramp = measure(planned, config, steps, repository=repository, progress=numbered)
-            write(ramp, folder)
-        ramps.append(ramp)
-    return Profile(ramps=tuple(ramps))
-
-
-def measure(
-    planned: ServiceTimes,
-    config: ModelConfig,
-    steps: Sequence[int],
-    *,
-    repository: Path = REPOSITORY,
-    progress: StepProgress = lambda text, done: None,
-) -> ServiceTimes:
-    """Start a server, run one ramp on it, and return the record."""
-    candidate = Candidate(max_batch_size=planned.max_batch_size, instances=planned.instances, threads=planned.threads)
-    started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    with (
-        serving(
-            config.name,
-            candidate.apply(config),
-            repository=repository,
-            trace_rate=0,
-            progress=lambda text: progress(text, False),
-        ) as server,
-        gpu_use.sampled() as gpu,
-    ):
-        progress(f"{config.name}: warming up", False)
-        climb(target(server), [min(2 * planned.max_batch_size, steps[-1])], lambda text, done: None)
-        ramp, glimpses = climb(target(server), steps, progress)
-        record = dataclasses.replace(planned, started_at=started, levels=tuple(ramp))
-        progress(f"{config.name}: rare requests", False)
-        rare = rarely(target(server), SPARSE * 1e6 / _alone_us(record))
-    lone_us = [counted.computing_ns(1) / counted.batches[1] / 1e3 for counted in rare if counted.batches.get(1)]
-    if len(lone_us) >= LEAST_SEEN:
-        # The median, so that one slow moment of the machine does not count as cold.
-        record = dataclasses.replace(record, rare_us=float(np.median(lone_us)))
-    return concluded(record, glimpses, gpu.mean())
-
-
-def target(server: Running) -> Endpoint:
-    """A server that was started here, as perf_analyzer needs it."""
-    assert server.server is not None
-    return Endpoint(
-        model=server.config.name, config=server.config, http_url=server.server.http_url, grpc_url=server.url
-    )
-
-
-def concluded(planned: ServiceTimes, glimpses: Sequence[Glimpse], gpu: tuple[float, float] | None) -> ServiceTimes:
-    """The record of a ramp with the times from its levels; raises `Failure` if no row ran alone."""
-    alone_us = _alone_us(planned)
-    sizes = _sizes([level for level in planned.levels if level.concurrency >= planned.instances], glimpses)
-    noise = _noise(sizes, glimpses)
-    return dataclasses.replace(
-        planned,
-        sizes=sizes,
-        alone_us=alone_us,
-        noise=tuple(float(value) for value in np.quantile(noise, SHARES)) if len(noise) else (1.0,) * len(SHARES),
-        noise_count=len(noise),
-        gpu_busy_percent=gpu[0] if gpu else None,
-        gpu_memory_mib=gpu[1] if gpu else None,
-    )
-
-
-def _alone_us(planned: ServiceTimes) -> float:
-    """Mean microseconds of one row with nothing else running; raises `Failure` if no such execution was counted."""
-    lowest = planned.levels[0].counted
-    if not lowest.batches.get(1):
-        raise Failure(
-            f"{planned.model}: with one request of one row in flight the server counted executions by rows "
-            f"{dict(lowest.batches)}, so a row alone has no time. Switch a response cache off; it executes nothing."
-        )
-    return lowest.execution_ns(1) / lowest.batches[1] / 1e3
-
-
-def _sizes(ramp: Sequence[Level], glimpses: Sequence[Glimpse]) -> tuple[Size, ...]:
-    """Counts and means over all levels; the standard error comes from the scatter between readings."""
-    counted = sum((level.counted for level in ramp[1:]), ramp[0].counted)
-    sizes = []
-    for rows, executions in counted.batches.items():
-        mean = counted.execution_ns(rows) / executions / 1e3
-        readings = [reading for reading in glimpses if reading.rows == rows]
-        # The mean of n executions has 1 / n of the variance of one.
-        spread = [reading.executions * (reading.total_us / reading.executions - mean) ** 2 for reading in readings]
-        error = float(np.sqrt(sum(spread) / (len(spread) - 1) / executions)) if len(spread) > 1 else mean
-        sizes.append(Size(rows=rows, executions=executions, mean_us=mean, error_us=error))
-    return tuple(sizes)
-
-
-def _noise(sizes: Sequence[Size], glimpses: Sequence[Glimpse]) -> NDArray[np.float64]:
-    """Times of executions over the mean of their size, from readings with few executions.
-
-    If such readings are rare (executions much shorter than a reading), the means of whole readings are used, unscaled:
-    they show only the slow part of the noise.
-    """
-    means = {size.rows: size.mean_us for size in sizes if size.executions >= LEAST_SEEN}
-    known = [reading for reading in glimpses if reading.rows in means]
-    few = [reading for reading in known if reading.executions <= FEW_SEEN]
-    scaled = len(few) >= LEAST_READINGS
-    ratios = [
-        1 + (reading.total_us / reading.executions / means[reading.rows] - 1) * float(np.sqrt(reading.executions))
-        if scaled
-        else reading.total_us / reading.executions / means[reading.rows]
-        for reading in (few if scaled else known)
-    ]
-    return np.maximum(np.array(ratios), LEAST_RATIO)
-
-
-def show(ramp: ServiceTimes, console: Console) -> None:
-    """Print the service times of a ramp: a line for each batch size, the fit, and the times around an execution."""
-    threads = "" if ramp.threads is None else f", {ramp.threads} threads"
-    table = Table(
-        "rows",
-        "executions",
-        "mean ms",
-        "+- ms",
-        "table ms",
-        "rows/s",
-        title=f"{ramp.model}: {ramp.instances} instance(s){threads}",
-    )
-    for size in ramp.sizes:
-        at = ramp.table_us[size.rows]
-        table.add_row(
-            str(size.rows),
-            str(size.executions),
-            f"{size.mean_us / 1e3:.3f}",
-            f"{size.error_us / 1e3:.3f}",
-            f"{at / 1e3:.3f}",
-            f"{ramp.instances * size.rows / at * 1e6:,.0f}",
-        )
-    console.print(table)
-    line = ramp.line
-    console.print(
-        f"s(b) = ({line.fixed_us / 1e3:.3f} +- {line.fixed_error_us / 1e3:.3f}) ms + "
-        f"({line.row_us / 1e3:.4f} +- {line.row_error_us / 1e3:.4f}) ms x b, R2 {line.r2:.3f}",
-        markup=False,
-    )
-    gap, most, way = ramp.gap, ramp.max_batch_size, ramp.way
-    console.print(
-        f"between executions {gap.at(1) / 1e3:.3f} ms after one row, {gap.at(most) / 1e3:.3f} ms after {most}, "
-        f"dispatch {ramp.dispatch_us / 1e3:.3f} ms; each arrival adds {ramp.burden.each_us / 1e3:.3f} ms",
-        markup=False,
-    )
-    console.print(
-        f"way of a request {way.lone_us / 1e3:.3f} ms, each further answer of a batch "
-        f"{way.each_us / 1e3:.3f} ms later; noise 5-95 %: {ramp.noise[2]:.2f} to {ramp.noise[-3]:.2f} "
-        f"({ramp.noise_count} readings)",
-        markup=False,
-    )
+from export import repository
+from perf.measure import RESULTS
+from triton_batching.terminal import guarded, program_parser
 
 
 def main(argv: list[str] | None = None) -> int:
     """Measure and print: exit code 2 for a mistake, 1 for a failed server or measurement."""
-    parser = program_parser(
-        "python -m perf.measure.service_time", __doc__, example="ranker --instances 1,2 --threads 1,2"
-    )
-    parser.add_argument("model")
-    parser.add_argument("--config-name", help="variant configs/NAME.pbtxt (default: config.pbtxt)")
-    parser.add_argument("--instances", default="1", metavar="1,2", help="instance counts (default 1)")
-    parser.add_argument(
-        "--threads", metavar="1,2", help="intra-op thread counts of onnxruntime (default: as configured)"
-    )
-    parser.add_argument("--results", type=Path, default=RESULTS, help=f"folder of the records (default {RESULTS})")
-    arguments = parser.parse_args(argv)
-    command = recorded("perf.measure.service_time", argv)
+    arguments = _parser().parse_args(argv)
 
-    def run() -> None:
-        config = read(arguments.model, arguments.config_name)
-        threads = numbers("--threads", arguments.threads) if arguments.threads else [Candidate.of(config).threads]
-        counts = [(k, count) for k in numbers("--instances", arguments.instances) for count in threads]
-        console = terminal()
-        with bar(console, sum(len(climbed(max(1, config.max_batch_size), k, None)) for k, _ in counts)) as progress:
-            measured = profile(
-                config,
-                counts,
-                arguments.results,
-                config_name=arguments.config_name or "default",
-                command=command,
-                progress=progress,
-            )
-        for ramp in measured.ramps:
-            show(ramp, console)
+    def action() -> None:
+        from perf.measure.profiling import run
 
-    return guarded(run, on_interrupt=f"stopped; the records so far are in {arguments.results}.")
+        run(arguments, recorded("perf.measure.service_time", argv))
+
+    return guarded(action, on_interrupt=f"stopped; the records so far are in {arguments.results}.")
 
 
 def recorded(program: str, argv: Sequence[str] | None) -> tuple[str, ...]:
@@ -271,21 +34,19 @@ def recorded(program: str, argv: Sequence[str] | None) -> tuple[str, ...]:
     return ("python", "-m", program, *(word for word in words if not word.startswith("--results=")))
 
 
-def numbers(flag: str, text: str) -> list[int]:
-    """The numbers above 0 in a text such as `1,2`; raises `Mistake`."""
-    parts = text.split(",")
-    if not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise Mistake(f"{flag} {text}: not a list of numbers. Write 1,2.")
-    return [int(part) for part in parts]
-
-
-@contextlib.contextmanager
-def bar(console: Console, steps: int) -> Iterator[StepProgress]:
-    """A progress bar of `steps` steps on the terminal."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("starting", total=steps)
-        yield lambda text, done: progress.update(task, description=text, advance=int(done))
+def _parser() -> argparse.ArgumentParser:
+    parser = program_parser(
+        "python -m perf.measure.service_time", __doc__, example="ranker --instances 1,2 --threads 1,2"
+    )
+    parser.add_argument("model")
+    repository.add_option(parser)
+    parser.add_argument("--config-name", help="variant configs/NAME.pbtxt (default: config.pbtxt)")
+    parser.add_argument("--instances", default="1", metavar="1,2", help="instance counts (default 1)")
+    parser.add_argument(
+        "--threads", metavar="1,2", help="intra-op thread counts of onnxruntime (default: as configured)"
+    )
+    parser.add_argument("--results", type=Path, default=RESULTS, help=f"folder of the records (default {RESULTS})")
+    return parser
 
 
 if __name__ == "__main__":

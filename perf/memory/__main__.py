@@ -6,114 +6,42 @@ that an offset plan saves. A second table names the tensors that are live at the
 onnxruntime and Triton.
 """
 
+import argparse
 import sys
-from argparse import BooleanOptionalAction
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
-from rich.progress import track
-from rich.table import Table
+from export import repository
+from triton_batching.terminal import guarded, program_parser
 
-from export.repository import served_file
-from perf.memory.allocators.bfc import NEXT_POWER_OF_TWO, SAME_AS_REQUESTED
-from perf.memory.estimate.batch_memory import BatchMemory, Model, batches
-from perf.memory.estimate.session import LEVELS
-from triton_batching.terminal import Mistake, guarded, program_parser, terminal
-
-STRATEGIES = {"power": NEXT_POWER_OF_TWO, "same": SAME_AS_REQUESTED}
-MIB = 2**20
-MAX_TENSORS = 5
+LEVELS = ("all", "basic", "disabled", "extended")
+STRATEGIES = ("power", "same")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the tables; exit code 2 for a user's mistake, 1 if shapes depend on values of the input."""
+    arguments = _parser().parse_args(argv)
+
+    def action() -> None:
+        from perf.memory.command import run
+
+        run(arguments)
+
+    return guarded(action)
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = program_parser("python -m perf.memory", __doc__, example="resnet50 --batch 1..32")
     parser.add_argument("model", metavar="MODEL", help="a model of the repository, or an .onnx file")
+    repository.add_option(parser)
     parser.add_argument("--batch", default="1..32", metavar="SIZES", help="1..32 (powers of two) or 1,3,24")
     parser.add_argument("--dims", default="", metavar="NAME=SIZE,...", help="the inputs' other dynamic dimensions")
-    parser.add_argument("--level", choices=sorted(LEVELS), default="all", help="onnxruntime's graph optimisation")
-    parser.add_argument("--pattern", action=BooleanOptionalAction, default=True, help="onnxruntime's memory pattern")
-    parser.add_argument("--threads", type=int, default=1, metavar="N", help="size of the session's intra-op pool")
-    parser.add_argument("--strategy", choices=sorted(STRATEGIES), default="power", help="how the arena grows")
-    arguments = parser.parse_args(argv)
-    return guarded(
-        lambda: _print(
-            Model.of(
-                _file(arguments.model),
-                level=arguments.level,
-                threads=_threads(arguments.threads),
-                pattern=arguments.pattern,
-                rules=STRATEGIES[arguments.strategy],
-            ),
-            _batches(arguments.batch),
-            _dims(arguments.dims),
-        )
+    parser.add_argument("--level", choices=LEVELS, default="all", help="onnxruntime's graph optimisation")
+    parser.add_argument(
+        "--pattern", action=argparse.BooleanOptionalAction, default=True, help="onnxruntime's memory pattern"
     )
-
-
-def _file(model: str) -> Path:
-    path = Path(model) if model.endswith(".onnx") else served_file(model)
-    if path.suffix != ".onnx":
-        raise Mistake(f"'{model}' serves {path.name}, which is not an ONNX model. Name an ONNX model or an .onnx file.")
-    if not path.is_file():
-        remedy = "Name another" if model.endswith(".onnx") else f"Export the model first: make export ARGS={model}"
-        raise Mistake(f"{path}: no such file. {remedy}.")
-    return path
-
-
-def _batches(text: str) -> Sequence[int]:
-    try:
-        return batches(text)
-    except ValueError:
-        raise Mistake(f"--batch {text}: not batch sizes of at least 1. Give 1..32 or 1,3,24.") from None
-
-
-def _threads(count: int) -> int:
-    if count < 1:
-        raise Mistake(f"--threads {count}: a pool has at least 1 thread. Give the size of the session's intra-op pool.")
-    return count
-
-
-def _dims(text: str) -> dict[str, int]:
-    pairs = [pair.partition("=") for pair in text.split(",") if pair]
-    if not all(name and size.isdecimal() and int(size) for name, _, size in pairs):
-        raise Mistake(f"--dims {text}: not names with sizes above 0. Give for example --dims length=128,width=100.")
-    return {name: int(size) for name, _, size in pairs}
-
-
-def _print(model: Model, sizes: Sequence[int], dims: Mapping[str, int]) -> None:
-    estimates = [model.at(size, dims) for size in track(sizes, description="planning", transient=True)]
-    console = terminal()
-    console.print(_table(estimates))
-    console.print(f"One session that runs all of these sizes holds {model.held_after(sizes, dims) / MIB:,.2f} MiB.")
-    console.print(_peak(estimates[-1]))
-    if model.unchecked:
-        kernels = ", ".join(f"{count} {operator}" for operator, count in sorted(model.unchecked.items()))
-        console.print(f"The figures are lower estimates: the scratch memory of these kernels is unknown: {kernels}.")
-
-
-def _table(estimates: Sequence[BatchMemory]) -> Table:
-    table = Table(title="MiB", title_justify="left")
-    for column in ("batch", "weights", "activations", "arena holds", "all", "lower bound", "offset plan", "would save"):
-        table.add_column(column, justify="right")
-    for memory in estimates:
-        sizes = (
-            *(memory.weights, memory.activations_peak, memory.arena_held, memory.held),
-            *(memory.lower_bound, memory.packed),
-        )
-        saved = 1 - memory.packed / memory.arena_held if memory.arena_held else 0
-        table.add_row(str(memory.batch), *(f"{size / MIB:,.2f}" for size in sizes), f"{saved:.0%}")
-    return table
-
-
-def _peak(memory: BatchMemory) -> Table:
-    title = f"At the peak of batch {memory.batch}, in {memory.peak_node}"
-    table = Table("tensor", "MiB", "share", title=title, title_justify="left")
-    total = sum(live.bytes for live in memory.live)
-    for live in memory.live[:MAX_TENSORS]:
-        name = f"scratch for {live.tensor}" if live.scratch else live.tensor
-        table.add_row(name, f"{live.bytes / MIB:,.2f}", f"{live.bytes / total:.0%}")
-    return table
+    parser.add_argument("--threads", type=int, default=1, metavar="N", help="size of the session's intra-op pool")
+    parser.add_argument("--strategy", choices=STRATEGIES, default="power", help="how the arena grows")
+    return parser
 
 
 if __name__ == "__main__":

@@ -5,182 +5,31 @@ service times that are not on record yet are measured first, 20 to 50 s for each
 """
 
 import argparse
-import dataclasses
-import itertools
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from rich.console import Console
-from rich.progress import track
-from rich.table import Table
-from tritonclient.grpc.model_config_pb2 import ModelConfig
-
-from perf.batcher.mix import Mix, read_sizes
-from perf.load.arrivals import read_trace
-from perf.load.variant import delay_us, read
-from perf.measure.service_profile import Profile
-from perf.measure.service_records import RESULTS, climbed, reaching
-from perf.measure.service_time import bar, numbers, profile, recorded
-from perf.records.candidate import Candidate
-from perf.records.study import Prediction, Sla
-from perf.records.traffic import Traffic
-from perf.simulate.costs import Costs
-from perf.simulate.earlier import EarlierTrials, earlier_trials
-from perf.simulate.predict import predict
-from triton_batching.terminal import Mistake, guarded, program_parser, terminal
+from export import repository
+from perf.measure import RESULTS
+from perf.measure.service_time import recorded
+from triton_batching.terminal import guarded, program_parser
 
 
 def main(argv: list[str] | None = None) -> int:
     """Predict and print; returns 2 for a mistake in the call, 1 for a failed server or measurement."""
     arguments = _parser().parse_args(argv)
-    command = recorded("perf.simulate", argv)
 
-    def run() -> None:
-        config, console = read(arguments.model, arguments.config_name), terminal()
-        sla = Sla(latency_ms=arguments.p99_ms)
-        candidates = _candidates(arguments, config)
-        traffic = _traffic(arguments, config, candidates)
-        profile = _profile(arguments, config, candidates, traffic, command, console)
-        predictions = [
-            predict(candidate, config, traffic, profile, sla, requests=arguments.requests, seed=arguments.seed)
-            for candidate in track(candidates, "simulating", console=Console(stderr=True), transient=True)
-        ]
-        earlier = earlier_trials(arguments.results, config, traffic, profile.ramps[0])
-        show(predictions, earlier, sla, f"{arguments.model}, {traffic}", console)
-        for note in dict.fromkeys(note for prediction in predictions for note in _notes(prediction, profile)):
-            console.print(f"not measured: {note}", markup=False)
+    def action() -> None:
+        from perf.simulate.command import run
 
-    return guarded(run, on_interrupt=f"stopped; finished ramps are on record in {arguments.results}.")
+        run(arguments, recorded("perf.simulate", argv))
 
-
-def _notes(prediction: Prediction, profile: Profile) -> Sequence[str]:
-    """Return what was not profiled; batches larger than those that formed do not matter."""
-    largest = max(prediction.sizes, default=1)
-    candidate = dataclasses.replace(prediction.candidate, max_batch_size=largest, preferred=())
-    return Costs.of(candidate, profile).notes
-
-
-def _candidates(arguments: argparse.Namespace, config: ModelConfig) -> list[Candidate]:
-    """Return every combination of the given values; values that are not given are as configured."""
-    now = Candidate.of(config)
-    delays = _delays_us(arguments.delay_ms) if arguments.delay_ms else [now.delay_us]
-    return [
-        dataclasses.replace(now, max_batch_size=most, delay_us=delay, instances=instances, threads=threads)
-        for most, delay, instances, threads in itertools.product(
-            _numbers(arguments, "max_batch_size", now.max_batch_size),
-            delays,
-            _numbers(arguments, "instances", now.instances),
-            _numbers(arguments, "threads", now.threads),
-        )
-    ]
-
-
-def _numbers(arguments: argparse.Namespace, name: str, now: int | None) -> list[Any]:
-    text = getattr(arguments, name)
-    return [now] if text is None else numbers("--" + name.replace("_", "-"), text)
-
-
-def _delays_us(text: str) -> list[int]:
-    try:
-        return [delay_us(float(part)) for part in text.split(",")]
-    except ValueError as error:
-        raise Mistake(f"--delay-ms {text}: not a list of milliseconds. Write 0,2,5.") from error
-
-
-def _traffic(arguments: argparse.Namespace, config: ModelConfig, candidates: Sequence[Candidate]) -> Traffic:
-    least = min(max(1, candidate.max_batch_size) for candidate in candidates)
-    if not 1 <= arguments.rows <= least:
-        raise Mistake(f"--rows {arguments.rows}: a request has 1 to {least} rows (max_batch_size). Give such a number.")
-    if arguments.requests < 100:
-        raise Mistake(f"--requests {arguments.requests}: too few for percentiles. Simulate 100 or more.")
-    if arguments.seed < 0:
-        raise Mistake(f"--seed {arguments.seed}: must be 0 or more.")
-    traffic = Traffic.parse(arguments.load, rows=arguments.rows)
-    if traffic.trace is not None:
-        read_trace(traffic.trace)  # reports a wrong file before anything is measured
-    shapes = Mix(sizes=read_sizes(arguments.mix)).shapes(config) if arguments.mix else []
-    return dataclasses.replace(traffic, shapes=tuple(shapes))
-
-
-def _profile(
-    arguments: argparse.Namespace,
-    config: ModelConfig,
-    candidates: Sequence[Candidate],
-    traffic: Traffic,
-    command: tuple[str, ...],
-    console: Console,
-) -> Profile:
-    """Return the ramps for the candidates' instances and threads, up to their largest batch and the load's reach."""
-    counts = {(candidate.instances, candidate.threads) for candidate in candidates}
-    ordered = sorted(counts, key=lambda count: (count[0], count[1] or 0))
-    largest = max(1, config.max_batch_size, *(candidate.max_batch_size for candidate in candidates))
-    widest, in_flight = reaching(config, largest, traffic)
-    with bar(console, sum(len(climbed(widest.max_batch_size, k, in_flight)) for k, _ in ordered)) as progress:
-        return profile(
-            widest,
-            ordered,
-            arguments.results,
-            config_name=arguments.config_name or "default",
-            in_flight=in_flight,
-            command=command,
-            progress=progress,
-        )
-
-
-def show(
-    predictions: Sequence[Prediction],
-    earlier: Mapping[Candidate, EarlierTrials],
-    sla: Sla,
-    title: str,
-    console: Console,
-) -> None:
-    """Print a line for each configuration, its batch sizes, and what was measured of it earlier."""
-    table = Table(
-        "configuration",
-        "rows/s",
-        *(f"p{percent} ms" for percent in (50, 90, 95, 99)),
-        f"over {sla.latency_ms:g} ms",
-        "rows/execution",
-        "queue",
-        "busy",
-        title=f"{title}: simulated",
-    )
-    for prediction in predictions:
-        table.add_row(
-            str(prediction.candidate),
-            f"{prediction.throughput_rows_per_s:,.1f}",
-            *(f"{prediction.percentiles_ms[percent]:.1f}" for percent in (50, 90, 95, 99)),
-            f"{prediction.late:.2%}",
-            f"{prediction.rows_per_execution:.2f}",
-            f"{prediction.queue_share:.0%}",
-            f"{prediction.busy:.0%}",
-            style=None if prediction.late <= 1 - sla.percent / 100 else "dim",
-        )
-    console.print(table)
-    for prediction in predictions:
-        total = sum(prediction.sizes.values())
-        sizes = ", ".join(f"{rows}: {count / total:.0%}" for rows, count in prediction.sizes.items())
-        console.print(f"{prediction.candidate}: executions by rows {sizes}", markup=False)
-    for prediction in predictions:
-        if trials := earlier.get(prediction.candidate):
-            console.print(
-                f"{prediction.candidate}: measured by perf.tune, whose clients take more of the machine than a ramp's: "
-                f"{trials.throughput_rows_per_s:,.1f} rows/s, p99 {trials.p99_ms:.1f} ms (median of {trials.count})",
-                markup=False,
-            )
-    if not any(prediction.candidate in earlier for prediction in predictions):
-        console.print(
-            "none of these was measured by perf.tune under this load. Real batches can differ, so measure the "
-            "configuration that you will use (perf.tune, perf.compare.versus)",
-            markup=False,
-        )
+    return guarded(action, on_interrupt=f"stopped; finished ramps are on record in {arguments.results}.")
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = program_parser("python -m perf.simulate", __doc__, example="ranker --load closed:16 --p99-ms 50")
     parser.add_argument("model", help="its name in the repository")
+    repository.add_option(parser)
     parser.add_argument("--config-name", help="a file of configs/ (default: config.pbtxt)")
     parser.add_argument(
         "--load",

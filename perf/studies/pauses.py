@@ -26,8 +26,9 @@ from clients.model import Model
 from perf.load.target import Running
 from perf.load.variant import read
 from perf.measure.analyzer import AnalyzerError, measure
+from perf.measure.profiling import bar, target
 from perf.measure.service_profile import COLD
-from perf.measure.service_time import bar, recorded, target
+from perf.measure.service_time import recorded
 from perf.measure.trial import serving
 from perf.records import file
 from perf.records.candidate import Candidate

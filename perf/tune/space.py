@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from export.repository import NO_BATCHES
 from perf.records.candidate import Candidate
 from triton_batching.terminal import Mistake
 
@@ -108,10 +109,7 @@ def space(
     """
     default = Candidate.of(config)
     if default.max_batch_size < 1 or largest < 1:
-        raise Mistake(
-            f"'{config.name}' has max_batch_size 0: its graph has no batch axis, so there is nothing to batch. "
-            "Give it one: python -m export add --help."
-        )
+        raise Mistake(f"'{config.name}' has {NO_BATCHES}")
     sizes = [size for power in range(int(math.log2(largest)) + 1) if (size := 2**power) >= smallest]
     parallelisms = _parallelisms(config, default, cores=cores, gpu=gpu, instances=instances)
     return Space(

@@ -13,7 +13,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from export.graph.recipe import digest
 from export.repository import REPOSITORY, config_file, model_file, model_folder, read_config, variants, with_steps
 from perf.batcher.rules import Rules
-from perf.measure import service_time
+from perf.measure import profiling
 from perf.measure.service_profile import Profile
 from perf.measure.service_records import RESULTS, reaching
 from perf.records import tuned_file
@@ -169,7 +169,7 @@ def _space(question: Question, config: ModelConfig) -> Space:
     names = [name for name in variants(question.folder) if name != NAME]
     sizes = [read_config(config_file(question.folder, name)).max_batch_size for name in names]
     largest = max([config.max_batch_size, *sizes, question.largest or 0])
-    if question.traffic.rows > largest:
+    if question.traffic.rows > largest > 0:
         raise Mistake(
             f"--rows {question.traffic.rows}: '{question.model}' takes at most {largest} rows in one request. "
             "Send fewer, or allow more with --max-batch-size."
@@ -187,7 +187,7 @@ def _space(question: Question, config: ModelConfig) -> Space:
 
 def _profile(question: Question, config: ModelConfig, searched: Space, progress: Progress) -> Profile:
     widest, in_flight = reaching(config, max(searched.sizes), question.traffic)
-    return service_time.profile(
+    return profiling.profile(
         widest,
         [(parallelism.instances, parallelism.threads) for parallelism in searched.profiled],
         question.results,

@@ -5,83 +5,26 @@ Request rates, rows per execution, batch sizes, queue and compute times and fail
 """
 
 import argparse
-import contextlib
-import itertools
 import sys
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from rich.console import Console
-from rich.live import Live
+from triton_batching.terminal import guarded, program_parser, terminal
 
-from clients.endpoint import DEFAULT_URL
-from clients.errors import ServerUnreachableError
-from perf.watch.history import History
-from perf.watch.page import write
-from perf.watch.reading import Source
-from perf.watch.screen import screen
-from triton_batching.terminal import Mistake, guarded, program_parser, terminal
-
+# As `clients.endpoint.DEFAULT_URL`, which takes 150 ms to import.
+DEFAULT_URL = "localhost:8001"
 METRICS_URL = "localhost:8002"
 
 
 def main(argv: list[str] | None = None) -> int:
     """Watch a server; exit code 2 if it does not answer at the start."""
     arguments = _parser().parse_args(argv)
-    return guarded(lambda: watch(arguments, terminal()))
 
+    def action() -> None:
+        from perf.watch.command import watch
 
-def watch(arguments: argparse.Namespace, console: Console) -> None:
-    """Read, show and write until the time is over or Ctrl-C; raises `ServerUnreachableError` only at the start."""
-    if arguments.every <= 0:
-        raise Mistake(f"--every {arguments.every:g}: the seconds between two readings must be above 0.")
-    if arguments.seconds is not None and not arguments.seconds > 0:
-        raise Mistake(f"--seconds {arguments.seconds:g}: must be above 0. Leave it out to watch until Ctrl-C.")
-    source = Source(arguments.url, arguments.metrics, tuple(arguments.model))
-    history = History()
-    with contextlib.closing(source), contextlib.suppress(KeyboardInterrupt):
-        source.check()
-        history.add(source.read())
-        with _live_view(history, source, console) as refresh:
-            for _ in _ticks(arguments.every, arguments.seconds):
-                _read(source, history)
-                refresh()
-                if arguments.html:
-                    write(history, source.url, arguments.html, refresh_s=max(1, round(arguments.every)))
-    console.print(screen(history, source.url))
-    if arguments.html and history.began_s is not None:
-        write(history, source.url, arguments.html, refresh_s=None)
-        console.print(f"page: {arguments.html}", markup=False)
+        watch(arguments, terminal())
 
-
-@contextlib.contextmanager
-def _live_view(history: History, source: Source, console: Console) -> Iterator[Callable[[], None]]:
-    """A live view on a terminal; yields the function that refreshes it."""
-    if not console.is_terminal:
-        yield lambda: None
-        return
-    with Live(screen(history, source.url), console=console, auto_refresh=False, screen=True) as live:
-        yield lambda: live.update(screen(history, source.url), refresh=True)
-
-
-def _read(source: Source, history: History) -> None:
-    try:
-        history.add(source.read())
-    except ServerUnreachableError:
-        history.miss(source.now_s)
-
-
-def _ticks(every_s: float, seconds: float | None) -> Iterator[int]:
-    """Numbers at fixed times, `every_s` apart; a missed time is skipped."""
-    start = time.monotonic()
-    for number in itertools.count(1):
-        due = start + number * every_s
-        if seconds is not None and number * every_s > seconds + 1e-9:
-            return
-        if (left := due - time.monotonic()) > -every_s:
-            time.sleep(max(0.0, left))
-            yield number
+    return guarded(action)
 
 
 def _parser() -> argparse.ArgumentParser:

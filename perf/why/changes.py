@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelDynamicBatching, ModelInstanceGroup
 
+from export.repository import NO_BATCHES
 from perf.batcher.instances import ServiceTime
 from perf.batcher.load import RequestSource
 from perf.batcher.payload import ClosingRule
@@ -186,7 +187,7 @@ def _batching(config: ModelConfig, edited: Edit) -> Change:
     if config.max_batch_size:
         return edited("dynamic_batching { }", "The model already takes batches.", edit)
     text = "max_batch_size: 8 and dynamic_batching { }"
-    return edited(text, "The model's first axis, left out of dims, must be the batch.", edit)
+    return edited(text, f"Now the model has {NO_BATCHES}", edit)
 
 
 def _differing_inputs(now: SimulationResult, rules: Rules) -> list[str]:

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.progress import track
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from export.repository import NO_BATCHES
 from perf.batcher.rules import Rules
 from perf.why.changes import Diagnosis, diagnose
 from perf.why.recording import HOW, Recording, recording
@@ -88,6 +89,8 @@ def _show_replayed(console: Console, replayed: Diagnosis, traced: Recording, cou
 
 def _hint(rules: Rules, counted: Counters) -> str:
     """The likely cause from the statistics alone: they count sizes and times, and no shapes."""
+    if not rules.max_batch_size:
+        return f"The model has {NO_BATCHES}"
     if not rules.dynamic:
         return "The model has no dynamic_batching, so every request is an execution. Add: dynamic_batching { }."
     mean = counted.rows_per_execution

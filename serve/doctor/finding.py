@@ -18,6 +18,9 @@ class Severity(enum.IntEnum):
         return self.name.lower()
 
 
+LEVELS = {severity.word: severity for severity in Severity}
+
+
 @dataclass(frozen=True, kw_only=True, order=True)
 class Position:
     """A place: `line` and `column` count from 1; a folder or a binary file has line 1, column 1."""

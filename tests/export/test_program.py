@@ -13,7 +13,8 @@ import pytest
 from tiny_models import lookup, mixing
 
 from export import verify
-from export.__main__ import export, main
+from export.__main__ import main
+from export.command import export
 from export.graph.recipe import Recipe
 from export.graph.samples import sample
 from export.graph.signature import Signature

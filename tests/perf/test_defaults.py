@@ -39,6 +39,7 @@ def test_what_is_written_unasked_is_ignored_by_git(folder: Path) -> None:
 def test_a_model_that_is_not_exported_comes_with_its_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(memory, "served_file", lambda model: tmp_path / model / "1" / "model.onnx")
+    path = tmp_path / "resnet50" / "1" / "model.onnx"
+    monkeypatch.setattr("perf.memory.command.served_file", lambda *_: path)
     assert memory.main(["resnet50"]) == 2
     assert "Export the model first: make export ARGS=resnet50." in " ".join(capsys.readouterr().err.split())

@@ -187,7 +187,7 @@ def test_a_signal_ends_a_start(tmp_path: Path) -> None:
 def test_a_start_timeout_is_a_positive_number(tmp_path: Path, seconds: str) -> None:
     output = tmp_path / "output.txt"
     assert program(tmp_path, output, "--start-timeout", seconds).wait(30) == 2
-    assert f"--start-timeout: invalid seconds value: '{seconds}'" in output.read_text()
+    assert f"--start-timeout: {seconds} is not a number of seconds above 0" in output.read_text()
 
 
 def test_a_start_ends_after_its_timeout(tmp_path: Path) -> None:

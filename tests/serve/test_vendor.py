@@ -1,6 +1,7 @@
 """The shared modules beside each model.py come from one source."""
 
 import ast
+import subprocess
 import sys
 from pathlib import Path
 
@@ -90,8 +91,12 @@ def test_a_model_that_cannot_be_parsed_and_a_repository_that_is_not_there(tmp_pa
     assert vendor.main([str(tmp_path / "absent")]) == 2
 
 
-def test_it_needs_nothing_but_the_standard_library() -> None:
-    assert vendor._imported(Path(vendor.__file__)) <= sys.stdlib_module_names
+def test_it_needs_nothing_but_the_standard_library(tmp_path: Path) -> None:
+    """As in the build of the image, which has this file without the package triton_batching and its libraries."""
+    model(tmp_path, "import alphabet\n")
+    command = [sys.executable, "-I", "-S", vendor.__file__, str(tmp_path)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "alphabet.py: written" in ended.stdout
 
 
 def test_a_start_of_a_server_renews_the_copies_of_this_project_only(

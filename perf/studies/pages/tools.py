@@ -9,7 +9,7 @@ from typing import Any
 from perf.measure import interleaved
 from perf.records import file
 from perf.records.study import Study
-from perf.report.__main__ import summarise
+from perf.report.command import summarise
 from perf.report.table import markdown as report_markdown
 from perf.report.verdict import sentences
 from perf.simulate.costs import ASLEEP, LATE_US, cooled

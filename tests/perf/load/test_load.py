@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from processes import alive, descendants, wait_until
 from tiny_models import python_model
 
 from export.repository import REPOSITORY, config_file, model_folder, read_config
@@ -289,3 +290,20 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
     assert "PARTIAL" in out
     assert "NOT SOUND: stopped before its end" in out
     assert err == ""
+
+
+@pytest.mark.server
+def test_more_ctrl_c_neither_change_the_end_nor_leave_a_process(tmp_path: Path) -> None:
+    options = ("--workers", "2", "--duration", "60", "--warm-up", "0.5", "--time-scale", "1")
+    with started(MODEL, *options, "--results", str(tmp_path)) as process:
+        answered(process, 50)
+        processes = descendants(process.pid)
+        while process.poll() is None:
+            os.killpg(process.pid, signal.SIGINT)
+            time.sleep(0.05)
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    # The forkserver and the resource tracker end when they see that the program has ended.
+    assert wait_until(lambda: not alive(processes), seconds=20)
+    assert record_in(tmp_path)["partial"] is True

@@ -172,7 +172,17 @@ def test_littles_law_is_checked() -> None:
     assert sound.faults == []
     idle = result(timings(), Load(workers=1), 1000)
     assert idle.little == pytest.approx(0.53 - 1)
-    assert any("Little's law is off by -47.0%" in fault for fault in idle.faults)
+    (fault,) = idle.faults
+    assert fault.startswith("Little's law is off by -47.0% (limit 5%): throughput x latency is not the number")
+    assert fault.endswith("Measure longer (--duration), or load with fewer clients (--workers).")
+
+
+def test_stages_that_do_not_add_up_come_with_a_reason_and_a_remedy() -> None:
+    good = result(timings(), Load(workers=1), 530)
+    (fault,) = replace(good, stages=replace(good.stages, latency_us=2 * good.stages.latency_us)).faults
+    assert "differs from the latency by -50.0% (limit 5%): the server's counters and traces cover other" in fault
+    assert "Measure longer (--duration), or load with fewer clients (--workers)." in fault
+    assert fault.endswith("Or trace every request: --trace-rate 1.")
 
 
 def test_littles_law_is_checked_less_strictly_on_a_short_window() -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from processes import wait_until
 
-from perf.measure.sweep import Sweep, main, parse_range, parse_shape, run, window_ms
+from perf.measure.sweep import main
+from perf.measure.sweeping import Sweep, parse_range, parse_shape, run, window_ms
 from perf.records.record import AnalyzerLoad, Ceiling, Measurement, Store, read
 from triton_batching.terminal import Mistake
 

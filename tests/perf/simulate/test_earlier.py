@@ -1,5 +1,6 @@
 """Earlier measurements: trials that are printed beside a prediction, and ramps that are not measured again."""
 
+import contextlib
 import io
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -11,12 +12,13 @@ from rich.console import Console
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from perf.load.variant import read
-from perf.measure import service_records, service_time
+from perf.measure import service_records
+from perf.measure.profiling import bar, profile
 from perf.measure.service_profile import Profile, ServiceTimes, load, write
 from perf.records.candidate import Candidate
 from perf.records.study import Prediction, Sla, Study
 from perf.records.traffic import Traffic
-from perf.simulate.__main__ import show
+from perf.simulate.command import show
 from perf.simulate.earlier import EarlierTrials, earlier_trials
 from tests.perf.simulate.test_simulate import ramp
 
@@ -92,11 +94,11 @@ def profiling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Profiling:
     def measure(planned: ServiceTimes, *_: object, **__: object) -> ServiceTimes:
         raise LookupError(planned.file_name)
 
-    monkeypatch.setattr(service_time, "measure", measure)
+    monkeypatch.setattr("perf.measure.profiling.measure", measure)
     made = ramp()
     plan = service_records.plan(sized(32), config_name="large", instances=1)
     write(replace(plan, levels=made.levels, sizes=made.sizes, noise=made.noise, alone_us=made.alone_us), tmp_path)
-    return lambda config: service_time.profile(config, [(1, None)], tmp_path, config_name="tuned")
+    return lambda config: profile(config, [(1, None)], tmp_path, config_name="tuned")
 
 
 def test_a_ramp_of_a_larger_maximum_is_used_again(profiling: Profiling) -> None:
@@ -108,6 +110,18 @@ def test_a_ramp_of_a_larger_maximum_is_used_again(profiling: Profiling) -> None:
 def test_a_ramp_that_did_not_climb_so_high_is_not(profiling: Profiling, rows: int) -> None:
     with pytest.raises(LookupError, match=f"tuned.b{rows}.k1"):
         profiling(sized(rows))
+
+
+@pytest.mark.usefixtures("profiling")
+@pytest.mark.parametrize(("rows", "lines"), [(8, 0), (16, 1)])
+def test_only_what_is_measured_is_announced_in_a_pipe(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], rows: int, lines: int
+) -> None:
+    with bar(Console(file=io.StringIO()), 3) as progress, contextlib.suppress(LookupError):
+        profile(sized(rows), [(1, None)], tmp_path, progress=progress)
+    errors = capsys.readouterr().err.splitlines()
+    assert len(errors) == lines
+    assert all("measuring its service times with 1 instance(s), 20 to 50 s" in error for error in errors)
 
 
 def test_a_ramp_of_another_configuration_is_not(profiling: Profiling) -> None:

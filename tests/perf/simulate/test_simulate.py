@@ -306,7 +306,7 @@ def test_a_record_is_read_back_as_it_was_written(tmp_path: Path) -> None:
 def test_a_wrong_value_is_one_line_before_anything_is_measured(
     arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(program, "_profile", lambda *_: pytest.fail("the model was profiled"))
+    monkeypatch.setattr("perf.simulate.command._profile", lambda *_: pytest.fail("the model was profiled"))
     assert program.main(["ranker", *arguments]) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert message in line

@@ -3,6 +3,7 @@
 The profile is on record before, since measuring it takes longer than all trials (tests/perf/measure measures one).
 """
 
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -111,7 +112,13 @@ def test_a_model_is_tuned_from_the_command_line(
 
 
 def test_mistakes_are_said_in_one_line(repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--repository", str(repository), "--results", str(tmp_path)]
+    copied = tmp_path / "models"
+    shutil.copytree(repository, copied)
+    config = (repository / MODEL / "config.pbtxt").read_text()
+    shutil.copytree(repository / MODEL, copied / "unbatched", ignore=shutil.ignore_patterns("configs"))
+    unbatched = re.sub(r"max_batch_size: \d+", "max_batch_size: 0", config).replace(f'"{MODEL}"', '"unbatched"')
+    (copied / "unbatched" / "config.pbtxt").write_text(unbatched)
+    options = ["--repository", str(copied), "--results", str(tmp_path)]
     for command, message in (
         (["nobody", "--p99-ms", "50"], "no model 'nobody'"),
         ([MODEL, "--p99-ms", "0"], "--p99-ms 0: must be from"),
@@ -120,6 +127,7 @@ def test_mistakes_are_said_in_one_line(repository: Path, tmp_path: Path, capsys:
         ([MODEL, "--p99-ms", "50", "--load", "trace:/nope"], "/nope: not a trace of arrivals"),
         ([MODEL, "--p99-ms", "50", "--results", "/proc/x"], "--results /proc/x: cannot be written to"),
         ([MODEL, "--p99-ms", "50", "--rows", "64"], "takes at most 2 rows"),
+        (["unbatched", "--p99-ms", "50"], "'unbatched' has max_batch_size 0, so Triton batches nothing of it"),
         ([MODEL, "--p99-ms", "50", "--objective", "cost"], "Give a rate of requests"),
         ([MODEL, "--p99-ms", "50", "--objective", "goodput", "--load", "closed:4"], "leave --load out"),
     ):

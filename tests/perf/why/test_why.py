@@ -108,6 +108,13 @@ def test_larger_batches_are_not_advised_while_their_time_is_assumed(
     assert "Not advised" not in output
 
 
+def test_a_model_that_triton_cannot_batch_is_said_to_be_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(folder(tmp_path, ONE)) == 0
+    output = " ".join(capsys.readouterr().out.split())
+    assert "the model has max_batch_size 0, so Triton batches nothing of it" in output
+    assert "python -m export.add" in output
+
+
 @pytest.mark.parametrize(
     ("text", "requests", "best"),
     [

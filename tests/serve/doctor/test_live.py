@@ -31,6 +31,11 @@ MODELS = {
         f"{PYTHON}dynamic_batching {{ }}",
         files={"configs/small.pbtxt": completed(SMALL), "1/model.py": SLOW},
     ),
+    # Whichever of the two files the server has read, it has the same configuration.
+    "twin": Example(
+        f"{PYTHON}dynamic_batching {{ }}",
+        files={"configs/small.pbtxt": completed(f"{PYTHON}dynamic_batching {{ }}"), "1/model.py": SLOW},
+    ),
     "misnamed": Example(f'{PYTHON}name: "another"'),
 }
 

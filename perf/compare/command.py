@@ -1,0 +1,105 @@
+"""Prints how two sets of records differ, and writes it: what `python -m perf.compare` does."""
+
+import argparse
+import dataclasses
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from perf.compare.comparison import SLOWER, QuantityComparison, compare
+from perf.records import runs
+from perf.stats.bootstrap import LEAST, Interval
+from triton_batching import whole_file
+from triton_batching.terminal import Mistake
+
+FORMAT = 1
+
+
+def run(arguments: argparse.Namespace, console: Console) -> int:
+    """Compare, print and write; 1 for a regression, else 0."""
+    threshold = _share(arguments.threshold)
+    a, b = (runs.read(arguments.a), runs.read(arguments.b)) if arguments.b else runs.of_study(Path(arguments.a))
+    if a.runs == b.runs:
+        console.print(f"A and B are the same records ({a.title}), so nothing can differ.", markup=False)
+    lines = compare(a, b, runs.read(arguments.noise).runs if arguments.noise else ())
+    regressed = [line for line in lines if line.verdict == SLOWER and -line.gained > threshold]
+    show(lines, console, titles=(a.title, b.title))
+    for line in regressed:
+        console.print(
+            f"REGRESSION: {line.quantity} of {line.model} under {line.load} is {-line.gained:.1%} worse "
+            f"(threshold {threshold:.1%}).",
+            style="red",
+            markup=False,
+        )
+    console.print(f"record: {_write(lines, (a.title, b.title), threshold, arguments.out)}", markup=False)
+    return 1 if regressed else 0
+
+
+def show(lines: Sequence[QuantityComparison], console: Console, *, titles: tuple[str, str]) -> None:
+    """Print one table per model and load, each with the basis of its intervals."""
+    console.print(f"A: {titles[0]}\nB: {titles[1]}", markup=False)
+    for key in dict.fromkeys((line.model, line.load, line.configs) for line in lines):
+        matching = [line for line in lines if (line.model, line.load, line.configs) == key]
+        table = Table(title=f"{key[0]}, {key[1]}", box=box.SIMPLE)
+        for name in ("", "A", "B", "B / A (95 %)", "verdict", "A / A"):
+            table.add_column(name, justify="left" if name in ("", "verdict") else "right")
+        for line in matching:
+            noise = str(line.noise) if line.noise else "-"
+            cells = (f"{line.a:.4g}", f"{line.b:.4g} {line.unit}", _text(line.ratio), line.verdict, noise)
+            table.add_row(line.quantity, *cells)
+        console.print(f"A is {key[2][0]}; B is {key[2][1]}", markup=False, highlight=False)
+        console.print(table)
+        for remark in dict.fromkeys(map(_remark, matching)):
+            console.print(remark, markup=False, highlight=False)
+
+
+def _text(ratio: Interval) -> str:
+    return f"{ratio.value:.3f} (no interval)" if ratio.low == 0 < ratio.high else str(ratio)
+
+
+def _remark(line: QuantityComparison) -> str:
+    remark = f"{line.runs} {'run' if line.runs == 1 else 'runs'} of each; {line.ratio.method}"
+    if 1 < line.runs < LEAST:
+        remark += f"; {LEAST} of each, measured in turn, would tell more"
+    if line.noise is None and line.runs == 1:
+        remark += f"; it does not cover changes from run to run, so nothing under {line.floor:.0%} counts"
+    if line.noise is not None and line.noise.excludes_one:
+        remark += f"; A differs from itself ({line.quantity} {line.noise}): something other than A and B had an effect"
+    return f"{remark}."
+
+
+def _share(text: str) -> float:
+    try:
+        share = float(text.removesuffix("%")) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share < 1:
+        raise Mistake(f"--threshold {text}: not a share. Write 5% or 0.05.")
+    return share
+
+
+def _write(lines: Sequence[QuantityComparison], titles: tuple[str, str], threshold: float, path: Path) -> Path:
+    content = {
+        "format": FORMAT,
+        "kind": "comparison",
+        "a": titles[0],
+        "b": titles[1],
+        "threshold": threshold,
+        "lines": [dataclasses.asdict(line) | {"verdict": line.verdict, "gained": line.gained} for line in lines],
+    }
+    # JSON knows no infinity, so an open end of an interval is null; so is the ratio of two infinite values.
+    text = json.dumps(_finite(content), indent=1, allow_nan=False) + "\n"
+    return whole_file.write(path, text, remedy="Name another file: --out.")
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, dict):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,250 @@
+"""Measures a model with several configurations under a range of loads, into records."""
+
+import argparse
+import asyncio
+import datetime
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from clients.connection import connect
+from export.graph.ragged_feed import is_ragged
+from export.graph.recipe import digest
+from export.graph.samples import sample
+from export.repository import (
+    REPOSITORY,
+    config_file,
+    model_file,
+    model_folder,
+    read_config,
+    variants,
+)
+from perf.measure import ceiling_rounds
+from perf.measure.analyzer import WINDOWS, Endpoint, measure
+from perf.records.record import AnalyzerLoad, Ceiling, Measurement, MeasurementKey, Store
+from serve.launcher import Server, Settings, launch
+from serve.management.statistics import Counters
+from triton_batching.machine import Machine, versions
+from triton_batching.terminal import Mistake
+
+# Requests of a measurement, in multiples of the concurrency; see `window_ms`.
+RAMP = 20
+
+Progressed = Callable[[str, bool], None]
+"""Takes what is going on now, and whether a step is done."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """A model, its configurations to compare, the loads for each, and the number of repeats.
+
+    `ceiling` also measures the ceiling of the model in every repeat (ONNX models only).
+    """
+
+    model: str
+    config_names: tuple[str, ...]
+    loads: tuple[AnalyzerLoad, ...]
+    repeats: int = 2
+    ceiling: bool = False
+    repository: Path = REPOSITORY
+
+    @property
+    def steps(self) -> int:
+        """Number of measurements."""
+        return self.repeats * (len(self.config_names) * len(self.loads) + self.ceiling)
+
+
+def run(sweep: Sweep, store: Store, progress: Progressed) -> None:
+    """Measure what has no record yet; each record is written as soon as it is measured.
+
+    One round of the ceiling runs before each configuration, so that both see the machine in the same state.
+    """
+    for repeat in range(1, sweep.repeats + 1):
+        planned = _planned_ceiling(sweep, repeat, store)
+        rounds = []
+        for config_name in sweep.config_names:
+            if planned is not None:
+                rounds.append(
+                    ceiling_rounds.measure(
+                        planned, repository=sweep.repository, progress=lambda text: progress(text, False)
+                    )
+                )
+            _run_config(sweep, config_name, repeat, store, progress)
+        if rounds:
+            store.add(ceiling_rounds.merge(rounds))
+        if sweep.ceiling:
+            progress(f"ceiling of {sweep.model}", True)
+
+
+def _planned_ceiling(sweep: Sweep, repeat: int, store: Store) -> Ceiling | None:
+    if not sweep.ceiling:
+        return None
+    planned = ceiling_rounds.plan(sweep.model, repeat=repeat, repository=sweep.repository)
+    return None if store.has_ceiling(planned) else planned
+
+
+def _run_config(sweep: Sweep, config_name: str, repeat: int, store: Store, progress: Progressed) -> None:
+    points = list(_points(sweep, config_name, repeat))
+    records = [store.get(point) for point in points]
+    if all(records):
+        for _ in points:
+            progress(f"{sweep.model} {config_name}: has a record", True)
+        return
+    with _server(sweep, config_name, progress) as server:
+        _warm_up(server, sweep.model)
+        rows_per_s = None
+        for point, record in zip(points, records, strict=True):
+            progress(f"{sweep.model} {config_name}, concurrency {point.load.concurrency}, repeat {repeat}", False)
+            if record is None:
+                record = _measure(server, point, window_ms(point.load, rows_per_s))
+                store.add(record)
+            rows_per_s = record.measured.throughput_rows_per_s
+            progress(f"{sweep.model} {config_name}, concurrency {point.load.concurrency}, repeat {repeat}", True)
+
+
+def window_ms(load: AnalyzerLoad, rows_per_s: float | None) -> int:
+    """Milliseconds of a window in which the first requests, which meet an empty queue, hardly shift the mean latency.
+
+    They shift it by concurrency / (2 x requests), so the windows together must hold `RAMP` x concurrency requests.
+    `rows_per_s` is the throughput of the measurement before on this server, None for the first.
+    """
+    if rows_per_s is None:
+        return load.window_ms
+    return max(load.window_ms, round(RAMP * load.concurrency * load.request_rows / rows_per_s / WINDOWS * 1e3))
+
+
+def _points(sweep: Sweep, config_name: str, repeat: int) -> Iterator[MeasurementKey]:
+    folder = model_folder(sweep.model, sweep.repository)
+    path = config_file(folder, config_name)
+    served = model_file(folder, read_config(path))
+    for load in sweep.loads:
+        yield MeasurementKey(
+            model=sweep.model,
+            config_name=config_name,
+            config_sha256=digest(path),
+            model_sha256=digest(served) if served.is_file() else "",
+            load=load,
+            repeat=repeat,
+            machine=Machine.this(),
+            versions=versions(),
+        )
+
+
+def _server(sweep: Sweep, config_name: str, progress: Progressed) -> AbstractContextManager[Server]:
+    settings = Settings(models=(sweep.model,), config_name=config_name, repository=sweep.repository)
+    return launch(settings, progress=lambda text: progress(f"{sweep.model} {config_name}: {text}", False))
+
+
+def _warm_up(server: Server, model: str) -> None:
+    """Send one row and one full batch, so that no measurement includes a first allocation."""
+    config = server.configs[model]
+    # A ragged model may not take a request of several rows.
+    sizes = [1] if is_ragged(config) else sorted({1, max(1, config.max_batch_size)})
+
+    async def send() -> None:
+        async with connect(server.grpc_url) as connection:
+            for rows in sizes:
+                await connection.infer(model, sample(config, rows=rows))
+
+    asyncio.run(send())
+    # Triton counts a request after it has answered it; the next measurement must not count it.
+    while Counters.read(server.grpc_url, model).requests < len(sizes):
+        time.sleep(0.01)
+
+
+def _measure(server: Server, point: MeasurementKey, window: int) -> Measurement:
+    target = Endpoint(
+        model=point.model,
+        config=server.configs[point.model],
+        http_url=server.http_url,
+        grpc_url=server.grpc_url,
+    )
+    started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    before = Counters.read(server.grpc_url, point.model)
+    measured, command = measure(target, point.load, window_ms=window)
+    after = Counters.read(server.grpc_url, point.model)
+    return Measurement(point=point, started_at=started, command=command, measured=measured, before=before, after=after)
+
+
+def run_with_progress(sweeps: list[Sweep], store: Store, console: Console) -> None:
+    """Run sweeps one after the other with one progress bar."""
+
+    def report(text: str, done: bool) -> None:
+        bar.update(task, description=text, advance=int(done))
+        if done and not console.is_terminal:
+            console.print(f"{text}: done", markup=False)
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("starting", total=sum(sweep.steps for sweep in sweeps))
+        for sweep in sweeps:
+            run(sweep, store, report)
+
+
+def parse_range(text: str) -> list[int]:
+    """The numbers of `start:end:step`, as perf_analyzer takes it, or one number; raises `Mistake`."""
+    parts = [int(part) if part.isdecimal() else 0 for part in text.split(":")]
+    start, end, step = (parts + [parts[0], 1][len(parts) - 1 :])[:3]
+    if len(parts) > 3 or start < 1 or end < start or step < 1:
+        raise Mistake(f"'{text}' is not a range of concurrencies. Write start:end:step, for example 2:16:2.")
+    return list(itertools.takewhile(lambda value: value <= end, itertools.count(start, step)))
+
+
+def _check(arguments: argparse.Namespace, config: ModelConfig) -> None:
+    """Raise `Mistake` for values that perf_analyzer would answer with its help text."""
+    inputs = [tensor.name for tensor in config.input]
+    for name, _ in map(parse_shape, arguments.shape):
+        if name not in inputs:
+            raise Mistake(f"--shape {name}: '{arguments.model}' has no such input. It has: {', '.join(inputs)}.")
+    largest = max(1, config.max_batch_size)
+    limits = (("rows", largest), ("repeats", 1000), ("percentile", 99), ("window_ms", 600_000))
+    for field, most in limits:
+        value = getattr(arguments, field)
+        if not 1 <= value <= most:
+            flag = "--" + field.replace("_", "-")
+            raise Mistake(f"{flag} {value}: must be from 1 to {most} for '{arguments.model}'.")
+
+
+def planned_sweep(arguments: argparse.Namespace) -> Sweep:
+    """The sweep that the command line describes; raises `Mistake`."""
+    folder = model_folder(arguments.model, arguments.repository)
+    _check(arguments, read_config(config_file(folder, None)))
+    names = tuple(arguments.config_name or variants(folder))
+    for name in names:
+        config_file(folder, name)
+    loads = tuple(
+        AnalyzerLoad(
+            concurrency=concurrency,
+            request_rows=arguments.rows,
+            protocol=arguments.protocol,
+            percentile=arguments.percentile,
+            window_ms=arguments.window_ms,
+            data=arguments.input_data,
+            shapes=tuple(parse_shape(shape) for shape in arguments.shape),
+            shared_memory=arguments.shared_memory,
+        )
+        for concurrency in parse_range(arguments.concurrency_range)
+    )
+    return Sweep(
+        model=arguments.model,
+        config_names=names,
+        loads=loads,
+        repeats=arguments.repeats,
+        ceiling=arguments.ceiling,
+        repository=arguments.repository,
+    )
+
+
+def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
+    """Name and dims of `name:1,32,100`, as perf_analyzer takes it; raises `Mistake`."""
+    name, _, dims = text.rpartition(":")
+    if not name or not all(dim.isdecimal() for dim in dims.split(",")):
+        raise Mistake(f"'{text}' is not a shape. Write name:d1,d2,..., for example input.1:1,32,100.")
+    return name, tuple(int(dim) for dim in dims.split(","))

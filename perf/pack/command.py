@@ -1,0 +1,109 @@
+"""Packs the models of a plan file and writes the files: what `python -m perf.pack` does."""
+
+import argparse
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from perf.pack import manifests, packed_file, picture, plan_file
+from perf.pack.packing import plan
+from perf.pack.placement import Placement
+from perf.pack.replan import replan
+from perf.pack.replay import Replayed, replay
+from perf.pack.servers import Server, servers
+from perf.pack.validator import violations
+from perf.pack.workload import Workload
+from triton_batching.terminal import Failure, terminal
+
+
+def run(arguments: argparse.Namespace, command: str) -> None:
+    """Pack, print and write; raises `Failure` if the placement is too slow in a replay."""
+    console = terminal()
+    workload = plan_file.read(arguments.plan, repository=arguments.repository)
+    with console.status("packing"):
+        placement = _placement(
+            workload, arguments.algorithm, arguments.old, arguments.seed, arguments.time_limit, console
+        )
+        replayed = replay(workload, placement, seed=arguments.seed)
+    _print(workload, placement, replayed, console)
+    _write(workload, placement, arguments.out, arguments.repository, command, arguments.force, console)
+    if late := sorted({result.model for result in replayed if not result.in_time}):
+        raise Failure(
+            f"the replay is late for {', '.join(late)}: with {workload.arrivals} arrivals the old headroom is too "
+            "small. Pack again without --from."
+        )
+
+
+def _placement(
+    workload: Workload, algorithm: str, old: Path | None, seed: int, time_limit_s: float, console: Console
+) -> Placement:
+    if old is None:
+        return plan(workload, algorithm, seed=seed, time_limit_s=time_limit_s)
+    replanned = replan(workload, Placement.read(old))
+    if broken := violations(workload, replanned.placement):
+        raise Failure("the validator refuses the placement, so nothing was written:\n" + "\n".join(broken))
+    console.print(f"{len(replanned.moves)} moves" + (":" if replanned.moves else ": every model stays."))
+    for move in replanned.moves:
+        console.print(f"  {move}", markup=False)
+    return replanned.placement
+
+
+def _print(workload: Workload, placement: Placement, replayed: list[Replayed], console: Console) -> None:
+    table = Table(
+        "device", "cycle ms", "full %", "memory MiB", "model", "requests/s", "batch", "ms", "p99 ms", "target"
+    )
+    results = {(result.device, result.model): result for result in replayed}
+    sla = {model.name: model.sla_ms for model in workload.models}
+    for number, node in enumerate(placement.nodes):
+        for first, share in zip((True, *(False,) * len(node.shares)), node.shares, strict=False):
+            device_cells = (
+                str(number),
+                f"{node.duty_ms:.4g}",
+                f"{100 * node.occupancy:.0f}",
+                f"{node.memory_bytes / 2**20:,.0f}",
+            )
+            table.add_row(
+                *(device_cells if first else ("", "", "", "")),
+                escape(share.model),
+                f"{share.rate_per_s:g}",
+                str(share.batch),
+                f"{share.exec_ms:.4g}",
+                f"{results[number, share.model].p99_ms:.4g}",
+                f"{sla[share.model]:g}",
+            )
+    console.print(table)
+    console.print(
+        f"{len(placement.nodes)} devices by {placement.algorithm}, at least {placement.bound} are needed; planned for "
+        f"{1 + placement.headroom:g} x the rates, p99 from a replay with {workload.arrivals} arrivals",
+        markup=False,
+    )
+
+
+def _write(
+    workload: Workload, placement: Placement, out: Path, repository: Path, command: str, force: bool, console: Console
+) -> None:
+    manifests.refuse_foreign(out)
+    all_servers = servers(placement)
+    kind = workload.devices.kind
+    present = [server for server in all_servers if _in(repository, server)]
+    files = [
+        path
+        for server in present
+        for path in packed_file.write(server, repository, kind=kind, command=command, force=force)
+    ]
+    files.append(placement.write(out))
+    files += manifests.write(all_servers, workload.devices, out, command)
+    files.append(picture.write(workload, placement, out))
+    for path in files:
+        console.print(f"written: {path}", markup=False)
+    if len(present) < len(all_servers):
+        names = {name for server in all_servers for name in server.node.models}
+        missing = sorted(name for name in names if not (repository / name).is_dir())
+        console.print(f"no packed.pbtxt for servers with {', '.join(missing)}: not in {repository}", markup=False)
+
+
+def _in(repository: Path, server: Server) -> bool:
+    """Whether the repository has all models of a server, without which it cannot start."""
+    return all((repository / name).is_dir() for name in server.node.models)

@@ -1,0 +1,225 @@
+"""Reports on the records of a folder: what `python -m perf.report` does."""
+
+import argparse
+import csv
+import dataclasses
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from markupsafe import Markup
+from rich.console import Console
+
+from perf.records.record import AnalyzerLoad, Ceiling, Measurement, MeasurementKey, is_record, read
+from perf.records.study import is_study
+from perf.report.marks import LITTLE_LIMIT, SPREAD_LIMIT, percent
+from perf.report.page import render, write
+from perf.report.plots import plots, save_png
+from perf.report.study.report import STUDY_DEFAULT, STUDY_FORMATS, report_studies
+from perf.report.summary import Comparison, Row, compare
+from perf.report.table import filled, markdown, table
+from perf.report.verdict import sentences
+from triton_batching.machine import Machine
+from triton_batching.terminal import Mistake, terminal
+
+DEFAULT = ("table", "csv", "html")
+SWEEP_FORMATS = (*DEFAULT, "png")
+
+
+class ReportError(Mistake):
+    """A folder without anything to report; the message says what to do."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """A folder of records and their comparisons."""
+
+    folder: Path
+    entries: tuple[Measurement | Ceiling, ...]
+    comparisons: tuple[Comparison, ...]
+
+    @property
+    def machine(self) -> Machine:
+        """The machine of all measurements."""
+        return _about(self.entries[0]).machine
+
+    @property
+    def versions(self) -> str:
+        """The versions of server and clients."""
+        pairs = {f"{name} {version}" for entry in self.entries for name, version in _about(entry).versions.items()}
+        return ", ".join(sorted(pairs))
+
+    @property
+    def span(self) -> str:
+        """The first and the last start of a measurement."""
+        starts = sorted(entry.started_at for entry in self.entries)
+        return f"{_time(starts[0])} to {_time(starts[-1])}"
+
+
+def summarise(folder: Path) -> Summary:
+    """Read a folder; raises `ReportError`, `RecordError` for a bad file, `MixtureError` for incomparable records."""
+    if folder.is_file():
+        raise ReportError(f"{folder}: a file, not a folder. Name its folder: {folder.parent}")
+    if not folder.is_dir():
+        raise ReportError(f"{folder}: no such folder. Measure first: make measure MODEL=ranker RESULTS={folder}")
+    entries = tuple(read(folder))
+    comparisons = compare(entries)
+    if not comparisons:
+        below = sorted({path.parent for path in folder.glob("*/*.json") if is_study(path) or is_record(path)})
+        remedy = f"Measure first: make measure MODEL=ranker RESULTS={folder}"
+        if below:
+            others = f" (or {', '.join(map(str, below[1:4]))})" if below[1:] else ""
+            remedy = f"Name a folder below it: make report RESULTS={below[0]}{others}"
+        raise ReportError(f"{folder}: no measured point. {remedy}")
+    return Summary(folder=folder, entries=entries, comparisons=comparisons)
+
+
+def print_tables(console: Console, summary: Summary) -> None:
+    """Print a table per model and kind of load, its verdict in sentences, and the reasons of its marks."""
+    for comparison in summary.comparisons:
+        console.print(heading(comparison), style="bold", markup=False)
+        console.print(table(comparison, console.width))
+        for sentence in sentences(comparison):
+            console.print(sentence, markup=False)
+        for row in comparison.rows:
+            if row.marks:
+                reasons = f"! {row.config_name} at {row.load.concurrency}: {'; '.join(row.marks)}"
+                console.print(reasons, markup=False, style="dim")
+        console.print()
+
+
+def heading(comparison: Comparison) -> str:
+    """The model and the kind of load in one line."""
+    load = comparison.setting
+    rows = f"{load.request_rows} row{'s' if load.request_rows > 1 else ''} per request"
+    shapes = [f"{name} {' x '.join(map(str, dims))}" for name, dims in load.shapes]
+    memory = ["shared memory"] if load.shared_memory else []
+    windows = f"windows of {load.window_ms} ms or more"
+    return ", ".join([f"{comparison.model}: {rows}", load.protocol, *memory, f"{load.data} data", *shapes, windows])
+
+
+def write_csv(summary: Summary, folder: Path) -> Path:
+    """Write all columns of all rows, with units in the names; maps are `key:value` pairs, lists have `; ` between."""
+    text = io.StringIO()
+    rows = [_flat(row, comparison) for comparison in summary.comparisons for row in comparison.rows]
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return write(folder / "summary.csv", text.getvalue())
+
+
+def write_html(summary: Summary, folder: Path) -> Path:
+    """Write a page without scripts and network access; equal records give equal bytes."""
+    page = render(
+        "report.html.j2",
+        summary=summary,
+        sections=[_section(number, comparison) for number, comparison in enumerate(summary.comparisons, 1)],
+        sources=[_source(entry) for entry in summary.entries],
+        limits={"little": percent(LITTLE_LIMIT), "spread": percent(SPREAD_LIMIT)},
+        command=f"python -m perf.report {summary.folder}",
+    )
+    return write(folder / "report.html", page)
+
+
+def write_png(summary: Summary, folder: Path) -> tuple[Path, ...]:
+    """Write the figures to files named after model and figure."""
+    return tuple(
+        path
+        for number, comparison in enumerate(summary.comparisons, 1)
+        for path in save_png(comparison, folder, f"{number}-{comparison.model}-")
+    )
+
+
+def _section(number: int, comparison: Comparison) -> dict[str, object]:
+    figures = [
+        {"caption": plot.caption, "wide": plot.wide, "svg": Markup(plot.svg)}
+        for plot in plots(comparison, f"{number}-{comparison.model}-")
+    ]
+    return {
+        "comparison": comparison,
+        "heading": heading(comparison),
+        "sentences": sentences(comparison),
+        "marked": sum(bool(row.marks) for row in comparison.rows),
+        "columns": filled(comparison),
+        "figures": figures,
+    }
+
+
+def _flat(row: Row, comparison: Comparison) -> dict[str, object]:
+    """The cells of a row; nested values take several columns."""
+    cells: dict[str, object] = {"model": row.model, "config_name": row.config_name, **_load_cells(row.load)}
+    for field in dataclasses.fields(row):
+        value = getattr(row, field.name)
+        if field.name in cells or field.name == "load":
+            continue
+        if field.name in ("to_baseline", "p95_to_baseline", "to_ceiling"):
+            cells |= {f"{field.name}_{part}": getattr(value, part, "") for part in ("median", "low", "high")}
+        elif field.name == "stages":
+            cells |= dataclasses.asdict(value)
+        elif isinstance(value, dict):
+            cells[field.name] = " ".join(f"{key}:{part}" for key, part in value.items())
+        else:
+            cells[field.name] = "; ".join(value) if isinstance(value, tuple) else value
+    top = comparison.ceiling
+    return cells | {
+        "ceiling_rows_per_s": top.throughput_rows_per_s if top else "",
+        "ceiling_batch_rows": top.rows if top else "",
+    }
+
+
+def _load_cells(load: AnalyzerLoad) -> dict[str, object]:
+    shapes = " ".join(f"{name}:{','.join(map(str, dims))}" for name, dims in load.shapes)
+    return dataclasses.asdict(load) | {"shapes": shapes}
+
+
+def _source(entry: Measurement | Ceiling) -> dict[str, str]:
+    if isinstance(entry, Measurement):
+        return {"name": entry.point.file_name, "start": _time(entry.started_at), "command": " ".join(entry.command)}
+    command = f"python -m perf.measure.ceiling {entry.model} --threads {entry.threads}"
+    return {"name": entry.file_name, "start": _time(entry.started_at), "command": command}
+
+
+def _about(entry: Measurement | Ceiling) -> MeasurementKey | Ceiling:
+    return entry.point if isinstance(entry, Measurement) else entry
+
+
+def _time(started_at: str) -> str:
+    return started_at.replace("T", " ").replace("+00:00", " UTC")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Report on the studies of the folder, or on its other records if it has none."""
+    out, name = arguments.out or arguments.folder, arguments.format
+    files = sorted(arguments.folder.glob("*.json"))
+    studies = [path for path in files if is_study(path)]
+    if not studies:
+        report(arguments.folder, out, _formats(name, DEFAULT, SWEEP_FORMATS))
+        return
+    report_studies(studies, out, _formats(name, STUDY_DEFAULT, STUDY_FORMATS), terminal())
+    if others := sum(map(is_record, files)):
+        terminal().print(
+            f"{arguments.folder}: only the studies are reported. Move the {others} measured point(s) into another "
+            "folder and report on it.",
+            markup=False,
+        )
+
+
+def _formats(name: str | None, default: tuple[str, ...], all_formats: tuple[str, ...]) -> tuple[str, ...]:
+    return default if name is None else all_formats if name == "all" else (name,)
+
+
+def report(folder: Path, out: Path, formats: Sequence[str]) -> None:
+    """Report on the records of sweeps in these formats; raises `ReportError`."""
+    if "json" in formats:
+        raise ReportError(f"{folder}: only studies have JSON, and there is none. Give --format csv.")
+    console, summary = terminal(), summarise(folder)
+    if "table" in formats:
+        print_tables(console, summary)
+    if "markdown" in formats:
+        console.print("\n\n".join(map(markdown, summary.comparisons)), markup=False)
+    writers = {"csv": write_csv, "html": write_html, "png": write_png}
+    for name in [name for name in formats if name in writers]:
+        paths = writers[name](summary, out)
+        for path in paths if isinstance(paths, tuple) else (paths,):
+            console.print(f"written: {path}", markup=False)

@@ -1,0 +1,117 @@
+"""Replays a request mix and prints why its batches close: what `python -m perf.why` does."""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import track
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from export.repository import config_file, model_folder, read_config
+from perf.batcher.load import Arrivals, RequestSource
+from perf.batcher.mix import Mix, read_sizes
+from perf.batcher.requests_file import read_requests
+from perf.batcher.rules import STRATEGY_FILE, Rules, RulesError, own_strategy
+from perf.why import live
+from perf.why.changes import Change, diagnose
+from perf.why.report import as_dict, show
+from perf.why.service import read_service
+from triton_batching.terminal import Mistake, terminal
+
+DEFAULT_SERVICE = "10"
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Explain the batches of a running server, or of a request mix; returns the exit code."""
+    return _live(arguments) if arguments.live else _offline(arguments)
+
+
+def _offline(arguments: argparse.Namespace) -> int:
+    folder = model_folder(arguments.model, arguments.repository)
+    path = config_file(folder, arguments.config_name)
+    config = read_config(path)
+    config.name = config.name or folder.name
+    _refuse_library(folder, config)
+    rules = Rules.of(config, gpus=arguments.gpus)
+    load, description, first = _load(arguments, config)
+    service = read_service(arguments.service_ms or DEFAULT_SERVICE)
+    quiet = arguments.format == "json"
+    diagnosis = diagnose(
+        config,
+        rules,
+        service,
+        load,
+        gpus=arguments.gpus,
+        assumed=arguments.service_ms is None,
+        first=first,
+        progress=lambda changes: _with_bar(changes, quiet=quiet),
+    )
+    if arguments.format == "json":
+        print(json.dumps(as_dict(diagnosis), indent=2))
+        return 0
+    assumed = f"{DEFAULT_SERVICE} ms whatever its rows (assumed; give the measured time: --service-ms 20+0.5)"
+    duration = f"{arguments.service_ms} ms" if arguments.service_ms else assumed
+    show(terminal(), diagnosis, f"{path}: {description}", service=duration)
+    return 0
+
+
+def _with_bar(changes: Sequence[Change], *, quiet: bool) -> Iterable[Change]:
+    return track(
+        changes,
+        "trying changes",
+        disable=quiet or not sys.stderr.isatty(),
+        transient=True,
+        console=Console(stderr=True),
+    )
+
+
+def _load(arguments: argparse.Namespace, config: ModelConfig) -> tuple[Callable[[], RequestSource], str, int | None]:
+    """Return what makes the load, its description, and how many of its requests to look at (None: all)."""
+    if arguments.requests:
+        requests = read_requests(arguments.requests, config)
+        return (lambda: Arrivals(requests)), f"{len(requests)} requests of {arguments.requests}", None
+    mix = Mix(
+        sizes=_sizes(arguments.mix, config) if arguments.mix else _no_sizes(config),
+        count=arguments.count,
+        rows=arguments.rows,
+        concurrency=arguments.concurrency,
+        per_second=arguments.per_second,
+    )
+    return (lambda: mix.load(config)), str(mix), mix.count if mix.concurrency else None
+
+
+def _refuse_library(folder: Path, config: ModelConfig) -> None:
+    """Raise `RulesError` for a batching library that Triton finds by its file name."""
+    for path in (*folder.glob(STRATEGY_FILE), *folder.glob(f"*/{STRATEGY_FILE}")):
+        raise RulesError(own_strategy(config.name, str(path)))
+
+
+def _sizes(text: str, config: ModelConfig) -> list[int]:
+    sizes = read_sizes(text)
+    if not _variable(config):
+        raise Mistake(
+            f'--mix {text}: model "{config.name}" takes no input of variable size (no -1 in dims), so it takes no '
+            "sizes. Leave --mix out."
+        )
+    return sizes
+
+
+def _variable(config: ModelConfig) -> list[str]:
+    return [tensor.name for tensor in config.input if -1 in tensor.dims and not tensor.optional]
+
+
+def _no_sizes(config: ModelConfig) -> list[int]:
+    if variable := _variable(config):
+        raise Mistake(
+            f'model "{config.name}" takes inputs of different size ({", ".join(variable)}), and the sizes decide '
+            "what can run together. Give them in turn (--mix 20,30,40), name a file (--requests FILE) or a running "
+            "server (--live http://localhost:8000)."
+        )
+    return []
+
+
+def _live(arguments: argparse.Namespace) -> int:
+    return live.explain(arguments.live, arguments.model, seconds=arguments.seconds, as_json=arguments.format == "json")

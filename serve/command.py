@@ -1,0 +1,90 @@
+"""Serves models and prints what is served: what `python -m serve` does."""
+
+import argparse
+import shlex
+from pathlib import Path
+
+from rich.table import Table
+
+from export.repository import instance_count, models, served_file, with_steps
+from serve.launcher import Server, Settings
+from serve.supervisor import supervise
+from triton_batching.terminal import terminal
+
+
+def serve(settings: Settings, *, restart: bool) -> None:
+    """Serve until Ctrl-C; raises `LaunchError` if the server died and is not started again."""
+    console = terminal()
+
+    def tell(text: str) -> None:
+        console.print(text, markup=False)
+
+    with console.status("starting tritonserver") as status:
+
+        def ready(server: Server) -> None:
+            status.stop()
+            console.print(_table(server))
+            tell(f"ready; the log is {server.log}. Ctrl-C stops the server.")
+            if server.settings.open_admin:
+                tell("--open-admin: whoever reaches these ports can run code as you.")
+            tell(f"gRPC clients take --url {server.grpc_url}")
+
+        supervise(settings, restart=restart, ready=ready, report=tell, progress=status.update)
+
+
+def run(arguments: argparse.Namespace, theirs: list[str], *, log: Path) -> None:
+    """Serve what the command line names; `theirs` are arguments of tritonserver."""
+    serve(_settings(arguments, theirs, log), restart=arguments.restart == "always")
+
+
+def _exported(repository: Path) -> tuple[str, ...]:
+    """The models whose files exist, and the files of the models that they call; prints the names of the others."""
+    names = models(repository)
+    missing = {model for model in names if not served_file(model, repository).exists()}
+    ready = []
+    for model in names:
+        if lacking := sorted(missing.intersection(with_steps([model], repository=repository))):
+            how = f"(make export ARGS={shlex.quote(' '.join(lacking))})"
+            who = "is" if lacking == [model] else f"calls {', '.join(lacking)}, which is"
+            terminal().print(f"left out: {model} {who} not exported yet {how}", markup=False)
+        else:
+            ready.append(model)
+    return tuple(ready)
+
+
+def _settings(arguments: argparse.Namespace, theirs: list[str], log: Path) -> Settings:
+    return Settings(
+        models=tuple(arguments.model or _exported(arguments.repository)),
+        config_name=arguments.config_name,
+        repository=arguments.repository,
+        host=arguments.host,
+        http_port=arguments.http_port,
+        grpc_port=arguments.grpc_port,
+        metrics_port=arguments.metrics_port,
+        arguments=tuple(theirs),
+        log=log,
+        open_admin=arguments.open_admin,
+        start_timeout_s=arguments.start_timeout,
+    )
+
+
+def _table(server: Server) -> Table:
+    table = Table(
+        "model",
+        "backend",
+        "max batch",
+        "batching",
+        "instances",
+        title=f"HTTP {server.http_url}, gRPC {server.grpc_url}, metrics {server.metrics_url}",
+    )
+    for model, config in server.configs.items():
+        batching = "dynamic" if config.HasField("dynamic_batching") else "none"
+        delay = config.dynamic_batching.max_queue_delay_microseconds
+        table.add_row(
+            model,
+            config.backend or config.platform,
+            str(config.max_batch_size),
+            f"{batching}, {delay} us delay" if batching == "dynamic" else batching,
+            str(instance_count(config)),
+        )
+    return table

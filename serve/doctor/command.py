@@ -1,0 +1,121 @@
+"""Examines model repositories and prints the findings: what `python -m serve.doctor` does."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from serve.doctor.examination import examine, once_per_model, order
+from serve.doctor.finding import LEVELS, Finding
+from serve.doctor.fixes import changes
+from serve.doctor.places import repositories
+from serve.doctor.render import FORMATS
+from serve.doctor.repository import Repository
+from serve.doctor.rule import DROPPED, GROUPS, MERGED, Rule
+from serve.doctor.rules import all_rules
+from serve.doctor.rules_page import explanation
+from serve.doctor.target import Target, release
+from triton_batching.terminal import Mistake, terminal
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Explain a rule, or examine, fix and print; 1 if a finding is as severe as --fail-on, else 0."""
+    if arguments.explain:
+        _write("\n\n".join(explanation(rule) for rule in _chosen([arguments.explain])))
+        return 0
+    rules = _selected(arguments.select, arguments.ignore)
+    examined = repositories(arguments.paths, _target(arguments))
+    if arguments.fix or arguments.diff:
+        _fix(examined, rules, write=arguments.fix, show=arguments.diff)
+    findings = _findings(examined, rules)
+    if arguments.live:
+        from serve.doctor.live import LiveServer, examine_live  # nothing else needs a server
+
+        running = LiveServer.read(arguments.live, examined[0], log=arguments.log, config_name=arguments.config_name)
+        findings = sorted([*findings, *examine_live(running, rules)], key=order)
+    _write(FORMATS[arguments.format](findings))
+    worst = max((finding.severity for finding in findings), default=0)
+    return int(arguments.fail_on != "never" and worst >= LEVELS[arguments.fail_on])
+
+
+def _findings(examined: Sequence[Repository], rules: Sequence[Rule]) -> list[Finding]:
+    console = Console(stderr=True, emoji=False)
+    with console.status("reading") as status:
+        return [
+            finding
+            for repository in examined
+            for finding in once_per_model(
+                examine(repository, rules, progress=lambda model: status.update(f"examining {model}"))
+            )
+        ]
+
+
+def _fix(examined: Sequence[Repository], rules: Sequence[Rule], *, write: bool, show: bool) -> None:
+    for change in (change for repository in examined for change in changes(repository, rules)):
+        if show:
+            _write(change.diff().removesuffix("\n"))
+        if write:
+            change.write()
+            _note(f"{change.path}: fixed {', '.join(change.codes)}")
+
+
+def _write(text: str) -> None:
+    """Print without wrapping and colours, so that other programs can read it."""
+    terminal().out(text, highlight=False)
+
+
+def _note(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+def _selected(select: str | None, ignore: str | None) -> list[Rule]:
+    rules = _chosen(_codes(select)) if select else all_rules()
+    # The code of a merged rule ignores nothing: the rule that it became part of finds more than it did.
+    codes = [code for code in _codes(ignore or "") if code.upper() not in MERGED]
+    for code in set(_codes(ignore or "")) - set(codes):
+        _note(f"{code} is part of {MERGED[code.upper()]} now and ignores nothing. Ignore that one, or write a comment.")
+    ignored = {rule.code for rule in _chosen(codes)} if codes else set()
+    return [rule for rule in rules if rule.code not in ignored]
+
+
+def _codes(text: str) -> list[str]:
+    return [code for code in (part.strip() for part in text.split(",")) if code]
+
+
+def _chosen(prefixes: Sequence[str]) -> list[Rule]:
+    """Rules whose code begins with one of `prefixes`; raises `Mistake` for a prefix that fits none.
+
+    The code of a rule that was merged stands for the rule that it became part of; of a dropped rule it says why.
+    """
+    current = tuple(_current(prefix.upper()) for prefix in prefixes)
+    for prefix in current:
+        if prefix not in DROPPED and not any(rule.code.startswith(prefix) for rule in all_rules()):
+            families = ", ".join(f"{code}.. ({meaning})" for code, meaning in GROUPS.items())
+            raise Mistake(
+                f'"{prefix}" is not the code of a rule, nor the beginning of one. Codes begin with {families}. '
+                "python -m serve.doctor.rules_page writes a page with all rules."
+            )
+    return [rule for rule in all_rules() if rule.code.startswith(current)]
+
+
+def _current(code: str) -> str:
+    """The code that does the work of a former one, with a note to standard error."""
+    if code in MERGED:
+        _note(f"{code} is part of {MERGED[code]} now, which is used in its place.")
+    elif code in DROPPED:
+        _note(f"{code} is no longer a rule: {DROPPED[code]}.")
+    return MERGED.get(code, code)
+
+
+def _target(arguments: argparse.Namespace) -> Target:
+    gigabytes = arguments.memory_gb
+    return Target(
+        release=release(arguments.target),
+        cores=arguments.cores,
+        gpus=arguments.gpus,
+        memory_bytes=None if gigabytes is None else int(gigabytes * 1e9),
+        latency_us=None if arguments.latency_ms is None else round(arguments.latency_ms * 1e3),
+        cache=arguments.cache,
+        rate_limit=arguments.rate_limit,
+    )

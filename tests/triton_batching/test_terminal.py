@@ -1,0 +1,74 @@
+"""How a program says what is wrong with its call, and how it ends."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from triton_batching.terminal import program_parser
+
+ROOT = Path(__file__).parents[2]
+CLEANING = """
+import sys, time
+from triton_batching.terminal import guarded
+
+def action():
+    try:
+        print("running", flush=True)
+        time.sleep(60)
+    finally:
+        time.sleep(0.5)
+        print("cleaned", flush=True)
+
+sys.exit(guarded(action))
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["m", "--p99-ms", "abc"], "--p99-ms abc: not a number."),
+        (["m", "--p99-ms", "5", "-b", "1.5"], "-b/--rows 1.5: not a whole number."),
+        (["m", "--p99-ms", "5", "--kind", "tpu"], "--kind tpu: not a choice. Give one of 'cpu', 'gpu'."),
+        (["m", "--p99-ms"], "--p99-ms: its value is missing."),
+        (["m"], "--p99-ms: missing, and required."),
+        ([], "model, --p99-ms: missing, and required."),
+        (["m", "--p99-ms", "5", "--fast"], "--fast: unknown."),
+    ],
+)
+def test_a_mistyped_call_ends_with_one_line_and_code_2(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parser = program_parser("python -m program", "What it does.", example="m --p99-ms 50")
+    parser.add_argument("model")
+    parser.add_argument("--p99-ms", type=float, required=True)
+    parser.add_argument("-b", "--rows", type=int)
+    parser.add_argument("--kind", choices=("cpu", "gpu"))
+    with pytest.raises(SystemExit) as ended:
+        parser.parse_args(arguments)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == f"{message} See python -m program --help.\n"
+
+
+def test_more_interrupts_do_not_stop_the_cleaning_up() -> None:
+    with subprocess.Popen([sys.executable, "-c", CLEANING], cwd=ROOT, stdout=-1, stderr=-1, text=True) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "running\n"
+        while program.poll() is None:
+            program.send_signal(signal.SIGINT)
+            time.sleep(0.01)
+        out, err = program.communicate()
+    assert program.returncode == 130
+    assert out == "cleaned\n"
+    assert err.splitlines()[-1] == "stopped."
+    assert "stopping. Ctrl-\\ ends the program at once." in err
+    assert "Traceback" not in err
+
+
+def test_a_program_that_was_not_interrupted_leaves_the_signal_as_it_was() -> None:
+    code = "import signal; from triton_batching.terminal import guarded; guarded(lambda: None); signal.raise_signal(2)"
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, stderr=-1, check=False)
+    assert ended.returncode == -signal.SIGINT
