@@ -122,7 +122,7 @@ def test_nothing_to_compare_is_a_users_mistake(tmp_path: Path, capsys: pytest.Ca
 
 def test_an_even_number_of_rounds_is_a_users_mistake(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([MODEL, "--rounds", "2"]) == 2
-    assert "--rounds 2: there is a median of an odd number only" in capsys.readouterr().err
+    assert "--rounds 2: an even number of rounds has no median" in capsys.readouterr().err
 
 
 def test_the_committed_comparison_is_what_the_simulation_predicts(

@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from rich import box
 from rich.table import Table
 
 from perf.stats.bootstrap import Interval, paired
 from perf.studies.goodput.contender import GREEDY
 from perf.studies.goodput.record import GoodputSearch
+from perf.studies.tables import plain_table, rows_markdown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,19 +89,16 @@ def cells(row: GoodputRow, titles: Mapping[str, str]) -> tuple[str, ...]:
     )
 
 
-def table(found: Sequence[GoodputRow], titles: Mapping[str, str]) -> Table:
-    """For a terminal, with the share of requests that left late and the busiest point's cores."""
-    shown = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for number, title in enumerate((*TITLES, "late\nsends", "cores\nbusy")):
-        shown.add_column(title, justify="left" if number < 2 else "right")
-    for row in found:
-        seen = row.measured_per_s is not None
-        more = (f"{row.late_sends:.1%}", f"{row.cores_busy:.0%}") if seen else ("", "")
-        shown.add_row(*cells(row, titles), *more)
-    return shown
+def table(rows: Sequence[GoodputRow], titles: Mapping[str, str]) -> Table:
+    """The table for a terminal, with the share of late sends and the busy cores of the busiest trial."""
+    made = plain_table((*TITLES, "late\nsends", "cores\nbusy"), left=2)
+    for row in rows:
+        measured = row.measured_per_s is not None
+        more = (f"{row.late_sends:.1%}", f"{row.cores_busy:.0%}") if measured else ("", "")
+        made.add_row(*cells(row, titles), *more)
+    return made
 
 
-def markdown(found: Sequence[GoodputRow], titles: Mapping[str, str]) -> str:
-    """For a document."""
-    rows = [TITLES, ("---",) * len(TITLES), *(cells(row, titles) for row in found)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+def markdown(rows: Sequence[GoodputRow], titles: Mapping[str, str]) -> str:
+    """The table for a page."""
+    return rows_markdown(TITLES, (cells(row, titles) for row in rows), left=len(TITLES))

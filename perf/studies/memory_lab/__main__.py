@@ -1,24 +1,23 @@
 """Compare memory allocators on recorded traces: space, device calls, time, fragmentation and locality.
 
-Reads traces of `perf.memory.record`, TensorFlow logs, torch snapshots and profiles, and onnxruntime profiles. It
+It reads traces of `perf.memory.record`, TensorFlow logs, torch snapshots and profiles, and onnxruntime profiles. It
 replays each trace on all allocators, plans it offline, serves it from the plan, and serves changed inferences from the
-same plan. There is one record per trace; a trace that has a record is only printed.
+same plan. There is one record per trace. A trace that has a record is printed and not measured again.
 """
 
-import contextlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from rich.progress import Progress
 from rich.table import Table
 
 from perf.memory.allocators.device import DeviceCosts
 from perf.memory.trace import trace_file
 from perf.memory.trace.trace import Trace
-from perf.studies.memory_lab import memory_map, study
+from perf.studies.experiment import command_line, progress_line
+from perf.studies.memory_lab import comparison, memory_map
+from perf.studies.memory_lab.comparison import LabRecord
 from perf.studies.memory_lab.replay import Replay
-from perf.studies.memory_lab.study import Study
 from perf.studies.memory_lab.traces.reading import named
 from perf.studies.memory_lab.trial import PLANNED
 from triton_batching.terminal import Mistake, guarded, program_parser, terminal
@@ -75,6 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             pictures=arguments.pictures,
             mapped=arguments.maps,
             suffix=arguments.format,
+            command=command_line("memory_lab", argv),
         )
 
     return guarded(run, on_interrupt="stopped; finished traces are on disk. Run the same command to continue.")
@@ -104,32 +104,25 @@ def _compare(
     pictures: Path | None,
     mapped: Sequence[str],
     suffix: str,
+    command: Sequence[str],
 ) -> None:
     console = terminal()
-    studies: list[Study] = []
+    records: list[LabRecord] = []
     for name, trace in by_name.items():
-        old = None if again or pictures else study.read(results / f"{name}.json")
-        if old is not None and old.key == study.key(trace, device_costs):
-            studies.append(old)
+        old = None if again or pictures else comparison.read(results / f"{name}.json")
+        if old is not None and old.key == comparison.key(trace, device_costs):
+            records.append(old)
             continue
-        with _progress(name) as progress:
-            new, replays = study.study(name, trace, relatives(name, by_name), device_costs, progress)
-        studies.append(new)
-        study.write(new, results)
+        with progress_line(name) as progress:
+            new, replays = comparison.compare(name, trace, relatives(name, by_name), device_costs, progress, command)
+        records.append(new)
+        comparison.write(new, results)
         if pictures is not None:
             _draw(name, trace, replays, pictures, mapped, suffix)
-    for result in studies:
-        console.print(table(result))
-        console.print(departures(result))
+    for record in records:
+        console.print(table(record))
+        console.print(departures(record))
     console.print(f"records: {results}", markup=False)
-
-
-@contextlib.contextmanager
-def _progress(name: str) -> Iterator[Callable[[str], None]]:
-    """A progress line; yields the function that sets its text."""
-    with Progress(transient=True) as bar:
-        task = bar.add_task(name, total=None)
-        yield lambda text: bar.update(task, description=text)
 
 
 def _draw(
@@ -150,11 +143,11 @@ COLUMNS = (
 )
 
 
-def table(result: Study) -> Table:
+def table(record: LabRecord) -> Table:
     """A table with a row per allocator and a column per measure."""
-    title = f"{result.name}: {result.allocations} allocations, lower bound {result.load_bytes:,} bytes"
+    title = f"{record.name}: {record.allocations} allocations, lower bound {record.load_bytes:,} bytes"
     rows = Table(*COLUMNS, title=title)
-    for row in result.trials:
+    for row in record.trials:
         rows.add_row(
             row.allocator,
             f"{row.held_over_load:.3f}",
@@ -166,18 +159,18 @@ def table(result: Study) -> Table:
             f"{row.scattered_share:.0%}",
             f"{row.locality:.0%}",
         )
-    for plan in result.plannings:
+    for plan in record.plannings:
         seconds = f"(planned in {plan.seconds:.2f} s)"
         rows.add_row(f"offline: {plan.planner}", f"{plan.held_over_load:.3f}", "1", "0", seconds)
     return rows
 
 
-def departures(result: Study) -> Table:
+def departures(record: LabRecord) -> Table:
     """A table of other inferences that the plan of this trace served."""
-    title = f"{result.name}: the plan ({result.planner}) serves another inference, twice"
+    title = f"{record.name}: the plan ({record.planner}) serves another inference, twice"
     columns = ("inference", "held / its bound", "allocations", "elsewhere in the region", "fallbacks", "left the plan")
     rows = Table(*columns, title=title)
-    for row in result.departures:
+    for row in record.departures:
         counts = (row.allocations, row.unplanned.in_region, row.unplanned.fallbacks, row.unplanned.departures)
         rows.add_row(row.trace, f"{row.held_bytes / row.load_bytes:.3f}", *map(str, counts))
     return rows

@@ -7,8 +7,8 @@ import pytest
 
 from perf.memory.allocators.device import Allocator, Device, OutOfMemory
 from perf.studies.memory_lab.allocators.caching import Caching, CachingRules, round_size
-from perf.studies.memory_lab.allocators.catalogue import ONLINE
 from perf.studies.memory_lab.allocators.slab import size_class
+from perf.studies.memory_lab.trial import ONLINE
 
 MIB = 2**20
 

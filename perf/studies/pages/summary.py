@@ -1,30 +1,25 @@
-"""Every study in one table: its question, its command, and what it showed, out of the records in git."""
+"""All experiments in one table: question, command and result, from the records in git."""
 
-import json
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from perf.records import file
-from perf.studies.aimd_cap import SLA_MS, band, batches_until, late_share, parts, read
-from perf.studies.archive import unpacked
+from perf.studies.aimd_cap import band, late_share
+from perf.studies.archive import RESULTS
 from perf.studies.goodput import table as goodput_table
 from perf.studies.goodput.contender import DEADLINE
 from perf.studies.grid.judgement import TUNED
 from perf.studies.overload import record as overload_record
 from perf.studies.overload.bound import OWN
 from perf.studies.pages import experiments, tools
-from perf.studies.pages.table import RESULTS, record_json, rows_markdown
-from perf.studies.pauses import Pauses
 from perf.studies.peers.point import LABELS
 from perf.studies.pictures.table import changes
-from perf.studies.prediction.comparison import FILE, MODELS
-from perf.studies.soak import record as soak_record
+from perf.studies.tables import rows_markdown
 
 
 @dataclass(frozen=True, kw_only=True)
-class StudySummary:
-    """One study: `command` without `python -m perf.studies.`, `result` in one line."""
+class ExperimentSummary:
+    """One experiment: `command` without `python -m perf.studies.`, `result` in one line."""
 
     command: str
     question: str
@@ -33,31 +28,30 @@ class StudySummary:
 
 
 def table() -> str:
-    """The table of all studies."""
+    """The table of all experiments."""
     rows = []
-    for study in FINDINGS:
-        name = study.command.split()[0]
-        title = f"[{name}]({study.page})" if study.page else name
-        rows.append((title, study.question, f"`python -m perf.studies.{study.command}`", study.result()))
-    return rows_markdown(("study", "question", "command", "what it showed"), rows, left=4)
+    for experiment in EXPERIMENTS:
+        name = experiment.command.split()[0]
+        title = f"[{name}]({experiment.page})" if experiment.page else name
+        command = f"`python -m perf.studies.{experiment.command}`"
+        rows.append((title, experiment.question, command, experiment.result()))
+    return rows_markdown(("experiment", "question", "command", "result"), rows, left=4)
 
 
 def _aimd_cap() -> str:
-    cases = {case.name: (case, steps) for case, steps in read(RESULTS / "policy" / "aimd_cap.json")}
-    settled, _ = parts(*cases["target 30 ms"])
-    case, steps = cases["rows cost three times as much"]
-    _, behind = parts(case, steps)
+    cases = {case.name: case for case in experiments.cap_cases()}
+    settled = cases["target 30 ms"].settled
     smallest, largest = band(settled)
-    recovery = batches_until(behind, int((SLA_MS - 20) // case.row_ms_after))
     return (
         f"with a target of 30 ms it settles at {smallest} to {largest} rows, with {late_share(settled):.0%} of the "
-        f"batches over the target; when rows get three times as slow it is back in time after {recovery} batches"
+        "batches over the target; after rows get three times as slow it is in time again after "
+        f"{cases['rows cost three times as much'].recovery} batches"
     )
 
 
 def _backend_overhead() -> str:
-    cells = record_json("backend/backend_overhead.json")["cells"]
-    return f"each of {len(cells)} cells takes at most {max(cell['ratio'] for cell in cells):.2f} x its floors"
+    cells = experiments.overhead_cells()
+    return f"each of {len(cells)} cells takes at most {max(cell.ratio for cell in cells):.2f} x its lower bounds"
 
 
 def _goodput() -> str:
@@ -72,25 +66,23 @@ def _goodput() -> str:
 
 
 def _grid() -> str:
-    found = tools.judgements()
-    ratios = [judgement.ratio.value for judgement in found]
-    over, rounds = (
-        sum(judgement.violations for judgement in found),
-        sum(len(judgement.of(TUNED)) for judgement in found),
-    )
+    judgements = tools.judgements()
+    ratios = [judgement.ratio.value for judgement in judgements]
+    over = sum(judgement.violations for judgement in judgements)
+    rounds = sum(len(judgement.of(TUNED)) for judgement in judgements)
     return (
-        f"{min(ratios):.3f} to {max(ratios):.3f} of the throughput of the grid's best in {len(found)} cases; "
+        f"{min(ratios):.3f} to {max(ratios):.3f} of the throughput of the grid's best in {len(judgements)} cases; "
         f"{over} of {rounds} rounds over the target"
     )
 
 
 def _memory_lab() -> str:
-    trials = [trial for path in (RESULTS / "memory").glob("*.json") for trial in json.loads(path.read_text())["trials"]]
-    held = {
-        name: statistics.median(trial["held_over_load"] for trial in trials if trial["allocator"] == name)
+    trials = tools.allocator_trials()
+    medians = (
+        f"{name} {statistics.median(trial.held_over_load for trial in trials[name]):.2f}"
         for name in ("planned", "tensorflow bfc", "pytorch caching")
-    }
-    return "median of held memory / bound: " + ", ".join(f"{name} {value:.2f}" for name, value in held.items())
+    )
+    return f"median of held memory / bound: {', '.join(medians)}"
 
 
 def _overload() -> str:
@@ -100,35 +92,32 @@ def _overload() -> str:
 
 
 def _packing() -> str:
-    devices = tools.packed_devices()
+    devices = tools.packing_record().devices
     names = ("squishy", "improved", "exact")
     return "devices for 100 workloads: " + ", ".join(f"{name} {devices[name]}" for name in names)
 
 
 def _pauses() -> str:
-    found = [file.read(RESULTS / "pauses" / f"{model}.json", Pauses) for model in MODELS]
-    ways = [pauses.way for pauses in found]
-    return f"its way outside of the model takes {min(ways):.1f} to {max(ways):.1f} x as long as in a closed loop"
+    ways = [pauses.way for pauses in tools.pauses_records()]
+    return f"outside the model it takes {min(ways):.1f} to {max(ways):.1f} x as long as in a closed loop"
 
 
 def _peers() -> str:
     shares: dict[str, list[float]] = {}
-    for point in experiments.peer_points():
-        shares.setdefault(LABELS[point.contender], []).append(point.share)
-    medians = sorted(((statistics.median(some), name) for name, some in shares.items()), reverse=True)
+    for peer_round in experiments.peer_rounds():
+        shares.setdefault(LABELS[peer_round.contender], []).append(peer_round.share)
+    medians = sorted(((statistics.median(values), name) for name, values in shares.items()), reverse=True)
     return "share of onnxruntime alone: " + ", ".join(f"{name} {share:.2f}" for share, name in medians)
 
 
 def _pictures() -> str:
-    records = [json.loads(path.read_text()) for path in (RESULTS / "pictures").glob("*.simulated_accelerator.r*.json")]
-    change = statistics.median(changes(records, 32))
+    change = statistics.median(changes(experiments.pictures_records("simulated_accelerator"), 32))
     return f"{change:+.0%} mean latency at 32 pictures in flight behind a simulated accelerator"
 
 
 def _prediction() -> str:
-    with unpacked(RESULTS / "prediction.jsonl") as folder:
-        points = json.loads((folder / FILE).read_text())["points"]
-    return f"{sum(point['holds'] for point in points)} of {len(points)} predictions within the limits"
+    points = tools.compared_points()
+    return f"{sum(point.holds for point in points)} of {len(points)} predictions within the limits"
 
 
 def _ragged() -> str:
@@ -143,107 +132,110 @@ def _served_share() -> str:
 
 
 def _soak() -> str:
-    (path,) = (RESULTS / "soak").glob("*.json")
-    record = soak_record.load(path)
-    calls = sum(count for user in record.users for count in user.outcomes.values())
-    return f"{calls:,} calls in {record.minutes:g} minutes: {record.failures} failed, {len(record.faults)} faults"
+    record = experiments.soak_run()
+    return (
+        f"{record.calls:,} calls in {record.minutes:g} minutes: {record.failures} failed, {len(record.faults)} faults"
+    )
 
 
 def _transports() -> str:
-    gains = record_json("clients/transports.json")["gains"]
-    latency = {gain["model"]: gain["latency"] for gain in gains if (gain["over"], gain["workers"]) == ("grpc", 1)}
+    latency = {
+        gain.model: gain.latency for gain in experiments.transport_gains() if (gain.over, gain.workers) == ("grpc", 1)
+    }
     sizes = {"row": "1 KB", "picture": "600 KB in", "map": "4 MB out"}
     return "latency over gRPC: " + ", ".join(f"x {latency[name]:.2f} for {size}" for name, size in sizes.items())
 
 
-FINDINGS = (
-    StudySummary(command="aimd_cap", question="Where does the cap of `batch_policy: aimd` settle?", result=_aimd_cap),
-    StudySummary(
+EXPERIMENTS = (
+    ExperimentSummary(
+        command="aimd_cap", question="Where does the cap of `batch_policy: aimd` settle?", result=_aimd_cap
+    ),
+    ExperimentSummary(
         command="backend_overhead",
         question="What does the Python backend add to an execution?",
         result=_backend_overhead,
     ),
-    StudySummary(
+    ExperimentSummary(
         command="goodput --live --seeds 5",
-        question="At which rate are 99 % of the requests in time, by way to batch?",
+        question="Up to which rate are 99 % of the requests in time, by batching policy?",
         result=_goodput,
         page="goodput/README.md",
     ),
-    StudySummary(
+    ExperimentSummary(
         command="grid simulated_accelerator --load closed:32",
-        question="How near is the tuner's choice to the best of a full grid?",
+        question="How close is the tuner's choice to the best of a full grid?",
         result=_grid,
         page="../tune/README.md",
     ),
-    StudySummary(
+    ExperimentSummary(
         command="memory_lab perf/studies/results/memory/traces/*.json",
         question="How much memory do allocators hold for recorded inferences?",
         result=_memory_lab,
-        page="../memory/README.md",
+        page="memory_lab/README.md",
     ),
-    StudySummary(
+    ExperimentSummary(
         command="overload simulated_accelerator --config-name dynamic --target-ms 2000 --time-scale 8",
-        question="What does a model answer, refuse and use at ten times its capacity?",
+        question="What does a model answer and refuse at ten times its capacity?",
         result=_overload,
         page="../../serve/README.md#overload",
     ),
-    StudySummary(
+    ExperimentSummary(
         command="packing",
         question="How many devices does each packing algorithm need?",
         result=_packing,
         page="../pack/README.md",
     ),
-    StudySummary(
+    ExperimentSummary(
         command="pauses ranker",
         question="What does a pause cost a lone request?",
         result=_pauses,
         page="../simulate/README.md",
     ),
-    StudySummary(
+    ExperimentSummary(
         command="peers --rounds 5",
-        question="How much of onnxruntime's speed do servers keep?",
+        question="How much of onnxruntime's speed do other servers keep?",
         result=_peers,
         page="peers/README.md",
     ),
-    StudySummary(
+    ExperimentSummary(
         command="pictures --classifier simulated_accelerator",
         question="What does batching buy behind JPEG decoding?",
         result=_pictures,
         page="../../model_repository/image_classification/README.md",
     ),
-    StudySummary(
+    ExperimentSummary(
         command="prediction simulated_accelerator",
         question="Are the simulation's predictions right?",
         result=_prediction,
         page="../simulate/README.md",
     ),
-    StudySummary(
+    ExperimentSummary(
         command="ragged ragged_encoder",
         question="Which way to serve requests of different length is fastest?",
         result=_ragged,
         page="RAGGED_REQUESTS.md",
     ),
-    StudySummary(
+    ExperimentSummary(
         command="ragged_requests",
         question="Which requests of different length run together?",
         result=lambda: "prints the server's own counts; keeps no record",
         page="RAGGED_REQUESTS.md",
     ),
-    StudySummary(
+    ExperimentSummary(
         command="served_share resnet50",
         question="How much of onnxruntime's speed does a served model keep?",
         result=_served_share,
     ),
-    StudySummary(
+    ExperimentSummary(
         command="soak --minutes 15",
-        question="What goes wrong or grows under every kind of client?",
+        question="What fails or grows under every kind of client?",
         result=_soak,
         page="soak/README.md",
     ),
-    StudySummary(
+    ExperimentSummary(
         command="transports --rounds 7",
         question="What does shared memory gain over gRPC and HTTP?",
         result=_transports,
-        page="../../clients/README.md",
+        page="TRANSPORTS.md",
     ),
 )
