@@ -19,10 +19,9 @@ from perf.records.file import RecordError
 from perf.stats.bootstrap import Interval, paired
 from perf.studies.goodput.__main__ import main
 from perf.studies.goodput.contender import AIMD, DEADLINE, GREEDY, HALF, NONE, StandIn, contenders
-from perf.studies.goodput.instance import ends, settle
 from perf.studies.goodput.record import GoodputSearch, MeasuredRate, load
 from perf.studies.goodput.search import CLOSE, MOST, RateTrial, edge, following, swept
-from perf.studies.goodput.simulated import goodput
+from perf.studies.goodput.simulated import ends, goodput, settle
 from perf.studies.goodput.stream import WARM_UP, ArrivalStream
 from serve.policies.batch_policy import Aimd, All, Deadline
 from triton_batching.machine import Machine

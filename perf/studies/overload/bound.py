@@ -1,4 +1,4 @@
-"""What bounds the queue of a configuration: its own, none, or another one to compare it with."""
+"""The bound of a configuration's queue: its own, none, or another one."""
 
 from collections.abc import Callable
 
@@ -12,10 +12,10 @@ POLICY, SLO = "batch_policy", "slo_ms"
 
 
 def bounded(config: ModelConfig, bound: str) -> ModelConfig:
-    """A copy of `config` with this bound: `own` leaves it, `none` takes all bounds away.
+    """A copy of `config` with this bound: `own` keeps its bounds, `none` removes all.
 
-    Others begin with none, joined by `+`: `limit:MS`, `deadline:MS`, `timeout:MS` and `size:REQUESTS` (the last two are
-    Triton's queue policy), `delay:US` and `preferred:ROWS`. Raises `Mistake`.
+    Other bounds replace all, joined by `+`: `limit:MS`, `deadline:MS`, `timeout:MS` and `size:REQUESTS` (the last two
+    are Triton's queue policy), and `delay:US`. Raises `Mistake`.
     """
     changed = ModelConfig()
     changed.CopyFrom(config)
@@ -48,21 +48,17 @@ def _set(config: ModelConfig, part: str, bound: str) -> None:
     def delay() -> None:
         queue.max_queue_delay_microseconds = int(value)
 
-    def preferred() -> None:
-        queue.preferred_batch_size[:] = [int(value)]
-
-    ways: dict[str, Callable[[], None]] = {
+    setters: dict[str, Callable[[], None]] = {
         "limit": limit,
         "deadline": policy,
         "timeout": timeout,
         "size": size,
         "delay": delay,
-        "preferred": preferred,
     }
     try:
-        ways[name]()
+        setters[name]()
     except (KeyError, ValueError) as error:
         raise Mistake(
             f"--bound {bound}: '{part}' is no bound. Write own, none, or some of limit:MS, deadline:MS, timeout:MS, "
-            "size:REQUESTS, delay:US and preferred:ROWS, joined by +."
+            "size:REQUESTS and delay:US, joined by +."
         ) from error

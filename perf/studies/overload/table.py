@@ -24,7 +24,7 @@ TITLES = (
 
 
 def cells(record: OverloadRecord) -> tuple[str, ...]:
-    """What a row says."""
+    """The cells of a row."""
     first, last = record.settled_mb
     refused = record.during.refused
     return (
@@ -55,9 +55,9 @@ def markdown(records: Sequence[OverloadRecord]) -> str:
     return rows_markdown(TITLES, map(cells, records), left=len(TITLES))
 
 
-def ordered(found: Sequence[OverloadRecord]) -> list[OverloadRecord]:
-    """The longest first, then by what clients do and by the limit, the shipped record first."""
+def ordered(records: Sequence[OverloadRecord]) -> list[OverloadRecord]:
+    """Sort by length, longest first, then by the clients' patience and by the bound, the shipped one first."""
     return sorted(
-        found,
+        records,
         key=lambda record: (-record.seconds, record.model, record.give_up_ms or 0, record.bound != OWN, record.bound),
     )
