@@ -69,7 +69,7 @@ def main(argv: list[str] | None = None) -> int:
     """Measure what is missing, predict, print; exit code 2 for a user's mistake, 1 for a failed measurement."""
     parser = program_parser("python -m perf.studies.prediction", __doc__, example="simulated_accelerator ranker")
     parser.add_argument("models", nargs="*", default=MODELS, help=f"default: {' '.join(MODELS)}")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"of everything, an odd number (default {ROUNDS})")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"number of rounds, odd (default {ROUNDS})")
     parser.add_argument("--only-compare", action="store_true", help="measure nothing, compare the records")
     parser.add_argument("--results", type=Path, default=RESULTS, help=f"folder of the records (default {RESULTS})")
     arguments = parser.parse_args(argv)
