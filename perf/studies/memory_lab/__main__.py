@@ -32,7 +32,9 @@ def traces(paths: Sequence[Path]) -> dict[str, Trace]:
     for path in paths:
         by_name |= named(path)
     if not by_name:
-        raise Mistake(f"{', '.join(map(str, paths))}: no allocations in any of them.")
+        raise Mistake(
+            f"{', '.join(map(str, paths))}: none of the files has an allocation. Record an inference: python -m perf.memory.record MODEL."
+        )
     return by_name
 
 
@@ -50,15 +52,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Compare and print; exit code 2 for a user's mistake."""
     example = "perf/studies/results/memory/traces/*.json --pictures build/maps"
     parser = program_parser("python -m perf.studies.memory_lab", __doc__, example=example)
-    parser.add_argument("traces", nargs="+", type=Path, metavar="TRACE", help="files of any of these tools")
+    parser.add_argument("traces", nargs="+", type=Path, metavar="TRACE", help="trace files of these tools")
     parser.add_argument("--results", type=Path, default=FOLDER, help=f"folder of the records (default: {FOLDER})")
     parser.add_argument("--save-traces", type=Path, metavar="FOLDER", help="also write the traces as small trace files")
-    parser.add_argument("--pictures", type=Path, metavar="FOLDER", help="draw maps and curves over time into it")
+    parser.add_argument(
+        "--pictures", type=Path, metavar="FOLDER", help="draw maps and curves over time into this folder"
+    )
     parser.add_argument("--maps", nargs="+", default=MAPPED, metavar="ALLOCATOR", help="allocators to map")
     parser.add_argument("--format", choices=("png", "svg"), default="png", help="of the pictures (default: png)")
     default = ",".join(f"{size}:{us:g}" for size, us in DeviceCosts().points)
     parser.add_argument("--malloc-us", metavar="BYTES:US,..", help=f"time of a cudaMalloc by size (default: {default})")
-    parser.add_argument("--again", action="store_true", help="measure again even if there is a record")
+    parser.add_argument("--again", action="store_true", help="measure again and replace records")
     arguments = parser.parse_args(argv)
 
     def run() -> None:
@@ -87,11 +91,9 @@ def costs(text: str | None) -> DeviceCosts:
     try:
         points = tuple((int(size), float(us)) for size, us in (point.split(":") for point in text.split(",")))
     except ValueError as error:
-        raise Mistake(
-            f"--malloc-us {text}: pairs of bytes and microseconds are needed, as in 256:1,4096:50."
-        ) from error
+        raise Mistake(f"--malloc-us {text}: not pairs of bytes and microseconds. Write 256:1,4096:50.") from error
     if list(points) != sorted(points) or any(size < 1 or us <= 0 for size, us in points):
-        raise Mistake(f"--malloc-us {text}: sizes must ascend, and both be above zero.")
+        raise Mistake(f"--malloc-us {text}: the sizes must ascend, and all numbers must be above 0.")
     return DeviceCosts(points=points)
 
 
@@ -130,7 +132,7 @@ def _draw(
 ) -> None:
     unknown = [allocator for allocator in mapped if allocator not in replays]
     if unknown:
-        raise Mistake(f"--maps {unknown[0]}: no such allocator. Known: {', '.join(replays)}.")
+        raise Mistake(f"--maps {unknown[0]}: no such allocator. Use some of {', '.join(replays)}.")
     chosen = {allocator: replays[allocator] for allocator in mapped}
     memory_map.maps(name, chosen, trace.live_peak_bytes, folder / f"{name}-map.{suffix}")
     memory_map.held(name, replays, folder / f"{name}-held.{suffix}")

@@ -105,7 +105,7 @@ def _changes(pairs: Sequence[tuple[PicturesTrial, PicturesTrial]]) -> list[float
 def _cells(concurrency: int, pairs: Sequence[tuple[PicturesTrial, PicturesTrial]]) -> list[str]:
     def medians(name: str) -> tuple[float, float]:
         """The medians of a field over the repeats: baseline's and dynamic's."""
-        baseline, dynamic = zip(*((getattr(one, name), getattr(two, name)) for one, two in pairs), strict=True)
+        baseline, dynamic = ([getattr(pair[side], name) for pair in pairs] for side in (0, 1))
         return statistics.median(baseline), statistics.median(dynamic)
 
     ratios = _changes(pairs)

@@ -128,8 +128,8 @@ def test_the_program_compares_records_and_resumes(tmp_path: Path, capsys: pytest
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["--malloc-us", "fast"], "pairs of bytes and microseconds"),
-        (["--malloc-us", "1024:3,256:2"], "sizes must ascend"),
+        (["--malloc-us", "fast"], "not pairs of bytes and microseconds"),
+        (["--malloc-us", "1024:3,256:2"], "the sizes must ascend"),
         (["--pictures", "x", "--maps", "best"], "no such allocator"),
     ],
 )

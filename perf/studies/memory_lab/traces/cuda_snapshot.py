@@ -11,7 +11,7 @@ from triton_batching.terminal import Mistake
 
 SOURCE = "torch cuda snapshot"
 ADVICE = "Record with torch.cuda.memory._record_memory_history(), then torch.cuda.memory._dump_snapshot(FILE)."
-# Calls of the allocator to the driver, and marks: no requests of the program.
+# Calls of the allocator to the driver, and marks; they are no requests of the program.
 IGNORED = {"segment_alloc", "segment_free", "segment_map", "segment_unmap", "snapshot", "free_requested", "oom"}
 
 

@@ -43,7 +43,7 @@ MESSAGES: dict[str, dict[int, tuple[str, str]]] = {
         4: ("allocator_name", "string"),
     },
 }
-# These allocate and free nothing.
+# Messages that allocate and free nothing.
 IGNORED = {"MemoryLogStep", "MemoryLogTensorOutput"}
 SCALARS = {
     "int64": descriptor_pb2.FieldDescriptorProto.TYPE_INT64,
