@@ -197,19 +197,17 @@ def _paused(server: Running, pause_ms: int) -> tuple[float, float]:
     return median(queue_us), median(computing_us)
 
 
-def shown(records: Sequence[Pauses]) -> Table:
+def table(records: Sequence[Pauses]) -> Table:
     """A row for each model, and one for the simulation; the dispatch in the closed loop and after a short pause."""
     shares = [f"{pause} ms" for pause in PAUSES_MS[1:-1]]
-    table = plain_table(("", "way", "dispatch us", "late us", "cold us", *shares))
+    rows = plain_table(("", "way", "dispatch us", "late us", "cold us", *shares))
     for model in records:
         dispatch = f"{model.dispatched_us(None):.0f} -> {model.dispatched_us(PAUSES_MS[2]):.0f}"
         cold = [f"{model.cooled(pause):.2f}" if model.cold_us else "" for pause in PAUSES_MS[1:-1]]
-        table.add_row(
-            model.model, f"x {model.way:.2f}", dispatch, f"{model.late_us:.0f}", f"{model.cold_us:.0f}", *cold
-        )
+        rows.add_row(model.model, f"x {model.way:.2f}", dispatch, f"{model.late_us:.0f}", f"{model.cold_us:.0f}", *cold)
     simulated = [f"{cooled(pause * 1e3) / cooled(PAUSES_MS[-1] * 1e3):.2f}" for pause in PAUSES_MS[1:-1]]
-    table.add_row("simulated", f"x {ASLEEP:.2f}", "the same", f"{LATE_US:.0f}", "", *simulated)
-    return table
+    rows.add_row("simulated", f"x {ASLEEP:.2f}", "the same", f"{LATE_US:.0f}", "", *simulated)
+    return rows
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -232,7 +230,7 @@ def main(argv: list[str] | None = None) -> int:
                 record = Pauses(model=config.name, rounds=tuple(rounds(config, arguments.rounds, progress)))
                 file.write(record, arguments.results / f"{config.name}.json", **msgspec.to_builtins(made_on))
                 records.append(record)
-        console.print(shown(records))
+        console.print(table(records))
         console.print(f"records: {arguments.results}", markup=False)
 
     return guarded(run, on_interrupt=f"stopped; finished models are in {arguments.results}.")

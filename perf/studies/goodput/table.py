@@ -90,14 +90,14 @@ def cells(row: GoodputRow, titles: Mapping[str, str]) -> tuple[str, ...]:
     )
 
 
-def table(rows: Sequence[GoodputRow], titles: Mapping[str, str]) -> Table:
+def table(searched: Sequence[GoodputRow], titles: Mapping[str, str]) -> Table:
     """The table for a terminal, with the share of late sends and the busy cores of the busiest trial."""
-    made = plain_table((*TITLES, "late\nsends", "cores\nbusy"), left=2)
-    for row in rows:
+    rows = plain_table((*TITLES, "late\nsends", "cores\nbusy"), left=2)
+    for row in searched:
         measured = row.measured_per_s is not None
         more = (f"{row.late_sends:.1%}", f"{row.cores_busy:.0%}") if measured else ("", "")
-        made.add_row(*cells(row, titles), *more)
-    return made
+        rows.add_row(*cells(row, titles), *more)
+    return rows
 
 
 def markdown(rows: Sequence[GoodputRow], titles: Mapping[str, str]) -> str:

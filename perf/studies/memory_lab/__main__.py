@@ -33,7 +33,7 @@ def traces(paths: Sequence[Path]) -> dict[str, Trace]:
         by_name |= named(path)
     if not by_name:
         raise Mistake(
-            f"{', '.join(map(str, paths))}: none of the files has an allocation. Record an inference: python -m perf.memory.record MODEL."
+            f"{', '.join(map(str, paths))}: no file has an allocation. Record: python -m perf.memory.record MODEL."
         )
     return by_name
 

@@ -157,10 +157,10 @@ def table(experiment: RaggedExperiment, rows: Sequence[RaggedRow]) -> Table:
         *("mix", "route", "rows/s", "x sep.", "min..max", "x ragged"),
         *("rows/\nexec.", "infer\nms/row", "p95\nms", "wasted", ""),
     )
-    made = plain_table(titles, left=2, title=f"{experiment.model}, {experiment.concurrency} clients, {Machine.this()}")
+    shown = plain_table(titles, left=2, title=f"{experiment.model}, {experiment.concurrency} clients, {Machine.this()}")
     for row in rows:
         ratio = row.to_separate
-        made.add_row(
+        shown.add_row(
             row.mix,
             row.route,
             f"{row.rows_per_s:,.0f}",
@@ -174,4 +174,4 @@ def table(experiment: RaggedExperiment, rows: Sequence[RaggedRow]) -> Table:
             "!" if row.marks else "",
             style="dim" if row.marks else None,
         )
-    return made
+    return shown

@@ -4,8 +4,8 @@ It compares each event with the plan; a planned allocation costs one comparison.
 so the plan of the largest batch serves all smaller ones. Other events:
 
 * An extra allocation, or one that is too large, goes to a fallback arena, and the plan continues.
-* An inference leaves the plan if its first allocation differs, if it frees a buffer that the plan does not free then,
-  or if it begins before the previous inference has ended. The region then becomes a heap (tightest gap), and the arena serves
+* An inference leaves the plan if its first allocation differs, if it frees a buffer that the plan keeps, or if it
+  begins before the previous inference has ended. The region then becomes a heap (tightest gap), and the arena serves
   requests that do not fit.
 
 The plan starts over when nothing is live, or when an inference begins and nothing in the region is live.
