@@ -30,7 +30,7 @@ from perf.studies.goodput.record import GoodputSearch, MeasuredRate, load
 from perf.studies.goodput.stream import ArrivalStream
 from triton_batching.machine import Machine, versions
 
-# The load that settles a policy: a share of the throughput of full batches, for so many batches.
+# The load before the first trial of a policy: a share of the throughput of full batches, and a number of batches.
 SETTLE_LOAD, SETTLE_BATCHES = 0.9, 80
 # Servers of a contender by kind of arrivals; the seeds are divided among them. Bursty arrivals take longer.
 COPIES = {"gamma": 3}

@@ -25,7 +25,7 @@ from perf.tune.study_log import WARM_UP_S, Bench
 
 TUNED, BEST = "tuned", "best of the grid"
 ROUNDS, SECONDS = 5, 3.0
-# The share of the grid's best that a choice must reach, with at most so many trials and seconds of load.
+# The share of the grid's best that a choice must reach, and the most trials and seconds of load of its search.
 SHARE, TRIALS, LIVE_S = 0.97, 13, 90.0
 
 

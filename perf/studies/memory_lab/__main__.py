@@ -23,6 +23,7 @@ from perf.studies.memory_lab.trial import PLANNED
 from triton_batching.terminal import Mistake, guarded, program_parser, terminal
 
 FOLDER = Path("perf/results/local/memory")
+# The allocators with a map of their memory.
 MAPPED = ("tensorflow bfc", "onnxruntime same", PLANNED)
 
 
@@ -58,7 +59,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--pictures", type=Path, metavar="FOLDER", help="draw maps and curves over time into this folder"
     )
-    parser.add_argument("--maps", nargs="+", default=MAPPED, metavar="ALLOCATOR", help="allocators to map")
     parser.add_argument("--format", choices=("png", "svg"), default="png", help="of the pictures (default: png)")
     default = ",".join(f"{size}:{us:g}" for size, us in DeviceCosts().points)
     parser.add_argument("--malloc-us", metavar="BYTES:US,..", help=f"time of a cudaMalloc by size (default: {default})")
@@ -76,7 +76,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             results=arguments.results,
             again=arguments.again,
             pictures=arguments.pictures,
-            mapped=arguments.maps,
             suffix=arguments.format,
             command=command_line("memory_lab", argv),
         )
@@ -104,7 +103,6 @@ def _compare(
     results: Path,
     again: bool,
     pictures: Path | None,
-    mapped: Sequence[str],
     suffix: str,
     command: Sequence[str],
 ) -> None:
@@ -120,20 +118,15 @@ def _compare(
         records.append(new)
         comparison.write(new, results)
         if pictures is not None:
-            _draw(name, trace, replays, pictures, mapped, suffix)
+            _draw(name, trace, replays, pictures, suffix)
     for record in records:
         console.print(table(record))
         console.print(departures(record))
     console.print(f"records: {results}", markup=False)
 
 
-def _draw(
-    name: str, trace: Trace, replays: dict[str, Replay], folder: Path, mapped: Sequence[str], suffix: str
-) -> None:
-    unknown = [allocator for allocator in mapped if allocator not in replays]
-    if unknown:
-        raise Mistake(f"--maps {unknown[0]}: no such allocator. Use some of {', '.join(replays)}.")
-    chosen = {allocator: replays[allocator] for allocator in mapped}
+def _draw(name: str, trace: Trace, replays: dict[str, Replay], folder: Path, suffix: str) -> None:
+    chosen = {allocator: replays[allocator] for allocator in MAPPED}
     memory_map.maps(name, chosen, trace.live_peak_bytes, folder / f"{name}-map.{suffix}")
     memory_map.held(name, replays, folder / f"{name}-held.{suffix}")
     memory_map.scattered(name, replays, folder / f"{name}-scattered.{suffix}")

@@ -98,8 +98,8 @@ def compare(folder: Path, models: Sequence[str] = MODELS) -> Iterator[PointCompa
 def fitting(folder: Path, model: str) -> list[list[tuple[PredictedPoint, Profile]]]:
     """The measurements of each point, one for each round, with the ramps beside it.
 
-    A measurement is left out if it does not fit its ramps, or if its ramps are not like those of the last round. The
-    first round is left out, too, if the number of rounds is even, which has no median.
+    A measurement is left out if it does not fit its ramps, or if its ramps are not comparable with those of the last
+    round. Of an even number of rounds, which has no median, the first is left out too.
     """
     rounds = defaultdict(list)
     for round_ in round_folders(folder):
@@ -107,14 +107,14 @@ def fitting(folder: Path, model: str) -> list[list[tuple[PredictedPoint, Profile
             ramps = Profile(ramps=tuple(load_ramp(round_ / name) for name in point.ramps))
             if point.fits(ramps):
                 rounds[point.file_name].append((point, ramps))
-    alike = [
-        [(point, ramps) for point, ramps in measurements if _alike(ramps, measurements[-1][1])]
+    comparable = [
+        [(point, ramps) for point, ramps in measurements if _comparable(ramps, measurements[-1][1])]
         for _, measurements in sorted(rounds.items())
     ]
-    return [measurements[(len(measurements) + 1) % 2 :] for measurements in alike]
+    return [measurements[(len(measurements) + 1) % 2 :] for measurements in comparable]
 
 
-def _alike(profile: Profile, other: Profile) -> bool:
+def _comparable(profile: Profile, other: Profile) -> bool:
     """Whether these ramps are of the same model, configuration, machine, versions and levels."""
     return all(
         a.same(b) and [level.concurrency for level in a.levels] == [level.concurrency for level in b.levels]

@@ -14,7 +14,7 @@ from perf.studies.soak.ledger import LOST_S, STOP, CallReport, Failed
 from perf.studies.soak.outcome import CallOutcome
 from perf.studies.soak.worker import work
 
-# A process without a report for so long hangs.
+# A process without a report for this time hangs.
 SILENT_S = LOST_S
 # Seconds between the order to stop and the end: a call that is lost, and closing the clients.
 END_S = LOST_S + 15.0

@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from perf.studies.soak.call import SoakCall
 from perf.studies.soak.outcome import CallOutcome
 
-# A call without an answer for so long is lost. The slowest good call waits for a few executions of 20 ms.
+# A call without an answer for this time is lost. The slowest good call waits for a few executions of 20 ms.
 LOST_S = 30.0
 # Failures that a process reports in full; it only counts the others.
 REPORTED = 20

@@ -130,7 +130,6 @@ def test_the_program_compares_records_and_resumes(tmp_path: Path, capsys: pytest
     [
         (["--malloc-us", "fast"], "not pairs of bytes and microseconds"),
         (["--malloc-us", "1024:3,256:2"], "the sizes must ascend"),
-        (["--pictures", "x", "--maps", "best"], "no such allocator"),
     ],
 )
 def test_the_program_refuses_what_it_cannot_read(
