@@ -1,7 +1,5 @@
 """The bound of a configuration's queue: its own, none, or another one."""
 
-from collections.abc import Callable
-
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from serve.policies import queue_limit
@@ -32,32 +30,21 @@ def bounded(config: ModelConfig, bound: str) -> ModelConfig:
 def _set(config: ModelConfig, part: str, bound: str) -> None:
     name, _, value = part.partition(":")
     queue, parameters = config.dynamic_batching, config.parameters
-
-    def policy() -> None:
-        parameters[POLICY].string_value, parameters[SLO].string_value = "deadline", f"{float(value):g}"
-
-    def limit() -> None:
-        parameters[queue_limit.KEY].string_value = f"{float(value):g}"
-
-    def timeout() -> None:
-        queue.default_queue_policy.default_timeout_microseconds = int(float(value) * 1e3)
-
-    def size() -> None:
-        queue.default_queue_policy.max_queue_size = int(value)
-
-    def delay() -> None:
-        queue.max_queue_delay_microseconds = int(value)
-
-    setters: dict[str, Callable[[], None]] = {
-        "limit": limit,
-        "deadline": policy,
-        "timeout": timeout,
-        "size": size,
-        "delay": delay,
-    }
     try:
-        setters[name]()
-    except (KeyError, ValueError) as error:
+        match name:
+            case "limit":
+                parameters[queue_limit.KEY].string_value = f"{float(value):g}"
+            case "deadline":
+                parameters[POLICY].string_value, parameters[SLO].string_value = "deadline", f"{float(value):g}"
+            case "timeout":
+                queue.default_queue_policy.default_timeout_microseconds = int(float(value) * 1e3)
+            case "size":
+                queue.default_queue_policy.max_queue_size = int(value)
+            case "delay":
+                queue.max_queue_delay_microseconds = int(value)
+            case _:
+                raise ValueError(name)
+    except ValueError as error:
         raise Mistake(
             f"--bound {bound}: '{part}' is no bound. Write own, none, or some of limit:MS, deadline:MS, timeout:MS, "
             "size:REQUESTS and delay:US, joined by +."

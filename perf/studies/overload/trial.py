@@ -91,15 +91,7 @@ class OverloadTrial:
         before, during, after = phases
         begin, end = schedule.begin_s, schedule.end_s
         return OverloadRecord(
-            model=self.model,
-            config_name=self.config_name,
-            bound=self.bound,
-            time_scale=self.time_scale,
-            target_ms=self.target_ms,
-            times=self.times,
-            seconds=self.seconds,
-            give_up_ms=self.give_up_ms,
-            config=text_format.MessageToString(self.config),
+            **(origin(self.command, started_at) | self.question()),
             capacity_per_s=round(schedule.capacity_per_s, 3),
             before=before,
             during=during,
@@ -109,7 +101,6 @@ class OverloadTrial:
             recovery_s=recovery_s(_between(counts, ends[1], ends[2]), counts.start_ns + int(end * NS), self.target_ms),
             cores_busy=round(counts.cores_busy, 4),
             partial=counts.partial,
-            **origin(self.command, started_at),
         )
 
     def _with(self, bound: str) -> ModelConfig:

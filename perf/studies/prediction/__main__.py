@@ -5,6 +5,7 @@ measured figures side by side. It measures in three rounds. Each has ramps of se
 that a slow minute changes both, and the medians over the rounds leave it out. A round of a model takes 3 to 5 minutes.
 """
 
+import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -78,34 +79,39 @@ def main(argv: list[str] | None = None) -> int:
     def run() -> None:
         if arguments.rounds < 1 or arguments.rounds % 2 == 0:
             raise Mistake(f"--rounds {arguments.rounds}: an even number of rounds has no median. Write 1, 3 or 5.")
-        console = terminal()
         if not arguments.only_compare:
-            with bar(console, arguments.rounds * len(arguments.models) * len(KINDS)) as progress:
-                for model in arguments.models:
-                    bench = PredictionBench(
-                        config=read(model, None), folder=arguments.results, command=command, rounds=arguments.rounds
-                    )
-                    bench.run(progress)
-        compared = list(compare(arguments.results, arguments.models))
-        if not compared:
-            models = " ".join(arguments.models)
-            raise Mistake(
-                f"{arguments.results}: holds no measured point of {models}, so there is nothing to compare. "
-                f"Measure first: python -m perf.studies.prediction {models} --results {arguments.results}"
-            )
-        show(compared, console)
-        write(compared, arguments.results)
-        rounds = [
-            point.rounds for folder in round_folders(arguments.results) for point in measured(folder, arguments.models)
-        ]
-        if left := sum(rounds) - sum(comparison.point.rounds for comparison in compared):
-            console.print(
-                f"left out: {left} measured point(s). They have another machine, other versions or other service times "
-                "than the last of their kind, or they are the first of two rounds, which have no median",
-                markup=False,
-            )
+            _measure(arguments, command)
+        _compare(arguments.results, arguments.models)
 
     return guarded(run, on_interrupt=f"stopped; finished measurements are in {arguments.results}.")
+
+
+def _measure(arguments: argparse.Namespace, command: tuple[str, ...]) -> None:
+    with bar(terminal(), arguments.rounds * len(arguments.models) * len(KINDS)) as progress:
+        for model in arguments.models:
+            config = read(model, None)
+            bench = PredictionBench(config=config, folder=arguments.results, command=command, rounds=arguments.rounds)
+            bench.run(progress)
+
+
+def _compare(results: Path, models: Sequence[str]) -> None:
+    """Predict the recorded measurements, print the comparison and write it; raises `Mistake` without any."""
+    console, compared = terminal(), list(compare(results, models))
+    if not compared:
+        names = " ".join(models)
+        raise Mistake(
+            f"{results}: holds no measured point of {names}, so there is nothing to compare. "
+            f"Measure first: python -m perf.studies.prediction {names} --results {results}"
+        )
+    show(compared, console)
+    write(compared, results)
+    rounds = [point.rounds for folder in round_folders(results) for point in measured(folder, models)]
+    if left := sum(rounds) - sum(comparison.point.rounds for comparison in compared):
+        console.print(
+            f"left out: {left} measured point(s). They have another machine, other versions or other service times "
+            "than the last of their kind, or they are the first of two rounds, which have no median",
+            markup=False,
+        )
 
 
 if __name__ == "__main__":
