@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
 from serve.launcher import LaunchError
 from serve.management.statistics import Counters
 from triton_batching.machine import Machine, versions
@@ -16,6 +18,7 @@ from triton_batching.terminal import terminal
 
 # Exit code after Ctrl-C.
 INTERRUPTED = 130
+# The longest time between a server's answer and its count.
 COUNTED_S = 5.0
 
 
@@ -55,8 +58,6 @@ def now() -> str:
 @contextlib.contextmanager
 def progress_line(text: str) -> Iterator[Callable[[str], None]]:
     """A line on the terminal that shows progress; yields the function that changes its text."""
-    from rich.progress import Progress
-
     with Progress(console=terminal(), transient=True) as bar:
         task = bar.add_task(text, total=None)
         yield lambda text: bar.update(task, description=text)
@@ -65,8 +66,6 @@ def progress_line(text: str) -> Iterator[Callable[[str], None]]:
 @contextlib.contextmanager
 def progress_bar() -> Iterator[Callable[[str, float], None]]:
     """A bar on the terminal; yields the function that sets its text and the share that is done, 0 to 1."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=terminal(), transient=True) as bar:
         task = bar.add_task("starting", total=1.0)
@@ -78,7 +77,7 @@ def onnxruntime_alone(model: Path, threads: int, *, spinning: bool = True) -> An
 
     Without `spinning`, threads sleep between two runs, as those of a served session do.
     """
-    import onnxruntime
+    import onnxruntime  # most experiments do not need it
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads

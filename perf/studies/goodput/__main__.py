@@ -16,7 +16,7 @@ from export.repository import REPOSITORY
 from perf.load.variant import read
 from perf.studies.experiment import command_line, progress_bar
 from perf.studies.goodput.comparison import GoodputComparison
-from perf.studies.goodput.contender import AIMD, DEADLINE, GREEDY, HALF, NONE, StandIn, contenders
+from perf.studies.goodput.contender import AIMD, DEADLINE, GREEDY, HALF, NONE, SimulatedDevice, contenders
 from perf.studies.goodput.stream import ArrivalStream
 from perf.studies.goodput.table import lines, table
 from triton_batching.terminal import Mistake, guarded, program_parser, terminal
@@ -60,7 +60,7 @@ def _comparison(arguments: argparse.Namespace, command: tuple[str, ...]) -> Good
     if arguments.seeds < 1 or arguments.requests < 100 or arguments.time_scale <= 0 or arguments.max_batch_size < 1:
         raise Mistake("--seeds and --max-batch-size must be 1 or more, --requests 100 or more, --time-scale above 0.")
     config = read(arguments.model, None, REPOSITORY)
-    device = StandIn.of(config, time_scale=arguments.time_scale)
+    device = SimulatedDevice.of(config, time_scale=arguments.time_scale)
     slo_s = arguments.slo_times * device.seconds(1)
     by_name = contenders(device, slo_s, arguments.max_batch_size)
     return GoodputComparison(

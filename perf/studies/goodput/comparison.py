@@ -25,7 +25,7 @@ from perf.records.traffic import Traffic
 from perf.stats.percentile import percentile
 from perf.stats.sla import Sla
 from perf.studies.goodput import simulated
-from perf.studies.goodput.contender import GREEDY, Contender, StandIn
+from perf.studies.goodput.contender import GREEDY, Contender, SimulatedDevice
 from perf.studies.goodput.record import GoodputSearch, MeasuredRate, load
 from perf.studies.goodput.stream import ArrivalStream
 from triton_batching.machine import Machine, versions
@@ -50,7 +50,7 @@ class GoodputComparison:
     model: str
     repository: Path
     config: ModelConfig
-    device: StandIn
+    device: SimulatedDevice
     slo_s: float
     contenders: Mapping[str, Contender]
     names: Sequence[str]

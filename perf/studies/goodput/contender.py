@@ -15,14 +15,14 @@ NONE, GREEDY, HALF, AIMD, DEADLINE = "none", "greedy", "greedy_half", "aimd", "d
 
 
 @dataclass(frozen=True, kw_only=True)
-class StandIn:
+class SimulatedDevice:
     """The device of a simulated model: an execution of b rows takes `fixed_s` + `row_s` x b seconds."""
 
     fixed_s: float
     row_s: float
 
     @classmethod
-    def of(cls, config: ModelConfig, *, time_scale: float = 1.0) -> "StandIn":
+    def of(cls, config: ModelConfig, *, time_scale: float = 1.0) -> "SimulatedDevice":
         """The device with the times `fixed_ms` and `row_ms` of a model; raises `Mistake` if the model has none."""
         if not waits(config):
             raise Mistake(
@@ -54,7 +54,7 @@ class Contender:
     parameters: Mapping[str, str] = field(default_factory=dict)
     policy: Callable[[], Policy] | None = None
 
-    def config(self, config: ModelConfig, device: StandIn) -> ModelConfig:
+    def config(self, config: ModelConfig, device: SimulatedDevice) -> ModelConfig:
         """A copy of a simulated model's configuration that batches this way, on this device."""
         changed = self.candidate.apply(config)
         times = {"fixed_ms": f"{device.fixed_s * 1e3:.10g}", "row_ms": f"{device.row_s * 1e3:.10g}"}
@@ -63,7 +63,7 @@ class Contender:
         return changed
 
 
-def contenders(device: StandIn, slo_s: float, max_rows: int) -> dict[str, Contender]:
+def contenders(device: SimulatedDevice, slo_s: float, max_rows: int) -> dict[str, Contender]:
     """All contenders by name, for a latency target in seconds and batches of up to `max_rows` rows.
 
     The two greedy contenders run all waiting requests up to a cap: the largest batch that takes no longer than the

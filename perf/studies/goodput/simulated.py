@@ -14,7 +14,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from perf.batcher.load import Arrivals
 from perf.batcher.request import Request
 from perf.batcher.simulation import simulate
-from perf.studies.goodput.contender import Contender, StandIn
+from perf.studies.goodput.contender import Contender, SimulatedDevice
 from perf.studies.goodput.search import RateTrial, swept
 from perf.studies.goodput.stream import ArrivalStream
 from serve.policies.batch_policy import Policy, Waiting
@@ -29,14 +29,16 @@ SETTLING = 300
 Times = NDArray[np.float64]
 
 
-def goodput(contender: Contender, config: ModelConfig, device: StandIn, stream: ArrivalStream, slo_s: float) -> float:
+def goodput(
+    contender: Contender, config: ModelConfig, device: SimulatedDevice, stream: ArrivalStream, slo_s: float
+) -> float:
     """The highest rate (requests per second) at which 99 % are answered in time; 0 if there is none."""
     most = max(rows / device.seconds(rows) for rows in (1, max(1, contender.candidate.max_batch_size)))
     return swept(lambda rate: trial(contender, config, device, stream, slo_s, rate), 0.0, most)
 
 
 def trial(
-    contender: Contender, config: ModelConfig, device: StandIn, stream: ArrivalStream, slo_s: float, rate: float
+    contender: Contender, config: ModelConfig, device: SimulatedDevice, stream: ArrivalStream, slo_s: float, rate: float
 ) -> RateTrial:
     """Simulate the stream at a rate (requests per second) with answers due after `slo_s`."""
     arrivals, counts = stream.times(rate)
@@ -49,7 +51,7 @@ def trial(
     return RateTrial(rate_per_s=rate, requests=int(np.sum(counts)), late=int(np.sum(late & counts)))
 
 
-def _batched(contender: Contender, config: ModelConfig, device: StandIn, arrivals: Times) -> Times:
+def _batched(contender: Contender, config: ModelConfig, device: SimulatedDevice, arrivals: Times) -> Times:
     """When Triton's own batcher has each request answered; (requests,), seconds."""
     requests = [Request(number=number, at=round(at * NS)) for number, at in enumerate(arrivals.tolist())]
     result = simulate(

@@ -8,7 +8,7 @@ from perf.studies.archive import RESULTS, unpacked
 from perf.studies.backend_overhead.__main__ import OverheadCell, OverheadRecord
 from perf.studies.goodput import record as goodput_record
 from perf.studies.goodput import table as goodput_table
-from perf.studies.goodput.contender import StandIn, contenders
+from perf.studies.goodput.contender import SimulatedDevice, contenders
 from perf.studies.overload import record as overload_record
 from perf.studies.overload import table as overload_table
 from perf.studies.peers import point as peers_record
@@ -113,7 +113,7 @@ def goodput() -> str:
     """Rates at which 99 % of the requests are in time, by way to batch."""
     searches = goodput_searches()
     first = searches[0]
-    device = StandIn(fixed_s=first.fixed_ms / 1e3, row_s=first.row_ms / 1e3)
+    device = SimulatedDevice(fixed_s=first.fixed_ms / 1e3, row_s=first.row_ms / 1e3)
     titles = {name: way.title for name, way in contenders(device, first.slo_ms / 1e3, 64).items()}
     return goodput_table.markdown(goodput_table.lines(searches), titles)
 

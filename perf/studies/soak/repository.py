@@ -1,6 +1,6 @@
 """The model repository that a soak serves: four models with whole numbers as answers, so equal to the bit.
 
-pictures   a stand-in that sleeps, two instances, dynamic batching (Python)
+pictures   a simulated model, two instances, dynamic batching (Python)
 policed    the same with `batch_policy: deadline`, which refuses requests that would be late (Python)
 packed     sums of values in strings (Python)
 sums       sums of a ragged input, two instances (an ONNX graph)
