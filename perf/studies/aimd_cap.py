@@ -1,13 +1,10 @@
 """How the batch policy `aimd` finds its cap on a real server, and finds it again when a row takes three times as long.
 
-The simulated accelerator takes 20 + 0.5 b ms for b rows; more requests wait than a batch may have. Each batch's line in
-the server's log is one step: its rows, its time and the cap that allowed it.
+The simulated accelerator takes 20 + 0.5 b ms for b rows, and more requests wait than a batch may have. The server's log
+has a line for each batch: its rows, its time and the cap at that moment.
 """
 
-import argparse
 import asyncio
-import datetime
-import json
 import re
 import shutil
 import sys
@@ -15,26 +12,36 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import ClassVar
 
+import msgspec
 import numpy as np
 from google.protobuf import text_format
-from rich import box
-from rich.progress import Progress
 from rich.table import Table
 
 from clients.connection import Connection, connect
 from export.repository import config_file, model_folder, read_config
+from perf.records import file
+from perf.studies.experiment import Origin, command_line, now, origin, progress_line
+from perf.studies.tables import plain_table
 from serve.launcher import Server, Settings, launch
-from triton_batching import whole_file
-from triton_batching.machine import Machine, versions
 from triton_batching.terminal import guarded, program_parser, terminal
 
 MODEL = "simulated_accelerator"
 FIXED_MS, ROW_MS, SLA_MS = 20.0, 0.5, 30.0
 IN_FLIGHT = 64
+# Batches after which the cap must have settled.
 SETTLED = 60
-"""Batches after which the cap must have settled."""
 LINE = re.compile(r"batch_policy \S+: (\d+) rows in ([\d.]+) ms, cap ([\d.]+), \d+ requests waiting")
+NAME = "aimd_cap.json"
+
+
+class CapBatch(msgspec.Struct, frozen=True, array_like=True):
+    """One batch: its rows, its time in ms, and the cap at that moment."""
+
+    rows: int
+    ms: float
+    cap: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,12 +56,36 @@ class CapCase:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CapStep:
-    """One batch: its rows, its time in ms and the cap that was in force."""
+class MeasuredCase(CapCase):
+    """A case and its batches in order."""
 
-    rows: int
-    ms: float
-    cap: float
+    steps: tuple[CapBatch, ...]
+
+    @property
+    def settled(self) -> Sequence[CapBatch]:
+        """The batches with a settled cap, before the change of the device."""
+        return self.steps[SETTLED : self.after or len(self.steps)]
+
+    @property
+    def after_change(self) -> Sequence[CapBatch]:
+        """The batches after the change of the device."""
+        return self.steps[self.after or len(self.steps) :]
+
+    @property
+    def recovery(self) -> int | None:
+        """The batches between the change and the first one that is in time; None if no batch was."""
+        return batches_until(self.after_change, int((SLA_MS - FIXED_MS) // self.row_ms_after))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CapRecord(Origin):
+    """All cases, on a device of `fixed_ms` + `row_ms` x rows."""
+
+    KIND: ClassVar[str] = "aimd_cap"
+    FORMAT: ClassVar[int] = 1
+    fixed_ms: float = FIXED_MS
+    row_ms: float = ROW_MS
+    cases: tuple[MeasuredCase, ...]
 
 
 CASES = (
@@ -64,46 +95,40 @@ CASES = (
 )
 
 
-def band(steps: Sequence[CapStep]) -> tuple[int, int]:
-    """The smallest and the largest batch."""
-    return min(step.rows for step in steps), max(step.rows for step in steps)
+def band(batches: Sequence[CapBatch]) -> tuple[int, int]:
+    """The smallest and the largest number of rows."""
+    return min(batch.rows for batch in batches), max(batch.rows for batch in batches)
 
 
-def late_share(steps: Sequence[CapStep], limit_ms: float = SLA_MS) -> float:
-    """The share of batches that took longer."""
-    return sum(step.ms > limit_ms for step in steps) / len(steps)
+def late_share(batches: Sequence[CapBatch], limit_ms: float = SLA_MS) -> float:
+    """The share of batches that took longer than `limit_ms`."""
+    return sum(batch.ms > limit_ms for batch in batches) / len(batches)
 
 
-def batches_until(steps: Sequence[CapStep], rows: int) -> int | None:
-    """How many batches ran before the first one of at most `rows` rows; None if there was no such batch."""
-    return next((index for index, step in enumerate(steps) if step.rows <= rows), None)
+def batches_until(batches: Sequence[CapBatch], rows: int) -> int | None:
+    """The number of batches before the first one of at most `rows` rows; None if there is no such batch."""
+    return next((index for index, batch in enumerate(batches) if batch.rows <= rows), None)
 
 
-def parts(case: CapCase, steps: Sequence[CapStep]) -> tuple[Sequence[CapStep], Sequence[CapStep]]:
-    """The batches that ran with the cap settled before the change, and those behind the change."""
-    end = case.after or len(steps)
-    return steps[SETTLED:end], steps[end:]
-
-
-def measure(case: CapCase, progress: Callable[[str], None] = lambda _: None) -> list[CapStep]:
-    """The first `case.batches` batches of an instance that has always more requests waiting than it may take."""
+def measure(case: CapCase, progress: Callable[[str], None] = lambda _: None) -> MeasuredCase:
+    """Measure a case: more requests than fit into a batch wait at every moment."""
     with tempfile.TemporaryDirectory() as folder:
         repository = Path(folder) / "repository"
-        _write(case, repository)
+        _write_model(case, repository)
         settings = Settings(models=(MODEL,), repository=repository, log=Path(folder) / "tritonserver.log")
         with launch(settings, progress=progress) as server:
             asyncio.run(_load(server, case, progress))
-            return read_steps(server.log)[: case.batches]
+            return MeasuredCase(**asdict(case), steps=tuple(read_batches(server.log)[: case.batches]))
 
 
-def read_steps(log: Path) -> list[CapStep]:
+def read_batches(log: Path) -> list[CapBatch]:
     """The batches in a server's log."""
-    found = LINE.findall(log.read_text(errors="replace"))
-    return [CapStep(rows=int(rows), ms=float(ms), cap=float(cap)) for rows, ms, cap in found]
+    lines = LINE.findall(log.read_text(errors="replace"))
+    return [CapBatch(int(rows), float(ms), float(cap)) for rows, ms, cap in lines]
 
 
-def _write(case: CapCase, repository: Path) -> None:
-    """The simulated accelerator with the case's parameters, for up to 64 rows."""
+def _write_model(case: CapCase, repository: Path) -> None:
+    """Write the simulated accelerator with the case's parameters, for up to 64 rows."""
     source = model_folder(MODEL)
     shutil.copytree(source / "1", repository / MODEL / "1", ignore=shutil.ignore_patterns("__pycache__"))
     config = read_config(config_file(source, None))
@@ -133,8 +158,8 @@ async def _load(server: Server, case: CapCase, progress: Callable[[str], None]) 
             await connection.infer(MODEL, inputs)
 
     async def watch() -> None:
-        while (seen := len(read_steps(server.log))) < case.batches:
-            progress(f"{case.name}: {seen} of {case.batches} batches")
+        while (count := len(read_batches(server.log))) < case.batches:
+            progress(f"{case.name}: {count} of {case.batches} batches")
             await asyncio.sleep(0.5)
         enough.set()
 
@@ -142,76 +167,40 @@ async def _load(server: Server, case: CapCase, progress: Callable[[str], None]) 
         await asyncio.gather(watch(), *(client(connection) for _ in range(IN_FLIGHT)))
 
 
-def write(
-    folder: Path, found: Sequence[tuple[CapCase, Sequence[CapStep]]], started_at: str, command: list[str]
-) -> Path:
-    """One record of all cases; a step is [rows, ms, cap]."""
-    content = {
-        "format": 1,
-        "kind": "aimd_cap",
-        "machine": asdict(Machine.this()),
-        "versions": versions(),
-        "started_at": started_at,
-        "command": command,
-        "fixed_ms": FIXED_MS,
-        "row_ms": ROW_MS,
-        "cases": [
-            {**asdict(case), "steps": [[step.rows, step.ms, step.cap] for step in steps]} for case, steps in found
-        ],
-    }
-    text = json.dumps(content, indent=None) + "\n"
-    return whole_file.write(folder / "aimd_cap.json", text, remedy="Name another folder: --results.")
-
-
-def read(path: Path) -> list[tuple[CapCase, list[CapStep]]]:
-    """The cases of a record."""
-    found = []
-    for case in json.loads(path.read_text())["cases"]:
-        steps = [CapStep(rows=rows, ms=ms, cap=cap) for rows, ms, cap in case.pop("steps")]
-        found.append((CapCase(**case), steps))
-    return found
-
-
-def shown(found: Sequence[tuple[CapCase, Sequence[CapStep]]]) -> Table:
-    """One line per case; a batch is late when it took longer than 30 ms."""
-    made = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for title in ("case", "batches", "rows, settled", "late", "batches to recover", "rows, recovered"):
-        made.add_column(title, justify="left" if title == "case" else "right")
-    for case, steps in found:
-        before, behind = parts(case, steps)
-        largest = (SLA_MS - FIXED_MS) // case.row_ms_after
-        recovered = batches_until(behind, int(largest))
-        after = "" if recovered is None else "{}..{}".format(*band(behind[recovered:]))
-        made.add_row(
+def table(cases: Sequence[MeasuredCase]) -> Table:
+    """A row for each case; a batch is late if it took longer than 30 ms."""
+    titles = ("case", "batches", "rows, settled", "late", "batches to recover", "rows, recovered")
+    rows = plain_table(titles)
+    for case in cases:
+        recovery = case.recovery
+        recovered = "" if recovery is None else "{}..{}".format(*band(case.after_change[recovery:]))
+        rows.add_row(
             case.name,
-            str(len(steps)),
-            "{}..{}".format(*band(before)),
-            f"{late_share(before):.0%}",
-            "never" if case.after and recovered is None else str(recovered or ""),
-            after,
+            str(len(case.steps)),
+            "{}..{}".format(*band(case.settled)),
+            f"{late_share(case.settled):.0%}",
+            "never" if case.after and recovery is None else str(recovery or ""),
+            recovered,
         )
-    return made
+    return rows
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure and print; exit code 1 when the server failed."""
+    """Measure and print; exit code 1 if the server failed."""
     parser = program_parser("python -m perf.studies.aimd_cap", __doc__, example="--results perf/studies/results/policy")
     parser.add_argument("--results", type=Path, help="also write a record into this folder")
     arguments = parser.parse_args(argv)
-    command = ["python", "-m", "perf.studies.aimd_cap", *(sys.argv[1:] if argv is None else argv)]
-    return guarded(lambda: _report(arguments, command))
+    return guarded(lambda: _run(arguments.results, command_line("aimd_cap", argv)))
 
 
-def _report(arguments: argparse.Namespace, command: list[str]) -> None:
-    console = terminal()
-    started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    with Progress(console=console, transient=True) as bar:
-        task = bar.add_task("aimd", total=None)
-        found = [(case, measure(case, lambda text: bar.update(task, description=text))) for case in CASES]
-    console.print(shown(found))
-    if arguments.results:
-        written = write(arguments.results, found, started, command)
-        console.print(f"written: {written}", markup=False)
+def _run(results: Path | None, command: Sequence[str]) -> None:
+    started_at = now()
+    with progress_line("aimd") as progress:
+        cases = tuple(measure(case, progress) for case in CASES)
+    terminal().print(table(cases))
+    if results:
+        path = file.write(CapRecord(cases=cases, **origin(command, started_at)), results / NAME)
+        terminal().print(f"record: {path}", markup=False)
 
 
 if __name__ == "__main__":

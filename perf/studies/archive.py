@@ -1,7 +1,7 @@
-"""A folder of records as one file of JSON lines: in git, the many small records of an experiment are one file.
+"""Pack a folder of records into one file of JSON lines, as they are kept in git, or unpack it.
 
 `python -m perf.studies.archive unpack perf/studies/results/goodput.jsonl perf/results/local/goodput` makes the folder
-again, so that the experiment can go on with it. `pack FOLDER FILE` is the way back.
+again, so that the experiment can go on with it. `pack FOLDER FILE` does the opposite.
 """
 
 import contextlib
@@ -14,24 +14,28 @@ from pathlib import Path
 from triton_batching import whole_file
 from triton_batching.terminal import Mistake, guarded, program_parser, terminal
 
+ROOT = Path(__file__).parents[2]
+# The records in git.
+RESULTS = ROOT / "perf" / "studies" / "results"
+
 
 def pack(folder: Path, file: Path) -> int:
-    """Write every JSON file below `folder` as one line of `file`; return how many there were."""
+    """Write every JSON file below `folder` as one line of `file`; return their number."""
     paths = sorted(folder.rglob("*.json"))
     if not paths:
-        raise Mistake(f"{folder}: holds no records (*.json). Name a folder that a study wrote with --results.")
+        raise Mistake(f"{folder}: holds no records (*.json). Name a folder that an experiment wrote with --results.")
     records = ({"path": str(path.relative_to(folder)), "record": json.loads(path.read_text())} for path in paths)
     whole_file.write(file, "".join(json.dumps(record, allow_nan=False) + "\n" for record in records))
     return len(paths)
 
 
 def unpack(file: Path, folder: Path) -> int:
-    """Write every record of `file` to its path below `folder`; return how many there were."""
+    """Write every record of `file` to its path below `folder`; return their number."""
     count = 0
     for path, record in _records(file):
         target = folder / path
         if not target.resolve().is_relative_to(folder.resolve()):
-            raise Mistake(f"{file}: names {path}, which is outside of the folder. Take another file.")
+            raise Mistake(f"{file}: names {path}, which is outside of the folder. Use another file.")
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(json.dumps(record, indent=1) + "\n")
         count += 1

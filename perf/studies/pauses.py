@@ -1,24 +1,22 @@
-"""What pauses cost here: a request that finds threads asleep, a thread that wakes up, an execution that has grown cold.
+"""What pauses cost: sleeping threads in a request's path, late wake-ups, and executions with cold caches.
 
-`python -m perf.studies.pauses ranker` measures few Poisson arrivals against a closed loop of one, a thread that sleeps
-for 5 ms under load, and lone requests after pauses of 0 to 32 ms, and puts what is simulated of every model beside it.
-Half a minute to a minute a round, for each model.
+`python -m perf.studies.pauses ranker` measures few Poisson arrivals against a closed loop of one request, a thread that
+sleeps for 5 ms under load, and lone requests after pauses of 0 to 32 ms. It prints the values of the simulation beside
+them. A round of a model takes half a minute to a minute.
 """
 
-import dataclasses
-import datetime
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import ClassVar
 
+import msgspec
 import numpy as np
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
@@ -26,7 +24,7 @@ from clients.model import Model
 from perf.load.target import Running
 from perf.load.variant import read
 from perf.measure.analyzer import AnalyzerError, measure
-from perf.measure.profiling import bar, target
+from perf.measure.profiling import StepProgress, bar, target
 from perf.measure.service_profile import COLD
 from perf.measure.service_time import recorded
 from perf.measure.trial import serving
@@ -34,21 +32,22 @@ from perf.records import file
 from perf.records.candidate import Candidate
 from perf.records.record import AnalyzerLoad
 from perf.simulate.costs import ASLEEP, LATE_US, cooled
+from perf.studies.experiment import now, origin
 from perf.studies.prediction.comparison import MODELS
+from perf.studies.tables import plain_table
 from serve.management.statistics import Counters, Statistics
-from triton_batching.machine import Machine, versions
 from triton_batching.terminal import Failure, Mistake, guarded, program_parser, terminal
 
 RESULTS = Path("perf/results/local/pauses")
 ROUNDS = 3
-# Of what an instance could carry: hardly a request waits for another; and much of it, while a thread sleeps beside it.
+# Loads as shares of the instance's throughput: requests rarely wait, and the load beside the sleeping thread.
 SPARSE, BUSY = 0.05, 0.6
 WINDOW_MS, SPARSE_WINDOW_MS = 700, 3000
 SLEEP_S = 0.005
 PAUSES_MS = (0, 2, 4, 8, 16, 32)
 COUNTED_S = 5.0
 REQUESTS = 40
-# In a process of its own, so that no other thread of Python's keeps it waiting.
+# Runs in its own process, so that it does not wait for another Python thread.
 SLEEPER = """
 import sys, time
 end, late = time.monotonic() + float(sys.argv[1]), []
@@ -62,8 +61,10 @@ print(1e6 * sum(late) / len(late))
 
 @dataclass(frozen=True, kw_only=True)
 class PauseRound:
-    """All in microseconds: way and queue of a lone request in a closed loop, the way of one of few Poisson arrivals,
-    how late a thread wakes up under load on the mean, and of one row its queue and computing by the pause before in ms.
+    """Times in microseconds; `queue_us` and `computing_us` map the pause before a lone request in ms to its times.
+
+    The way is the time of a request outside queue and computing. `closed_way_us` and `closed_queue_us` are of a closed
+    loop of one request, `open_way_us` is of few Poisson arrivals. `late_us` is the mean delay of a wake-up under load.
     """
 
     closed_way_us: float
@@ -76,7 +77,7 @@ class PauseRound:
 
 @dataclass(frozen=True, kw_only=True)
 class Pauses:
-    """The rounds of one model with one instance; what they say is their median."""
+    """The rounds of one model with one instance; all figures are medians over the rounds."""
 
     KIND: ClassVar[str] = "pauses"
     FORMAT: ClassVar[int] = 1
@@ -85,42 +86,42 @@ class Pauses:
 
     @property
     def way(self) -> float:
-        """How many times as long a lone request of an open loop takes on its way as one of a closed loop."""
+        """The way of a request among few Poisson arrivals over that of one in a closed loop."""
         return median(round_.open_way_us / round_.closed_way_us for round_ in self.rounds)
 
     def dispatched_us(self, pause_ms: int | None) -> float:
-        """From queue to instance: in the closed loop, or after a pause."""
+        """Time from the queue to the instance after a pause; in the closed loop for None."""
         return median(
             round_.closed_queue_us if pause_ms is None else round_.queue_us[pause_ms] for round_ in self.rounds
         )
 
     @property
     def late_us(self) -> float:
-        """How late a thread wakes up under load, on the mean."""
+        """The mean delay of a wake-up under load."""
         return median(round_.late_us for round_ in self.rounds)
 
     @property
     def cold_us(self) -> float:
-        """By how much one row takes longer after the longest pause; 0 if that is within the noise (`COLD`)."""
+        """How much longer one row takes after the longest pause; 0 if that is within the noise (`COLD`)."""
         longer_us = self._longer_us(PAUSES_MS[-1])
         return longer_us if longer_us > COLD * median(round_.computing_us[0] for round_ in self.rounds) else 0.0
 
     def cooled(self, pause_ms: int) -> float:
-        """The share of that after a shorter one; for models that grow cold."""
+        """The share of `cold_us` after a shorter pause; for models with `cold_us` above 0."""
         return self._longer_us(pause_ms) / self.cold_us
 
     def _longer_us(self, pause_ms: int) -> float:
         return median(round_.computing_us[pause_ms] - round_.computing_us[0] for round_ in self.rounds)
 
 
-def cooling_us(found: Sequence[Pauses]) -> float:
-    """The time constant, to the millisecond, with the least squares over the models that grow cold."""
+def cooling_us(records: Sequence[Pauses]) -> float:
+    """The time constant of cooling, to the millisecond, by least squares over the models with `cold_us` above 0."""
 
     def squares(constant_ms: int) -> float:
         shares = {pause: cooled(pause * 1e3, constant_ms * 1e3) for pause in PAUSES_MS[1:]}
         return sum(
             (model.cooled(pause) - shares[pause] / shares[PAUSES_MS[-1]]) ** 2
-            for model in found
+            for model in records
             if model.cold_us
             for pause in PAUSES_MS[1:]
         )
@@ -128,16 +129,16 @@ def cooling_us(found: Sequence[Pauses]) -> float:
     return 1e3 * min(range(1, 100), key=squares)
 
 
-def rounds(config: ModelConfig, count: int, told: Callable[[str, bool], None]) -> Iterator[PauseRound]:
+def rounds(config: ModelConfig, count: int, progress: StepProgress) -> Iterator[PauseRound]:
     """Measure one model; raises the launcher's and perf_analyzer's errors."""
     model = config.name
     alone = Candidate(max_batch_size=config.max_batch_size, threads=Candidate.of(config).threads)
-    with serving(model, alone.apply(config), trace_rate=0, progress=lambda text: told(text, False)) as server:
+    with serving(model, alone.apply(config), trace_rate=0, progress=lambda text: progress(text, False)) as server:
         measure(target(server), AnalyzerLoad(concurrency=2), window_ms=WINDOW_MS)
         for number in range(1, count + 1):
-            told(f"{model}: round {number}", False)
+            progress(f"{model}: round {number}", False)
             yield _round(server)
-            told(f"{model}: round {number}", True)
+            progress(f"{model}: round {number}", True)
 
 
 def _round(server: Running) -> PauseRound:
@@ -146,9 +147,9 @@ def _round(server: Running) -> PauseRound:
     with ThreadPoolExecutor(1) as pool:
         load = AnalyzerLoad(concurrency=1)
         loaded = pool.submit(measure, target(server), load, window_ms=1000, poisson_per_s=BUSY * 1e6 / alone_us)
-        time.sleep(0.5)  # until it sends
-        asked = [sys.executable, "-c", SLEEPER, "2", str(SLEEP_S)]
-        late_us = float(subprocess.run(asked, capture_output=True, text=True, check=True).stdout)
+        time.sleep(0.5)  # until the load begins
+        sleeper = [sys.executable, "-c", SLEEPER, "2", str(SLEEP_S)]
+        late_us = float(subprocess.run(sleeper, capture_output=True, text=True, check=True).stdout)
         loaded.result()
     paused = {pause: _paused(server, pause) for pause in PAUSES_MS}
     return PauseRound(
@@ -162,67 +163,59 @@ def _round(server: Running) -> PauseRound:
 
 
 def _lone(server: Running, per_s: float | None) -> tuple[float, float, float]:
-    """Way, queue and computing of a request in microseconds: of a closed loop of one, or of so many a second.
+    """Way, queue and computing of a request in microseconds, at `per_s` Poisson arrivals a second.
 
-    The way is what `perf.measure.service_profile` takes it for: it begins when the execution has computed.
+    None for a closed loop of one request. The way is defined as in `perf.measure.service_profile`.
     """
     before = Counters.read(server.url, server.config.name)
     window_ms = WINDOW_MS if per_s is None else SPARSE_WINDOW_MS
-    found, _ = measure(target(server), AnalyzerLoad(concurrency=1), window_ms=window_ms, poisson_per_s=per_s)
+    result, _ = measure(target(server), AnalyzerLoad(concurrency=1), window_ms=window_ms, poisson_per_s=per_s)
     counted = Counters.read(server.url, server.config.name) - before
-    if found.mean_us is None:
+    if result.mean_us is None:
         raise AnalyzerError(f"perf_analyzer printed no summary of '{server.config.name}'.")
     queue_us = counted.per_request_us(counted.queue_ns)
     computing_us = counted.per_request_us(counted.compute_input_ns + counted.compute_infer_ns)
-    return found.mean_us - queue_us - computing_us, queue_us, computing_us
+    return result.mean_us - queue_us - computing_us, queue_us, computing_us
 
 
 def _paused(server: Running, pause_ms: int) -> tuple[float, float]:
-    """Median microseconds of one row in the queue and computing, so long after the answer before it."""
-    name, found = server.config.name, []
+    """Median queue and computing time of one row in microseconds, `pause_ms` after the previous answer."""
+    name, times_us = server.config.name, []
     with Model(name, url=server.url, transport="grpc") as model, Statistics(server.url) as statistics:
         rows = [np.zeros([1, *tensor.shape[1:]], tensor.dtype) for tensor in model.metadata.inputs]
         for _ in range(REQUESTS):
             before = statistics.counters(name)
             time.sleep(pause_ms / 1e3)
             model.predict(*rows)
-            # The server answers first and counts then.
+            # The server answers first and counts afterwards.
             end = time.monotonic() + COUNTED_S
             while (counted := statistics.counters(name) - before).executions < 1:
                 if time.monotonic() > end:
-                    raise Failure(f"{name}: an execution was answered, and not counted for {COUNTED_S:g} s.")
+                    raise Failure(f"{name}: the server did not count an answered request within {COUNTED_S:g} s.")
                 time.sleep(COUNTED_S / 5000)
-            found.append((counted.queue_ns / 1e3, counted.computing_ns(1) / 1e3))
-    queue_us, computing_us = zip(*found, strict=True)
+            times_us.append((counted.queue_ns / 1e3, counted.computing_ns(1) / 1e3))
+    queue_us, computing_us = zip(*times_us, strict=True)
     return median(queue_us), median(computing_us)
 
 
-def write(found: Pauses, folder: Path, started_at: str, command: Sequence[str]) -> Path:
-    """Write one record; raises `RecordError`."""
-    about = {"machine": dataclasses.asdict(Machine.this()), "versions": versions(), "started_at": started_at}
-    return file.write(found, folder / f"{found.model}.json", **about, command=list(command))
-
-
-def shown(found: Sequence[Pauses]) -> Table:
-    """Each model, and the values that the simulation takes; the dispatch in the closed loop and after a short pause."""
+def table(records: Sequence[Pauses]) -> Table:
+    """A row for each model, and one for the simulation; the dispatch in the closed loop and after a short pause."""
     shares = [f"{pause} ms" for pause in PAUSES_MS[1:-1]]
-    table = Table("", "way", "dispatch us", "late us", "cold us", *shares, box=SIMPLE_HEAD, pad_edge=False)
-    for model in found:
+    rows = plain_table(("", "way", "dispatch us", "late us", "cold us", *shares))
+    for model in records:
         dispatch = f"{model.dispatched_us(None):.0f} -> {model.dispatched_us(PAUSES_MS[2]):.0f}"
         cold = [f"{model.cooled(pause):.2f}" if model.cold_us else "" for pause in PAUSES_MS[1:-1]]
-        table.add_row(
-            model.model, f"x {model.way:.2f}", dispatch, f"{model.late_us:.0f}", f"{model.cold_us:.0f}", *cold
-        )
+        rows.add_row(model.model, f"x {model.way:.2f}", dispatch, f"{model.late_us:.0f}", f"{model.cold_us:.0f}", *cold)
     simulated = [f"{cooled(pause * 1e3) / cooled(PAUSES_MS[-1] * 1e3):.2f}" for pause in PAUSES_MS[1:-1]]
-    table.add_row("simulated", f"x {ASLEEP:.2f}", "the same", f"{LATE_US:.0f}", "", *simulated)
-    return table
+    rows.add_row("simulated", f"x {ASLEEP:.2f}", "the same", f"{LATE_US:.0f}", "", *simulated)
+    return rows
 
 
 def main(argv: list[str] | None = None) -> int:
     """Measure and print; exit code 2 for a user's mistake, 1 for a failed measurement."""
     parser = program_parser("python -m perf.studies.pauses", __doc__, example="ranker")
     parser.add_argument("models", nargs="*", default=MODELS, help=f"default: {' '.join(MODELS)}")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"of everything (default {ROUNDS})")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"number of rounds (default {ROUNDS})")
     parser.add_argument("--results", type=Path, default=RESULTS, help=f"folder of the records (default {RESULTS})")
     arguments = parser.parse_args(argv)
     command = recorded("perf.studies.pauses", argv)
@@ -230,14 +223,15 @@ def main(argv: list[str] | None = None) -> int:
     def run() -> None:
         if arguments.rounds < 1:
             raise Mistake(f"--rounds {arguments.rounds}: nothing would be measured. Write 1 or more.")
-        console, found = terminal(), []
+        console, records = terminal(), []
         configs = [read(model, None) for model in arguments.models]
-        with bar(console, arguments.rounds * len(configs)) as told:
+        with bar(console, arguments.rounds * len(configs)) as progress:
             for config in configs:
-                started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-                found.append(Pauses(model=config.name, rounds=tuple(rounds(config, arguments.rounds, told))))
-                write(found[-1], arguments.results, started_at, command)
-        console.print(shown(found))
+                made_on = origin(command, now())
+                record = Pauses(model=config.name, rounds=tuple(rounds(config, arguments.rounds, progress)))
+                file.write(record, arguments.results / f"{config.name}.json", **msgspec.to_builtins(made_on))
+                records.append(record)
+        console.print(table(records))
         console.print(f"records: {arguments.results}", markup=False)
 
     return guarded(run, on_interrupt=f"stopped; finished models are in {arguments.results}.")

@@ -18,11 +18,10 @@ from perf.load.variant import read as read_config
 from perf.records.file import RecordError
 from perf.stats.bootstrap import Interval, paired
 from perf.studies.goodput.__main__ import main
-from perf.studies.goodput.contender import AIMD, DEADLINE, GREEDY, HALF, NONE, StandIn, contenders
-from perf.studies.goodput.instance import ends, settle
+from perf.studies.goodput.contender import AIMD, DEADLINE, GREEDY, HALF, NONE, SimulatedDevice, contenders
 from perf.studies.goodput.record import GoodputSearch, MeasuredRate, load
 from perf.studies.goodput.search import CLOSE, MOST, RateTrial, edge, following, swept
-from perf.studies.goodput.simulated import goodput
+from perf.studies.goodput.simulated import ends, goodput, settle
 from perf.studies.goodput.stream import WARM_UP, ArrivalStream
 from serve.policies.batch_policy import Aimd, All, Deadline
 from triton_batching.machine import Machine
@@ -30,7 +29,7 @@ from triton_batching.terminal import Mistake
 
 CONFIG = read_config("simulated_accelerator", None)
 # l(b) = 5.072 + 1.053 b ms, which the reference goodputs were found with.
-REFERENCE = StandIn(fixed_s=0.005072, row_s=0.001053)
+REFERENCE = SimulatedDevice(fixed_s=0.005072, row_s=0.001053)
 SLO_S, SEEDS, REQUESTS = 0.025, 5, {"poisson": 500, "gamma:4": 500}
 
 
@@ -58,7 +57,7 @@ def _ties(ends_ms: object, at_ms: object) -> bool:
 @given(st.lists(st.floats(0.0, 0.05), min_size=1, max_size=80))
 def test_nobody_is_answered_late_under_deadlines(gaps: list[float]) -> None:
     """With a device that is as it was learned, a request is refused or in time, and nothing is refused while idle."""
-    device, slo_s = StandIn(fixed_s=0.02, row_s=0.0005), 0.05
+    device, slo_s = SimulatedDevice(fixed_s=0.02, row_s=0.0005), 0.05
     at = np.cumsum(gaps)
     policy = settle(Deadline(max_rows=64), device.seconds, 64)
     found = ends(policy, device.seconds, at, slo_s)
@@ -68,13 +67,13 @@ def test_nobody_is_answered_late_under_deadlines(gaps: list[float]) -> None:
 
 
 def test_a_settled_aimd_is_near_the_largest_batch_that_fits() -> None:
-    policy = settle(Aimd(max_rows=64, slo_s=0.03), StandIn(fixed_s=0.02, row_s=0.0005).seconds, 64)
+    policy = settle(Aimd(max_rows=64, slo_s=0.03), SimulatedDevice(fixed_s=0.02, row_s=0.0005).seconds, 64)
     assert 0.9 * 20 <= policy.cap <= 21  # 20 + 0.5 b <= 30
 
 
 @given(st.floats(0.001, 0.1), st.floats(1e-4, 0.01), st.floats(0.001, 0.5))
 def test_the_largest_batch_fits_and_the_next_does_not(fixed: float, row: float, within: float) -> None:
-    device = StandIn(fixed_s=fixed, row_s=row)
+    device = SimulatedDevice(fixed_s=fixed, row_s=row)
     found = device.largest(within)
     assert not found or device.seconds(found) <= within + 1e-8 * row + 1e-12
     assert device.seconds(found + 1) > within - 1e-8

@@ -98,7 +98,7 @@ def test_a_record_comes_back_and_says_what_was_kept(tmp_path: Path) -> None:
     one = trial().record(seen(), SCHEDULE)
     assert one.during.lost == one.before.lost == one.after.lost == 0
     assert one.share == pytest.approx(1.0, abs=0.1)
-    assert all(one.gate.values())
+    assert all(one.gates.values())
     path = one.write(tmp_path)
     assert load(path) == one
     assert list(read(tmp_path)) == [one]
@@ -120,7 +120,7 @@ def test_a_record_comes_back_and_says_what_was_kept(tmp_path: Path) -> None:
 )
 def test_the_gate_sees_what_is_not_kept(changed: dict[str, object], broken: str) -> None:
     one: OverloadRecord = replace(trial().record(seen(), SCHEDULE), **changed)  # type: ignore[arg-type]
-    assert [name for name, kept in one.gate.items() if not kept] == [broken]
+    assert [name for name, kept in one.gates.items() if not kept] == [broken]
 
 
 def test_what_was_seen_until_it_was_stopped_is_kept() -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from perf.studies import archive
+from perf.studies.archive import ROOT
 from perf.studies.pages.__main__ import BLOCK, TABLES, differing, filled, main, pages
-from perf.studies.pages.table import ROOT
 from triton_batching.terminal import Mistake
 
 PAGE = """before
@@ -41,7 +41,7 @@ def test_only_the_table_is_replaced_and_only_once(tmp_path: Path) -> None:
 
 
 def test_an_unknown_table_is_named() -> None:
-    with pytest.raises(Mistake, match=r"page\.md: asks for the table 'nothing', which is not known"):
+    with pytest.raises(Mistake, match=r"page\.md: 'nothing' is not a table"):
         filled(PAGE.replace("served share", "nothing"), "page.md")
 
 

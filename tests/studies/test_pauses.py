@@ -9,7 +9,7 @@ import pytest
 from perf.records import file
 from perf.records.file import RecordError
 from perf.simulate.costs import ASLEEP, COOLING_US, LATE_US, cooled
-from perf.studies.pauses import PAUSES_MS, Pauses, cooling_us, main, shown
+from perf.studies.pauses import PAUSES_MS, Pauses, cooling_us, main, table
 from perf.studies.prediction.comparison import MODELS
 
 RESULTS = Path("perf/studies/results/pauses")
@@ -38,7 +38,7 @@ def test_mistakes_are_said_before_anything_is_measured(
 
 def test_the_table_shows_medians_beside_what_is_simulated() -> None:
     found = file.read(RESULTS / "ranker.json", Pauses)
-    way, dispatch, late, *_ = (list(column.cells) for column in shown([found]).columns[1:])
+    way, dispatch, late, *_ = (list(column.cells) for column in table([found]).columns[1:])
     assert way == [f"x {found.way:.2f}", f"x {ASLEEP:.2f}"]
     assert dispatch == [f"{found.dispatched_us(None):.0f} -> {found.dispatched_us(4):.0f}", "the same"]
     assert late == [f"{found.late_us:.0f}", f"{LATE_US:.0f}"]

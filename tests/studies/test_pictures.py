@@ -12,30 +12,33 @@ from rich.console import Console
 
 from export.repository import REPOSITORY, RepositoryError, faults, model_file, read_config
 from perf.measure import gpu_use
+from perf.studies.experiment import origin
 from perf.studies.pictures import __main__ as pictures
 from perf.studies.pictures.models import build
 from perf.studies.pictures.models import pictures as draw
-from perf.studies.pictures.table import changes, little, table
+from perf.studies.pictures.table import PicturesRecord, PicturesTrial, changes, little, table
 from triton_batching.processes import Usage, tree
 
 
-def point(variant: str, concurrency: int, mean_ms: float, **others: Any) -> dict[str, Any]:
-    return {
-        "variant": variant,
-        "concurrency": concurrency,
-        "mean_ms": mean_ms,
+def point(variant: str, concurrency: int, mean_ms: float, **others: Any) -> PicturesTrial:
+    fields: dict[str, Any] = {
+        "wall_s": 1.0,
+        "requests": 10,
+        "p50_ms": mean_ms,
+        "p99_ms": mean_ms,
         "pictures_per_s": concurrency / mean_ms * 1e3,
         "cpu_cores": 0.5,
         "memory_mib": 300.0,
         "gpu_busy_percent": None,
         "gpu_memory_mib": None,
         "classifier_rows": 1.0,
-        **others,
+        "changed": 0,
     }
+    return PicturesTrial(variant=variant, concurrency=concurrency, mean_ms=mean_ms, **(fields | others))
 
 
-def record(*points: dict[str, Any]) -> dict[str, Any]:
-    return {"model": "m", "classifier": "c", "machine": {"cpu": "a CPU"}, "points": list(points)}
+def record(*points: PicturesTrial) -> PicturesRecord:
+    return PicturesRecord(model="m", classifier="c", points=points, **origin(["python"]))
 
 
 def test_changes_are_paired_within_a_repeat() -> None:
@@ -142,4 +145,4 @@ def test_mistakes_in_the_call(capsys: pytest.CaptureFixture[str]) -> None:
     for wrong in ("x", "0"):
         with pytest.raises(SystemExit):
             pictures.main(["--concurrency", wrong])
-    assert "holds a number below 1" in capsys.readouterr().err
+    assert "has a number below 1" in capsys.readouterr().err

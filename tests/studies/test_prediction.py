@@ -13,7 +13,7 @@ from perf.measure.service_profile import load as load_ramp
 from perf.studies import archive
 from perf.studies.prediction import points
 from perf.studies.prediction.__main__ import main
-from perf.studies.prediction.bench import stands
+from perf.studies.prediction.bench import is_current
 from perf.studies.prediction.comparison import FILE, fitting
 from perf.studies.prediction.points import ROUNDS, round_folders
 
@@ -55,7 +55,7 @@ def standing(folder: Path, original: Path) -> set[str]:
         for path in sorted(each.glob(f"{MODEL}.b*.json")):
             committed = points.load(original / each.name / path.name)
             ramps = Profile(ramps=tuple(load_ramp(each / name) for name in committed.ramps))
-            if stands(each, MODEL, committed.candidate, committed.load, ramps):
+            if is_current(each, MODEL, committed.candidate, committed.load, ramps):
                 found.add(f"{each.name}/{path.name}")
     return found
 
@@ -122,7 +122,7 @@ def test_nothing_to_compare_is_a_users_mistake(tmp_path: Path, capsys: pytest.Ca
 
 def test_an_even_number_of_rounds_is_a_users_mistake(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([MODEL, "--rounds", "2"]) == 2
-    assert "--rounds 2: there is a median of an odd number only" in capsys.readouterr().err
+    assert "--rounds 2: an even number of rounds has no median" in capsys.readouterr().err
 
 
 def test_the_committed_comparison_is_what_the_simulation_predicts(

@@ -57,7 +57,7 @@ def test_a_minute_finds_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[st
     before = temporary()
     code = main(["--minutes", "1", "--results", str(tmp_path)])
     record = recorded(tmp_path)
-    assert record.found == ()
+    assert record.problems == ()
     assert code == 0, capsys.readouterr().out
     ended = sum((Counter(user.outcomes) for user in record.users), Counter[str]())
     # Everything that can happen did happen, and every process had right answers.
@@ -96,7 +96,7 @@ def test_a_wrong_answer_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     wrong = [failure for failure in record.failed if failure.outcome == "wrong"]
     assert wrong
     assert {one.model for one in wrong} == {PICTURES}
-    assert "in place of" in wrong[0].said
+    assert "in place of" in wrong[0].message
 
 
 def test_ctrl_c_keeps_what_was_found(tmp_path: Path) -> None:
@@ -107,5 +107,5 @@ def test_ctrl_c_keeps_what_was_found(tmp_path: Path) -> None:
     record = recorded(tmp_path)
     assert record.interrupted
     assert record.calls > 0
-    assert record.found == ()
+    assert record.problems == ()
     assert wait_until(lambda: not alive(processes), seconds=10)

@@ -14,6 +14,7 @@ import pytest
 from clients.errors import RejectedError, ServerFailureError, TimedOutError
 from perf.studies.soak.__main__ import main
 from perf.studies.soak.call import SoakCall
+from perf.studies.soak.callers import checked, make_call_async
 from perf.studies.soak.crew import ClientCrew, ClientProcess
 from perf.studies.soak.gauges import Gauges
 from perf.studies.soak.growth import BYTES, judge
@@ -21,7 +22,6 @@ from perf.studies.soak.job import MODELS, PACKED, POLICED, ClientJob, jobs
 from perf.studies.soak.ledger import LOST_S, CallLedger
 from perf.studies.soak.outcome import CallKind, CallOutcome, of
 from perf.studies.soak.record import SoakRecord, load, write
-from perf.studies.soak.settle import checked, settle_async
 from triton_batching.machine import Machine
 
 JOB = ClientJob(worker=2, name="it", shape="tasks", transport="grpc", models=MODELS, callers=1, seed=5)
@@ -51,7 +51,7 @@ def shown(record: SoakRecord, folder: Path) -> int:
 def call(kind: CallKind, *models: str) -> SoakCall:
     """The first that is drawn of this kind."""
     job = replace(JOB, models=models or MODELS)
-    return next(one for number in range(10_000) if (one := SoakCall.drawn(job, 0, number)).kind is kind)
+    return next(one for number in range(10_000) if (one := SoakCall.draw(job, 0, number)).kind is kind)
 
 
 def member(ledger: CallLedger) -> ClientProcess:
@@ -76,7 +76,7 @@ def test_a_clean_run_ends_with_0_and_says_so(tmp_path: Path, capsys: pytest.Capt
         ledger.begin(one := call(kind))
         ledger.end(one, outcome)
     assert shown(settled(ledger), tmp_path) == 0
-    assert "found nothing" in capsys.readouterr().out
+    assert "no problems" in capsys.readouterr().out
 
 
 def test_a_wrong_answer_is_found_and_can_be_made_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,7 +88,7 @@ def test_a_wrong_answer_is_found_and_can_be_made_again(tmp_path: Path, capsys: p
     record = settled(ledger)
     assert shown(record, tmp_path) == 1
     assert f"seed 5, worker 2, caller 0, call {one.number}" in capsys.readouterr().out
-    again = SoakCall.drawn(JOB, record.failed[0].caller, record.failed[0].number)
+    again = SoakCall.draw(JOB, record.failed[0].caller, record.failed[0].number)
     for first, second in zip(again.request.inputs, one.request.inputs, strict=True):
         np.testing.assert_array_equal(first, second)
 
@@ -122,7 +122,7 @@ def test_a_process_that_dies_or_says_nothing_is_found(tmp_path: Path) -> None:
     hanging.close()
     assert crew.faults == [
         "it: the process ended with code 3 before its last report",
-        "it: said nothing for 30 s, with 0 calls on their way",
+        "it: no report for 30 s, with 0 calls in flight",
     ]
     assert shown(replace(CLEAN, faults=tuple(crew.faults)), tmp_path) == 1
 
@@ -146,7 +146,7 @@ def test_a_leak_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     times = [float(second) for second in range(60)]
     leak = judge("server: memory", BYTES, times, [(50 + second) * 2.0**20 for second in times], warm_s=20)
     assert shown(replace(CLEAN, growths=(leak,)), tmp_path) == 1
-    assert "FOUND server: memory grows" in capsys.readouterr().out
+    assert "PROBLEM server: memory grows" in capsys.readouterr().out
 
 
 def test_every_series_of_a_process_is_read() -> None:
@@ -204,7 +204,7 @@ def test_a_call_is_cancelled_when_it_says_so() -> None:
             await asyncio.sleep(60)
 
     ledger = CallLedger(worker=2)
-    asyncio.run(settle_async(call(CallKind.CANCELLED), Hanging(), ledger))  # type: ignore[arg-type]
+    asyncio.run(make_call_async(call(CallKind.CANCELLED), Hanging(), ledger))  # type: ignore[arg-type]
     assert ledger.report().ended == {CallOutcome.CANCELLED: 1}
 
 

@@ -1,13 +1,14 @@
 """Ratios between transports from hand-made figures, and what passes the gates."""
 
 import itertools
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from perf.studies.transports.__main__ import WORKERS, TransportCell, complete, gains, passed, write
+from perf.records import file
+from perf.studies.experiment import origin
+from perf.studies.transports.__main__ import WORKERS, TransportCell, TransportRecord, complete, gains, passed
 from perf.studies.transports.models import SHAPES, build
 from perf.studies.transports.workers import TRANSPORTS
 
@@ -51,14 +52,13 @@ def test_what_was_stopped_keeps_its_complete_rounds(tmp_path: Path) -> None:
     assert {(cell.median_us, cell.per_second) for cell in found} == {((2.0, 2.0), (4.0, 2.0))}
     with pytest.raises(KeyboardInterrupt):
         complete({keys[0]: [[1.0]]}, 0.5)
-    whole = write(found, tmp_path, "", []).read_text()
-    record = json.loads(write(found, tmp_path, "", [], partial=True).read_text())
-    assert record == json.loads(whole) | {"partial": True}
-    assert (tmp_path / "transports.json").read_text() == whole
+    whole = TransportRecord(cells=tuple(found), **origin(["python"]))
+    partial = TransportRecord(cells=tuple(found), partial=True, **origin(["python"]))
+    assert file.read(whole.write(tmp_path), TransportRecord) == whole
+    assert file.read(partial.write(tmp_path), TransportRecord) == partial
+    assert file.read(tmp_path / "transports.json", TransportRecord) == whole
 
 
-def test_models_and_record(tmp_path: Path) -> None:
+def test_the_models_are_python(tmp_path: Path) -> None:
     build(tmp_path / "models")
     compile((tmp_path / "models" / "map" / "1" / "model.py").read_text(), "model.py", "exec")
-    record = json.loads(write(cells("map"), tmp_path, "2026-01-01T00:00:00+00:00", ["python"]).read_text())
-    assert (record["kind"], len(record["cells"]), len(record["gains"])) == ("transports", 3, 2)

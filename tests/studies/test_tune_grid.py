@@ -31,15 +31,15 @@ def empty(seed: int = 1) -> Grid:
 def test_a_grid_is_measured_once_and_goes_on(tmp_path: Path) -> None:
     wanted = candidates([1, 4, 8], [0, 5000], [(1, None), (2, None)])
     path = tmp_path / "grid.json"
-    stopped = measure(empty(), wanted, path, bench(), seconds=0.5, until=-math.inf, told=lambda _: None)
+    stopped = measure(empty(), wanted, path, bench(), seconds=0.5, until=-math.inf, progress=lambda _: None)
     assert stopped.points == ()
     first, again = bench(), bench()
-    whole = measure(empty(), wanted, path, first, seconds=0.5, until=math.inf, told=lambda _: None)
+    whole = measure(empty(), wanted, path, first, seconds=0.5, until=math.inf, progress=lambda _: None)
     assert {point.candidate for point in whole.points} == set(wanted)
     assert file.read(path, Grid) == whole
     # Half of it was there: the other half is measured, in the same order.
     half = replace(whole, points=whole.points[:6])
-    assert measure(half, wanted, path, again, seconds=0.5, until=math.inf, told=lambda _: None) == whole
+    assert measure(half, wanted, path, again, seconds=0.5, until=math.inf, progress=lambda _: None) == whole
     assert again.measured == first.measured[6:]
     assert [trial[0] for trial in first.measured] != wanted
 
@@ -65,8 +65,10 @@ def test_the_best_is_the_fastest_within_the_target(tmp_path: Path) -> None:
 def test_a_study_without_a_choice_has_nothing_to_be_judged_by(tmp_path: Path) -> None:
     study = replace(Study.read(JUDGED_STUDY), chosen=None)
     grid = file.read(RESULTS / "simulated_accelerator.closed-32.json", Grid)
-    with pytest.raises(GridError, match=r"the study chose none that meets p99 <= 55 ms.*Ask for a longer target"):
-        judgement.judge(study, grid, tmp_path, bench(), told=lambda _: None)
+    with pytest.raises(
+        GridError, match=r"the study chose no configuration that meets p99 <= 55 ms.*Set a longer target"
+    ):
+        judgement.judge(study, grid, tmp_path, bench(), progress=lambda _: None)
     assert not list(tmp_path.iterdir())
 
 

@@ -1,1 +1,1 @@
-"""What the Python backend adds to an execution."""
+"""The time that our Python backend adds to an execution."""

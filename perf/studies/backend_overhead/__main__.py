@@ -1,44 +1,49 @@
-"""What serving costs: the drop-in onnxruntime backend against its two floors, in one interleaved run.
+"""What serving costs: our onnxruntime backend against its lower bounds, in one interleaved run.
 
-The floors are onnxruntime in this process on the same batch, and an identity model.py that returns a slice of its
-input, which is what Triton's Python hop costs anyone; one memory copy of the batch is added to them. The backend's
-own code runs a third time with a clock around each of its stages (`perf.studies.backend_overhead.stages`).
+The bounds are onnxruntime in this process on the same batch, and an identity model.py that returns a slice of its
+input, which is the cost of Triton's Python hop; one memory copy of the batch is added. The backend's own code runs once
+more with a clock around each of its stages (`perf.studies.backend_overhead.stages`).
 """
 
 import argparse
-import datetime
-import json
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 import onnx
-import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
-from rich.progress import Progress
 from rich.table import Table
 
+from perf.records import file
 from perf.studies.backend_overhead.full_batches import full_batches
 from perf.studies.backend_overhead.stages import BackendStages, read, write_model
 from perf.studies.backend_overhead.stages import table as stages_table
+from perf.studies.experiment import (
+    Origin,
+    command_line,
+    counted_since,
+    now,
+    onnxruntime_alone,
+    origin,
+    progress_line,
+)
 from serve.launcher import LaunchError, Server, Settings, launch
 from serve.management.statistics import Counters
-from triton_batching import whole_file
-from triton_batching.machine import Machine, versions
 from triton_batching.terminal import guarded, program_parser, terminal
 
 SIZES = {"1 KB": 1 << 10, "600 KB": 600 << 10, "4 MB": 4 << 20}
 REQUESTS = (1, 8, 32)
+# Values of every model's output per row.
 ANSWER = 16
-"""Values that every model gives back per row."""
-
+# The highest allowed time of an execution over its lower bounds.
 LIMIT = 1.10
+NAME = "backend_overhead.json"
 CONFIG = """\
 name: "{name}"
 backend: "{backend}"
@@ -86,18 +91,27 @@ class OverheadCell:
         return statistics.median(served / floor for served, floor in zip(self.served_us, floors, strict=True))
 
 
+@dataclass(frozen=True, kw_only=True)
+class OverheadRecord(Origin):
+    """All cells of a run."""
+
+    KIND: ClassVar[str] = "backend_overhead"
+    FORMAT: ClassVar[int] = 1
+    cells: tuple[OverheadCell, ...]
+
+
 def build(repository: Path, input_bytes: int, requests: int) -> tuple[str, str, str]:
-    """Write the models of one cell: identity, ONNX, and ONNX with a clock around each stage; their names."""
+    """Write the models of one cell: identity, ONNX, and ONNX with a clock around each stage; returns their names."""
     values, delay_us = input_bytes // 4, 0 if requests == 1 else 10_000_000
     kinds = {"identity": "python", "served": "onnxruntime", "clocked": "python"}
     names = {kind: f"{kind}_{input_bytes}_{requests}" for kind in kinds}
     for kind, name in names.items():
         version = repository / name / "1"
         version.mkdir(parents=True)
-        filled = CONFIG.format(
+        config = CONFIG.format(
             name=name, backend=kinds[kind], requests=requests, values=values, answer=ANSWER, delay_us=delay_us
         )
-        (repository / name / "config.pbtxt").write_text(filled)
+        (repository / name / "config.pbtxt").write_text(config)
         if kind == "identity":
             (version / "model.py").write_text(IDENTITY)
             continue
@@ -126,19 +140,19 @@ def _graph(values: int) -> onnx.ModelProto:
 def measure(
     sizes: Sequence[int], counts: Sequence[int], *, rounds: int, progress: Callable[[str], None] = lambda _: None
 ) -> list[OverheadCell]:
-    """Measure all cells on one server, with the four contenders in turn in every round."""
+    """Measure all cells on one server; the four contenders run in turn in every round."""
     with tempfile.TemporaryDirectory() as folder:
         planned = [(size, count, build(Path(folder), size, count)) for size in sizes for count in counts]
-        models = tuple(model for _, _, trio in planned for model in trio)
+        models = tuple(model for _, _, names in planned for model in names)
         measured = []
         with launch(Settings(models=models, repository=Path(folder)), progress=progress) as server:
-            for size, count, trio in planned:
+            for size, count, names in planned:
                 progress(f"{size:,} bytes x {count} requests")
-                measured.append(_measure(server, trio, size, count, rounds))
-        # The clocks are read when their models are unloaded.
+                measured.append(_measure(server, names, size, count, rounds))
+        # A clocked model writes its times when it is unloaded.
         return [
-            _cell(size, count, found, Path(folder) / trio[2])
-            for (size, count, trio), found in zip(planned, measured, strict=True)
+            _cell(size, count, times_us, Path(folder) / names[2])
+            for (size, count, names), times_us in zip(planned, measured, strict=True)
         ]
 
 
@@ -147,53 +161,48 @@ def _measure(
 ) -> dict[str, list[float]]:
     """Microseconds per execution of each round, by contender."""
     batch = np.random.default_rng(1).normal(size=(requests, input_bytes // 4)).astype(np.float32)
-    times = _times(batch.nbytes)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    path = server.settings.repository / models[1] / "1" / "model.onnx"
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    executions = _executions(batch.nbytes)
+    session = onnxruntime_alone(server.settings.repository / models[1] / "1" / "model.onnx", 1)
     target = np.empty_like(batch)
-    found: dict[str, list[float]] = {"identity": [], "served": [], "clocked": [], "alone": [], "copy": []}
+    times_us: dict[str, list[float]] = {"identity": [], "served": [], "clocked": [], "alone": [], "copy": []}
     with full_batches(server.grpc_url, batch) as sender:
         for number in range(rounds + 1):
             before = [Counters.read(server.grpc_url, model) for model in models]
             alone_us = copy_us = 0.0
-            for _ in range(times):
-                # In turn, one execution each: all of them find caches that the others have used.
+            for _ in range(executions):
+                # One execution each, in turn: each finds the caches as the others left them.
                 for model in models:
                     sender.send(model)
                 alone_us += _took_us(lambda: session.run(["y"], {"x": batch}))
                 copy_us += _took_us(lambda: np.copyto(target, batch))
-            spent = [
-                _execution_us(server, model, counted, {requests: times})
-                for model, counted in zip(models, before, strict=True)
+            served_us = [
+                _execution_us(server, model, counters, {requests: executions})
+                for model, counters in zip(models, before, strict=True)
             ]
             if number:  # the first round fills memory pools
-                for name, taken in zip(found, [*spent, alone_us / times, copy_us / times], strict=True):
-                    found[name].append(taken)
-    return found
+                round_us = [*served_us, alone_us / executions, copy_us / executions]
+                for name, mean_us in zip(times_us, round_us, strict=True):
+                    times_us[name].append(mean_us)
+    return times_us
 
 
-def _times(batch_bytes: int) -> int:
+def _executions(batch_bytes: int) -> int:
     """Executions of each contender in one round."""
     return max(5, min(60, (48 << 20) // batch_bytes))
 
 
-def _cell(input_bytes: int, requests: int, found: Mapping[str, Sequence[float]], clocked: Path) -> OverheadCell:
-    times = {f"{name}_us": tuple(found[name]) for name in ("served", "identity", "alone", "copy")}
-    stages = read(clocked, found["clocked"], skip=_times(input_bytes * requests))
-    return OverheadCell(input_bytes=input_bytes, requests=requests, stages=stages, **times)
+def _cell(input_bytes: int, requests: int, times_us: Mapping[str, Sequence[float]], clocked: Path) -> OverheadCell:
+    fields = {f"{name}_us": tuple(times_us[name]) for name in ("served", "identity", "alone", "copy")}
+    stages = read(clocked, times_us["clocked"], skip=_executions(input_bytes * requests))
+    return OverheadCell(input_bytes=input_bytes, requests=requests, stages=stages, **fields)
 
 
-def _execution_us(server: Server, model: str, before: Counters, wanted: dict[int, int]) -> float:
-    """Mean time of the executions since `before`; raises `LaunchError` unless they are the `wanted` batches."""
-    deadline = time.monotonic() + 5
-    while (counted := Counters.read(server.grpc_url, model) - before).executions < sum(wanted.values()):
-        if time.monotonic() > deadline:
-            break
-        time.sleep(0.002)  # the server answers first and counts then
-    if counted.batches != wanted:
-        raise LaunchError(f"'{model}' ran batches {dict(counted.batches)} (rows: executions), not {wanted}.")
+def _execution_us(server: Server, model: str, before: Counters, batches: dict[int, int]) -> float:
+    """Mean time of the executions since `before`; raises `LaunchError` unless they ran exactly these `batches`."""
+    requests = sum(rows * executions for rows, executions in batches.items())
+    counted = counted_since(before, server.grpc_url, model, requests=requests)
+    if counted.batches != batches:
+        raise LaunchError(f"'{model}' ran batches {dict(counted.batches)} (rows: executions), not {batches}.")
     return counted.per_request_us(counted.compute_ns)
 
 
@@ -205,7 +214,7 @@ def _took_us(call: Callable[[], object]) -> float:
 
 def table(cells: Sequence[OverheadCell]) -> Table:
     """One row per cell, medians over the rounds."""
-    made = Table(
+    rows = Table(
         "input",
         "requests",
         "served us",
@@ -218,32 +227,18 @@ def table(cells: Sequence[OverheadCell]) -> Table:
     )
     for cell in cells:
         medians = (cell.served_us, cell.identity_us, cell.alone_us, cell.copy_us)
-        made.add_row(
+        rows.add_row(
             f"{cell.input_bytes / 1024:,.0f} KB",
             str(cell.requests),
             *(f"{statistics.median(values):,.0f}" for values in medians),
             f"{cell.ratio:.3f}",
             "yes" if cell.ratio <= LIMIT else "no",
         )
-    return made
-
-
-def write(cells: Sequence[OverheadCell], folder: Path, started_at: str, command: Sequence[str]) -> Path:
-    """One record of the whole table."""
-    content: dict[str, Any] = {
-        "format": 1,
-        "kind": "backend_overhead",
-        "machine": asdict(Machine.this()),
-        "versions": versions(),
-        "started_at": started_at,
-        "command": list(command),
-        "cells": [asdict(cell) | {"ratio": cell.ratio} for cell in cells],
-    }
-    return whole_file.write(folder / "backend_overhead.json", json.dumps(content, indent=1) + "\n")
+    return rows
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure and print; exit code 1 when a cell is over the limit or a server failed, 2 for a mistake."""
+    """Measure and print; exit code 1 if a cell is over the limit or a server failed, 2 for a mistake."""
     parser = program_parser(
         "python -m perf.studies.backend_overhead",
         __doc__,
@@ -254,25 +249,19 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--results", type=Path, help="also write a record into this folder")
     arguments = parser.parse_args(argv)
-    command = ["python", "-m", "perf.studies.backend_overhead", *(sys.argv[1:] if argv is None else argv)]
-    return guarded(lambda: _report(arguments, command))
+    return guarded(lambda: _run(arguments, command_line("backend_overhead", argv)))
 
 
-def _report(arguments: argparse.Namespace, command: list[str]) -> int:
-    console = terminal()
-    started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    with Progress(console=console, transient=True) as bar:
-        task = bar.add_task("overhead", total=None)
-        cells = measure(
-            [SIZES[size] for size in arguments.size or SIZES],
-            arguments.requests or REQUESTS,
-            rounds=arguments.rounds,
-            progress=lambda text: bar.update(task, description=text),
-        )
+def _run(arguments: argparse.Namespace, command: Sequence[str]) -> int:
+    console, started_at = terminal(), now()
+    with progress_line("overhead") as progress:
+        sizes = [SIZES[size] for size in arguments.size or SIZES]
+        cells = measure(sizes, arguments.requests or REQUESTS, rounds=arguments.rounds, progress=progress)
     console.print(table(cells))
     console.print(stages_table({(cell.input_bytes, cell.requests): cell.stages for cell in cells}))
     if arguments.results:
-        console.print(f"written: {write(cells, arguments.results, started, command)}", markup=False)
+        record = OverheadRecord(cells=tuple(cells), **origin(command, started_at))
+        console.print(f"record: {file.write(record, arguments.results / NAME)}", markup=False)
     return 0 if all(cell.ratio <= LIMIT for cell in cells) else 1
 
 

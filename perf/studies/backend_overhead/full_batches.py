@@ -1,7 +1,7 @@
-"""System shared memory for a server on this machine: the rows of one array as inputs that are never copied to send.
+"""The rows of an array as inputs in system shared memory, for a server on this machine.
 
-`full_batches` sends them all together: with `max_batch_size: N` and a long queue delay the server runs a batch when it
-has N rows, never before.
+`full_batches` sends all rows together. With `max_batch_size: N` and a long queue delay the server runs a batch when it
+has N rows, and never before.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ def shared_rows(
 ) -> Iterator[list[triton.InferInput]]:
     """Each row of `batch` (rows, ...) as input `name` of shape (1, ...); the region is removed at the end.
 
-    `headers` are those that the server wants for registering it.
+    `headers` are the HTTP headers that the server demands for registering a region.
     """
     region = f"triton_batching_client_{uuid.uuid4().hex[:12]}"
     handle = shared_memory.create_shared_memory_region(region, f"/{region}", batch.nbytes)
@@ -40,7 +40,7 @@ def shared_rows(
             tensor.set_shared_memory(region, batch[0].nbytes, offset=row * batch[0].nbytes)
             inputs.append(tensor)
         yield inputs
-        # Refused while requests are in flight, as after an error.
+        # The server refuses this while requests are in flight, so it is left out after an error.
         client.unregister_system_shared_memory(region, headers=headers)
     finally:
         shared_memory.destroy_shared_memory_region(handle)
@@ -53,7 +53,7 @@ class FullBatches:
         self._client, self._inputs = client, inputs
 
     def send(self, model: str) -> list[NDArray[Any]]:
-        """Run one full batch; its answers, in any order.
+        """Run one full batch; returns its answers in any order.
 
         Raises the server's error if a request fails and `queue.Empty` if one is not answered in time.
         """
@@ -66,8 +66,8 @@ class FullBatches:
 def _answer(result: Any, error: Any) -> NDArray[Any]:
     if error is not None:
         raise error
-    found: NDArray[Any] = result.as_numpy("y")
-    return found
+    output: NDArray[Any] = result.as_numpy("y")
+    return output
 
 
 @contextlib.contextmanager

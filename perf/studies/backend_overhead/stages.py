@@ -1,7 +1,7 @@
-"""Where an execution of the drop-in onnxruntime backend spends its time, stage by stage, inside a real server.
+"""Where an execution of our onnxruntime backend spends its time, stage by stage, inside a real server.
 
-A Python model that runs the backend's own code, unchanged, with a clock around each stage; Triton calls it as it calls
-the backend. What the server counts beyond `execute` is the hop: moving requests to the process and the answers back.
+A Python model runs the backend's own code, unchanged, with a clock around each stage; Triton calls it as it calls the
+backend. The time that the server counts outside `execute` is the hop: requests to the process, and answers back.
 """
 
 import json
@@ -22,7 +22,7 @@ import json
 import sys
 import time
 
-HOME, FOUND = {{home!r}}, {{found!r}}
+HOME, TIMES = {{home!r}}, {{times!r}}
 sys.path.insert(0, HOME)
 spec = importlib.util.spec_from_file_location("backend", HOME + "/model.py")
 backend = importlib.util.module_from_spec(spec)
@@ -31,7 +31,7 @@ spec.loader.exec_module(backend)
 
 class TritonPythonModel(backend.TritonPythonModel):
     def initialize(self, args):
-        # Triton fills in model.py, which is not the file that the backend is to open.
+        # Triton fills in model.py; without it the backend opens model.onnx.
         config = json.loads(args["model_config"]) | {{{{"default_model_filename": ""}}}}
         super().initialize(args | {{{{"model_config": json.dumps(config)}}}})
         self.spent, self.executions = {{{{}}}}, []
@@ -56,7 +56,7 @@ class TritonPythonModel(backend.TritonPythonModel):
         return responses
 
     def finalize(self):
-        with open(FOUND, "w") as file:
+        with open(TIMES, "w") as file:
             json.dump(self.executions, file)
 """
 
@@ -76,12 +76,12 @@ class BackendStages:
 
 def write_model(version: Path) -> None:
     """Write the model.py of a version folder that also has the ONNX file."""
-    found = version.parent / FILE
-    (version / "model.py").write_text(PROFILED.format(home=str(DROP_IN / "onnxruntime"), found=str(found)))
+    times = version.parent / FILE
+    (version / "model.py").write_text(PROFILED.format(home=str(DROP_IN / "onnxruntime"), times=str(times)))
 
 
 def read(model: Path, served_us: Sequence[float], skip: int) -> BackendStages:
-    """What the model of this folder wrote when it was unloaded, without its first `skip` executions.
+    """The times that the model of this folder wrote when it was unloaded, without its first `skip` executions.
 
     `served_us` holds the server's mean time per execution of each later round.
     """
@@ -98,8 +98,8 @@ def read(model: Path, served_us: Sequence[float], skip: int) -> BackendStages:
 def table(rows: Mapping[tuple[int, int], BackendStages]) -> Table:
     """One row per (bytes of an input, requests per execution)."""
     titles = ("input", "requests", "served us", "hop", *STAGES, "rest")
-    made = Table(*titles, title="where the served time goes, us per execution (medians, with the clocks' own cost)")
-    for (input_bytes, requests), found in rows.items():
-        values = (found.served_us, found.hop_us, *found.stages_us.values(), found.rest_us)
-        made.add_row(f"{input_bytes / 1024:,.0f} KB", str(requests), *(f"{value:,.0f}" for value in values))
-    return made
+    table = Table(*titles, title="where the served time goes, us per execution (medians, with the clocks' own cost)")
+    for (input_bytes, requests), stages in rows.items():
+        values = (stages.served_us, stages.hop_us, *stages.stages_us.values(), stages.rest_us)
+        table.add_row(f"{input_bytes / 1024:,.0f} KB", str(requests), *(f"{value:,.0f}" for value in values))
+    return table

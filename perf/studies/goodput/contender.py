@@ -1,4 +1,4 @@
-"""The ways to batch that are compared: what each is in a configuration, and what it is in the simulation."""
+"""The contenders: ways to batch, each as a configuration and for the simulation."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,25 +15,25 @@ NONE, GREEDY, HALF, AIMD, DEADLINE = "none", "greedy", "greedy_half", "aimd", "d
 
 
 @dataclass(frozen=True, kw_only=True)
-class StandIn:
-    """The device of a model that only waits: an execution of b rows takes `fixed_s` + `row_s` x b seconds."""
+class SimulatedDevice:
+    """The device of a simulated model: an execution of b rows takes `fixed_s` + `row_s` x b seconds."""
 
     fixed_s: float
     row_s: float
 
     @classmethod
-    def of(cls, config: ModelConfig, *, time_scale: float = 1.0) -> "StandIn":
+    def of(cls, config: ModelConfig, *, time_scale: float = 1.0) -> "SimulatedDevice":
         """The device with the times `fixed_ms` and `row_ms` of a model; raises `Mistake` if the model has none."""
         if not waits(config):
             raise Mistake(
-                f"'{config.name}' has no parameters {' and '.join(TIMES)}, so its executions cannot be simulated here. "
-                "Name a model that only waits, as simulated_accelerator does."
+                f"'{config.name}' has no parameters {' and '.join(TIMES)}, so its executions cannot be simulated. "
+                "Name a simulated model, such as simulated_accelerator."
             )
         fixed, row = (float(config.parameters[name].string_value) * time_scale / 1e3 for name in TIMES)
         return cls(fixed_s=fixed, row_s=row)
 
     def seconds(self, rows: int) -> float:
-        """The time of an execution of so many rows."""
+        """The time of an execution of `rows` rows."""
         return self.fixed_s + self.row_s * rows
 
     def largest(self, within_s: float) -> int:
@@ -45,7 +45,7 @@ class StandIn:
 class Contender:
     """One way to batch: `candidate` and `parameters` of the configuration.
 
-    `policy` makes the one that the model's instance follows, None where Triton's own batcher decides.
+    `policy` makes the policy that the model's instance follows; None if Triton's own batcher decides.
     """
 
     name: str
@@ -54,8 +54,8 @@ class Contender:
     parameters: Mapping[str, str] = field(default_factory=dict)
     policy: Callable[[], Policy] | None = None
 
-    def config(self, config: ModelConfig, device: StandIn) -> ModelConfig:
-        """A copy of a stand-in's configuration that batches this way, on this device."""
+    def config(self, config: ModelConfig, device: SimulatedDevice) -> ModelConfig:
+        """A copy of a simulated model's configuration that batches this way, on this device."""
         changed = self.candidate.apply(config)
         times = {"fixed_ms": f"{device.fixed_s * 1e3:.10g}", "row_ms": f"{device.row_s * 1e3:.10g}"}
         for name, value in {**self.parameters, **times}.items():
@@ -63,21 +63,21 @@ class Contender:
         return changed
 
 
-def contenders(device: StandIn, slo_s: float, max_rows: int) -> dict[str, Contender]:
-    """All of them, by name, for a latency target in seconds and batches of up to `max_rows` rows.
+def contenders(device: SimulatedDevice, slo_s: float, max_rows: int) -> dict[str, Contender]:
+    """All contenders by name, for a latency target in seconds and batches of up to `max_rows` rows.
 
-    The two greedy ones take what waits up to a cap: the largest batch that takes no longer than the target, or than
-    half of it, so that a request that has just missed a batch can wait for it and be in the next one (the choice of
-    Shen et al.: Nexus, SOSP 2019).
+    The two greedy contenders run all waiting requests up to a cap: the largest batch that takes no longer than the
+    target, or than half of it. With half, a request that has just missed a batch is in time in the next one (Shen et
+    al.: Nexus, SOSP 2019).
     """
     whole, half = (min(max_rows, device.largest(limit_s)) for limit_s in (slo_s, slo_s / 2))
     if not whole:
         raise Mistake(
             f"--slo-times: one row takes {device.seconds(1) * 1e3:g} ms, longer than the target of {slo_s * 1e3:g} ms, "
-            "so every request is late. Name a higher one."
+            "so every request is late. Use a larger value."
         )
     slo = f"{slo_s * 1e3:.10g}"
-    found = (
+    every = (
         Contender(name=NONE, title="no batching", candidate=Candidate(max_batch_size=max_rows, dynamic=False)),
         Contender(name=GREEDY, title=f"greedy, cap {whole}: l(b) <= SLO", candidate=Candidate(max_batch_size=whole)),
         Contender(
@@ -100,4 +100,4 @@ def contenders(device: StandIn, slo_s: float, max_rows: int) -> dict[str, Conten
             policy=lambda: create(PolicySettings(mode=DEADLINE, max_rows=max_rows, slo_s=slo_s)),
         ),
     )
-    return {contender.name: contender for contender in found}
+    return {contender.name: contender for contender in every}

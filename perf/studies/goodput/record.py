@@ -1,4 +1,4 @@
-"""The record of one search on a real server: one JSON file for each way to batch, kind of arrivals and seed."""
+"""The record of one search on a real server: one JSON file for each contender, kind of arrivals and seed."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -11,18 +11,19 @@ from perf.records import file
 from perf.studies.goodput.search import RateTrial, edge, following
 from triton_batching.machine import Machine
 
+# The fields that are results.
 ANSWER = ("points", "command", "simulated_per_s")
-# Points of one search, with those that were disturbed and measured again.
+# The most trials of one search, disturbed ones included.
 ATTEMPTS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredRate(RateTrial):
-    """A point, and what tells whether it can be believed.
+    """A trial, and what shows whether it is disturbed.
 
-    Of the requests `refused` got an error and `not_sent` were over the limit of those in flight; both are late.
-    `late_sends` left the client more than 1 ms after they were due. Percentiles are of the answered requests.
-    `cores_busy` is the share of all cores that anything on the machine took, `load_average` the machine's before it.
+    Of the requests `refused` got an error and `not_sent` were above the limit of requests in flight; both are late.
+    `late_sends` were sent more than 1 ms after they were due. Percentiles are of the answered requests. `cores_busy` is
+    the share of all cores that was busy, `load_average` that of the machine before the trial.
     """
 
     refused: int
@@ -36,16 +37,16 @@ class MeasuredRate(RateTrial):
 
     @property
     def disturbed(self) -> bool:
-        """Whether cores had no room, taken by others or by the load itself, so that the point says little."""
+        """Whether the cores were full, so that the trial does not count."""
         return self.cores_busy >= LIMIT
 
 
 @dataclass(frozen=True, kw_only=True)
 class GoodputSearch:
-    """The points measured for one `contender` under one seed's `arrivals`, and what the simulation has for the same.
+    """The trials of one `contender` under one seed's `arrivals`, and the goodput of the simulation with the same.
 
-    `fixed_ms` and `row_ms` are the stand-in's, `cap` the most rows that Triton may put into one batch.
-    `requests` count in a point, or those of `longest_s` seconds.
+    `fixed_ms` and `row_ms` are the device's times, `cap` is the maximum batch size. `requests` requests of a trial
+    count, or those of `longest_s` seconds.
     """
 
     KIND: ClassVar[str] = "goodput"
@@ -68,11 +69,11 @@ class GoodputSearch:
 
     @property
     def sound(self) -> tuple[MeasuredRate, ...]:
-        """The points that count: those that nobody disturbed."""
+        """The trials that count: those that are not disturbed."""
         return tuple(point for point in self.points if not point.disturbed)
 
     def next_rate(self, first: float = 1.0) -> float | None:
-        """The rate to measure next, the first at `first` x the simulated goodput; None when the search is over."""
+        """The rate to measure next, the first at `first` x the simulated goodput; None if the search is over."""
         if len(self.points) >= ATTEMPTS:
             return None
         return following(self.sound, first * self.simulated_per_s)
@@ -84,7 +85,7 @@ class GoodputSearch:
 
     @property
     def goodput_per_s(self) -> float | None:
-        """The rate at which 1 % were missed; None when no two points have it between them."""
+        """The rate with 1 % late requests; None if it is not between two trials."""
         return edge(self.sound)
 
     @property
@@ -94,12 +95,12 @@ class GoodputSearch:
 
     @property
     def file_name(self) -> str:
-        """A name that a person can read, with a digest of the question; another question has another name."""
+        """The name of the record, with a digest of the question."""
         digest = hashlib.sha256(repr(sorted(self.question.items())).encode()).hexdigest()[:6]
         return f"{self.model}.{self.contender}.{self.arrivals.replace(':', '')}.s{self.seed}.{digest}.json"
 
     def write(self, folder: Path) -> Path:
-        """Write one file, whole or not at all; raises `RecordError`."""
+        """Write the record; raises `RecordError`."""
         return file.write(self, folder / self.file_name)
 
 

@@ -1,10 +1,11 @@
-"""Searching the highest rate at which 99 % of the requests are in time, for simulated and for measured points."""
+"""The search for the highest rate at which 99 % of the requests are in time, for simulated and measured trials."""
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.optimize import isotonic_regression
 
 GOOD = 0.99
 STEP, CLOSE, MOST = 1.08, 1.085, 9
@@ -13,7 +14,7 @@ HALVINGS, AROUND = 8, tuple(np.linspace(0.8, 1.25, 13).tolist())
 
 @dataclass(frozen=True, kw_only=True)
 class RateTrial:
-    """One measured rate (requests per second): `late` of `requests` were not answered in time, or not at all."""
+    """A trial at one rate (requests per second): `late` of `requests` were not answered in time, or not at all."""
 
     rate_per_s: float
     requests: int
@@ -21,7 +22,7 @@ class RateTrial:
 
     @property
     def missed(self) -> float:
-        """Share of late ones."""
+        """The share of late requests."""
         return self.late / self.requests if self.requests else 1.0
 
     @property
@@ -31,9 +32,9 @@ class RateTrial:
 
 
 def following(points: Sequence[RateTrial], guess: float) -> float | None:
-    """The rate to measure next: from `guess` up or down in growing steps until the edge is between two, then halfway.
+    """The rate to measure next; None after nine trials, or with the edge between two rates within 8 % of each other.
 
-    None when the two are within 8 % of each other, since between them a line is good enough, or after nine points.
+    From `guess` up or down in growing steps until the edge is between two rates, then halfway between them.
     """
     if not points:
         return guess
@@ -46,15 +47,14 @@ def following(points: Sequence[RateTrial], guess: float) -> float | None:
         return good * step
     if not good:
         return bad / step
-    # With noise a rate can be good above a rate that is not. The edge is still between the two.
+    # With noise a good rate can be above a bad one. The edge is still between the two.
     return math.sqrt(good * bad)
 
 
 def swept(measure: Callable[[float], RateTrial], low: float, high: float) -> float:
-    """The edge, if points are cheap: by halving in [`low`, `high`], then by regression over points around the result.
+    """The edge for cheap trials: by halving in [`low`, `high`], then by regression over trials around the result.
 
-    With a finite number of requests the share of late requests does not rise evenly with the rate, so halving alone
-    finds any of several crossings.
+    The share of late requests does not rise evenly with the rate, so halving alone finds any of several crossings.
     """
     for _ in range(HALVINGS):
         middle = (low + high) / 2
@@ -64,20 +64,17 @@ def swept(measure: Callable[[float], RateTrial], low: float, high: float) -> flo
 
 
 def edge(points: Sequence[RateTrial]) -> float | None:
-    """The rate at which 1 % are missed, on straight lines between the measured points; None when all are on one side.
+    """The rate with 1 % late requests, on straight lines between trials; None if all are on one side.
 
-    What is missed cannot fall with the rate: where noise has it so, neighbours are pooled (isotonic regression by
-    pooling adjacent violators, weighted by the requests).
+    The true share of late requests cannot fall with the rate: neighbours whose shares do are pooled, weighted by their
+    requests (isotonic regression).
     """
     if not points or all(point.good for point in points) or not any(point.good for point in points):
         return None
-    pools: list[tuple[float, float, float]] = []  # mean rate, share missed, weight
-    for point in sorted(points, key=lambda point: point.rate_per_s):
-        pools.append((point.rate_per_s, point.missed, float(point.requests)))
-        while len(pools) > 1 and pools[-2][1] >= pools[-1][1]:
-            (rate, missed, weight), (other_rate, other_missed, other) = pools[-2:]
-            both = weight + other
-            pools[-2:] = [
-                ((rate * weight + other_rate * other) / both, (missed * weight + other_missed * other) / both, both)
-            ]
-    return float(np.interp(1 - GOOD, [pool[1] for pool in pools], [pool[0] for pool in pools]))
+    ordered = sorted(points, key=lambda point: point.rate_per_s)
+    rates = np.array([point.rate_per_s for point in ordered])
+    weights = np.array([max(1, point.requests) for point in ordered], dtype=np.float64)
+    fit = isotonic_regression([point.missed for point in ordered], weights=weights)
+    pools = fit.blocks[:-1]
+    pooled_rates = np.add.reduceat(rates * weights, pools) / np.add.reduceat(weights, pools)
+    return float(np.interp(1 - GOOD, fit.x[pools], pooled_rates))

@@ -1,4 +1,4 @@
-"""The arrivals of one point: of one seed the same at every rate, only faster or slower."""
+"""The arrivals of a trial: the same for a seed at every rate, only faster or slower."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from perf.records.traffic import Traffic
 from triton_batching.terminal import Mistake
 
 KINDS = {"poisson": 1.0, "gamma": 4.0}
-# Requests before those that count, for the queue and the policies to be what they will be.
+# Requests of the warm-up, after which the queue and the policies are in their normal state.
 WARM_UP = 200
 
 
@@ -18,8 +18,8 @@ WARM_UP = 200
 class ArrivalStream:
     """About `requests` requests of one row that count, drawn with `seed`; `cv2` is the burstiness of gamma gaps.
 
-    They last as long as they take at a rate: `requests` / rate seconds, after `WARM_UP` / rate, so two rates have the
-    same arrivals in another time. `most_s` is the longest that they may last; then fewer count.
+    At a rate they take `requests` / rate seconds after a warm-up of `WARM_UP` / rate, so two rates have the same
+    arrivals on another time scale. They take at most `most_s` seconds; then fewer requests count.
     """
 
     kind: str
@@ -34,30 +34,30 @@ class ArrivalStream:
         kind, _, cv2 = text.partition(":")
         try:
             if kind in KINDS and (kind == "gamma" or not cv2) and (burst := float(cv2 or KINDS[kind])) > 0:
-                # The more they come in bursts, the more are needed to see as much.
+                # Bursty arrivals need more requests for the same precision.
                 return cls(kind=kind, cv2=burst, seed=seed, requests=round(requests * burst**0.5), most_s=most_s)
         except ValueError:
             pass
-        raise Mistake(f"--arrivals {text}: not a kind of arrivals. Write poisson, or gamma:4 (with their cv2).")
+        raise Mistake(f"--arrivals {text}: not a kind of arrivals. Write poisson, or gamma:4 (4 is the cv2).")
 
     def __str__(self) -> str:
         return self.kind if self.kind == "poisson" else f"{self.kind}:{self.cv2:g}"
 
     def at(self, rate_per_s: float) -> Traffic:
-        """As a load for the load generator."""
+        """The arrivals at a rate, for the load generator."""
         return Traffic(pattern=self.kind, rate_per_s=rate_per_s, cv2=self.cv2)
 
     def seconds(self, rate_per_s: float) -> float:
-        """How long the requests that count take."""
+        """Seconds of the requests that count."""
         return min(self.requests / rate_per_s, self.most_s)
 
     def warm_up_s(self, rate_per_s: float) -> float:
-        """How long those before them take."""
+        """Seconds of the warm-up."""
         return min(WARM_UP / rate_per_s, self.most_s / 4)
 
     def times(self, rate_per_s: float) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """When the load generator sends them, in seconds, and which of them count; both (requests,)."""
         before, seconds = self.warm_up_s(rate_per_s), self.seconds(rate_per_s)
         load = self.at(rate_per_s).load(warm_up_s=before, duration_s=seconds, seed=self.seed)
-        found = arrivals(load)
-        return found, (found >= before) & (found < before + seconds)
+        times = arrivals(load)
+        return times, (times >= before) & (times < before + seconds)

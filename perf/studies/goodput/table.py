@@ -1,24 +1,23 @@
-"""The table of goodputs: each way to batch under each kind of arrivals, its ratio to greedy, and the simulation's."""
+"""The table of goodputs: each contender under each kind of arrivals, its ratio to greedy, and the simulation."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from rich import box
 from rich.table import Table
 
 from perf.stats.bootstrap import Interval, paired
 from perf.studies.goodput.contender import GREEDY
 from perf.studies.goodput.record import GoodputSearch
+from perf.studies.tables import plain_table, rows_markdown
 
 
 @dataclass(frozen=True, kw_only=True)
 class GoodputRow:
-    """One way to batch under one kind of arrivals: means in requests per second, None of nothing.
+    """One contender under one kind of arrivals: means in requests per second, None without a measurement.
 
-    `seeds` are those that are measured for it and for the reference; `measured_per_s` and `ratio` are over these.
-    `ratio` is the measured goodput over that of the reference, seed by seed; `simulated_ratio` the same of the
-    simulation with the same arrivals.
+    `seeds` is the number of seeds that are measured for it and for the reference; `measured_per_s` and `ratio` are over
+    these. `ratio` is the goodput over that of the reference, seed by seed; `simulated_ratio` that of the simulation.
     """
 
     contender: str
@@ -33,7 +32,7 @@ class GoodputRow:
 
 
 def lines(searches: Sequence[GoodputSearch], reference: str = GREEDY) -> list[GoodputRow]:
-    """One line for each way to batch and kind of arrivals, in the order in which they come."""
+    """One row for each contender and kind of arrivals, in the order of `searches`."""
     keys = list(dict.fromkeys((search.arrivals, search.contender) for search in searches))
     return [_line(searches, arrivals, contender, reference) for arrivals, contender in keys]
 
@@ -42,8 +41,8 @@ def _line(searches: Sequence[GoodputSearch], arrivals: str, contender: str, refe
     own = {search.seed: search for search in searches if (search.arrivals, search.contender) == (arrivals, contender)}
     base = {search.seed: search for search in searches if (search.arrivals, search.contender) == (arrivals, reference)}
     measured, measured_base = _measured(own), _measured(base)
-    # Seeds differ more than ways to batch, so a mean is over those that the reference has too.
-    both = {seed: found for seed, found in measured.items() if seed in measured_base or not base}
+    # Seeds differ more than contenders, so a mean is over the seeds that the reference has too.
+    both = {seed: goodput for seed, goodput in measured.items() if seed in measured_base or not base}
     points = [point for search in own.values() for point in search.sound]
     return GoodputRow(
         contender=contender,
@@ -62,9 +61,11 @@ def _line(searches: Sequence[GoodputSearch], arrivals: str, contender: str, refe
 
 
 def _measured(searches: Mapping[int, GoodputSearch]) -> dict[int, float]:
-    """The goodput by seed of the searches that came to their end."""
+    """The goodput by seed of the finished searches."""
     return {
-        seed: found for seed, search in searches.items() if search.done and (found := search.goodput_per_s) is not None
+        seed: goodput
+        for seed, search in searches.items()
+        if search.done and (goodput := search.goodput_per_s) is not None
     }
 
 
@@ -77,7 +78,7 @@ TITLES = ("arrivals", "batching", "seeds", "goodput/s", "x greedy", "simulated/s
 
 
 def cells(row: GoodputRow, titles: Mapping[str, str]) -> tuple[str, ...]:
-    """What a row says; a ratio stands with its 95 % interval over the seeds."""
+    """The cells of a row; a ratio has its 95 % interval over the seeds."""
     return (
         row.arrivals,
         titles.get(row.contender, row.contender),
@@ -89,19 +90,16 @@ def cells(row: GoodputRow, titles: Mapping[str, str]) -> tuple[str, ...]:
     )
 
 
-def table(found: Sequence[GoodputRow], titles: Mapping[str, str]) -> Table:
-    """For a terminal, with the share of requests that left late and the busiest point's cores."""
-    shown = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for number, title in enumerate((*TITLES, "late\nsends", "cores\nbusy")):
-        shown.add_column(title, justify="left" if number < 2 else "right")
-    for row in found:
-        seen = row.measured_per_s is not None
-        more = (f"{row.late_sends:.1%}", f"{row.cores_busy:.0%}") if seen else ("", "")
-        shown.add_row(*cells(row, titles), *more)
-    return shown
+def table(searched: Sequence[GoodputRow], titles: Mapping[str, str]) -> Table:
+    """The table for a terminal, with the share of late sends and the busy cores of the busiest trial."""
+    rows = plain_table((*TITLES, "late\nsends", "cores\nbusy"), left=2)
+    for row in searched:
+        measured = row.measured_per_s is not None
+        more = (f"{row.late_sends:.1%}", f"{row.cores_busy:.0%}") if measured else ("", "")
+        rows.add_row(*cells(row, titles), *more)
+    return rows
 
 
-def markdown(found: Sequence[GoodputRow], titles: Mapping[str, str]) -> str:
-    """For a document."""
-    rows = [TITLES, ("---",) * len(TITLES), *(cells(row, titles) for row in found)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+def markdown(rows: Sequence[GoodputRow], titles: Mapping[str, str]) -> str:
+    """The table for a page."""
+    return rows_markdown(TITLES, (cells(row, titles) for row in rows), left=len(TITLES))

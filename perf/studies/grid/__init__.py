@@ -1,1 +1,1 @@
-"""A full grid of configurations: the judge of the tuner."""
+"""A full grid of configurations, to compare the tuner's choice with."""

@@ -1,8 +1,8 @@
-"""Measure a full grid of configurations once, and compare the tuner's choices with the best of it.
+"""Measure a full grid of configurations once, and compare the tuner's choices with the best of the grid.
 
-`python -m perf.studies.grid ranker --load closed:32` measures what is not yet measured, in an order drawn from a seed,
-and stops after --limit seconds; the same command goes on. With --judge STUDY the study's choice and the best of the
-grid that meets the study's target are measured again, in turn.
+`python -m perf.studies.grid ranker --load closed:32` measures the missing configurations in a seeded order and stops
+after --limit seconds; the same command continues. With --judge STUDY it measures the study's choice and the best
+configuration of the grid that meets the study's target again, in turn.
 """
 
 import argparse
@@ -23,8 +23,10 @@ from perf.records.candidate import Candidate
 from perf.records.study import Study
 from perf.records.traffic import Traffic
 from perf.stats.sla import Sla
+from perf.studies.experiment import command_line
 from perf.studies.grid import judgement
 from perf.studies.grid.record import Grid, GridError, GridTrial
+from perf.studies.tables import plain_table
 from perf.tune.live import LiveBench
 from perf.tune.study_log import Bench
 from triton_batching.machine import Machine
@@ -32,14 +34,14 @@ from triton_batching.terminal import Mistake, guarded, program_parser, terminal
 
 GRID = "grid"
 INCOMPLETE = 3
-# A trial is judged by every target later; until then by one that nothing misses.
+# A target that no request misses; the targets of the studies are applied later.
 NO_TARGET = Sla(latency_ms=60_000)
 
 
 def candidates(
     sizes: Sequence[int], delays_us: Sequence[int], pairs: Sequence[tuple[int, int | None]]
 ) -> list[Candidate]:
-    """The full grid."""
+    """All candidates of the grid; `pairs` are instances with their threads."""
     return [
         Candidate(max_batch_size=size, delay_us=delay, instances=instances, threads=threads)
         for size in sizes
@@ -50,16 +52,19 @@ def candidates(
 
 def measure(
     grid: Grid,
-    wanted: Sequence[Candidate],
+    candidates: Sequence[Candidate],
     path: Path,
     bench: Bench,
     *,
     seconds: float,
     until: float,
-    told: Callable[[str], None],
+    progress: Callable[[str], None],
 ) -> Grid:
-    """Measure what is missing in the seed's order; each point is on disk before the next, none begins after `until`."""
-    order = list(wanted)
+    """Measure the missing candidates in a seeded order; returns the grid as far as it is measured.
+
+    Each trial is on disk before the next begins, and none begins after `until` (`time.monotonic`).
+    """
+    order = list(candidates)
     random.Random(grid.seed).shuffle(order)
     traffic = Traffic.parse(grid.load, rows=grid.rows)
     for candidate in order:
@@ -67,7 +72,7 @@ def measure(
             continue
         if time.monotonic() >= until:
             break
-        told(f"{len(grid.points) + 1} of {len(order)}: {candidate}")
+        progress(f"{len(grid.points) + 1} of {len(order)}: {candidate}")
         trial = bench.measure(candidate, traffic, stage=GRID, round=1, seconds=seconds)
         bench.retire(candidate)
         grid = replace(grid, points=(*grid.points, GridTrial.of(trial)))
@@ -76,58 +81,58 @@ def measure(
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure, print, and judge; exit code 1 if a judgement fails, 3 if points are missing, 2 for a mistake."""
+    """Measure, print, and judge; exit code 1 if a judgement fails, 3 if trials are missing, 2 for a mistake."""
     arguments = _parser().parse_args(argv)
-    command = ("python", "-m", "perf.studies.grid", *(sys.argv[1:] if argv is None else argv))
-    return guarded(lambda: run(arguments, command, terminal()), on_interrupt="stopped; the same command goes on.")
+    stopped = "stopped; run the same command to continue."
+    return guarded(lambda: run(arguments, command_line("grid", argv), terminal()), on_interrupt=stopped)
 
 
 def run(arguments: argparse.Namespace, command: tuple[str, ...], console: Console) -> int:
-    """The grid, then the judgements."""
+    """Measure the grid, then judge the studies; returns the exit code."""
     traffic = Traffic.parse(arguments.load, rows=arguments.rows)
     path = arguments.results / f"{arguments.model}.{str(traffic).replace(':', '-')}.json"
     pairs = [_pair(text) for text in arguments.pairs.split(",")]
-    wanted = candidates(_numbers(arguments.sizes), _numbers(arguments.delays_us), pairs)
-    grid = _stored(path, arguments.model, traffic, command, len(wanted))
+    planned = candidates(_numbers(arguments.sizes), _numbers(arguments.delays_us), pairs)
+    grid = _stored(path, arguments.model, traffic, command, len(planned))
     until = time.monotonic() + arguments.limit
     with (
         Console(stderr=True, emoji=False).status("starting") as status,
         LiveBench(config=read_variant(arguments.model, None), sla=NO_TARGET, command=command) as bench,
     ):
-        grid = measure(
-            grid, wanted, path, bench, seconds=arguments.seconds, until=until, told=lambda text: status.update(text)
-        )
-        missing = sum(grid.of(candidate) is None for candidate in wanted)
+        grid = measure(grid, planned, path, bench, seconds=arguments.seconds, until=until, progress=status.update)
+        missing = sum(grid.of(candidate) is None for candidate in planned)
         if missing:
-            console.print(f"{missing} of {len(wanted)} points are missing; the same command goes on", markup=False)
+            console.print(
+                f"{missing} of {len(planned)} trials are missing; run the same command to continue", markup=False
+            )
             return INCOMPLETE
-        judged = [
-            judgement.judge(Study.read(study), grid, arguments.results, bench, told=lambda text: status.update(text))
+        judgements = [
+            judgement.judge(Study.read(study), grid, arguments.results, bench, progress=status.update)
             for study in arguments.judge
         ]
     console.print(table(grid))
-    for found in judged:
-        for line in judgement.lines(found):
+    for judged in judgements:
+        for line in judgement.lines(judged):
             console.print(line, markup=False)
-    return int(not all(found.passed for found in judged))
+    return int(not all(judged.passed for judged in judgements))
 
 
 def table(grid: Grid) -> Table:
-    """The best of the grid, each measured once."""
-    shown = Table(
-        "configuration", "rows/s", "p99 ms", "rows together", title=f"{grid.model}, {grid.load}: the grid's best"
-    )
-    for point in sorted(grid.points, key=lambda point: -point.throughput_rows_per_s)[:15]:
-        shown.add_row(
-            str(point.candidate),
-            f"{point.throughput_rows_per_s:.4g}",
-            f"{point.p99_ms:.4g}",
-            f"{point.rows_per_execution:.3g}",
+    """The 15 configurations with the highest throughput, each measured once."""
+    titles = ("configuration", "rows/s", "p99 ms", "rows/execution")
+    rows = plain_table(titles, title=f"{grid.model}, {grid.load}: the grid's best")
+    for trial in sorted(grid.points, key=lambda trial: -trial.throughput_rows_per_s)[:15]:
+        rows.add_row(
+            str(trial.candidate),
+            f"{trial.throughput_rows_per_s:.4g}",
+            f"{trial.p99_ms:.4g}",
+            f"{trial.rows_per_execution:.3g}",
         )
-    return shown
+    return rows
 
 
 def _stored(path: Path, model: str, traffic: Traffic, command: tuple[str, ...], planned: int) -> Grid:
+    """The grid on disk, or an empty one; raises `GridError` for a grid of another load or machine."""
     new = Grid(
         model=model,
         load=str(traffic),
@@ -139,10 +144,10 @@ def _stored(path: Path, model: str, traffic: Traffic, command: tuple[str, ...], 
     )
     if not path.exists():
         return new
-    found = file.read(path, Grid)
-    if (found.model, found.load, found.rows, found.machine) != (new.model, new.load, new.rows, new.machine):
-        raise GridError(f"{path}: of another load or machine. Move it, or name another folder with --results.")
-    return found
+    grid = file.read(path, Grid)
+    if (grid.model, grid.load, grid.rows, grid.machine) != (new.model, new.load, new.rows, new.machine):
+        raise GridError(f"{path}: has another load or machine. Move it, or name another folder with --results.")
+    return grid
 
 
 def _numbers(text: str) -> list[int]:
@@ -167,7 +172,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--delays-us", default="0,1000,2500,5000,10000,20000", help="queue delays in microseconds")
     parser.add_argument("--pairs", default="1,2", help="instances, or instances x threads as in 1x2,2x1")
     parser.add_argument("--seconds", type=float, default=2.5, help="of each trial (default 2.5)")
-    parser.add_argument("--limit", type=float, default=3600, metavar="S", help="no trial begins after so many seconds")
+    parser.add_argument(
+        "--limit", type=float, default=3600, metavar="S", help="begin no trial after this time in seconds"
+    )
     parser.add_argument("--judge", type=Path, nargs="*", default=[], metavar="STUDY", help="records of perf.tune")
     parser.add_argument("--results", type=Path, default=RESULTS, help=f"folder of the records (default {RESULTS})")
     return parser

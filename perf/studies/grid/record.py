@@ -1,4 +1,4 @@
-"""The record of a full grid: every point measured once, latencies as quantiles; one JSON file for model and load."""
+"""The record of a full grid: every candidate measured once; one JSON file for each model and load."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +11,12 @@ from perf.stats.percentile import percentile
 from triton_batching.machine import Machine
 from triton_batching.terminal import Mistake
 
-# Shares at which latencies are kept, close together where targets are.
+# Shares at which latencies are recorded, closer together where targets are.
 SHARES = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.985, 0.99, 0.992, 0.995, 0.999, 1.0)
 
 
 class GridError(Mistake):
-    """A grid that is another one than was asked for, or a judgement with nothing to compare."""
+    """A grid of another load or machine, or a judgement with nothing to compare."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +40,8 @@ class GridTrial:
 
     @classmethod
     def of(cls, trial: Trial) -> "GridTrial":
-        """The same without its single requests."""
-        found = [float(percentile(trial.latencies_us, 100 * share)) / 1e3 for share in SHARES]
+        """The trial without its single requests."""
+        latencies_ms = [float(percentile(trial.latencies_us, 100 * share)) / 1e3 for share in SHARES]
         return cls(
             candidate=trial.candidate,
             stage=trial.stage,
@@ -52,7 +52,7 @@ class GridTrial:
             offered_per_s=trial.offered_per_s,
             requests=trial.requests,
             late=trial.late,
-            latencies_ms=tuple(round(ms, 3) for ms in found),
+            latencies_ms=tuple(round(ms, 3) for ms in latencies_ms),
             rows_per_execution=round(trial.counted.rows_per_execution, 2),
             cores_busy=round(trial.cores_busy, 3),
             load_average=round(trial.load_average, 2),
@@ -67,7 +67,7 @@ class GridTrial:
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """Trials in the order in which they were measured; `planned` is how many there are to be."""
+    """Trials in the order of their measurement; `planned` is the number of candidates."""
 
     KIND: ClassVar[str] = "grid"
     FORMAT: ClassVar[int] = 1
@@ -81,11 +81,11 @@ class Grid:
     points: tuple[GridTrial, ...] = ()
 
     def of(self, candidate: Candidate) -> GridTrial | None:
-        """The measurement of one configuration."""
+        """The trial of a candidate; None if it is not measured yet."""
         return next((point for point in self.points if point.candidate == candidate), None)
 
     def best(self, p99_ms: float) -> GridTrial | None:
-        """The highest throughput within a target, as it was measured once; None if no trial is within it."""
+        """The trial with the highest throughput within a target; None if no trial is within it."""
         within = [point for point in self.points if point.p99_ms <= p99_ms and not point.faults]
         return max(within, key=lambda trial: trial.throughput_rows_per_s, default=None)
 
@@ -96,7 +96,7 @@ class Grid:
 
 @dataclass(frozen=True, kw_only=True)
 class LaterRounds:
-    """Rounds of a tuned configuration and of the one to beat (their names are the stages), measured on another day."""
+    """Rounds of the tuned and the current configuration on another day; `stage` names the configuration."""
 
     KIND: ClassVar[str] = "later rounds"
     FORMAT: ClassVar[int] = 1

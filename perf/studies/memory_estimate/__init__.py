@@ -1,1 +1,1 @@
-"""Checks of the memory estimate against real runs of onnxruntime, byte by byte."""
+"""Checks of the memory estimate against real runs of onnxruntime, to the byte."""

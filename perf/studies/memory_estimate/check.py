@@ -39,7 +39,7 @@ class Mismatch:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Checked:
+class CheckedSession:
     """One session: the batch sizes of its runs, its last boundary estimated and measured, and all mismatches."""
 
     setting: str
@@ -62,21 +62,23 @@ def mismatches(estimated: Sequence[Boundary], measured: Sequence[Boundary]) -> I
                 yield Mismatch(at=at, node=measurement.node, operator=measurement.operator, field=field, **values)
 
 
-def check(path: Path, setting: str, feeds: Feeds, *, sessions: Sequence[Sequence[int]] | None = None) -> list[Checked]:
+def check(
+    path: Path, setting: str, feeds: Feeds, *, sessions: Sequence[Sequence[int]] | None = None
+) -> list[CheckedSession]:
     """Estimate and run the sessions of a setting, or these `sessions`, of one model."""
     settings = SETTINGS[setting]
     model = Model.of(path, level=settings.level, pattern=settings.pattern)
     return [_session(model, path, setting, feeds, tuple(sizes)) for sizes in sessions or settings.sessions]
 
 
-def _session(model: Model, path: Path, setting: str, feeds: Feeds, sizes: tuple[int, ...]) -> Checked:
+def _session(model: Model, path: Path, setting: str, feeds: Feeds, sizes: tuple[int, ...]) -> CheckedSession:
     settings = SETTINGS[setting]
     inputs = [feeds(size) for size in sizes]
     runs = measure(path, inputs, level=settings.level, pattern=settings.pattern)
     measured = [boundary for run in runs for boundary in run]
     shapes = [{name: value.shape for name, value in values.items()} for values in inputs]
     estimated = [boundary for run in model.runs(shapes) for boundary in run.boundaries]
-    return Checked(
+    return CheckedSession(
         setting=setting,
         sizes=sizes,
         boundaries=len(measured),

@@ -18,9 +18,8 @@ from perf.memory.trace.onnxruntime_events import NodeEvent, nodes_by_run
 from triton_batching.terminal import Mistake
 
 Array = NDArray[np.generic]
+# Maps a batch size, in rows or ragged items, to the inputs of one run.
 Feeds = Callable[[int], Mapping[str, Array]]
-"""Maps a batch size, in rows or ragged items, to the inputs of one run."""
-
 # Lengths of a ragged model's items, in turn.
 LENGTHS = (16, 5, 9, 12, 3)
 FIELDS = {
@@ -50,7 +49,7 @@ def measure(
     pattern: bool = False,
     shared_arena: bool = False,
 ) -> list[list[Boundary]]:
-    """Run a model on each of these inputs in a fresh session on the CPU; returns the boundaries of each run.
+    """Run a model on each of `inputs` in a fresh session on the CPU; returns the boundaries of each run.
 
     `shared_arena` uses the arena that is registered for the whole process.
     """

@@ -10,8 +10,9 @@ import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import onnx
@@ -22,10 +23,10 @@ from rich.table import Table
 
 from perf.memory.estimate.batch_memory import Model
 from perf.memory.estimate.graph import ONNX_DOMAINS
-from perf.records.record import write_json
+from perf.records import file
+from perf.studies.experiment import Origin, command_line, origin
 from perf.studies.memory_estimate.check import Mismatch, mismatches
 from perf.studies.memory_estimate.measured import measure
-from triton_batching.machine import Machine, versions
 from triton_batching.terminal import Failure, guarded, program_parser, terminal
 
 FOLDER = Path("perf/results/local/memory/kernels")
@@ -46,13 +47,27 @@ class Case:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class CaseOutcome:
     """The verdict of a test: `exact`, `mismatch`, `unknown shapes`, or `not run` (onnxruntime refuses the model)."""
 
     case: str
     operator: str
     verdict: str
     mismatches: tuple[Mismatch, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperatorRecord(Origin):
+    """`checked` names the operators that are exact in all tests; `exact` counts exact tests by operator.
+
+    `not_exact` has a line for each other test.
+    """
+
+    KIND: ClassVar[str] = "operators"
+    FORMAT: ClassVar[int] = 1
+    checked: tuple[str, ...]
+    exact: Mapping[str, int]
+    not_exact: tuple[str, ...]
 
 
 def cases(*, constant: bool) -> Iterator[Case]:
@@ -73,7 +88,7 @@ def cases(*, constant: bool) -> Iterator[Case]:
             yield _case(test.name, model, dict(zip(names, values, strict=False)), constant)
 
 
-def check(case: Case) -> Outcome:
+def check(case: Case) -> CaseOutcome:
     """Estimate and run one test and compare the boundaries."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "case.onnx"
@@ -82,17 +97,17 @@ def check(case: Case) -> Outcome:
             (measured,) = measure(path, [case.feeds])
             model = Model.of(path)
         except Exception as error:  # onnxruntime's exceptions have no common base
-            return Outcome(case=case.name, operator=case.operator, verdict=f"not run: {type(error).__name__}")
+            return CaseOutcome(case=case.name, operator=case.operator, verdict=f"not run: {type(error).__name__}")
         try:
             (estimated,) = model.runs([{name: value.shape for name, value in case.feeds.items()}])
             different = tuple(mismatches(estimated.boundaries, measured))
         except Failure:
-            return Outcome(case=case.name, operator=case.operator, verdict="unknown shapes")
+            return CaseOutcome(case=case.name, operator=case.operator, verdict="unknown shapes")
     verdict = "mismatch" if different else "exact"
-    return Outcome(case=case.name, operator=case.operator, verdict=verdict, mismatches=different)
+    return CaseOutcome(case=case.name, operator=case.operator, verdict=verdict, mismatches=different)
 
 
-def checked(outcomes: Sequence[Outcome]) -> list[str]:
+def checked(outcomes: Sequence[CaseOutcome]) -> list[str]:
     """The operators with at least one exact test and no mismatch."""
     wrong = {outcome.operator for outcome in outcomes if outcome.verdict == "mismatch"}
     return sorted({outcome.operator for outcome in outcomes if outcome.verdict == "exact"} - wrong)
@@ -104,23 +119,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = program_parser(program, __doc__, example="")
     parser.add_argument("--results", type=Path, default=FOLDER, help=f"folder of the record (default: {FOLDER})")
     arguments = parser.parse_args(argv)
-    return guarded(lambda: _check_all(arguments.results))
+    return guarded(lambda: _check_all(arguments.results, command_line("memory_estimate.operators", argv)))
 
 
-def _check_all(results: Path) -> None:
+def _check_all(results: Path, command: Sequence[str]) -> None:
     tests = [*cases(constant=False), *cases(constant=True)]
     outcomes = [check(case) for case in track(tests, description="operators", transient=True)]
-    content = {
-        "format": 1,
-        "kind": "operators",
-        "machine": asdict(Machine.this()),
-        "versions": versions() | {"onnx": onnx.__version__},
-        "command": ["python", "-m", "perf.studies.memory_estimate.operators"],
-        "checked": checked(outcomes),
-        "exact": dict(Counter(outcome.operator for outcome in outcomes if outcome.verdict == "exact")),
-        "not_exact": [_line(outcome) for outcome in outcomes if outcome.verdict != "exact"],
-    }
-    path = write_json(NAME, content, results)
+    made_on = origin(command)
+    made_on["versions"] = made_on["versions"] | {"onnx": onnx.__version__}
+    record = OperatorRecord(
+        checked=tuple(checked(outcomes)),
+        exact=Counter(outcome.operator for outcome in outcomes if outcome.verdict == "exact"),
+        not_exact=tuple(_line(outcome) for outcome in outcomes if outcome.verdict != "exact"),
+        **made_on,
+    )
+    path = file.write(record, results / NAME)
     table = Table("operator", "exact", "mismatch", "unknown shapes", "not run")
     kinds = ("exact", "mismatch", "unknown shapes", "not run")
     for operator in sorted({outcome.operator for outcome in outcomes}):
@@ -128,10 +141,12 @@ def _check_all(results: Path) -> None:
         if counts["mismatch"] or not counts["exact"]:
             table.add_row(operator, *(str(counts[kind]) for kind in kinds))
     terminal().print(table)
-    terminal().print(f"{len(checked(outcomes))} operators are exact in all tests that can be compared: {path}")
+    terminal().print(
+        f"{len(record.checked)} operators are exact in all tests that can be compared: {path}", markup=False
+    )
 
 
-def _line(outcome: Outcome) -> str:
+def _line(outcome: CaseOutcome) -> str:
     """A test that is not exact, in one line: its verdict, and each field that differs."""
     fields = ", ".join(
         f"{mismatch.operator} {mismatch.field} {mismatch.estimated} measured {mismatch.measured}"

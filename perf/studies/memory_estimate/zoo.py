@@ -229,7 +229,7 @@ def upscaler(width: int = 16) -> onnx.ModelProto:
 
 
 def reshaper(length: int = 16, width: int = 32) -> onnx.ModelProto:
-    """Shapes computed from the input at run time (Shape, Gather, Reshape), which the allocation plan does not know."""
+    """Shapes computed from the input at run time (Shape, Gather, Reshape), which the allocation plan cannot know."""
     net = Builder()
     zero, rest = net.numbers(0), net.numbers(-1)
     batch = net.node("Gather", net.node("Shape", "x"), zero, axis=0)
@@ -240,6 +240,7 @@ def reshaper(length: int = 16, width: int = 32) -> onnx.ModelProto:
     return net.model("reshaper", {"x": ["batch", length, width]}, {"y": net.node("Exp", net.node("Abs", again))})
 
 
+# The functions that build the networks, by name.
 ZOO: Mapping[str, Callable[[], onnx.ModelProto]] = {
     "bert": bert,
     "dense_net": dense_net,
@@ -256,4 +257,3 @@ ZOO: Mapping[str, Callable[[], onnx.ModelProto]] = {
     "unet_16": lambda: unet(16, 4),
     "upscaler": upscaler,
 }
-"""The functions that build the networks, by name."""

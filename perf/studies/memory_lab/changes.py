@@ -1,4 +1,4 @@
-"""Changed inferences, which test what a plan does when an inference differs from the recorded one."""
+"""Changes of a recorded inference, to test how a plan serves an inference that differs."""
 
 import random
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Pictures of a replay: a map of memory (time across, address up), the memory held, and its fragmentation."""
+"""Pictures of a replay: a map of memory (time across, address up), the memory held, and the fragmentation."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,7 +11,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 
 from perf.report.drawing import COLOURS, GREY, INK, STYLE
-from perf.studies.memory_lab.replay import Replay, Sample
+from perf.studies.memory_lab.replay import MemorySample, Replay
 from perf.studies.memory_lab.trial import PLANNED
 
 MIB = 2**20
@@ -54,7 +54,7 @@ def _over_time(
     heading: str,
     label: str,
     replays: Mapping[str, Replay],
-    value: Callable[[Sample], float],
+    value: Callable[[MemorySample], float],
     path: Path,
     area: tuple[list[int], list[float]] | None = None,
 ) -> Path:

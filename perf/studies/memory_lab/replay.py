@@ -12,7 +12,7 @@ MAX_SAMPLES = 400
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Placed:
-    """Buffer `number` of the trace: `size` requested bytes at `address` over the moments [`start`, `end`)."""
+    """Buffer `number` of the trace: `size` requested bytes at `address` during the moments [`start`, `end`)."""
 
     number: int
     address: int
@@ -22,7 +22,7 @@ class Placed:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Sample:
+class MemorySample:
     """One moment: the live requested bytes, the bytes held from the device, the largest gap between live buffers."""
 
     moment: int
@@ -32,7 +32,7 @@ class Sample:
 
     @property
     def scattered_share(self) -> float:
-        """The share of the free bytes, 0 to 1, that a single request cannot use: 1 - largest gap / free."""
+        """The share of the free bytes, 0 to 1, that one request cannot use: 1 - largest gap / free."""
         free = self.held_bytes - self.live_bytes
         return 1 - self.largest_gap_bytes / free if free > 0 else 0.0
 
@@ -42,7 +42,7 @@ class Replay:
     """One pass over a trace; `regions` maps the address of each device region to its largest size."""
 
     placed: tuple[Placed, ...]
-    samples: tuple[Sample, ...]
+    samples: tuple[MemorySample, ...]
     regions: dict[int, int]
 
 
@@ -51,7 +51,7 @@ def replay(trace: Trace, allocator: Allocator) -> Replay:
     device = allocator.device
     regions: dict[int, int] = dict(device.regions)
     placed: list[Placed] = []
-    samples: list[Sample] = []
+    samples: list[MemorySample] = []
     live: dict[int, tuple[int, int, int]] = {}
     live_bytes = 0
     every = max(1, trace.moments // MAX_SAMPLES)
@@ -72,7 +72,7 @@ def replay(trace: Trace, allocator: Allocator) -> Replay:
         if moment % every == 0:
             gap = _largest_gap(device.regions, sorted(live.values()))
             samples.append(
-                Sample(moment=moment, live_bytes=live_bytes, held_bytes=device.held_bytes, largest_gap_bytes=gap)
+                MemorySample(moment=moment, live_bytes=live_bytes, held_bytes=device.held_bytes, largest_gap_bytes=gap)
             )
     for number, (address, size, start) in live.items():
         allocator.free(address)
@@ -107,8 +107,8 @@ def overlaps(result: Replay) -> list[tuple[Placed, Placed]]:
 def operation_us(trace: Trace, make: Callable[[Device], Allocator], costs: DeviceCosts, repeats: int = 5) -> float:
     """Microseconds of the allocator's own work per call after the first pass, the least of `repeats` passes.
 
-    The time of the simulated device is left out. This is the time of a Python simulation: it compares allocators with
-    each other, not with their C++ originals.
+    The time of the simulated device is left out. It is the time of a Python simulation, for comparisons between these
+    allocators, not with their C++ originals.
     """
     device = _TimedDevice(costs=costs)
     allocator = make(device)

@@ -4,11 +4,15 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from perf.memory.allocators.bfc import onnxruntime_power, onnxruntime_same, tensorflow
 from perf.memory.allocators.device import Allocator, Device, DeviceCosts
 from perf.memory.trace.trace import Trace
-from perf.studies.memory_lab.allocators.catalogue import ONLINE
+from perf.studies.memory_lab.allocators.best_fit import BestFit
+from perf.studies.memory_lab.allocators.buddy import Buddy
+from perf.studies.memory_lab.allocators.caching import Caching
 from perf.studies.memory_lab.allocators.plan import Plan
 from perf.studies.memory_lab.allocators.planned import Planned, Unplanned
+from perf.studies.memory_lab.allocators.slab import Slab
 from perf.studies.memory_lab.replay import Replay, operation_us, overlaps, replay
 from triton_batching.terminal import Failure
 
@@ -20,8 +24,36 @@ PAGES = 1024
 MIN_PAGE_BYTES = 256
 
 
+class Naive(Allocator):
+    """A cudaMalloc for each request, a cudaFree for each release: PyTorch with `PYTORCH_NO_CUDA_MEMORY_CACHING=1`."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+
+    def allocate(self, size: int) -> int:
+        """A region of the device."""
+        return self.device.malloc(size)
+
+    def free(self, address: int) -> None:
+        """Return the region to the device."""
+        self.device.free(address)
+
+
+# The allocators that need no plan.
+ONLINE: dict[str, Callable[[Device], Allocator]] = {
+    "naive": Naive,
+    "tensorflow bfc": tensorflow,
+    "onnxruntime power": onnxruntime_power,
+    "onnxruntime same": onnxruntime_same,
+    "pytorch caching": Caching,
+    "best fit": BestFit,
+    "buddy": Buddy,
+    "slab": Slab,
+}
+
+
 @dataclass(frozen=True, kw_only=True)
-class Trial:
+class AllocatorTrial:
     """The result of two passes over a trace by one allocator.
 
     `held_bytes`: the most bytes held from the device.
@@ -57,15 +89,17 @@ def allocators(plan: Plan) -> dict[str, Callable[[Device], Allocator]]:
     return {**ONLINE, PLANNED: lambda device: Planned(device, plan)}
 
 
-def trial(trace: Trace, name: str, make: Callable[[Device], Allocator], costs: DeviceCosts) -> tuple[Trial, Replay]:
-    """Replay a trace twice, check both passes and time further ones; raises `Failure` if an answer is wrong."""
+def trial(
+    trace: Trace, name: str, make: Callable[[Device], Allocator], costs: DeviceCosts
+) -> tuple[AllocatorTrial, Replay]:
+    """Replay a trace twice, check both passes and time further ones; raises `Failure` if buffers overlap."""
     device = Device(costs=costs)
     allocator = make(device)
     first = _checked(name, trace, allocator)
     first_calls, first_us = device.calls, device.us
     later = _checked(name, trace, allocator)
     load = trace.live_peak_bytes
-    result = Trial(
+    result = AllocatorTrial(
         allocator=name,
         held_bytes=device.peak_held_bytes,
         held_over_load=device.peak_held_bytes / load,
@@ -112,12 +146,12 @@ def _checked(name: str, trace: Trace, allocator: Allocator) -> Replay:
     result = replay(trace, allocator)
     for buffer, other in overlaps(result):
         raise Failure(
-            f"{name}: buffers {buffer.number} and {other.number} overlap at {other.address}: a bug of the lab."
+            f"{name}: buffers {buffer.number} and {other.number} overlap at {other.address}. This is a bug of the lab."
         )
     for buffer in result.placed:
         end = buffer.address + buffer.size
         if not any(base <= buffer.address and end <= base + size for base, size in result.regions.items()):
-            raise Failure(f"{name}: buffer {buffer.number} is outside all device regions: a bug of the lab.")
+            raise Failure(f"{name}: buffer {buffer.number} is outside all device regions. This is a bug of the lab.")
     return result
 
 

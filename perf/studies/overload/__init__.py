@@ -1,1 +1,1 @@
-"""Overload: what a configuration answers, refuses and uses while far more is sent than it can run."""
+"""Overload: how a configuration answers while far more requests come than it can run."""

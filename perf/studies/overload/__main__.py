@@ -1,8 +1,8 @@
-"""What a configuration does while far more is sent than it can run, and whether it recovers.
+"""What a configuration answers while far more requests come than it can run, and whether it recovers.
 
-Starts its own servers: measures the capacity in a closed loop, then sends half of it, `--times` it for `--seconds`
-and half of it again, as requests that come whatever is answered (Poisson). One record for each bound is written; what
-is measured already is not measured again. Exit code 0 when all that is promised was kept, 1 when not.
+It starts its own servers: it measures the capacity in a closed loop, then sends half of it, `--times` it for
+`--seconds`, and half of it again, as Poisson arrivals that do not wait for answers. It writes one record for each
+bound, and a recorded bound is not measured again. Exit code 0 if all gates of the record passed, 1 if not.
 """
 
 import argparse
@@ -10,67 +10,59 @@ import sys
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from export.repository import REPOSITORY
 from perf.records.file import RecordError
+from perf.studies.experiment import INTERRUPTED, command_line, progress_bar
 from perf.studies.overload.bound import OWN
-from perf.studies.overload.record import ASKED, OverloadRecord, read
+from perf.studies.overload.record import QUESTION, OverloadRecord, read
 from perf.studies.overload.table import table
 from perf.studies.overload.trial import OverloadTrial
 from triton_batching.terminal import Mistake, guarded, program_parser, terminal
 
-INTERRUPTED = 130
-
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit code 0 when all was kept, 1 when not, 2 for a mistake in the call, 130 after Ctrl-C."""
+    """Run the program; exit code 1 for a failed gate, 2 for a mistake, 130 after Ctrl-C."""
     arguments = _parser().parse_args(argv)
-    command = ("python", "-m", "perf.studies.overload", *(sys.argv[1:] if argv is None else argv))
-    stopped = "stopped before the overload began; records that were written stay."
-    return guarded(lambda: overload(arguments, command, terminal()), on_interrupt=stopped)
+    stopped = "stopped before the overload began; finished records are on disk."
+    return guarded(lambda: overload(arguments, command_line("overload", argv), terminal()), on_interrupt=stopped)
 
 
 def overload(arguments: argparse.Namespace, command: tuple[str, ...], console: Console) -> int:
-    """Measure what has no record yet, and print all."""
-    found: list[OverloadRecord] = []
+    """Measure the bounds that have no record yet, and print all."""
+    records: list[OverloadRecord] = []
     for bound in arguments.bound or [OWN]:
         trial = _trial(arguments, bound, command)
-        record = None if arguments.again else _known(trial, arguments.results)
+        record = None if arguments.again else _recorded(trial, arguments.results)
         if record is None:
-            record = _measured(trial, console)
+            with progress_bar() as progress:
+                record = trial.measure(progress)
             console.print(f"record: {record.write(arguments.results)}", markup=False)
-        found.append(record)
+        records.append(record)
         if record.partial:
             break
-    console.print(table(found))
-    return _verdict(found, console)
+    console.print(table(records))
+    return _verdict(records, console)
 
 
-def _verdict(found: list[OverloadRecord], console: Console) -> int:
-    for record in found:
-        for text, kept in record.gate.items():
-            if not kept:
-                console.print(f"{record.model}, {record.bound}: not kept: {text}", markup=False)
+def _verdict(records: list[OverloadRecord], console: Console) -> int:
+    """Print the failed gates; returns the exit code."""
+    for record in records:
+        for gate, passed in record.gates.items():
+            if not passed:
+                console.print(f"{record.model}, {record.bound}: failed: {gate}", markup=False)
         if record.partial:
-            console.print("stopped early: the record holds what was seen until then.")
+            console.print("stopped early: the record has the results until then.")
             return INTERRUPTED
-    return 0 if all(all(record.gate.values()) for record in found) else 1
+    return 0 if all(all(record.gates.values()) for record in records) else 1
 
 
-def _measured(trial: OverloadTrial, console: Console) -> OverloadRecord:
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("starting", total=1.0)
-        return trial.measure(lambda text, share: bar.update(task, description=text, completed=share))
-
-
-def _known(trial: OverloadTrial, folder: Path) -> OverloadRecord | None:
-    """The whole record of the same question."""
-    asked = trial.question()
+def _recorded(trial: OverloadTrial, folder: Path) -> OverloadRecord | None:
+    """The complete record with the same question; None if there is none."""
+    question = trial.question()
     try:
         for record in read(folder):
-            if not record.partial and {name: getattr(record, name) for name in ASKED} == asked:
+            if not record.partial and {name: getattr(record, name) for name in QUESTION} == question:
                 return record
     except RecordError:
         return None
@@ -94,7 +86,7 @@ def _trial(arguments: argparse.Namespace, bound: str, command: tuple[str, ...]) 
         calm_s=arguments.calm,
         command=command,
     )
-    _ = trial.config  # what is wrong with it is said before a server starts
+    _ = trial.config  # raises a mistake before a server starts
     return trial
 
 
@@ -106,20 +98,22 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("model")
     parser.add_argument("--config-name", help="variant configs/NAME.pbtxt (default: config.pbtxt)")
-    parser.add_argument("--target-ms", type=float, required=True, help="latency within which an answer is in time")
-    parser.add_argument("--times", type=float, default=10.0, help="requests over the capacity (default 10)")
+    parser.add_argument("--target-ms", type=float, required=True, help="longest latency of an answer in time")
+    parser.add_argument("--times", type=float, default=10.0, help="rate of the overload over the capacity (default 10)")
     parser.add_argument("--seconds", type=float, default=30.0, help="of the overload (default 30)")
-    parser.add_argument("--give-up-ms", type=float, help="clients give up after so long (default: they wait)")
+    parser.add_argument("--give-up-ms", type=float, help="clients give up after this time (default: they wait)")
     parser.add_argument(
         "--bound",
         action="append",
         help="own (default), none, or limit:MS, deadline:MS, timeout:MS, size:REQUESTS joined by +; repeatable",
     )
-    parser.add_argument("--time-scale", type=float, default=1.0, help="factor on a stand-in's times (default 1)")
+    parser.add_argument("--time-scale", type=float, default=1.0, help="factor on a simulated model's times (default 1)")
     parser.add_argument("--calm", type=float, default=10.0, help="seconds at half load before and after (default 10)")
-    parser.add_argument("--again", action="store_true", help="measure what has a record already, and replace it")
+    parser.add_argument("--again", action="store_true", help="measure again and replace records")
     parser.add_argument("--repository", type=Path, default=REPOSITORY)
-    parser.add_argument("--results", type=Path, default=Path("build/overload"), help="folder of the records")
+    parser.add_argument(
+        "--results", type=Path, default=Path("perf/results/local/overload"), help="folder of the records"
+    )
     return parser
 
 

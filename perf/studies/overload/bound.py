@@ -1,6 +1,4 @@
-"""What bounds the queue of a configuration: its own, none, or another one to compare it with."""
-
-from collections.abc import Callable
+"""The bound of a configuration's queue: its own, none, or another one."""
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
@@ -12,10 +10,10 @@ POLICY, SLO = "batch_policy", "slo_ms"
 
 
 def bounded(config: ModelConfig, bound: str) -> ModelConfig:
-    """A copy of `config` with this bound: `own` leaves it, `none` takes all bounds away.
+    """A copy of `config` with this bound: `own` keeps its bounds, `none` removes all.
 
-    Others begin with none, joined by `+`: `limit:MS`, `deadline:MS`, `timeout:MS` and `size:REQUESTS` (the last two are
-    Triton's queue policy), `delay:US` and `preferred:ROWS`. Raises `Mistake`.
+    Other bounds replace all, joined by `+`: `limit:MS`, `deadline:MS`, `timeout:MS` and `size:REQUESTS` (the last two
+    are Triton's queue policy), and `delay:US`. Raises `Mistake`.
     """
     changed = ModelConfig()
     changed.CopyFrom(config)
@@ -32,37 +30,22 @@ def bounded(config: ModelConfig, bound: str) -> ModelConfig:
 def _set(config: ModelConfig, part: str, bound: str) -> None:
     name, _, value = part.partition(":")
     queue, parameters = config.dynamic_batching, config.parameters
-
-    def policy() -> None:
-        parameters[POLICY].string_value, parameters[SLO].string_value = "deadline", f"{float(value):g}"
-
-    def limit() -> None:
-        parameters[queue_limit.KEY].string_value = f"{float(value):g}"
-
-    def timeout() -> None:
-        queue.default_queue_policy.default_timeout_microseconds = int(float(value) * 1e3)
-
-    def size() -> None:
-        queue.default_queue_policy.max_queue_size = int(value)
-
-    def delay() -> None:
-        queue.max_queue_delay_microseconds = int(value)
-
-    def preferred() -> None:
-        queue.preferred_batch_size[:] = [int(value)]
-
-    ways: dict[str, Callable[[], None]] = {
-        "limit": limit,
-        "deadline": policy,
-        "timeout": timeout,
-        "size": size,
-        "delay": delay,
-        "preferred": preferred,
-    }
     try:
-        ways[name]()
-    except (KeyError, ValueError) as error:
+        match name:
+            case "limit":
+                parameters[queue_limit.KEY].string_value = f"{float(value):g}"
+            case "deadline":
+                parameters[POLICY].string_value, parameters[SLO].string_value = "deadline", f"{float(value):g}"
+            case "timeout":
+                queue.default_queue_policy.default_timeout_microseconds = int(float(value) * 1e3)
+            case "size":
+                queue.default_queue_policy.max_queue_size = int(value)
+            case "delay":
+                queue.max_queue_delay_microseconds = int(value)
+            case _:
+                raise ValueError(name)
+    except ValueError as error:
         raise Mistake(
             f"--bound {bound}: '{part}' is no bound. Write own, none, or some of limit:MS, deadline:MS, timeout:MS, "
-            "size:REQUESTS, delay:US and preferred:ROWS, joined by +."
+            "size:REQUESTS and delay:US, joined by +."
         ) from error

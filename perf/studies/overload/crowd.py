@@ -1,4 +1,4 @@
-"""The clients of a trial: processes that send each request when it is due, and the server's memory meanwhile."""
+"""The clients of a trial: processes that send each request when it is due, and readings of the server's memory."""
 
 import re
 import time
@@ -19,20 +19,20 @@ from triton_batching import processes
 from triton_batching.machine import cores as all_cores
 
 WORKERS = 2
-# Requests on their way of each process. One that is due beyond it is not sent, and counted as not answered.
+# Requests in flight of each process. A request beyond this limit is not sent and counts as not answered.
 IN_FLIGHT = 32_768
 MEMORY_EVERY_S = 1.0
-# What did not end within its time is handed in by the processes after it.
-HANDED_IN_S = 2.0
+# Seconds in which the processes report requests that did not end in time.
+REPORT_S = 2.0
 TYPE = re.compile(r"^(\w+)")
 NS = 1e9
 
 
 @dataclass(frozen=True, kw_only=True)
 class CrowdCounts:
-    """Everything that was seen from `start_ns` on: each request, errors by type, memory as (seconds, bytes).
+    """The measurements from `start_ns` on: each request, errors by type, memory as (seconds, bytes).
 
-    `until_s` is when it was stopped, the schedule's end where it was not.
+    `until_s` is the end of the schedule, or the time of Ctrl-C.
     """
 
     timings: Timings
@@ -45,9 +45,9 @@ class CrowdCounts:
 
 
 def send(
-    model: str, server: Running, prepared: Pool, schedule: Schedule, *, timeout_s: float, progress: Progress
+    model: str, server: Running, pool: Pool, schedule: Schedule, *, timeout_s: float, progress: Progress
 ) -> CrowdCounts:
-    """Send a whole schedule; Ctrl-C ends it early, and what was seen until then is kept."""
+    """Send a whole schedule; Ctrl-C ends it early, with the measurements until then."""
     due = schedule.due_s()
     jobs = [
         Job(
@@ -56,8 +56,8 @@ def send(
             model=model,
             transport="grpc",
             timeout_s=timeout_s,
-            requests=[(request.inputs, request.outputs) for request in prepared.requests[worker::WORKERS]],
-            tolerance=prepared.tolerance,
+            requests=[(request.inputs, request.outputs) for request in pool.requests[worker::WORKERS]],
+            tolerance=pool.tolerance,
             first=1,
             due_s=due[worker::WORKERS],
             in_flight_limit=IN_FLIGHT,
@@ -74,24 +74,24 @@ def _watch(members: Crew, server: Running, schedule: Schedule, timeout_s: float,
     start, busy, cores = members.start(), processes.machine_s(), all_cores()
     partial, until_s = False, schedule.over_s
 
-    def over(all_of: Crew) -> bool:
+    def over(clients: Crew) -> bool:
         now = (time.monotonic_ns() - start) / NS
         if now >= (memory[-1][0] + MEMORY_EVERY_S if memory else 0.0):
             memory.append((now, _memory(server)))
         phase = "overload" if schedule.begin_s <= now < schedule.end_s else "half of the capacity"
         megabytes = memory[-1][1] / 1e6 if memory else 0
-        text = f"{phase}: {all_of.reported} requests are over, {megabytes:.0f} MB"
+        text = f"{phase}: {clients.reported} requests ended, {megabytes:.0f} MB"
         progress(text, min(1.0, max(0.0, now / schedule.over_s)))
         return False
 
     try:
-        # They end by themselves, when the last answer is there or nobody waits for it any more.
-        members.listen(start + int((schedule.over_s + timeout_s + HANDED_IN_S) * NS), over)
+        # The clients end by themselves after the last answer or time-out.
+        members.listen(start + int((schedule.over_s + timeout_s + REPORT_S) * NS), over)
     except KeyboardInterrupt:
         partial, until_s = True, (time.monotonic_ns() - start) / NS
     share = (processes.machine_s() - busy) / max(1e-9, (time.monotonic_ns() - start) / NS * cores)
     members.stop()
-    members.listen(time.monotonic_ns() + int((timeout_s + HANDED_IN_S) * NS), lambda _: False)
+    members.listen(time.monotonic_ns() + int((timeout_s + REPORT_S) * NS), lambda _: False)
     errors: Counter[str] = Counter()
     for text, count in members.errors.items():
         errors[_kind(text)] += count
@@ -107,8 +107,8 @@ def _watch(members: Crew, server: Running, schedule: Schedule, timeout_s: float,
 
 
 def _kind(text: str) -> str:
-    found = TYPE.match(text)
-    return found.group() if found else "?"
+    match = TYPE.match(text)
+    return match.group() if match else "?"
 
 
 def _memory(server: Running) -> int:

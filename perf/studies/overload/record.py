@@ -1,4 +1,4 @@
-"""The record of an overload trial: its settings, the counts of each phase, and whether the promises were kept."""
+"""The record of an overload trial: its settings, the counts of each phase, and whether the gates passed."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -11,9 +11,10 @@ import numpy as np
 from perf.load.timings import FAILED, NOT_SENT, RIGHT, WRONG, Timings
 from perf.records import file
 from perf.stats.percentile import percentile
-from triton_batching.machine import Machine
+from perf.studies.experiment import Origin
 
-ASKED = (
+# The settings of a trial.
+QUESTION = (
     "model",
     "config_name",
     "bound",
@@ -35,8 +36,8 @@ LATE_NS = 1_000_000
 class Phase:
     """The requests that were due in one phase: counts, and quantiles in ms from when they were due.
 
-    `in_time` were answered within the target. `refused` ended in an error of the server, `gave_up` in the client's own
-    deadline, `not_sent` found too many on their way, and `lost` never ended.
+    `in_time` requests were answered within the target, `refused` ones ended in an error of the server, and `gave_up`
+    ones in the client's deadline. `not_sent` ones met the limit of requests in flight, and `lost` ones never ended.
     """
 
     seconds: float
@@ -56,7 +57,7 @@ class Phase:
 
     @classmethod
     def of(cls, timings: Timings, *, due: int, seconds: float, target_ms: float, timeout_s: float) -> Self:
-        """Of the requests in `timings`; `due` is how many there should be."""
+        """The phase of the requests in `timings`, of which `due` should exist."""
         ms = (timings["done"] - timings["due"]) / 1e6
         ended, waited_s = timings["outcome"], (timings["done"] - timings["called"]) / 1e9
         gave_up = (ended == FAILED) & (waited_s >= 0.98 * timeout_s)
@@ -90,12 +91,12 @@ class Phase:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OverloadRecord:
-    """One trial. `capacity_per_s` is of the same configuration without a bound, in a closed loop just before.
+class OverloadRecord(Origin):
+    """One trial. `capacity_per_s` is that of the same configuration without a bound, in a closed loop just before.
 
-    `before` and `after` are at half of it, `during` at `times` x it. `memory_mb` has the server's memory each second of
-    the overload, its Python processes included; `recovery_s` is from the end of the overload until requests are
-    answered in time again (20 in a row), None for never.
+    `before` and `after` have half of that rate, `during` has `times` x it. `memory_mb` is the memory of the server and
+    its Python processes in each second of the overload. `recovery_s` is the time from the end of the overload until 20
+    requests in a row are answered in time, None for never.
     """
 
     KIND: ClassVar[str] = "overload"
@@ -118,27 +119,23 @@ class OverloadRecord:
     recovery_s: float | None
     cores_busy: float
     partial: bool
-    machine: Machine
-    versions: Mapping[str, str]
-    started_at: str
-    command: tuple[str, ...]
 
     @property
     def share(self) -> float:
-        """Answered in time over the capacity."""
+        """The rate of answers in time over the capacity."""
         return self.during.in_time_per_s / self.capacity_per_s
 
     @property
     def settled_mb(self) -> tuple[float, float]:
-        """Memory when 30 s of the overload were over, or a third of a shorter one, and at its end."""
+        """Memory after 30 s of the overload, or a third of a shorter one, and at its end."""
         if not self.memory_mb:
             return 0.0, 0.0
         place = min(int(SETTLED_S), len(self.memory_mb) // 3)
         return self.memory_mb[place], float(np.median(self.memory_mb[-3:]))
 
     @property
-    def gate(self) -> dict[str, bool]:
-        """The promises for an overload, each with whether it was kept."""
+    def gates(self) -> dict[str, bool]:
+        """The gates of an overload, each with whether it passed."""
         first, last = self.settled_mb
         return {
             f"answered in time >= {GOODPUT} of the capacity": self.share >= GOODPUT,
@@ -152,15 +149,15 @@ class OverloadRecord:
 
     @property
     def file_name(self) -> str:
-        """A name that a person can read, with a digest of what was asked; another question has another name."""
-        digest = hashlib.sha256(repr([(name, asdict(self)[name]) for name in ASKED]).encode()).hexdigest()[:6]
+        """The name of the record, with a digest of the settings."""
+        digest = hashlib.sha256(repr([(name, asdict(self)[name]) for name in QUESTION]).encode()).hexdigest()[:6]
         variant = self.config_name or "config"
         give_up = f".give_up_{self.give_up_ms:g}" if self.give_up_ms else ""
         bound = self.bound.replace(":", "_")
         return f"{self.model}.{variant}.{bound}.x{self.times:g}.{self.seconds:g}s{give_up}.{digest}.json"
 
     def write(self, folder: Path) -> Path:
-        """Write one file, whole or not at all; raises `RecordError`."""
+        """Write the record; raises `RecordError`."""
         return file.write(self, folder / self.file_name)
 
 

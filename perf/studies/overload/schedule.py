@@ -1,4 +1,4 @@
-"""When the requests of a trial are due: half of the capacity, then the overload, then half again."""
+"""The arrivals of a trial: half of the capacity, then the overload, then half of the capacity again."""
 
 from dataclasses import dataclass
 
@@ -12,8 +12,9 @@ HALF = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """Poisson arrivals of one-row requests: `calm_s` seconds at half of `capacity_per_s` before and after `seconds` at
-    `times` x it.
+    """Poisson arrivals of one-row requests: `seconds` at `times` x `capacity_per_s`.
+
+    Before and after come `calm_s` seconds at half of the capacity.
     """
 
     capacity_per_s: float

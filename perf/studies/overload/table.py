@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from rich import box
 from rich.table import Table
 
 from perf.studies.overload.bound import OWN
 from perf.studies.overload.record import OverloadRecord
+from perf.studies.tables import plain_table, rows_markdown
 
 TITLES = (
     "model",
@@ -24,7 +24,7 @@ TITLES = (
 
 
 def cells(record: OverloadRecord) -> tuple[str, ...]:
-    """What a row says."""
+    """The cells of a row."""
     first, last = record.settled_mb
     refused = record.during.refused
     return (
@@ -42,25 +42,22 @@ def cells(record: OverloadRecord) -> tuple[str, ...]:
     )
 
 
-def table(found: Sequence[OverloadRecord]) -> Table:
-    """For a terminal."""
-    shown = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for number, title in enumerate(TITLES):
-        shown.add_column(title, justify="left" if number < 3 else "right")
-    for record in found:
-        shown.add_row(*cells(record))
-    return shown
+def table(records: Sequence[OverloadRecord]) -> Table:
+    """The table for a terminal."""
+    rows = plain_table(TITLES, left=3)
+    for record in records:
+        rows.add_row(*cells(record))
+    return rows
 
 
-def markdown(found: Sequence[OverloadRecord]) -> str:
-    """For a document."""
-    rows = [TITLES, ("---",) * len(TITLES), *(cells(record) for record in found)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+def markdown(records: Sequence[OverloadRecord]) -> str:
+    """The table for a page."""
+    return rows_markdown(TITLES, map(cells, records), left=len(TITLES))
 
 
-def ordered(found: Sequence[OverloadRecord]) -> list[OverloadRecord]:
-    """The longest first, then by what clients do and by the limit, the shipped record first."""
+def ordered(records: Sequence[OverloadRecord]) -> list[OverloadRecord]:
+    """Sort by length, longest first, then by the clients' patience and by the bound, the shipped one first."""
     return sorted(
-        found,
+        records,
         key=lambda record: (-record.seconds, record.model, record.give_up_ms or 0, record.bound != OWN, record.bound),
     )

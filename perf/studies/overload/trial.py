@@ -1,6 +1,5 @@
 """One trial on servers of its own: the capacity in a closed loop, then an overload between two calm phases."""
 
-import datetime
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,18 +15,19 @@ from perf.load.load import Load
 from perf.load.target import Target
 from perf.load.timings import RIGHT, Timings
 from perf.load.variant import TIMES, read, waits
+from perf.studies.experiment import now, origin
 from perf.studies.overload import crowd
 from perf.studies.overload.bound import NONE, bounded
 from perf.studies.overload.crowd import WORKERS, CrowdCounts
-from perf.studies.overload.record import ASKED, OverloadRecord, Phase
+from perf.studies.overload.record import QUESTION, OverloadRecord, Phase
 from perf.studies.overload.schedule import Schedule
-from triton_batching.machine import Machine, versions
+from triton_batching.machine import Machine
 from triton_batching.terminal import Failure, Mistake
 
 CAPACITY_S, WARM_UP_S = 6.0, 2.0
-# Full batches that clients of the closed loop make for each instance: one runs, one waits.
+# Full batches of the closed loop for each instance: one runs, one waits.
 FULL = 2
-# Without --give-up-ms a request ends after this time, so that a trial does.
+# Without --give-up-ms a request ends after this time, so that the trial ends.
 PATIENCE_S = 30.0
 IN_A_ROW = 20
 NS = 1e9
@@ -35,7 +35,7 @@ NS = 1e9
 
 @dataclass(frozen=True, kw_only=True)
 class OverloadTrial:
-    """What is asked; `calm_s` seconds at half of the capacity before and after the overload."""
+    """The settings of a trial; `calm_s` seconds at half of the capacity come before and after the overload."""
 
     model: str
     config_name: str | None
@@ -55,9 +55,9 @@ class OverloadTrial:
         return self._with(self.bound)
 
     def question(self) -> dict[str, Any]:
-        """What a record of the same trial has in its fields `ASKED`."""
+        """The fields `QUESTION` of a record of this trial."""
         own = {"config": text_format.MessageToString(self.config), "machine": Machine.this()}
-        return {name: own[name] if name in own else getattr(self, name) for name in ASKED}
+        return {name: own[name] if name in own else getattr(self, name) for name in QUESTION}
 
     @property
     def timeout_s(self) -> float:
@@ -65,59 +65,51 @@ class OverloadTrial:
         return self.give_up_ms / 1e3 if self.give_up_ms else PATIENCE_S
 
     def measure(self, progress: run.Progress) -> OverloadRecord:
-        """Measure; Ctrl-C during the load keeps what was seen until then."""
-        started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        """Measure; after Ctrl-C during the load the record has the results until then."""
+        started_at = now()
         capacity = self._capacity(progress)
         schedule = Schedule(capacity_per_s=capacity, times=self.times, seconds=self.seconds, calm_s=self.calm_s)
         with target.started(self._target, self.config, _starting(progress)) as server:
             load = Load(workers=WORKERS, pattern="poisson", rate_per_s=1.0)
-            prepared = run.prepare(self._target, load, server, progress)
-            seen = crowd.send(self.model, server, prepared, schedule, timeout_s=self.timeout_s, progress=progress)
-        return self.record(seen, schedule, started_at)
+            pool = run.prepare(self._target, load, server, progress)
+            counts = crowd.send(self.model, server, pool, schedule, timeout_s=self.timeout_s, progress=progress)
+        return self.record(counts, schedule, started_at)
 
-    def record(self, seen: CrowdCounts, schedule: Schedule, started_at: str = "") -> OverloadRecord:
-        """What was seen, phase by phase."""
-        ends = [min(end_s, seen.until_s) for end_s in (schedule.begin_s, schedule.end_s, schedule.over_s)]
+    def record(self, counts: CrowdCounts, schedule: Schedule, started_at: str = "") -> OverloadRecord:
+        """The record of what the clients measured, phase by phase."""
+        ends = [min(end_s, counts.until_s) for end_s in (schedule.begin_s, schedule.end_s, schedule.over_s)]
         due = schedule.due_s()
         phases = []
         for first, last in zip((0.0, *ends), ends, strict=False):
-            count = int(np.sum((due >= first) & (due < last)))
-            timings = _between(seen, first, last)
+            requests = int(np.sum((due >= first) & (due < last)))
+            timings = _between(counts, first, last)
             phases.append(
-                Phase.of(timings, due=count, seconds=last - first, target_ms=self.target_ms, timeout_s=self.timeout_s)
+                Phase.of(
+                    timings, due=requests, seconds=last - first, target_ms=self.target_ms, timeout_s=self.timeout_s
+                )
             )
         before, during, after = phases
         begin, end = schedule.begin_s, schedule.end_s
         return OverloadRecord(
-            model=self.model,
-            config_name=self.config_name,
-            bound=self.bound,
-            time_scale=self.time_scale,
-            target_ms=self.target_ms,
-            times=self.times,
-            seconds=self.seconds,
-            give_up_ms=self.give_up_ms,
-            config=text_format.MessageToString(self.config),
+            **(origin(self.command, started_at) | self.question()),
             capacity_per_s=round(schedule.capacity_per_s, 3),
             before=before,
             during=during,
             after=after,
-            errors=seen.errors,
-            memory_mb=tuple(round(bytes_ / 1e6, 1) for at, bytes_ in seen.memory if begin <= at < end),
-            recovery_s=recovery_s(_between(seen, ends[1], ends[2]), seen.start_ns + int(end * NS), self.target_ms),
-            cores_busy=round(seen.cores_busy, 4),
-            partial=seen.partial,
-            machine=Machine.this(),
-            versions=versions(),
-            started_at=started_at,
-            command=self.command,
+            errors=counts.errors,
+            memory_mb=tuple(round(bytes_ / 1e6, 1) for at, bytes_ in counts.memory if begin <= at < end),
+            recovery_s=recovery_s(_between(counts, ends[1], ends[2]), counts.start_ns + int(end * NS), self.target_ms),
+            cores_busy=round(counts.cores_busy, 4),
+            partial=counts.partial,
         )
 
     def _with(self, bound: str) -> ModelConfig:
-        """The model's configuration on a slower device; its bounds are for people, whose patience does not scale."""
+        """The model's configuration with this bound, on a device slower by `time_scale`; bounds are not scaled."""
         config = read(self.model, self.config_name, self.repository)
         if self.time_scale != 1 and not waits(config):
-            raise Mistake(f"--time-scale: '{self.model}' does not only wait, so its times are its own. Leave it out.")
+            raise Mistake(
+                f"--time-scale: '{self.model}' is not a simulated model, so its times cannot be scaled. Leave it out."
+            )
         for name in TIMES if self.time_scale != 1 else ():
             parameter = config.parameters[name]
             parameter.string_value = f"{float(parameter.string_value) * self.time_scale:.10g}"
@@ -128,31 +120,33 @@ class OverloadTrial:
         return Target(model=self.model, config_name=self.config_name, repository=self.repository, trace_rate=0)
 
     def _capacity(self, progress: run.Progress) -> float:
-        """Rows per second of full batches, without a bound: with one, Triton's own policies slow this load down too."""
+        """Rows per second of full batches, without a bound, since Triton's queue policies slow this load down too."""
         config = self._with(NONE)
         each = max(1, FULL * max(1, config.max_batch_size) * instance_count(config) // WORKERS)
         load = Load(workers=WORKERS, in_flight=each, warm_up_s=WARM_UP_S, duration_s=CAPACITY_S)
         with target.started(self._target, config, _starting(progress)) as server:
-            prepared = run.prepare(self._target, load, server, progress)
-            result = run.run(self._target, load, server, prepared, progress)
+            pool = run.prepare(self._target, load, server, progress)
+            result = run.run(self._target, load, server, pool, progress)
         if result.partial:
             raise KeyboardInterrupt
         if not result.outcome.answered:
-            raise Failure(f"'{self.model}' answered no request of a closed loop, so it has no capacity to exceed.")
+            raise Failure(f"'{self.model}' answered no request of a closed loop, so its capacity is unknown.")
         return result.outcome.rows_per_s
 
 
 def recovery_s(timings: Timings, end_ns: int, target_ms: float) -> float | None:
     """Seconds from `end_ns` until 20 requests in a row were answered in time; None for never."""
     in_time = (timings["outcome"] == RIGHT) & ((timings["done"] - timings["due"]) / 1e6 <= target_ms)
-    run_of = np.convolve(in_time, np.ones(IN_A_ROW), mode="valid") if len(in_time) >= IN_A_ROW else np.empty(0)
-    found = np.flatnonzero(run_of == IN_A_ROW)
-    return round(float((timings["due"][found[0]] - end_ns) / NS), 3) if len(found) else None
+    if len(in_time) < IN_A_ROW:
+        return None
+    counts = np.convolve(in_time, np.ones(IN_A_ROW), mode="valid")
+    starts = np.flatnonzero(counts == IN_A_ROW)
+    return round(float((timings["due"][starts[0]] - end_ns) / NS), 3) if len(starts) else None
 
 
-def _between(seen: CrowdCounts, first_s: float, last_s: float) -> Timings:
-    due = (seen.timings["due"] - seen.start_ns) / NS
-    return seen.timings[(due >= first_s) & (due < last_s)]
+def _between(counts: CrowdCounts, first_s: float, last_s: float) -> Timings:
+    due = (counts.timings["due"] - counts.start_ns) / NS
+    return counts.timings[(due >= first_s) & (due < last_s)]
 
 
 def _starting(progress: run.Progress) -> Callable[[str], None]:

@@ -1,8 +1,8 @@
 """Write the tables of results in the Markdown pages from the records.
 
-A page says where a table goes by two comments, `<!-- table: NAME (python -m perf.studies.pages) -->` and
-`<!-- end of table -->`. What stands between them is written here; `TABLES` has the names. With `--check` nothing is
-written, and the exit code is 1 if a page differs from its records.
+A page marks the place of a table by two comments, `<!-- table: NAME (python -m perf.studies.pages) -->` and
+`<!-- end of table -->`. This program writes the text between them; `TABLES` has the names. With `--check` it writes
+nothing, and the exit code is 1 if a page differs from its records.
 """
 
 import re
@@ -10,14 +10,14 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from perf.studies.pages import experiments, findings, tools
-from perf.studies.pages.table import ROOT
+from perf.studies.archive import ROOT
+from perf.studies.pages import experiments, summary, tools
 from triton_batching import whole_file
 from triton_batching.terminal import Mistake, guarded, program_parser, terminal
 
 FOLDERS = ("clients", "docker", "export", "model_repository", "perf", "serve")
 TABLES: Mapping[str, Callable[[], str]] = {
-    "studies": findings.table,
+    "experiments": summary.table,
     "demo": tools.demo,
     "batching simulated_accelerator": lambda: tools.batching("simulated_accelerator"),
     "batching ranker": lambda: tools.batching("ranker"),
@@ -52,26 +52,26 @@ BLOCK = re.compile(
 
 
 def filled(text: str, page: str) -> str:
-    """The text of a page with its tables as the records say; raises `Mistake` for a table that is not known."""
+    """The text of a page with its tables made from the records; raises `Mistake` for an unknown table."""
 
-    def replaced(block: re.Match[str]) -> str:
+    def with_table(block: re.Match[str]) -> str:
         name = block["name"]
         if name not in TABLES:
-            raise Mistake(f"{page}: asks for the table '{name}', which is not known. Known are: {', '.join(TABLES)}.")
+            raise Mistake(f"{page}: '{name}' is not a table. Use one of: {', '.join(TABLES)}.")
         # Markdown needs a blank line between a comment and a table.
         return f"{block['begin']}\n{TABLES[name]().strip()}\n\n{block['end']}"
 
-    return BLOCK.sub(replaced, text)
+    return BLOCK.sub(with_table, text)
 
 
 def pages(root: Path) -> Iterator[Path]:
-    """The pages of the repository that ask for a table."""
+    """The pages of the repository that have a table."""
     below = [path for folder in FOLDERS for path in sorted((root / folder).rglob("*.md"))]
     yield from (path for path in [*root.glob("*.md"), *below] if BLOCK.search(path.read_text()))
 
 
 def differing(root: Path = ROOT) -> dict[Path, str]:
-    """The pages that are not what the records say, with the text that they should have."""
+    """The pages that differ from the records, with the text that they should have."""
     texts = {path: filled(path.read_text(), str(path.relative_to(root))) for path in pages(root)}
     return {path: text for path, text in texts.items() if text != path.read_text()}
 

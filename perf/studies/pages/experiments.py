@@ -1,36 +1,45 @@
 """The tables of the experiments: pure functions of the records in git."""
 
-import json
 import statistics
-from collections.abc import Mapping
-from typing import Any
 
+from perf.records import file
 from perf.studies import aimd_cap as cap
-from perf.studies.archive import unpacked
+from perf.studies.archive import RESULTS, unpacked
+from perf.studies.backend_overhead.__main__ import OverheadCell, OverheadRecord
 from perf.studies.goodput import record as goodput_record
 from perf.studies.goodput import table as goodput_table
-from perf.studies.goodput.contender import StandIn, contenders
+from perf.studies.goodput.contender import SimulatedDevice, contenders
 from perf.studies.overload import record as overload_record
 from perf.studies.overload import table as overload_table
-from perf.studies.pages.table import RESULTS, record_json, rich_markdown, rows_markdown
 from perf.studies.peers import point as peers_record
 from perf.studies.pictures import table as pictures_table
 from perf.studies.ragged import table as ragged_table
 from perf.studies.ragged.__main__ import CONCURRENCY
+from perf.studies.served_share import ShareRecord
 from perf.studies.soak import record as soak_record
 from perf.studies.soak import table as soak_table
+from perf.studies.tables import rich_markdown, rows_markdown
+from perf.studies.transports.__main__ import TransportGain, TransportRecord, gains, spread
+
+
+def overhead_cells() -> tuple[OverheadCell, ...]:
+    """The executions in the server that were compared with their lower bounds."""
+    return file.read(RESULTS / "backend" / "backend_overhead.json", OverheadRecord).cells
 
 
 def overhead() -> str:
-    """One execution in the server against its floors."""
+    """One execution in the server against its lower bounds."""
     rows = [
         (
-            f"{cell['input_bytes'] / 1024:,.0f} KB",
-            cell["requests"],
-            *(f"{statistics.median(cell[name]):,.0f}" for name in ("served_us", "identity_us", "alone_us", "copy_us")),
-            f"{cell['ratio']:.2f}",
+            f"{cell.input_bytes / 1024:,.0f} KB",
+            cell.requests,
+            *(
+                f"{statistics.median(values):,.0f}"
+                for values in (cell.served_us, cell.identity_us, cell.alone_us, cell.copy_us)
+            ),
+            f"{cell.ratio:.2f}",
         )
-        for cell in record_json("backend/backend_overhead.json")["cells"]
+        for cell in overhead_cells()
     ]
     titles = (
         "input",
@@ -46,8 +55,8 @@ def overhead() -> str:
 
 def served_shares() -> list[float]:
     """Throughput of the served ResNet-50 over that of onnxruntime alone on the same batches, by round."""
-    rounds = record_json("backend/resnet50.served_share.json")["rounds"]
-    return [round_["alone_s"] / round_["wall_s"] for round_ in rounds]
+    record = file.read(RESULTS / "backend" / "resnet50.served_share.json", ShareRecord)
+    return [turn.throughput_share for turn in record.rounds]
 
 
 def served_share() -> str:
@@ -57,7 +66,7 @@ def served_share() -> str:
     return rows_markdown(("model", "share of onnxruntime alone", "min..max", "rounds"), [row])
 
 
-def peer_points() -> list[peers_record.PeerRound]:
+def peer_rounds() -> list[peers_record.PeerRound]:
     """The rounds of all servers that were compared."""
     with unpacked(RESULTS / "peers.jsonl") as folder:
         return list(peers_record.read(folder))
@@ -65,21 +74,27 @@ def peer_points() -> list[peers_record.PeerRound]:
 
 def peers() -> str:
     """Other servers beside ours."""
-    return rich_markdown(peers_record.table(peer_points()))
+    return rich_markdown(peers_record.table(peer_rounds()))
+
+
+def transport_gains() -> list[TransportGain]:
+    """Shared memory over gRPC and HTTP."""
+    return gains(file.read(RESULTS / "clients" / "transports.json", TransportRecord).cells)
 
 
 def transports() -> str:
     """Shared memory against gRPC and HTTP."""
     rows = [
-        (gain["model"], gain["workers"], gain["over"], *(_spread(gain, name) for name in ("latency", "throughput")))
-        for gain in record_json("clients/transports.json")["gains"]
+        (
+            gain.model,
+            gain.workers,
+            gain.over,
+            spread(gain.latency, gain.latency_range),
+            spread(gain.throughput, gain.throughput_range),
+        )
+        for gain in transport_gains()
     ]
     return rows_markdown(("tensors", "processes", "against", "latency", "throughput"), rows)
-
-
-def _spread(gain: Mapping[str, Any], name: str) -> str:
-    low, high = gain[f"{name}_range"]
-    return f"{gain[name]:.2f} ({low:.2f} to {high:.2f})"
 
 
 def overload() -> str:
@@ -90,22 +105,22 @@ def overload() -> str:
 def goodput_searches() -> list[goodput_record.GoodputSearch]:
     """The searches of goodput, Poisson arrivals first."""
     with unpacked(RESULTS / "goodput.jsonl") as folder:
-        found = list(goodput_record.read(folder))
-    return sorted(found, key=lambda search: (search.arrivals != "poisson", search.seed))
+        searches = list(goodput_record.read(folder))
+    return sorted(searches, key=lambda search: (search.arrivals != "poisson", search.seed))
 
 
 def goodput() -> str:
     """Rates at which 99 % of the requests are in time, by way to batch."""
     searches = goodput_searches()
     first = searches[0]
-    device = StandIn(fixed_s=first.fixed_ms / 1e3, row_s=first.row_ms / 1e3)
+    device = SimulatedDevice(fixed_s=first.fixed_ms / 1e3, row_s=first.row_ms / 1e3)
     titles = {name: way.title for name, way in contenders(device, first.slo_ms / 1e3, 64).items()}
     return goodput_table.markdown(goodput_table.lines(searches), titles)
 
 
 def ragged_rows(model: str) -> list[ragged_table.RaggedRow]:
     """The rows of the comparison of routes for one model."""
-    study = ragged_table.RaggedExperiment(
+    experiment = ragged_table.RaggedExperiment(
         model=model,
         mixes=ragged_table.MIXES[model],
         routes=ragged_table.ROUTES,
@@ -114,7 +129,7 @@ def ragged_rows(model: str) -> list[ragged_table.RaggedRow]:
         window_ms=0,
     )
     with unpacked(RESULTS / "ragged.jsonl") as folder:
-        return list(ragged_table.rows_of(study, folder))
+        return list(ragged_table.rows_of(experiment, folder))
 
 
 def ragged(model: str) -> str:
@@ -135,18 +150,33 @@ def ragged(model: str) -> str:
     return rows_markdown(titles, rows, left=2)
 
 
+def pictures_records(classifier: str) -> list[pictures_table.PicturesRecord]:
+    """The repeats with one classifier."""
+    paths = sorted((RESULTS / "pictures").glob(f"*.{classifier}.r*.json"))
+    return [file.read(path, pictures_table.PicturesRecord) for path in paths]
+
+
 def pictures(classifier: str) -> str:
     """Classifying pictures without and with batching."""
-    paths = sorted((RESULTS / "pictures").glob(f"*.{classifier}.r*.json"))
-    return pictures_table.markdown([json.loads(path.read_text()) for path in paths])
+    return pictures_table.markdown(pictures_records(classifier))
+
+
+def soak_run() -> soak_record.SoakRecord:
+    """The soak in git."""
+    (path,) = (RESULTS / "soak").glob("*.json")
+    return soak_record.load(path)
 
 
 def soak() -> str:
     """How the calls of a soak ended."""
-    (path,) = (RESULTS / "soak").glob("*.json")
-    return rich_markdown(soak_table.tried(soak_record.load(path)))
+    return rich_markdown(soak_table.tried(soak_run()))
+
+
+def cap_cases() -> tuple[cap.MeasuredCase, ...]:
+    """The cases in which the policy `aimd` looks for its cap."""
+    return file.read(RESULTS / "policy" / cap.NAME, cap.CapRecord).cases
 
 
 def aimd_cap() -> str:
-    """The cap that the policy aimd found."""
-    return rich_markdown(cap.shown(cap.read(RESULTS / "policy" / "aimd_cap.json")))
+    """The caps that the policy `aimd` finds."""
+    return rich_markdown(cap.table(cap_cases()))

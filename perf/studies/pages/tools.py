@@ -4,24 +4,26 @@ import json
 import statistics
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from perf.measure import interleaved
 from perf.records import file
-from perf.records.study import Study
+from perf.records.study import Study, Trial
 from perf.report.command import summarise
 from perf.report.table import markdown as report_markdown
 from perf.report.verdict import sentences
 from perf.simulate.costs import ASLEEP, LATE_US, cooled
 from perf.stats import bootstrap
-from perf.studies.archive import unpacked
+from perf.studies.archive import RESULTS, ROOT, unpacked
 from perf.studies.grid import judgement
 from perf.studies.grid import record as grid_record
-from perf.studies.packing.__main__ import HEURISTICS
-from perf.studies.pages.table import RESULTS, ROOT, record_json, rows_markdown
+from perf.studies.memory_estimate.__main__ import EstimateRecord
+from perf.studies.memory_lab.comparison import LabRecord
+from perf.studies.memory_lab.trial import AllocatorTrial
+from perf.studies.packing import __main__ as packing_experiment
 from perf.studies.pauses import Pauses
 from perf.studies.prediction import comparison
-from perf.studies.prediction.comparison import MODELS
+from perf.studies.prediction.comparison import FILE, MODELS, ComparedPoint, ComparedRecord
+from perf.studies.tables import rows_markdown
 from perf.tune.trials import last_rounds
 
 README = ROOT / "perf" / "results" / "readme"
@@ -32,19 +34,19 @@ PAUSES_MS = (4, 8, 16)
 
 
 def demo() -> str:
-    """What `make demo` says of dynamic batching, for the first two models."""
+    """What `make demo` prints about dynamic batching, for the first two models."""
     lines = []
-    for compared in summarise(README).comparisons:
-        if compared.model in ("simulated_accelerator", "ranker"):
-            first = next(iter(sentences(compared)))
-            lines += [compared.model, *textwrap.wrap(first, 110, initial_indent="  ", subsequent_indent="    ")]
+    for of_model in summarise(README).comparisons:
+        if of_model.model in ("simulated_accelerator", "ranker"):
+            first = next(iter(sentences(of_model)))
+            lines += [of_model.model, *textwrap.wrap(first, 110, initial_indent="  ", subsequent_indent="    ")]
     return "\n".join(["```", *lines, "```"])
 
 
 def batching(model: str) -> str:
     """The sweep of one model over its configurations."""
-    (found,) = (comparison for comparison in summarise(README).comparisons if comparison.model == model)
-    return report_markdown(found)
+    (of_model,) = (each for each in summarise(README).comparisons if each.model == model)
+    return report_markdown(of_model)
 
 
 def tuned() -> str:
@@ -52,34 +54,34 @@ def tuned() -> str:
     study = Study.read(TUNED_STUDY)
     final, against, _ = last_rounds(study.trials)
     later = later_rounds()
-    rows: list[tuple[str, str, str, str, str, object]] = []
-    for title, trials in (("tuned", final), ("current", against)):
-        gain = interleaved.gain(final, against, lambda trial: trial.throughput_rows_per_s) if title == "tuned" else ""
-        rows.append(
-            (
-                "in the study",
-                f"{title}: {trials[0].candidate}",
-                f"{statistics.mean(trial.throughput_rows_per_s for trial in trials):.1f}",
-                f"{sum(trial.requests for trial in trials):,}",
-                f"{sum(trial.late for trial in trials):,}",
-                gain,
-            )
-        )
-    for title, name in (("tuned", "tuned"), ("current", "default")):
-        points = later[name]
-        gain = _later_gain(later) if title == "tuned" else ""
-        rate = statistics.mean(point.throughput_rows_per_s for point in points)
-        requests, late = sum(point.requests for point in points), sum(point.late for point in points)
-        row = ("the next day", f"{title}: {points[0].candidate}", f"{rate:.1f}", f"{requests:,}", f"{late:,}", gain)
-        rows.append(row)
+    gain = interleaved.gain(final, against, lambda trial: trial.throughput_rows_per_s)
+    rows = [
+        _tuned_row("in the study", "tuned", final, gain),
+        _tuned_row("in the study", "current", against),
+        _tuned_row("the next day", "tuned", later["tuned"], _later_gain(later)),
+        _tuned_row("the next day", "current", later["default"]),
+    ]
     titles = ("measured", "configuration", "rows/s", "requests", "over 55 ms", "throughput, x current")
     return rows_markdown(titles, rows, left=2)
 
 
+def _tuned_row(
+    when: str, title: str, trials: Sequence[Trial | grid_record.GridTrial], gain: object = ""
+) -> tuple[object, ...]:
+    return (
+        when,
+        f"{title}: {trials[0].candidate}",
+        f"{statistics.mean(trial.throughput_rows_per_s for trial in trials):.1f}",
+        f"{sum(trial.requests for trial in trials):,}",
+        f"{sum(trial.late for trial in trials):,}",
+        gain,
+    )
+
+
 def later_rounds() -> dict[str, list[grid_record.GridTrial]]:
     """The rounds of `tuned`, `default` and `noise` that were measured a day after the study, in order."""
-    points = file.read(RESULTS / LATER_ROUNDS, grid_record.LaterRounds).points
-    return {name: [point for point in points if point.stage == name] for name in ("tuned", "default", "noise")}
+    trials = file.read(RESULTS / LATER_ROUNDS, grid_record.LaterRounds).points
+    return {name: [trial for trial in trials if trial.stage == name] for name in ("tuned", "default", "noise")}
 
 
 def _later_gain(later: Mapping[str, Sequence[grid_record.GridTrial]]) -> str:
@@ -142,15 +144,26 @@ def fleet() -> str:
     return rows_markdown(titles, rows, left=3)
 
 
+def compared_points() -> tuple[ComparedPoint, ...]:
+    """The predictions of the simulation beside measurements."""
+    with unpacked(RESULTS / "prediction.jsonl") as folder:
+        return file.read(folder / FILE, ComparedRecord).points
+
+
 def predictions() -> str:
     """How many predictions of the simulation hold."""
     with unpacked(RESULTS / "prediction.jsonl") as folder:
         return comparison.markdown(folder)
 
 
+def pauses_records() -> list[Pauses]:
+    """What pauses cost, by model."""
+    return [file.read(RESULTS / "pauses" / f"{model}.json", Pauses) for model in MODELS]
+
+
 def pauses() -> str:
-    """What pauses cost, by model, beside what is simulated."""
-    found = [file.read(RESULTS / "pauses" / f"{model}.json", Pauses) for model in MODELS]
+    """What pauses cost, by model, beside the values of the simulation."""
+    records = pauses_records()
 
     def shares(share: Callable[[int], float]) -> str:
         return ", ".join(f"{share(pause):.2f}" for pause in PAUSES_MS)
@@ -158,65 +171,65 @@ def pauses() -> str:
     rows = [
         (
             "way of a lone request: few Poisson arrivals / closed loop of one",
-            *(f"x {model.way:.1f}" for model in found),
+            *(f"x {model.way:.1f}" for model in records),
             f"x {ASLEEP}",
         ),
         (
             "dispatch in that closed loop, and after 4 ms of pause",
-            *(f"{model.dispatched_us(None):.0f}, {model.dispatched_us(4):.0f} us" for model in found),
+            *(f"{model.dispatched_us(None):.0f}, {model.dispatched_us(4):.0f} us" for model in records),
             "the ramp's own",
         ),
         (
             "how late a thread that sleeps for 5 ms wakes up under load, mean",
-            *(f"{model.late_us:.0f} us" for model in found),
+            *(f"{model.late_us:.0f} us" for model in records),
             f"{LATE_US:.0f} us",
         ),
         (
             "how much longer one row takes after 32 ms of pause",
-            *(f"{model.cold_us:.0f} us" for model in found),
+            *(f"{model.cold_us:.0f} us" for model in records),
             "the ramp's own",
         ),
         (
             "share of that after 4, 8 and 16 ms",
-            *(shares(model.cooled) if model.cold_us else "" for model in found),
+            *(shares(model.cooled) if model.cold_us else "" for model in records),
             shares(lambda pause: cooled(pause * 1e3) / cooled(32e3)),
         ),
     ]
     return rows_markdown(("", *MODELS, "simulated"), rows)
 
 
-def packed_devices() -> dict[str, int]:
-    """Devices by algorithm, over all workloads."""
-    workloads = record_json("pack/study.json")["workloads"]
-    return {name: sum(workload["devices"][name] for workload in workloads) for name in workloads[0]["devices"]}
+def packing_record() -> packing_experiment.PackingRecord:
+    """The packings in git."""
+    return file.read(RESULTS / "pack" / packing_experiment.NAME, packing_experiment.PackingRecord)
 
 
 def packing() -> str:
     """Devices that each packing algorithm needs."""
-    total = packed_devices()
+    record = packing_record()
+    devices = record.devices
     workloads = rows_markdown(
         ("algorithm", "devices", "x exact"),
-        [(name, count, f"{count / total['exact']:.3f}") for name, count in total.items()],
+        [(name, count, f"{count / devices['exact']:.3f}") for name, count in devices.items()],
     )
-    names = (*HEURISTICS, "improved", "exact")
+    names = (*packing_experiment.HEURISTICS, "improved", "exact")
     plain = rows_markdown(
         ("plain problem", "items", *names, "bound", "optimum"),
         [
             (
-                f"{problem['kind']} {problem['seed']}",
-                problem["items"],
-                *(problem["bins"][name] for name in names),
-                problem["bound"],
-                problem["optimum"] or "",
+                f"{problem.kind} {problem.seed}",
+                problem.items,
+                *(problem.bins[name] for name in names),
+                problem.bound,
+                problem.optimum or "",
             )
-            for problem in record_json("pack/study.json")["plain"]
+            for problem in record.plain
         ],
     )
     return f"{workloads}\n\n{plain}"
 
 
 def interference() -> str:
-    """What two models on the same cores do to each other."""
+    """How much two models on the same cores slow each other down."""
     rows = []
     for path in sorted((RESULTS / "pack").glob("interference.*.json")):
         record = json.loads(path.read_text())
@@ -228,31 +241,35 @@ def interference() -> str:
 
 
 def memory_estimate() -> str:
-    """Memory that was estimated and measured, at every node of each model."""
+    """Memory estimated and measured, at every node of each model."""
     rows = []
     for path in sorted((RESULTS / "memory" / "estimate").glob("*.json")):
-        sessions = json.loads(path.read_text()).get("sessions", [])
-        if sessions:
-            nodes, wrong = (
-                sum(session["boundaries"] for session in sessions),
-                sum(len(session["mismatches"]) for session in sessions),
-            )
-            rows.append((path.stem, len(sessions), f"{nodes:,}", wrong))
+        if sessions := file.read(path, EstimateRecord).sessions:
+            nodes = sum(session.boundaries for session in sessions)
+            mismatches = sum(len(session.mismatches) for session in sessions)
+            rows.append((path.stem, len(sessions), f"{nodes:,}", mismatches))
     return rows_markdown(("model", "sessions", "nodes compared", "mismatches"), rows)
+
+
+def allocator_trials() -> dict[str, list[AllocatorTrial]]:
+    """The trials of each allocator, over all recorded inferences."""
+    trials: dict[str, list[AllocatorTrial]] = {}
+    for path in sorted((RESULTS / "memory").glob("*.json")):
+        for trial in file.read(path, LabRecord).trials:
+            trials.setdefault(trial.allocator, []).append(trial)
+    return trials
 
 
 def memory_lab() -> str:
     """Memory that each allocator holds, over all recorded inferences."""
-    trials: dict[str, list[dict[str, Any]]] = {}
-    for path in sorted((RESULTS / "memory").glob("*.json")):
-        for trial in json.loads(path.read_text())["trials"]:
-            trials.setdefault(trial["allocator"], []).append(trial)
     rows = []
-    for name, some in trials.items():
-        held = [trial["held_over_load"] for trial in some]
-        calls = (max(trial[key] for trial in some) for key in ("first_calls", "later_calls"))
-        rows.append(
-            (name, ", ".join(f"{value:.3f}" for value in (min(held), statistics.median(held), max(held))), *calls)
+    for name, trials in allocator_trials().items():
+        ratios = [trial.held_over_load for trial in trials]
+        shown = ", ".join(f"{ratio:.3f}" for ratio in (min(ratios), statistics.median(ratios), max(ratios)))
+        first_calls, later_calls = (
+            max(trial.first_calls for trial in trials),
+            max(trial.later_calls for trial in trials),
         )
+        rows.append((name, shown, first_calls, later_calls))
     titles = ("allocator", "held / bound: least, median, most", "most device calls of a first pass", "of a later one")
     return rows_markdown(titles, rows)

@@ -1,1 +1,1 @@
-"""The same model, machine and callers on other servers, beside ours: `python -m perf.studies.peers`."""
+"""Other servers compared with ours, with the same model, machine and callers."""

@@ -1,7 +1,7 @@
-"""Callers in a closed loop against one server, each with its own row, every reply checked; say what they saw as JSON.
+"""Callers in a closed loop against one server, each with its own row; every reply is checked. Prints JSON.
 
-`echo 2.0 | python -m perf.studies.peers.callers mosec 127.0.0.1:8000 rows.npz` is one turn of 2 s;
-perf/studies/peers/__main__.py starts it on a core of its own.
+`echo 2.0 | python -m perf.studies.peers.callers mosec 127.0.0.1:8000 rows.npz` is one turn of 2 s.
+`perf.studies.peers` starts this program on a core of its own.
 """
 
 import asyncio
@@ -25,15 +25,15 @@ from triton_batching.terminal import program_parser
 Rows = NDArray[np.float32]
 Call = Callable[[], Awaitable[Rows]]
 
+# Share of the largest score: other batch sizes sum in another order.
 TOLERANCE = 1e-3
-"""Of the largest score: batches of other sizes add up in another order."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CallerCounts:
-    """What one closed loop saw, from one answer to another `wall_s` later; latencies are of single calls.
+    """The counts of one closed loop, from one answer to another `wall_s` later; latencies are of single calls.
 
-    `cpu_s` is the callers' own processor time in the turn, warm-up included.
+    `cpu_s` is the callers' own CPU time in the turn, warm-up included.
     """
 
     callers: int
@@ -46,32 +46,32 @@ class CallerCounts:
 
 
 async def loop(calls: list[Call], expected: Rows, seconds: float, warm_up_s: float) -> CallerCounts:
-    """Let every caller call again as soon as it is answered; what falls into the warm-up is not counted."""
+    """Let every caller call again after each answer; calls in the warm-up are not counted."""
     scale, cpu_s = float(np.abs(expected).max()), time.process_time()
     start = time.perf_counter() + warm_up_s
     end = start + seconds
     answered: list[tuple[float, float]] = []
     replies: list[Rows] = []
-    asked: list[int] = []
+    callers: list[int] = []
 
     async def caller(number: int, call: Call) -> None:
         sent = time.perf_counter()
         while sent < end:
             replies.append(await call())
             now = time.perf_counter()
-            asked.append(number)
+            callers.append(number)
             answered.append((now, now - sent))
             sent = now
 
     await asyncio.gather(*map(caller, range(len(calls)), calls))
-    # Every reply, but after the turn: the server of a closed loop waits for what its callers do in between.
-    wrong = int((~(np.abs(np.array(replies) - expected[asked]).max(axis=1) <= TOLERANCE * scale)).sum())
-    # Answers come batch by batch: counted between two of them, so that a cut batch does not count as half of one.
+    # Checked after the turn, since in a closed loop the server waits while a caller checks.
+    wrong = int((~(np.abs(np.array(replies) - expected[callers]).max(axis=1) <= TOLERANCE * scale)).sum())
+    # Answers come in batches, so the window begins and ends with an answer.
     times = np.array([now for now, _ in answered])
     first = times[times < start].max(initial=start)
     inside = (times > first) & (times < end)
     latencies = np.array([latency for _, latency in answered])[inside] * 1e3
-    if not inside.any():  # a server that is still loading: nothing was answered, which is what the share says
+    if not inside.any():  # the server is still loading: no answers in the whole turn
         times, latencies, inside = np.array([end]), np.array([seconds * 1e3]), np.array([False])
     return CallerCounts(
         callers=len(calls),
@@ -124,8 +124,8 @@ def _http(connection: Connection, url: str, row: Rows) -> Call:
             "outputs": [{"name": "score", "parameters": {"binary_data": True}}],
         }
     ).encode()
-    added = f"Inference-Header-Content-Length: {len(head)}"
-    request = post("/v2/models/ranker/infer", url, "application/octet-stream", head + values, added)
+    header = f"Inference-Header-Content-Length: {len(head)}"
+    request = post("/v2/models/ranker/infer", url, "application/octet-stream", head + values, header)
 
     async def call() -> Rows:
         return np.frombuffer((await connection.ask(request))[-8:], dtype=np.float32)
@@ -156,18 +156,18 @@ _RAW = {"http": _http, "mosec": _mosec, "litserve": _litserve}
 
 
 async def serve(kind: str, url: str, rows: Rows, expected: Rows, warm_up_s: float) -> None:
-    """Answer every line on standard input, a number of seconds, with what was seen meanwhile."""
+    """For every line on standard input, a number of seconds, call for that time and print the counts."""
     print("ready", flush=True)
     while line := await asyncio.to_thread(sys.stdin.readline):
-        # Connected anew each time: servers close connections on which nothing happens for a while.
+        # A new connection each time, since servers close idle connections.
         async with AsyncExitStack() as stack:
             calls = await run(kind, url, rows, stack)
-            seen = await loop(calls, expected, float(line), warm_up_s)
-        print(json.dumps(asdict(seen)), flush=True)
+            counts = await loop(calls, expected, float(line), warm_up_s)
+        print(json.dumps(asdict(counts)), flush=True)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Print a JSON object for each line read; exit code 1 when a call failed."""
+    """Print a JSON object for each line read; exit code 1 if a call failed."""
     parser = program_parser("python -m perf.studies.peers.callers", __doc__, example="mosec 127.0.0.1:8000 rows.npz")
     parser.add_argument("kind", choices=("coalesced", "grpc", *_RAW))
     parser.add_argument("url", help="host:port")

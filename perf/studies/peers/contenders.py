@@ -1,4 +1,4 @@
-"""The servers that are compared, each a process on one core with the same model, batch limit and wait."""
+"""The servers that are compared, each on one core with the same model, batch limit and wait."""
 
 import contextlib
 import os
@@ -20,6 +20,7 @@ from serve.launcher import Server, Settings, launch
 from triton_batching.terminal import Failure
 
 HERE = Path(__file__).parent
+PEERS = ("mosec", "litserve")
 # A virtual environment for each peer, with exactly the packages that its requirements file pins.
 ENVIRONMENTS = Path("build/peers")
 Process = subprocess.Popen[bytes]
@@ -42,9 +43,9 @@ dynamic_batching {{ {delay} }}
 class PeerLimits:
     """How every server batches: the most rows of a batch, and how long a request waits for others.
 
-    mosec and LitServe begin to wait when a worker takes the first request of a batch, tritonserver when that request
-    arrives, which is an execution earlier under load: `queue_delay_us` is that execution and `wait_us` together.
-    Where calls are merged by the client, its requests are full and the server adds no delay.
+    mosec and LitServe begin to wait when a worker takes the first request of a batch. tritonserver begins when that
+    request arrives, which is an execution earlier under load. So `queue_delay_us` is an execution plus `wait_us`. If
+    the client merges calls, its requests are full batches and the server adds no delay.
     """
 
     max_batch_size: int = 64
@@ -65,14 +66,14 @@ def pinned(core: int) -> Iterator[None]:
 
 @dataclass(frozen=True, kw_only=True)
 class PeerServer:
-    """A server that is up: the address of its endpoint, and its processes, where they must stop between its turns."""
+    """A running server: its address, and its process group if it must be frozen between its turns."""
 
     url: str
     group: int | None = None
 
     @contextlib.contextmanager
     def awake(self) -> Iterator[None]:
-        """Let it run; before and after it is frozen, so that its idle work costs the others nothing."""
+        """Let the server run; before and after it is frozen, so that it takes no CPU time from the others."""
         if self.group is None:
             yield
             return
@@ -133,7 +134,7 @@ def peer(
 
 
 def _start(command: list[str], variables: Mapping[str, str], log: IO[bytes]) -> Process:
-    """A group of its own: both peers have processes of their own, which one signal must reach."""
+    """Start a process group, so that one signal reaches all processes of a peer."""
     environment = os.environ | dict(variables)
     return subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
 
@@ -150,7 +151,7 @@ def _wait(name: str, process: Process, port: int, log: IO[bytes]) -> None:
 
 
 def _stop(process: Process) -> None:
-    """End the whole group, also one that is frozen."""
+    """End the whole group, even if it is frozen."""
     for how in (signal.SIGTERM, signal.SIGCONT):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, how)
@@ -167,27 +168,27 @@ def model_file() -> Path:
 
 
 def environment(peer: str, *, progress: Callable[[str], None] = lambda _: None) -> Path:
-    """The Python of the peer's environment, made when it is not there or not of these pins; raises `Failure`."""
+    """The Python of the peer's environment, which is made if it is absent or has other pins; raises `Failure`."""
     requirements, folder = HERE / f"{peer}.txt", ENVIRONMENTS.resolve() / peer
-    made_of = folder / ".requirements"
-    if made_of.is_file() and made_of.read_text() == digest(requirements):
+    installed = folder / ".requirements"
+    if installed.is_file() and installed.read_text() == digest(requirements):
         return folder / "bin" / "python"
     progress(f"installing {peer}")
     _run_or_fail(sys.executable, "-m", "venv", "--clear", str(folder))
     _run_or_fail(
         str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-deps", "-r", str(requirements)
     )
-    made_of.write_text(digest(requirements))
+    installed.write_text(digest(requirements))
     return folder / "bin" / "python"
 
 
 def version(peer: str) -> str:
-    """The pinned version of the peer itself."""
+    """The pinned version of a peer."""
     pins = dict(line.split("==") for line in (HERE / f"{peer}.txt").read_text().split())
     return pins[peer]
 
 
 def _run_or_fail(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise Failure(f"{' '.join(command)} failed:\n{done.stderr.strip()[-2000:]}")
+    result = subprocess.run(command, capture_output=True, text=True)
+    if result.returncode:
+        raise Failure(f"{' '.join(command)} failed:\n{result.stderr.strip()[-2000:]}")

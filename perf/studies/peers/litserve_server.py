@@ -34,7 +34,7 @@ class Ranker(litserve.LitAPI):  # type: ignore[misc]
         return np.stack(inputs)
 
     def predict(self, batch: NDArray[np.float32]) -> NDArray[np.float32]:
-        """All of them in one run."""
+        """Run the model once for the batch."""
         scores: NDArray[np.float32] = self.session.run(None, {"features": batch})[0]
         return scores
 

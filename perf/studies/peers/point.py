@@ -1,7 +1,7 @@
-"""One measured point of the comparison, as a JSON file, and the table that is made of all of them."""
+"""The record of one server in one round, and the table of all rounds."""
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -9,9 +9,9 @@ from typing import ClassVar
 from rich.table import Column, Table
 
 from perf.records import file
+from perf.studies.experiment import Origin
 from perf.studies.peers.callers import CallerCounts
 from perf.studies.peers.contenders import PeerLimits
-from triton_batching.machine import Machine
 
 LABELS = {
     "coalesced": "ours, calls merged",
@@ -20,12 +20,13 @@ LABELS = {
     "grpc": "ours, gRPC",
     "litserve": "LitServe",
 }
+# The least median share of a server.
 GATES = {"http": 0.85, "coalesced": 0.97}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
-    """One short turn of one server; the ceiling is onnxruntime alone, right before and right after, in rows/s."""
+    """One short turn of one server; the ceiling is onnxruntime alone just before and just after, in rows/s."""
 
     seen: CallerCounts
     ceiling_before: float
@@ -33,13 +34,13 @@ class Turn:
 
     @property
     def ceiling_rows(self) -> float:
-        """Rows that onnxruntime alone would have answered in the time of the turn."""
+        """Rows that onnxruntime alone answers in the time of the turn."""
         return statistics.mean((self.ceiling_before, self.ceiling_after)) * self.seen.wall_s
 
 
 @dataclass(frozen=True, kw_only=True)
-class PeerRound:
-    """One server in one round: its turns, which took place between those of the others."""
+class PeerRound(Origin):
+    """One server in one round; the turns of the other servers came between its own."""
 
     KIND: ClassVar[str] = "peers"
     FORMAT: ClassVar[int] = 1
@@ -47,10 +48,6 @@ class PeerRound:
     round: int
     limits: PeerLimits
     turns: tuple[Turn, ...]
-    machine: Machine
-    versions: Mapping[str, str]
-    started_at: str
-    command: tuple[str, ...]
 
     @property
     def rows_per_s(self) -> float:
@@ -59,7 +56,7 @@ class PeerRound:
 
     @property
     def share(self) -> float:
-        """Rows answered, of those that onnxruntime answers alone on the server's core at the largest batch."""
+        """Rows answered over those that onnxruntime alone answers on the same core at the largest batch."""
         return sum(turn.seen.calls for turn in self.turns) / sum(turn.ceiling_rows for turn in self.turns)
 
     def latency_ms(self, percentile: str) -> float:
@@ -68,53 +65,55 @@ class PeerRound:
 
 
 def path(folder: Path, contender: str, number: int) -> Path:
-    """The file of one point."""
+    """The file of one record."""
     return folder / f"ranker.{contender}.r{number}.json"
 
 
-def write(point: PeerRound, folder: Path) -> Path:
-    """Write one record, whole or not at all; raises `RecordError`."""
-    return file.write(point, path(folder, point.contender, point.round), rows_per_s=point.rows_per_s, share=point.share)
+def write(record: PeerRound, folder: Path) -> Path:
+    """Write one record, with its rate and its share; raises `RecordError`."""
+    target = path(folder, record.contender, record.round)
+    return file.write(record, target, rows_per_s=record.rows_per_s, share=record.share)
 
 
 def read(folder: Path) -> Iterator[PeerRound]:
-    """All records of a folder; raises `RecordError` for a file that is none."""
+    """All records of a folder; raises `RecordError`."""
     return (file.read(path, PeerRound) for path in sorted(folder.glob("ranker.*.r*.json")))
 
 
-def table(points: Sequence[PeerRound]) -> Table:
-    """Medians over the rounds, best first; the share of each round is taken from its own ceiling."""
+def table(records: Sequence[PeerRound]) -> Table:
+    """Medians over the rounds, best first; the share of each round comes from its own ceiling."""
     columns = ("server", "share", "min..max", "gate", "rows/s", "p50 ms", "p99 ms", "n")
     caption = (
-        "share: rows answered, of those that onnxruntime answers alone on the same core in the same time;\n"
-        "n: rounds, of which the medians are"
+        "share: rows answered over those that onnxruntime alone answers on the same core in the same time;\n"
+        "n: number of rounds; figures are medians over the rounds"
     )
-    made = Table(*(Column(name, no_wrap=True) for name in columns), caption=caption, padding=(0, 0))
-    by_name = {name: [point for point in points if point.contender == name] for name in LABELS}
-    for name, mine in sorted(by_name.items(), key=lambda item: -_median([point.share for point in item[1]])):
-        if not mine:
-            continue
-        shares = [point.share for point in mine]
-        gate = GATES.get(name)
-        met = "" if gate is None else f">= {gate:.2f} {'yes' if _median(shares) >= gate else 'NO'}"
-        made.add_row(
+    rows = Table(*(Column(name, no_wrap=True) for name in columns), caption=caption, padding=(0, 0))
+    shares = _shares(records)
+    measured = [name for name in LABELS if name in shares]
+    for name in sorted(measured, key=lambda name: -statistics.median(shares[name])):
+        rounds = [record for record in records if record.contender == name]
+        share, gate = statistics.median(shares[name]), GATES.get(name)
+        rows.add_row(
             LABELS[name],
-            f"{_median(shares):.3f}",
-            f"{min(shares):.3f}..{max(shares):.3f}",
-            met,
-            f"{_median([point.rows_per_s for point in mine]):.0f}",
-            f"{_median([point.latency_ms('p50') for point in mine]):.1f}",
-            f"{_median([point.latency_ms('p99') for point in mine]):.1f}",
-            str(len(mine)),
+            f"{share:.3f}",
+            f"{min(shares[name]):.3f}..{max(shares[name]):.3f}",
+            "" if gate is None else f">= {gate:.2f} {'yes' if share >= gate else 'NO'}",
+            f"{statistics.median(record.rows_per_s for record in rounds):.0f}",
+            f"{statistics.median(record.latency_ms('p50') for record in rounds):.1f}",
+            f"{statistics.median(record.latency_ms('p99') for record in rounds):.1f}",
+            str(len(rounds)),
         )
-    return made
+    return rows
 
 
-def passed(points: Sequence[PeerRound]) -> bool:
-    """Whether the median share of each server that has a gate, and was measured, reaches it."""
-    shares = {name: [point.share for point in points if point.contender == name] for name in GATES}
-    return all(_median(mine) >= GATES[name] for name, mine in shares.items() if mine)
+def passed(records: Sequence[PeerRound]) -> bool:
+    """Whether the median share of each measured server reaches its gate."""
+    return all(statistics.median(shares) >= GATES.get(name, 0) for name, shares in _shares(records).items())
 
 
-def _median(values: Sequence[float]) -> float:
-    return statistics.median(values) if values else 0.0
+def _shares(records: Sequence[PeerRound]) -> dict[str, list[float]]:
+    """The shares of all rounds, by server."""
+    shares: dict[str, list[float]] = {}
+    for record in records:
+        shares.setdefault(record.contender, []).append(record.share)
+    return shares

@@ -1,11 +1,11 @@
-"""HTTP/1.1 over plain sockets, as little as a closed loop needs: one request in flight on each kept connection."""
+"""HTTP/1.1 over plain sockets, with the minimum for a closed loop: one request in flight on each connection."""
 
 import asyncio
 from typing import Self
 
 
 class Connection(asyncio.Protocol):
-    """One connection; `ask` sends a whole request and gives the body of its answer."""
+    """One connection; `ask` sends a whole request and returns the body of the answer."""
 
     def __init__(self) -> None:
         self._received = bytearray()
@@ -31,7 +31,7 @@ class Connection(asyncio.Protocol):
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """Hand the answer on as soon as it is whole."""
+        """Set the result of the request once the answer is complete."""
         self._received += data
         end = self._received.find(b"\r\n\r\n")
         if end < 0 or self._answer is None:
@@ -49,7 +49,7 @@ class Connection(asyncio.Protocol):
             answer.set_exception(ConnectionError(f"{head.splitlines()[0].decode()}: {body[:200]!r}"))
 
     def connection_lost(self, error: Exception | None) -> None:
-        """A request in flight is lost."""
+        """Fail the request in flight."""
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(ConnectionError(f"the server closed the connection ({error})"))
 
@@ -59,7 +59,7 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
 
-def post(path: str, host: str, content_type: str, body: bytes, *added: str) -> bytes:
-    """One whole request; `added` are further header lines."""
-    headers = [f"POST {path} HTTP/1.1", f"Host: {host}", f"Content-Type: {content_type}", *added]
-    return "\r\n".join([*headers, f"Content-Length: {len(body)}", "", ""]).encode() + body
+def post(path: str, host: str, content_type: str, body: bytes, *headers: str) -> bytes:
+    """One whole request; `headers` are further header lines."""
+    lines = [f"POST {path} HTTP/1.1", f"Host: {host}", f"Content-Type: {content_type}", *headers]
+    return "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""]).encode() + body

@@ -1,1 +1,1 @@
-"""Pictures classified without and with dynamic batching, as grps' benchmark does it."""
+"""Pictures classified without and with dynamic batching."""

@@ -1,4 +1,4 @@
-"""A repository of the picture pipeline with a classifier of choice in the place of resnet50."""
+"""A repository of the picture pipeline with another classifier in place of resnet50, and seeded pictures."""
 
 import io
 import itertools
@@ -19,7 +19,7 @@ SLOT = "resnet50"
 SIMULATED = "simulated_accelerator"
 WIDE = "wide"
 CLASSIFIERS = (SLOT, WIDE, SIMULATED)
-# Of the wide classifier: 25 million weights, read once per execution whatever the batch, as the ranker's are.
+# Widths of the wide classifier's layers: 25 million weights, which each execution reads once at any batch size.
 LAYERS = (768, 8192, 2048, 1000)
 SKIPPED = shutil.ignore_patterns("__pycache__", "*.onnx")
 
@@ -28,15 +28,15 @@ def build(folder: Path, classifier: str, *, source: Path = REPOSITORY) -> Path:
     """Copy the pipeline into `folder` and put `classifier` where it expects resnet50.
 
     `wide` is a real network for machines without a GPU: a mean over 14 x 14 pixels and three layers, bound by its
-    100 MB of seeded weights. The simulated one keeps its model.py and its times; its configurations get the name, the
-    inputs and the outputs of resnet50. Raises `RepositoryError` when resnet50 is asked for and not exported.
+    100 MB of seeded weights. The simulated classifier has the name, the inputs and the outputs of resnet50 in its
+    configurations. Raises `RepositoryError` if `classifier` is resnet50 and not exported.
     """
     for model in PIPELINE:
         shutil.copytree(model_folder(model, source), folder / model, ignore=SKIPPED)
     if classifier == SLOT:
         graph = served_file(SLOT, source)
         if not graph.is_file():
-            raise RepositoryError(f"{graph}: no such file, so it cannot be measured. Run: make export ARGS={SLOT}.")
+            raise RepositoryError(f"{graph}: no such file. Export the model: make export ARGS={SLOT}.")
         shutil.copytree(model_folder(SLOT, source), folder / SLOT, ignore=SKIPPED)
         (folder / SLOT / "1").mkdir(exist_ok=True)
         (folder / SLOT / "1" / graph.name).symlink_to(graph.resolve())
@@ -81,9 +81,10 @@ def write_wide(path: Path) -> None:
 
 
 def _rename(path: Path, pattern: Path) -> None:
-    config, wanted = read_config(path), read_config(pattern)
-    config.name, config.max_batch_size = wanted.name, wanted.max_batch_size
-    for tensors, others in ((config.input, wanted.input), (config.output, wanted.output)):
+    """Give a configuration the name, the maximum batch size, the inputs and the outputs of `pattern`."""
+    config, model = read_config(path), read_config(pattern)
+    config.name, config.max_batch_size = model.name, model.max_batch_size
+    for tensors, others in ((config.input, model.input), (config.output, model.output)):
         del tensors[:]
         tensors.extend(others)
     assert config.input[0].data_type == DataType.Value("TYPE_FP32")
@@ -93,12 +94,12 @@ def _rename(path: Path, pattern: Path) -> None:
 def pictures(count: int, *, width: int = 500, height: int = 375, seed: int = 0) -> list[bytes]:
     """JPEG files that compress like photographs (about 40 KB at 500 x 375): smooth colours with fine noise."""
     rng = np.random.default_rng(seed)
-    made = []
+    files = []
     for _ in range(count):
         coarse = Image.fromarray(rng.integers(0, 256, (12, 16, 3), dtype=np.uint8)).resize((width, height))
         noise = rng.normal(0, 6, (height, width, 3))
         pixels = (np.asarray(coarse, dtype=np.float64) + noise).clip(0, 255).astype(np.uint8)
         content = io.BytesIO()
         Image.fromarray(pixels).save(content, "JPEG", quality=85)
-        made.append(content.getvalue())
-    return made
+        files.append(content.getvalue())
+    return files

@@ -1,1 +1,1 @@
-"""The simulation against the real server."""
+"""Predictions of the simulation compared with a real server."""

@@ -1,10 +1,9 @@
-"""Measuring a model's configurations in a closed loop and with Poisson arrivals, beside ramps of its service times.
+"""Measures a model's configurations in a closed loop and with Poisson arrivals, and ramps of its service times.
 
-Both loads are perf_analyzer's, which is light: a client in Python would take the cores of a model that runs on them.
-Its Poisson arrivals count from when a request was sent, not from when it was due: little at loads as here.
+Both loads come from perf_analyzer, since a client in Python would take the cores of a model on the CPU. perf_analyzer
+counts latency from when a request was sent, not from when it was due; at these loads the difference is small.
 """
 
-import datetime
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,24 +20,24 @@ from perf.records.candidate import Candidate
 from perf.records.file import RecordError
 from perf.records.record import AnalyzerLoad
 from perf.records.traffic import Traffic
+from perf.studies.experiment import now, origin
 from perf.studies.prediction import points
 from perf.studies.prediction.points import PredictedPoint, file_name, write
 from serve.management.statistics import Counters
-from triton_batching.machine import Machine, versions
 
 CLOSED_WINDOW_MS = 2000
-# Each of the three windows of an open loop has so many requests, or their number alone would be 5 % off.
+# Requests in each of the three windows of an open loop; with fewer, their number alone varies by 5 %.
 OPEN_REQUESTS, OPEN_WINDOW_MS = 1500, 2000
-# Requests of more clients than this keep two cores busy with themselves.
+# More clients than this keep two cores busy by themselves.
 MOST_CLIENTS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConfigurationKind:
-    """A configuration in terms of the model's largest batch B, and its two loads.
+    """A configuration relative to the model's max_batch_size B, and its two loads.
 
-    `cap` is the share of B that is max_batch_size, `clients` the closed loop's in shares of B (of `MOST_CLIENTS` if B
-    is larger), `rate` the Poisson arrivals' in shares of what the instances could just carry.
+    `cap` is max_batch_size over B. `clients` is the number of clients of the closed loop over B, or over `MOST_CLIENTS`
+    if B is larger. `rate` is the rate of the Poisson arrivals over the throughput of all instances.
     """
 
     cap: float
@@ -60,7 +59,7 @@ KINDS = (
 
 @dataclass(frozen=True, kw_only=True)
 class PredictionBench:
-    """One model, and the folder of its records, which has one folder for each round."""
+    """One model, and the folder of its records, with a folder for each round."""
 
     config: ModelConfig
     folder: Path
@@ -68,7 +67,7 @@ class PredictionBench:
     rounds: int = points.ROUNDS
 
     def run(self, progress: StepProgress) -> None:
-        """Measure what is missing, round after round; each record is on disk as soon as it is measured."""
+        """Measure what has no record, round by round; each record is on disk before the next measurement."""
         rates: dict[ConfigurationKind, float] = {}
         for number in range(1, self.rounds + 1):
             folder = points.round_folder(self.folder, number)
@@ -80,7 +79,7 @@ class PredictionBench:
                         self._configuration(folder, kind, rate, ramps, progress)
 
     def profile(self, folder: Path, instances: int, progress: StepProgress) -> Profile:
-        """The service times with up to `instances` instances."""
+        """The service times with 1 to `instances` instances."""
         threads = Candidate.of(self.config).threads
         counts = [(count, threads) for count in range(1, instances + 1)]
         return profile(
@@ -88,7 +87,7 @@ class PredictionBench:
         )
 
     def candidate(self, kind: ConfigurationKind) -> Candidate:
-        """The values that a kind of configuration has for this model."""
+        """The candidate of a kind of configuration for this model."""
         return Candidate(
             max_batch_size=round(kind.cap * self.config.max_batch_size),
             delay_us=kind.delay_us,
@@ -102,7 +101,7 @@ class PredictionBench:
         candidate = self.candidate(kind)
         clients = round(kind.clients * min(self.config.max_batch_size, MOST_CLIENTS))
         loads = [f"closed:{clients}", f"poisson:{rate:g}"]
-        missing = [load for load in loads if not stands(folder, self.config.name, candidate, load, ramps)]
+        missing = [load for load in loads if not is_current(folder, self.config.name, candidate, load, ramps)]
         if missing:
             with self._serving(candidate, progress) as server:
                 for load in missing:
@@ -123,16 +122,16 @@ class PredictionBench:
     def _point(self, server: Running, candidate: Candidate, load: str, ramps: Profile) -> PredictedPoint:
         traffic, target = Traffic.parse(load), profiling.target(server)
         rate = traffic.rate_per_s if traffic.open else None
-        asked = AnalyzerLoad(concurrency=max(1, traffic.clients), window_ms=CLOSED_WINDOW_MS)
-        warm, _ = analyzer.measure(target, asked, window_ms=300, poisson_per_s=rate)
-        window = window_ms(asked, warm.throughput_rows_per_s)
+        closed = AnalyzerLoad(concurrency=max(1, traffic.clients), window_ms=CLOSED_WINDOW_MS)
+        warm, _ = analyzer.measure(target, closed, window_ms=300, poisson_per_s=rate)
+        window = window_ms(closed, warm.throughput_rows_per_s)
         if rate is not None:
             window = max(OPEN_WINDOW_MS, round(OPEN_REQUESTS / rate * 1e3))
-        started, before = _now(), Counters.read(server.url, self.config.name)
-        found, _ = analyzer.measure(target, asked, window_ms=window, poisson_per_s=rate)
+        started_at, before = now(), Counters.read(server.url, self.config.name)
+        result, _ = analyzer.measure(target, closed, window_ms=window, poisson_per_s=rate)
         counted = Counters.read(server.url, self.config.name) - before
-        percentiles = {50: found.p50_us, 90: found.p90_us, 95: found.p95_us, 99: found.p99_us}
-        if found.mean_us is None or found.requests is None or None in percentiles.values():
+        percentiles = {50: result.p50_us, 90: result.p90_us, 95: result.p95_us, 99: result.p99_us}
+        if result.mean_us is None or result.requests is None or None in percentiles.values():
             raise analyzer.AnalyzerError(f"perf_analyzer printed no summary of '{self.config.name}' under {load}.")
         return PredictedPoint(
             model=self.config.name,
@@ -140,27 +139,20 @@ class PredictionBench:
             candidate=candidate,
             load=load,
             ramps=tuple(ramp.file_name for ramp in ramps.ramps),
-            machine=Machine.this(),
-            versions=versions(),
-            command=self.command,
-            started_at=started,
-            seconds=len(found.windows) * found.window_ms / 1e3,
-            requests=found.requests,
-            throughput_rows_per_s=found.throughput_rows_per_s,
-            mean_ms=found.mean_us / 1e3,
+            seconds=len(result.windows) * result.window_ms / 1e3,
+            requests=result.requests,
+            throughput_rows_per_s=result.throughput_rows_per_s,
+            mean_ms=result.mean_us / 1e3,
             percentiles_ms={percent: (value or 0.0) / 1e3 for percent, value in percentiles.items()},
             counted=counted,
+            **origin(self.command, started_at),
         )
 
 
-def stands(folder: Path, model: str, candidate: Candidate, load: str, ramps: Profile) -> bool:
-    """Whether a round's folder holds a record of this point that fits these ramps."""
+def is_current(folder: Path, model: str, candidate: Candidate, load: str, ramps: Profile) -> bool:
+    """Whether a round's folder has a record of this point that fits these ramps."""
     try:
-        found = points.load(folder / file_name(model, candidate, load))
+        point = points.load(folder / file_name(model, candidate, load))
     except RecordError:
         return False
-    return (found.candidate, found.load) == (candidate, load) and found.fits(ramps)
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    return (point.candidate, point.load) == (candidate, load) and point.fits(ramps)

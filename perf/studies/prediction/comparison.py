@@ -1,11 +1,10 @@
 """Predictions beside measured points: the errors, and the record of the comparison (`compared.json`)."""
 
-import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 from perf.load.variant import read
 from perf.measure.service_profile import Profile
@@ -17,16 +16,15 @@ from perf.studies.prediction.service_rounds import one_ramp
 
 MODELS = ("simulated_accelerator", "ranker", "text_recognition")
 FILE = "compared.json"
-FORMAT, KIND = 1, "compared predictions"
 LOADS = {False: "closed loops", True: "Poisson arrivals"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compared:
+class PointComparison:
     """A measured point, its prediction, and the errors of the prediction.
 
-    `drift` is how much longer its executions took than predicted for the same sizes. `own_errors` are the errors of a
-    prediction with executions as much longer: a miss that they do not share comes from the drift alone.
+    `drift` is how much longer the executions took than predicted for the same batch sizes. `own_errors` are the errors
+    of a prediction with executions that are as much longer: a miss that they do not have comes from the drift alone.
     """
 
     point: PredictedPoint
@@ -37,22 +35,58 @@ class Compared:
 
     @property
     def verdict(self) -> str:
-        """`""` within the limits, else where a miss comes from."""
+        """Where a miss comes from; empty within the limits."""
         if holds(self.errors):
             return ""
         return f"drift {self.drift:+.0%}" if holds(self.own_errors) else "miss"
 
 
-def compare(folder: Path, models: Sequence[str] = MODELS) -> Iterator[Compared]:
+@dataclass(frozen=True, kw_only=True)
+class ComparedSide:
+    """The predicted or the measured figures of a point."""
+
+    throughput_rows_per_s: float
+    p50_ms: float
+    p95_ms: float
+    rows_per_execution: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedPoint:
+    """The figures of one `PointComparison`. `own_holds` is whether its `own_errors` are within the limits."""
+
+    model: str
+    configuration: str
+    load: str
+    loop: str
+    rounds: int
+    predicted: ComparedSide
+    measured: ComparedSide
+    errors: Mapping[str, float]
+    drift: float
+    holds: bool
+    own_holds: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedRecord:
+    """All points of a comparison."""
+
+    KIND: ClassVar[str] = "compared predictions"
+    FORMAT: ClassVar[int] = 1
+    points: tuple[ComparedPoint, ...]
+
+
+def compare(folder: Path, models: Sequence[str] = MODELS) -> Iterator[PointComparison]:
     """Predict every measured point from the ramps of its rounds, all rounds together."""
     for model in models:
         config = read(model, None)
-        for some in fitting(folder, model):
-            point = together([point for point, _ in some])
-            ramps = Profile(ramps=tuple(map(one_ramp, zip(*(ramps.ramps for _, ramps in some), strict=True))))
+        for rounds in fitting(folder, model):
+            point = together([point for point, _ in rounds])
+            ramps = Profile(ramps=tuple(map(one_ramp, zip(*(ramps.ramps for _, ramps in rounds), strict=True))))
             prediction = point.predicted(config, ramps)
             longer = prediction.longer(point.counted)
-            yield Compared(
+            yield PointComparison(
                 point=point,
                 prediction=prediction,
                 errors=point.errors(prediction),
@@ -64,23 +98,23 @@ def compare(folder: Path, models: Sequence[str] = MODELS) -> Iterator[Compared]:
 def fitting(folder: Path, model: str) -> list[list[tuple[PredictedPoint, Profile]]]:
     """The measurements of each point, one for each round, with the ramps beside it.
 
-    A measurement is left out if it does not fit its ramps, or if its ramps are not like those of the last round. The
-    first round is left out, too, if the number of rounds is even, which has no median.
+    A measurement is left out if it does not fit its ramps, or if its ramps are not comparable with those of the last
+    round. Of an even number of rounds, which has no median, the first is left out too.
     """
     rounds = defaultdict(list)
-    for each in round_folders(folder):
-        for point in measured(each, [model]):
-            ramps = Profile(ramps=tuple(load_ramp(each / name) for name in point.ramps))
+    for round_ in round_folders(folder):
+        for point in measured(round_, [model]):
+            ramps = Profile(ramps=tuple(load_ramp(round_ / name) for name in point.ramps))
             if point.fits(ramps):
                 rounds[point.file_name].append((point, ramps))
-    alike = [
-        [measurement for measurement in some if _alike(measurement[1], some[-1][1])]
-        for _, some in sorted(rounds.items())
+    comparable = [
+        [(point, ramps) for point, ramps in measurements if _comparable(ramps, measurements[-1][1])]
+        for _, measurements in sorted(rounds.items())
     ]
-    return [some[(len(some) + 1) % 2 :] for some in alike]
+    return [measurements[(len(measurements) + 1) % 2 :] for measurements in comparable]
 
 
-def _alike(profile: Profile, other: Profile) -> bool:
+def _comparable(profile: Profile, other: Profile) -> bool:
     """Whether these ramps are of the same model, configuration, machine, versions and levels."""
     return all(
         a.same(b) and [level.concurrency for level in a.levels] == [level.concurrency for level in b.levels]
@@ -88,7 +122,7 @@ def _alike(profile: Profile, other: Profile) -> bool:
     )
 
 
-def by_load(compared: Sequence[Compared]) -> dict[str, list[Compared]]:
+def by_load(compared: Sequence[PointComparison]) -> dict[str, list[PointComparison]]:
     """The comparisons of closed loops and those of Poisson arrivals."""
     return {
         name: [comparison for comparison in compared if comparison.point.open == is_open]
@@ -96,10 +130,10 @@ def by_load(compared: Sequence[Compared]) -> dict[str, list[Compared]]:
     }
 
 
-def write(compared: Sequence[Compared], folder: Path) -> Path:
+def write(compared: Sequence[PointComparison], folder: Path) -> Path:
     """Write the figures of the comparison, one JSON file."""
-    content = {"format": FORMAT, "kind": KIND, "points": [_figures(comparison) for comparison in compared]}
-    return file.write_content(content, folder / FILE)
+    record = ComparedRecord(points=tuple(_figures(comparison) for comparison in compared))
+    return file.write(record, folder / FILE)
 
 
 def markdown(folder: Path) -> str:
@@ -108,44 +142,49 @@ def markdown(folder: Path) -> str:
     A prediction holds if its errors are within `LIMITS`; "own" counts predictions that know the speed of the point's
     own executions.
     """
-    points = json.loads((folder / FILE).read_text())["points"]
+    points = file.read(folder / FILE, ComparedRecord).points
     lines = []
     for load in LOADS.values():
-        some = [point for point in points if point["loop"] == load]
-        held, own = (sum(point[name] for point in some) for name in ("holds", "own_holds"))
-        lines.append(f"- {load}: {held} of {len(some)} within the limits, {own} with the speed of their own executions")
+        of_load = [point for point in points if point.loop == load]
+        within, own = sum(point.holds for point in of_load), sum(point.own_holds for point in of_load)
+        lines.append(
+            f"- {load}: {within} of {len(of_load)} within the limits, {own} with the speed of their own executions"
+        )
     lines += [
         "",
         "| miss | rows/s: predicted, measured | p50 | p95 | drift of the executions |",
         "|---|---|---|---|---|",
     ]
     for point in points:
-        if not point["holds"]:
-            rates = ", ".join(f"{point[side]['throughput_rows_per_s']:.0f}" for side in ("predicted", "measured"))
-            p50, p95 = (f"{point['errors'][name]:+.0%}" for name in ("p50", "p95"))
-            name = f"`{point['model']}`, {point['configuration']}, `{point['load']}`"
-            lines.append(f"| {name} | {rates} | {p50} | {p95} | {point['drift']:+.0%} |")
+        if not point.holds:
+            rates = ", ".join(f"{side.throughput_rows_per_s:.0f}" for side in (point.predicted, point.measured))
+            p50, p95 = (f"{point.errors[name]:+.0%}" for name in ("p50", "p95"))
+            name = f"`{point.model}`, {point.configuration}, `{point.load}`"
+            lines.append(f"| {name} | {rates} | {p50} | {p95} | {point.drift:+.0%} |")
     return "\n".join(lines)
 
 
-def _figures(comparison: Compared) -> dict[str, Any]:
+def _figures(comparison: PointComparison) -> ComparedPoint:
     point, prediction = comparison.point, comparison.prediction
-    sides = {
-        "predicted": (prediction.throughput_rows_per_s, prediction.percentiles_ms, prediction.rows_per_execution),
-        "measured": (point.throughput_rows_per_s, point.percentiles_ms, point.counted.rows_per_execution),
-    }
-    return {
-        "model": point.model,
-        "configuration": str(point.candidate),
-        "load": point.load,
-        "loop": LOADS[point.open],
-        "rounds": point.rounds,
-        **{
-            side: {"throughput_rows_per_s": rate, "p50_ms": ms[50], "p95_ms": ms[95], "rows_per_execution": rows}
-            for side, (rate, ms, rows) in sides.items()
-        },
-        "errors": comparison.errors,
-        "drift": comparison.drift,
-        "holds": holds(comparison.errors),
-        "own_holds": holds(comparison.own_errors),
-    }
+    return ComparedPoint(
+        model=point.model,
+        configuration=str(point.candidate),
+        load=point.load,
+        loop=LOADS[point.open],
+        rounds=point.rounds,
+        predicted=_side(prediction.throughput_rows_per_s, prediction.percentiles_ms, prediction.rows_per_execution),
+        measured=_side(point.throughput_rows_per_s, point.percentiles_ms, point.counted.rows_per_execution),
+        errors=comparison.errors,
+        drift=comparison.drift,
+        holds=holds(comparison.errors),
+        own_holds=holds(comparison.own_errors),
+    )
+
+
+def _side(rate: float, percentiles_ms: Mapping[int, float], rows_per_execution: float) -> ComparedSide:
+    return ComparedSide(
+        throughput_rows_per_s=rate,
+        p50_ms=percentiles_ms[50],
+        p95_ms=percentiles_ms[95],
+        rows_per_execution=rows_per_execution,
+    )

@@ -15,23 +15,23 @@ from perf.records.candidate import Candidate
 from perf.records.study import Prediction, Sla
 from perf.records.traffic import Traffic
 from perf.simulate.predict import LIMITS, predict
+from perf.studies.experiment import Origin
 from perf.studies.prediction.analyzer_schedule import poisson
 from perf.studies.prediction.service_rounds import middle
 from serve.management.statistics import Counters
-from triton_batching.machine import Machine
 
-# Enough that what is drawn hardly shows.
+# Simulated requests: enough that random draws hardly matter.
 REQUESTS = 24_000
-# Of three rounds, medians leave out what the machine did in one of them; where it does so more often, more are needed.
+# Medians over three rounds leave out a disturbance of one round; a busy machine needs more rounds.
 ROUNDS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class PredictedPoint:
+class PredictedPoint(Origin):
     """One configuration, measured by perf_analyzer under one load for `seconds`.
 
-    Latencies are of requests, in milliseconds. `ramps` names the records of the service times that were measured in the
-    same minutes. `rounds` is how many measurements it is the median of; `requests` are those of one round.
+    Latencies are of requests, in milliseconds. `ramps` names the records of the service times of the same minutes.
+    `rounds` is the number of measurements whose median this is; `requests` are those of one round.
     """
 
     KIND: ClassVar[str] = "predicted_point"
@@ -41,10 +41,6 @@ class PredictedPoint:
     candidate: Candidate
     load: str
     ramps: tuple[str, ...]
-    machine: Machine
-    versions: Mapping[str, str]
-    started_at: str
-    command: tuple[str, ...]
     seconds: float
     requests: int
     throughput_rows_per_s: float
@@ -55,19 +51,19 @@ class PredictedPoint:
 
     @property
     def file_name(self) -> str:
-        """A name that a person can read."""
+        """The name of the record."""
         return file_name(self.model, self.candidate, self.load)
 
     @property
     def open(self) -> bool:
-        """Whether it is of an open loop."""
+        """Whether the load is an open loop."""
         return Traffic.parse(self.load).open
 
     def fits(self, profile: Profile) -> bool:
-        """Whether this was measured after these ramps, on their machine and versions.
+        """Whether this was measured after these ramps, on their machine and with their versions.
 
-        A ramp holds the digests of the model and configuration files. If the files change, the ramp is measured again
-        and is then younger than this point, which no longer fits.
+        A ramp has the digests of the model and configuration files. If a file changes, the ramp is measured again and
+        is then younger than this point, which no longer fits.
         """
         ramps = profile.ramps
         return tuple(ramp.file_name for ramp in ramps) == self.ramps and all(
@@ -78,14 +74,14 @@ class PredictedPoint:
         )
 
     def predicted(self, config: ModelConfig, profile: Profile, *, stretch: float = 1.0) -> Prediction:
-        """What the simulation says, from the service times alone, or with executions `stretch` times as long."""
+        """The prediction from the service times, with executions `stretch` times as long."""
         traffic, sla = Traffic.parse(self.load), Sla(latency_ms=float("inf"))
         if traffic.pattern == "poisson":
             traffic = replace(traffic, times_s=tuple(poisson(traffic.rate_per_s, self.requests).tolist()))
         return predict(self.candidate, config, traffic, profile, sla, requests=REQUESTS, stretch=stretch)
 
     def errors(self, prediction: Prediction) -> dict[str, float]:
-        """Predicted over measured, minus 1, by what `LIMITS` names."""
+        """Predicted over measured, minus 1, by the names of `LIMITS`."""
         return {
             "throughput": prediction.throughput_rows_per_s / self.throughput_rows_per_s - 1,
             "p50": prediction.percentiles_ms[50] / self.percentiles_ms[50] - 1,
@@ -94,7 +90,7 @@ class PredictedPoint:
 
 
 def file_name(model: str, candidate: Candidate, load: str) -> str:
-    """The name of this point's record."""
+    """The name of a point's record."""
     threads = "" if candidate.threads is None else f".t{candidate.threads}"
     values = f"b{candidate.max_batch_size}.d{candidate.delay_us}.k{candidate.instances}{threads}"
     return f"{model}.{values}.{load.replace(':', '_')}.json"
@@ -106,7 +102,7 @@ def holds(errors: Mapping[str, float]) -> bool:
 
 
 def write(point: PredictedPoint, folder: Path) -> Path:
-    """Write one record, whole or not at all."""
+    """Write one record; raises `RecordError`."""
     return file.write(point, folder / point.file_name)
 
 
@@ -116,7 +112,7 @@ def load(path: Path) -> PredictedPoint:
 
 
 def together(points: Sequence[PredictedPoint]) -> PredictedPoint:
-    """The same point of several rounds as one: medians, and the counters of the round with the median mean latency."""
+    """Merge the same point of several rounds: medians, and the counters of the round with the median mean latency."""
     return replace(
         points[0],
         seconds=median(point.seconds for point in points),
@@ -132,12 +128,12 @@ def together(points: Sequence[PredictedPoint]) -> PredictedPoint:
 
 
 def round_folder(folder: Path, number: int) -> Path:
-    """Where the ramps and points of one round are, counted from 1."""
+    """The folder of the ramps and points of a round; `number` counts from 1."""
     return folder / f"round_{number}"
 
 
 def round_folders(folder: Path) -> list[Path]:
-    """The folders of all rounds that were begun."""
+    """The folders of all rounds on disk."""
     return list(itertools.takewhile(Path.is_dir, (round_folder(folder, number) for number in itertools.count(1))))
 
 

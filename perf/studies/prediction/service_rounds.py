@@ -1,7 +1,7 @@
-"""Several ramps of one configuration, measured in turn with other things, as one.
+"""Merges several ramps of one configuration, measured in different rounds.
 
-A ramp is short, so a slow second of the machine changes all that follows from it. The median of three ramps leaves out
-what happened in one of them.
+A ramp is short, so a slow second of the machine changes all figures from it. The median of three ramps leaves out what
+happened in one of them.
 """
 
 import dataclasses
@@ -15,19 +15,19 @@ from perf.measure.ramp import Level
 from perf.measure.service_curve import Size
 from perf.measure.service_profile import ServiceTimes
 
-T = TypeVar("T")
+Value = TypeVar("Value")
 
 
 def one_ramp(ramps: Sequence[ServiceTimes]) -> ServiceTimes:
-    """Ramps of the same levels as one, named like the first: of each level the one of median throughput.
+    """Merge ramps with the same levels: of each level, the one with the median throughput.
 
-    The sizes are those of the chosen levels, with the median of their standard errors; noise, time of a lone row and
-    time after a pause are medians.
+    The batch sizes are those of the chosen levels, with the median of their standard errors. Noise, the time of a lone
+    row and the time after a pause are medians. Other fields are those of the first ramp.
     """
     first = ramps[0]
     levels = tuple(
-        middle(some, [level.measured.throughput_rows_per_s for level in some])
-        for some in zip(*(ramp.levels for ramp in ramps), strict=True)
+        middle(rounds, [level.measured.throughput_rows_per_s for level in rounds])
+        for rounds in zip(*(ramp.levels for ramp in ramps), strict=True)
     )
     rare = [ramp.rare_us for ramp in ramps if ramp.rare_us is not None]
     return dataclasses.replace(
@@ -35,16 +35,16 @@ def one_ramp(ramps: Sequence[ServiceTimes]) -> ServiceTimes:
         levels=levels,
         sizes=_sizes([level for level in levels if level.concurrency >= first.instances], ramps),
         alone_us=statistics.median(ramp.alone_us for ramp in ramps),
-        noise=tuple(statistics.median(some) for some in zip(*(ramp.noise for ramp in ramps), strict=True)),
+        noise=tuple(statistics.median(rounds) for rounds in zip(*(ramp.noise for ramp in ramps), strict=True)),
         noise_count=sum(ramp.noise_count for ramp in ramps),
         rare_us=statistics.median(rare) if rare else None,
     )
 
 
-def middle(some: Sequence[T], keys: Iterable[float]) -> T:
-    """The element whose key is the median; the lower of two."""
-    ordered = sorted(zip(keys, range(len(some)), strict=True))
-    return some[ordered[(len(some) - 1) // 2][1]]
+def middle(values: Sequence[Value], keys: Iterable[float]) -> Value:
+    """The value with the median key; of an even number, that with the lower of the two middle keys."""
+    ordered = sorted(zip(keys, range(len(values)), strict=True))
+    return values[ordered[(len(values) - 1) // 2][1]]
 
 
 def _sizes(levels: Sequence[Level], ramps: Sequence[ServiceTimes]) -> tuple[Size, ...]:

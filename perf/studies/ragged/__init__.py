@@ -1,1 +1,1 @@
-"""Ways to serve requests of different length, side by side."""
+"""Ways to serve requests of different length, compared."""

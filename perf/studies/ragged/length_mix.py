@@ -1,46 +1,46 @@
-"""Mixes of lengths, and the padding that each way of batching them costs."""
+"""Mixes of lengths, and the padding of batches of them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-# Prime, so that requests in flight together change from turn to turn.
+# Prime, so that other requests are in flight together in each turn.
 REQUESTS = 61
 DRAWS = 200
 
+# Splits the lengths of one batch into those of the parts that run separately.
 Split = Callable[[Sequence[int]], Sequence[Sequence[int]]]
-"""Cuts the lengths of one batch into those of the sub-batches that run apart."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LengthMix:
-    """Lengths of requests, sent in turn: tokens of a text or columns of a crop. `longest` is what a client pads to."""
+    """Lengths of requests, sent in turn: tokens of a text or columns of a crop."""
 
     name: str
     lengths: tuple[int, ...]
 
     @property
     def longest(self) -> int:
-        """The longest of them."""
+        """The longest length, to which a client pads."""
         return max(self.lengths)
 
 
 def equal(length: int) -> LengthMix:
-    """All of one length: nothing to pad, so what ragged batching costs shows."""
+    """All of one length, which shows the cost of ragged batching without padding."""
     return LengthMix(name="equal", lengths=(length,) * REQUESTS)
 
 
 def uniform(shortest: int, longest: int, name: str = "uniform") -> LengthMix:
     """Every length between the two equally often."""
-    drawn = np.random.default_rng(1).permutation(np.linspace(shortest, longest, REQUESTS).round().astype(int))
-    return LengthMix(name=name, lengths=tuple(drawn.tolist()))
+    lengths = np.random.default_rng(1).permutation(np.linspace(shortest, longest, REQUESTS).round().astype(int))
+    return LengthMix(name=name, lengths=tuple(lengths.tolist()))
 
 
 def long_tail(median: int, shortest: int, longest: int, name: str = "long tail") -> LengthMix:
-    """Log-normal with sigma 1: most are short and a few are very long, as search queries and user texts are."""
-    drawn = np.random.default_rng(2).lognormal(np.log(median), 1.0, REQUESTS).round().clip(shortest, longest)
-    return LengthMix(name=name, lengths=tuple(drawn.astype(int).tolist()))
+    """Log-normal with sigma 1: most are short and a few very long, like search queries and user texts."""
+    lengths = np.random.default_rng(2).lognormal(np.log(median), 1.0, REQUESTS).round().clip(shortest, longest)
+    return LengthMix(name=name, lengths=tuple(lengths.astype(int).tolist()))
 
 
 def whole(lengths: Sequence[int]) -> Sequence[Sequence[int]]:
@@ -49,9 +49,9 @@ def whole(lengths: Sequence[int]) -> Sequence[Sequence[int]]:
 
 
 def cheapest(run_length: float) -> Split:
-    """The split that computes least, when one more run costs as much as `run_length` of padding.
+    """The cheapest split, if one more run costs as much as `run_length` elements of padding.
 
-    By dynamic programming over the sorted lengths: what `padding_budget: "elements"` of the backend promises.
+    It uses dynamic programming over the sorted lengths, like `padding_budget: "elements"` of the backend.
     """
 
     def split(lengths: Sequence[int]) -> Sequence[Sequence[int]]:
@@ -73,16 +73,16 @@ def cheapest(run_length: float) -> Split:
 
 
 def wasted(mix: LengthMix, batches: Mapping[int, int], split: Split = whole) -> float:
-    """Share of the computed elements that are padding, when `batches` maps items per execution to executions.
+    """The share of padding in the computed elements; `batches` maps items per execution to executions.
 
-    The server counts how many items ran together but not which: each execution is taken as a random choice from
-    the mix, the mean over `DRAWS` seeded ones.
+    The server counts how many items ran together, but not which. So each execution is the mean over `DRAWS` seeded
+    random choices from the mix.
     """
     rng = np.random.default_rng(0)
     own = computed = 0.0
     for size, executions in batches.items():
         for _ in range(DRAWS):
-            # More items than the mix has come round again.
+            # A batch larger than the mix repeats it.
             turns = [rng.permutation(mix.lengths) for _ in range(-(-size // len(mix.lengths)))]
             lengths = np.concatenate(turns)[:size].tolist()
             own += executions * sum(lengths)

@@ -1,4 +1,4 @@
-"""The share of padding in what a model computed, from the counters that the drop-in backend adds to the metrics."""
+"""The share of padding in the elements that a model computed, from our backend's counters in the metrics."""
 
 import re
 import time
@@ -8,24 +8,22 @@ from typing import Self
 
 ELEMENTS = re.compile(r"^onnxruntime_ragged_elements_total\{(.*)\} ([\d.e+]+)$", re.MULTILINE)
 TIMEOUT_S = 5.0
+# The backend updates the metrics half a second after a batch.
 LAG_S = 0.7
 
 
 @dataclass(frozen=True, kw_only=True)
 class PaddingShare:
-    """Elements of the items that ran, and elements computed for them; totals, or a difference of two such totals.
-
-    The backend tells the server half a second after a batch.
-    """
+    """Elements of the items that ran, and elements computed for them; totals, or the difference of two totals."""
 
     own: float
     computed: float
 
     @classmethod
     def read(cls, url: str, model: str) -> Self:
-        """Ask the metrics endpoint at `host:port`, in `LAG_S`; zeros if the model's batches are not counted."""
+        """Read the metrics endpoint at `host:port` after `LAG_S`; zeros if the model's batches are not counted."""
         time.sleep(LAG_S)
-        # A proxy that the environment names must not be asked for a server on this machine.
+        # A server on this machine must not be read through a proxy of the environment.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with opener.open(f"http://{url}/metrics", timeout=TIMEOUT_S) as answer:
             return cls.parse(answer.read().decode(), model)
@@ -33,12 +31,12 @@ class PaddingShare:
     @classmethod
     def parse(cls, text: str, model: str) -> Self:
         """The totals of one model, over its instances and versions."""
-        found = {"own": 0.0, "computed": 0.0}
+        totals = {"own": 0.0, "computed": 0.0}
         for labels, value in ELEMENTS.findall(text):
             label = dict(re.findall(r'(\w+)="([^"]*)"', labels))
             if label["model"] == model:
-                found[label["kind"]] += float(value)
-        return cls(**found)
+                totals[label["kind"]] += float(value)
+        return cls(**totals)
 
     def __sub__(self, other: Self) -> Self:
         return type(self)(own=self.own - other.own, computed=self.computed - other.computed)

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from rich import box
 from rich.table import Table
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
@@ -14,6 +13,7 @@ from perf.records.record import Measurement, read
 from perf.report.marks import marks
 from perf.report.summary import Ratio
 from perf.studies.ragged.length_mix import LengthMix, Split, cheapest, equal, long_tail, uniform, wasted, whole
+from perf.studies.tables import plain_table
 from triton_batching.machine import Machine
 
 MIXES: Mapping[str, tuple[LengthMix, ...]] = {
@@ -30,7 +30,7 @@ MIXES: Mapping[str, tuple[LengthMix, ...]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Route:
-    """A configuration and what the client sends to it; `pads` fills every request up to the longest of the mix."""
+    """A configuration, and whether the client pads every request to the longest of the mix."""
 
     name: str
     config_name: str
@@ -38,7 +38,7 @@ class Route:
 
     @property
     def slug(self) -> str:
-        """The name as a folder."""
+        """The name of the route's folder."""
         return self.name.replace(",", "").replace(" ", "_")
 
 
@@ -66,7 +66,7 @@ class RaggedExperiment:
 
     @property
     def steps(self) -> int:
-        """How many measurements that is."""
+        """The number of measurements."""
         return self.repeats * len(self.mixes) * len(self.routes)
 
 
@@ -74,9 +74,9 @@ class RaggedExperiment:
 class RaggedRow:
     """One line of the table: medians over the repeats of one route and mix; ratios of rows/s, repeat by repeat.
 
-    `infer_us_per_row` is the time of the executions, over their rows: what batching saves of it is what it can gain.
-    `wasted` is the share of the computed elements that is padding: counted by the backend where it splits batches, else
-    from the sizes of the executions; None if the backend split batches without counting.
+    `infer_us_per_row` is the time of the executions over their rows. `wasted` is the share of padding in the computed
+    elements: counted by the backend if it splits batches, else from the batch sizes; None if the backend split batches
+    without counting.
     """
 
     mix: str
@@ -92,24 +92,28 @@ class RaggedRow:
 
 
 def folder(results: Path, model: str, mix: LengthMix, route: Route) -> Path:
-    """Where the records of one route and mix lie: the name of a record does not say what was sent."""
+    """The folder of the records of one route and mix, which their names do not show."""
     return results / model / mix.name.replace(" ", "_") / route.slug
 
 
-def rows_of(study: RaggedExperiment, results: Path) -> Iterator[RaggedRow]:
+def rows_of(experiment: RaggedExperiment, results: Path) -> Iterator[RaggedRow]:
     """The rows of the table; a pure function of the records."""
-    for mix in study.mixes:
-        found = {route: list(read(folder(results, study.model, mix, route))) for route in study.routes}
-        records = {route: [entry for entry in some if isinstance(entry, Measurement)] for route, some in found.items()}
-        for route, some in records.items():
-            if some:
-                row = _row(study, mix, route, some)
-                mine = _by_repeat(some)
-                separate, ragged = (Ratio.of(mine, _by_repeat(records.get(other, []))) for other in (SEPARATE, RAGGED))
-                yield replace(row, to_separate=separate, to_ragged=ragged)
+    for mix in experiment.mixes:
+        measurements = {
+            route: _measurements(folder(results, experiment.model, mix, route)) for route in experiment.routes
+        }
+        rates = {route: _by_repeat(of_route) for route, of_route in measurements.items()}
+        for route, of_route in measurements.items():
+            if of_route:
+                separate, ragged = (Ratio.of(rates[route], rates.get(other, {})) for other in (SEPARATE, RAGGED))
+                yield replace(_row(experiment, mix, route, of_route), to_separate=separate, to_ragged=ragged)
 
 
-def _row(study: RaggedExperiment, mix: LengthMix, route: Route, records: Sequence[Measurement]) -> RaggedRow:
+def _measurements(results: Path) -> list[Measurement]:
+    return [record for record in read(results) if isinstance(record, Measurement)]
+
+
+def _row(experiment: RaggedExperiment, mix: LengthMix, route: Route, records: Sequence[Measurement]) -> RaggedRow:
     counted = sum((record.counters for record in records[1:]), records[0].counters)
     p95 = [record.measured.p95_us for record in records if record.measured.p95_us is not None]
     counted_waste = [record.wasted for record in records if record.wasted is not None]
@@ -118,7 +122,7 @@ def _row(study: RaggedExperiment, mix: LengthMix, route: Route, records: Sequenc
     elif route.pads:
         share = 1 - sum(mix.lengths) / (len(mix.lengths) * mix.longest)
     else:
-        split = splits(read_config(config_file(model_folder(study.model), route.config_name)))
+        split = splits(read_config(config_file(model_folder(experiment.model), route.config_name)))
         share = None if split is None else wasted(mix, counted.batches, split)
     return RaggedRow(
         mix=mix.name,
@@ -133,13 +137,13 @@ def _row(study: RaggedExperiment, mix: LengthMix, route: Route, records: Sequenc
 
 
 def splits(config: ModelConfig) -> Split | None:
-    """How a configuration cuts a batch into runs; None for `padding_budget: "latency"`, which learns it."""
+    """How a configuration splits a batch into runs; None for `padding_budget: "latency"`, which learns it."""
     mode = config.parameters["padding_budget"].string_value if "padding_budget" in config.parameters else "off"
     if mode == "latency":
         return None
     if mode == "off":
         return whole
-    element = -int(np.prod(config.input[0].dims))  # of one step along the open dim, which is -1
+    element = -int(np.prod(config.input[0].dims))  # elements of one step along the dynamic dim, which is -1
     return cheapest(float(config.parameters["padding_budget_run_elements"].string_value) / element)
 
 
@@ -147,33 +151,16 @@ def _by_repeat(records: Sequence[Measurement]) -> dict[int, float]:
     return {record.point.repeat: record.measured.throughput_rows_per_s for record in records}
 
 
-def table(study: RaggedExperiment, rows: Sequence[RaggedRow]) -> Table:
-    """The rows as people read them; an exclamation mark and a dim line say that a figure did not hold still."""
-    made = Table(
-        title=f"{study.model}, {study.concurrency} clients, {Machine.this()}",
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-        padding=0,
+def table(experiment: RaggedExperiment, rows: Sequence[RaggedRow]) -> Table:
+    """The rows for a terminal; rows whose figures are not stable are dim and end with an exclamation mark."""
+    titles = (
+        *("mix", "route", "rows/s", "x sep.", "min..max", "x ragged"),
+        *("rows/\nexec.", "infer\nms/row", "p95\nms", "wasted", ""),
     )
-    for title in (
-        "mix",
-        "route",
-        "rows/s",
-        "x sep.",
-        "min..max",
-        "x ragged",
-        "rows/\nexec.",
-        "infer\nms/row",
-        "p95\nms",
-        "wasted",
-        "",
-    ):
-        justify = "left" if title in ("mix", "route") else "right"
-        made.add_column(title, justify=justify, no_wrap=True, vertical="bottom")  # type: ignore[arg-type]
+    shown = plain_table(titles, left=2, title=f"{experiment.model}, {experiment.concurrency} clients, {Machine.this()}")
     for row in rows:
         ratio = row.to_separate
-        made.add_row(
+        shown.add_row(
             row.mix,
             row.route,
             f"{row.rows_per_s:,.0f}",
@@ -187,4 +174,4 @@ def table(study: RaggedExperiment, rows: Sequence[RaggedRow]) -> Table:
             "!" if row.marks else "",
             style="dim" if row.marks else None,
         )
-    return made
+    return shown

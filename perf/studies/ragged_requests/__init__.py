@@ -1,1 +1,1 @@
-"""Which requests of different length run together, by the server's own counts."""
+"""Which requests of different length run together, by the server's counters."""

@@ -1,8 +1,8 @@
-"""Requests of different length, side by side: which ways to send them let Triton run them together.
+"""Which ways to send requests of different length let Triton run them together.
 
-`python -m perf.studies.ragged_requests` starts a server for each variant of `python_batched_service` in turn and sends
-each route 200 requests of equal length and 200 of mixed length; the executions are the server's own count. With `--url`
-it sends the routes that fit the variant which that server has loaded.
+`python -m perf.studies.ragged_requests` starts a server for each variant of `python_batched_service` in turn. It sends
+200 requests of equal length and 200 of mixed length over each route, and prints the server's counts of executions. With
+`--url` it uses a running server, and the routes that its loaded variant takes.
 """
 
 import argparse
@@ -15,7 +15,6 @@ from dataclasses import dataclass
 import numpy as np
 import tritonclient.grpc as triton
 from numpy.typing import NDArray
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
@@ -25,6 +24,7 @@ from clients.async_model import AsyncModel
 from clients.connection import channel_arguments
 from clients.errors import ServerUnreachableError
 from perf.studies.ragged_requests import messages
+from perf.studies.tables import plain_table
 from serve.launcher import Settings, launch
 from serve.management.statistics import Counters
 from triton_batching.terminal import guarded, program_parser, terminal
@@ -32,7 +32,7 @@ from triton_batching.terminal import guarded, program_parser, terminal
 MODEL = "python_batched_service"
 REQUESTS = 200
 EQUAL, MIXED = (20,), (20, 40, 60)
-# Their varints take 0, 1, 2 and 3 bytes; 0 is not written at all.
+# As varints they take 0, 1, 2 and 3 bytes, since a message omits a 0.
 NUMBERS = (0, 1, 300, 70_000)
 PADDING = np.float32(np.nan)
 
@@ -41,7 +41,7 @@ Values = NDArray[np.float32]
 
 @dataclass(frozen=True, kw_only=True)
 class MixedRequest:
-    """One request of one row, and the answer that is right for it."""
+    """One request of one row, and its right answer."""
 
     array: NDArray[np.generic]
     sum: float
@@ -50,7 +50,7 @@ class MixedRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class RequestRoute:
-    """A way to send values: the variant that takes it, and its requests for lengths that come round in turn."""
+    """A way to send values: the variant that takes it, and its requests by count, lengths in turn and seed."""
 
     name: str
     config_name: str | None
@@ -59,7 +59,7 @@ class RequestRoute:
 
 @dataclass(frozen=True, kw_only=True)
 class RouteResult:
-    """What one load did: answers that were right, and the server's counters for it."""
+    """The result of one load: the number of right answers, and the server's counters."""
 
     route: str
     load: str
@@ -70,7 +70,7 @@ class RouteResult:
 
 
 def draw(count: int, lengths: Sequence[int], seed: int) -> Iterator[Values]:
-    """Whole numbers as float32, so that sums are exact; the lengths come round in turn."""
+    """Whole numbers as float32, so that sums are exact; the lengths are used in turn."""
     rng = np.random.default_rng(seed)
     for length in itertools.islice(itertools.cycle(lengths), count):
         yield rng.integers(0, 1000, length).astype(np.float32)
@@ -82,7 +82,7 @@ def as_they_are(count: int, lengths: Sequence[int], seed: int) -> list[MixedRequ
 
 
 def padded(count: int, lengths: Sequence[int], seed: int) -> list[MixedRequest]:
-    """FP32 [1, longest of all], filled up with NaN: the client must know the longest, and the model the padding."""
+    """FP32 [1, longest of all], filled with NaN: the client must know the longest length, and the model the padding."""
     longest = max(lengths)
     return [
         _request(np.pad(values, (0, longest - len(values)), constant_values=PADDING)[None], values)
@@ -102,17 +102,17 @@ def _request(array: NDArray[np.generic], values: Values) -> MixedRequest:
 def _messages(
     write: Callable[[Sequence[int]], NDArray[np.uint8]], count: int, lengths: Sequence[int], *, zeros: int
 ) -> list[MixedRequest]:
-    # "Equal length" for a message means equal numbers; there are no lengths to mix, so the numbers are mixed.
-    kinds = NUMBERS if len(lengths) > 1 else NUMBERS[1:2]
-    sent = []
-    for number in itertools.islice(itertools.cycle(kinds), count):
-        found = len(messages.FIELDS) - zeros * (2 if number == 0 else 1)
-        sent.append(MixedRequest(array=write((number, 0, 5))[None], sum=number + 5.0, length=found))
-    return sent
+    # The length of a message depends on its numbers: equal numbers for equal lengths, else mixed numbers.
+    numbers = NUMBERS if len(lengths) > 1 else NUMBERS[1:2]
+    requests = []
+    for number in itertools.islice(itertools.cycle(numbers), count):
+        fields = len(messages.FIELDS) - zeros * (2 if number == 0 else 1)
+        requests.append(MixedRequest(array=write((number, 0, 5))[None], sum=number + 5.0, length=fields))
+    return requests
 
 
 def varints(count: int, lengths: Sequence[int], seed: int) -> list[MixedRequest]:
-    """UINT8 [1, bytes]: messages with `int32` fields, of different length for different numbers; zeros are not sent."""
+    """UINT8 [1, bytes]: messages with `int32` fields, of different length for different numbers; zeros are omitted."""
     return _messages(messages.varint, count, lengths, zeros=1)
 
 
@@ -133,23 +133,23 @@ ROUTES = (
 
 def fitting(config: ModelConfig) -> tuple[RequestRoute, ...]:
     """The routes that a server with this configuration takes."""
-    declared = config.input[0]
-    kind = DataType.Name(declared.data_type)
-    variant = {"TYPE_STRING": "bytes", "TYPE_UINT8": "message"}.get(kind, "separate")
-    wanted = None if declared.allow_ragged_batch else variant
-    return tuple(route for route in ROUTES if route.config_name == wanted)
+    values = config.input[0]
+    data_type = DataType.Name(values.data_type)
+    variant = {"TYPE_STRING": "bytes", "TYPE_UINT8": "message"}.get(data_type, "separate")
+    config_name = None if values.allow_ragged_batch else variant
+    return tuple(route for route in ROUTES if route.config_name == config_name)
 
 
 async def send(url: str, requests: Sequence[MixedRequest], *, gap_s: float = 0.0, model: str = MODEL) -> int:
-    """Send all requests together, or `gap_s` seconds apart; how many answers were right for their own request."""
+    """Send all requests together, or `gap_s` seconds apart; returns the number of right answers."""
     async with AsyncModel(model, url=url) as served:
 
-        async def ask(index: int, request: MixedRequest) -> bool:
+        async def is_right(index: int, request: MixedRequest) -> bool:
             await asyncio.sleep(index * gap_s)
             total, length = await served.predict(request.array)
             return bool(total.item() == request.sum and length.item() == request.length)
 
-        return sum(await asyncio.gather(*(ask(index, request) for index, request in enumerate(requests))))
+        return sum(await asyncio.gather(*(is_right(index, request) for index, request in enumerate(requests))))
 
 
 def measure(
@@ -160,25 +160,25 @@ def measure(
     before = Counters.read(url, model)
     right = asyncio.run(send(url, requests, model=model))
     elements = sum(request.array.size for request in requests)
-    own = sum(request.length for request in requests) if route.requests is padded else elements
+    values = sum(request.length for request in requests) if route.requests is padded else elements
     return RouteResult(
         route=route.name,
         load="equal" if len(lengths) == 1 else "mixed",
         sent=count,
         right=right,
-        wasted=1 - own / elements,
+        wasted=1 - values / elements,
         counted=Counters.read(url, model) - before,
     )
 
 
 def compare(routes: Sequence[RequestRoute], url: str, count: int, model: str = MODEL) -> Iterator[RouteResult]:
-    """Both loads over each route."""
+    """Measure both loads over each route."""
     for route, lengths in itertools.product(routes, (EQUAL, MIXED)):
         yield measure(url, route, lengths, count=count, model=model)
 
 
 def compare_all(console: Console, count: int) -> Iterator[RouteResult]:
-    """Every route, each on a server of its own variant."""
+    """Measure every route, on a server with its variant."""
     for config_name, routes in itertools.groupby(ROUTES, key=lambda route: route.config_name):
         with (
             console.status(f"{MODEL} {config_name or 'config.pbtxt'}"),
@@ -194,7 +194,7 @@ def served_config(url: str, model: str) -> ModelConfig:
             return client.get_model_config(model).config
     except InferenceServerException as error:
         raise ServerUnreachableError(
-            f"{url}: '{model}' does not answer there ({error}). Serve it: make serve MODEL={model}.",
+            f"{url}: '{model}' does not answer ({error}). Serve it: make serve MODEL={model}.",
             text=error.message(),
             model=model,
             url=url,
@@ -202,12 +202,10 @@ def served_config(url: str, model: str) -> ModelConfig:
 
 
 def table(results: Sequence[RouteResult]) -> Table:
-    """The results as people read them; executions and rows per execution are the server's own counts."""
-    made = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for title in ("route", "lengths", "sent", "executions", "rows/exec", "padded", "right"):
-        made.add_column(title, justify="left" if title in ("route", "lengths") else "right", no_wrap=True)
+    """The results for a terminal; executions and rows per execution are the server's counts."""
+    rows = plain_table(("route", "lengths", "sent", "executions", "rows/exec", "padded", "right"), left=2)
     for result in results:
-        made.add_row(
+        rows.add_row(
             result.route,
             result.load,
             str(result.sent),
@@ -216,11 +214,11 @@ def table(results: Sequence[RouteResult]) -> Table:
             f"{result.wasted:.0%}",
             str(result.right),
         )
-    return made
+    return rows
 
 
 def show(url: str | None, model: str, count: int) -> int:
-    """Print the comparison; 1 when an answer was wrong."""
+    """Print the comparison; returns 1 if an answer was wrong."""
     console = terminal()
     if url:
         results = list(compare(fitting(served_config(url, model)), url, count, model))
@@ -231,7 +229,7 @@ def show(url: str | None, model: str, count: int) -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Print the comparison; exit code 1 when an answer was wrong, 2 for a mistake in the call or no server."""
+    """Print the comparison; exit code 1 if an answer was wrong, 2 for a mistake or without a server."""
     arguments = _parser().parse_args(argv)
     return guarded(lambda: show(arguments.url, arguments.model, arguments.requests))
 
@@ -242,8 +240,8 @@ def _parser() -> argparse.ArgumentParser:
         __doc__,
         example="--url localhost:8001 (in another terminal: make serve MODEL=python_batched_service CONFIG=separate)",
     )
-    parser.add_argument("--url", help="gRPC address of a running server (default: start one for each variant)")
-    parser.add_argument("--model", default=MODEL, help=f"its name on that server (default {MODEL})")
+    parser.add_argument("--url", help="gRPC address of a running server (default: start a server for each variant)")
+    parser.add_argument("--model", default=MODEL, help=f"name of the model on that server (default {MODEL})")
     parser.add_argument("--requests", type=int, default=REQUESTS, help="per load (default 200)")
     return parser
 

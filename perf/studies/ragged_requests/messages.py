@@ -1,4 +1,4 @@
-"""Serialised protobuf messages as tensors: why their lengths differ, and the message whose length does not.
+"""Serialised protobuf messages as tensors, with lengths that depend on the values and with a fixed length.
 
 proto3 writes an `int32` as a varint of 1 to 5 bytes (10 when negative) and omits a 0. The length of a message therefore
 depends on its values, and Triton never runs two messages of different length together. A `fixed32` always takes 4

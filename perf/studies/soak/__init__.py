@@ -1,1 +1,1 @@
-"""A soak: many kinds of client at once on a real server for a long time, every reply checked, every growth judged."""
+"""A soak: many kinds of client on one real server for a long time, with every reply and every growth checked."""

@@ -1,10 +1,10 @@
-"""Load a server for a long time in every way that clients have, check every reply, and watch what grows.
+"""Load a server for a long time with every kind of client, check every reply, and watch what grows.
 
 It starts a tritonserver with four small models and ten client processes: threads, asyncio, forked children of which
 some are killed, clients opened and closed; over gRPC, HTTP and shared memory; with cancellations, short deadlines and
-invalid inputs between the good ones. A call ends right, or in the one error that its kind allows. Memory, descriptors,
-threads and files of every process are read all the time. The record has everything, and --show prints it again.
-Exit code 0 when nothing was found, 1 when something was, 130 after Ctrl-C, which keeps what was found so far.
+invalid inputs. Each kind of call has its allowed outcomes. Memory, descriptors, threads and files of every process are
+read all the time. The record has everything, and --show prints it again. Exit code 0 without a problem, 1 with one, 130
+after Ctrl-C, which writes the results until then.
 """
 
 import argparse
@@ -13,19 +13,17 @@ from pathlib import Path
 
 from rich.console import Console
 
+from perf.studies.experiment import INTERRUPTED, command_line
 from perf.studies.soak.record import SoakRecord, load, write
-from perf.studies.soak.soak import Asked, run
+from perf.studies.soak.soak import SoakRun, run
 from perf.studies.soak.table import grown, lines, tried
 from triton_batching.terminal import Mistake, guarded, program_parser, terminal
 
-INTERRUPTED = 130
-
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the program; exit code 0, 1 when something was found, 2 for a mistake, 130 after Ctrl-C."""
+    """Run the program; exit code 1 for a problem, 2 for a mistake, 130 after Ctrl-C."""
     arguments = _parser().parse_args(argv)
-    command = ("python", "-m", "perf.studies.soak", *(sys.argv[1:] if argv is None else argv))
-    return guarded(lambda: _soak(arguments, command, terminal()))
+    return guarded(lambda: _soak(arguments, command_line("soak", argv), terminal()))
 
 
 def _soak(arguments: argparse.Namespace, command: tuple[str, ...], console: Console) -> int:
@@ -33,8 +31,14 @@ def _soak(arguments: argparse.Namespace, command: tuple[str, ...], console: Cons
         return _show(load(arguments.show), console)
     if not 0 < arguments.minutes <= 7 * 24 * 60 or arguments.seed < 0:
         raise Mistake("--minutes must be above 0 and at most 10080 (a week), --seed 0 or more.")
-    asked = Asked(minutes=arguments.minutes, seed=arguments.seed, command=command)
-    record = run(asked, lambda text: console.print(text, markup=False))
+    record = run(
+        SoakRun(
+            minutes=arguments.minutes,
+            seed=arguments.seed,
+            command=command,
+            progress=lambda text: console.print(text, markup=False),
+        )
+    )
     path = write(record, arguments.results)
     code = _show(record, console)
     console.print(f"record: {path}", markup=False)
@@ -46,7 +50,7 @@ def _show(record: SoakRecord, console: Console) -> int:
     console.print(grown(record))
     for line in lines(record):
         console.print(line, markup=False)
-    return 1 if record.found else 0
+    return 1 if record.problems else 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -55,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--minutes", type=float, default=15.0, help="how long clients call (default 15)")
     parser.add_argument("--seed", type=int, default=0, help="seed of all random numbers (default 0)")
-    parser.add_argument("--results", type=Path, default=Path("build/soak"), help="folder of the record")
+    parser.add_argument("--results", type=Path, default=Path("perf/results/local/soak"), help="folder of the record")
     parser.add_argument("--show", type=Path, metavar="FILE", help="print a record again, and run nothing")
     return parser
 

@@ -1,4 +1,4 @@
-"""One call of a soak. Everything about it is drawn from (seed, worker, caller, number), so it can be repeated."""
+"""One call of a soak, drawn from (seed, worker, caller, number), so that it can be repeated."""
 
 from dataclasses import dataclass
 
@@ -6,22 +6,19 @@ import numpy as np
 
 from perf.studies.soak.job import PACKED, POLICED, ClientJob
 from perf.studies.soak.outcome import ALLOWED, CallKind, CallOutcome
-from perf.studies.soak.request import DRAWN, Arrays, SoakRequest
+from perf.studies.soak.request import REQUESTS, Arrays, SoakRequest
 
 CANCEL_WITHIN_S = 0.01
 # The shortest and the longest deadline; most pass before a busy server answers.
 DEADLINES_S = (0.001, 0.05)
 THINK_S = 0.4
-# Added to the number where something is drawn once per child or client, not per call.
-ONCE = 1 << 40
+# Added to the number of a child or a client for what is drawn once for all its calls.
+PER_CLIENT = 1 << 40
 
 
 @dataclass(frozen=True, kw_only=True)
 class SoakCall:
-    """`given` is what the client gets: the request's inputs, or something invalid in their place.
-
-    `think_s` is how long its caller waits before it.
-    """
+    """`inputs` are those of `request`, or invalid ones. `think_s` is how long the caller waits before the call."""
 
     worker: int
     caller: int
@@ -29,23 +26,23 @@ class SoakCall:
     model: str
     kind: CallKind
     request: SoakRequest
-    given: Arrays
+    inputs: Arrays
     think_s: float
     timeout_s: float | None = None
     cancel_after_s: float | None = None
 
     @property
     def allowed(self) -> frozenset[CallOutcome]:
-        """What it may end in."""
-        refused = self.model == POLICED and self.kind is not CallKind.INVALID
-        return ALLOWED[self.kind] | ({CallOutcome.REJECTED} if refused else frozenset())
+        """The outcomes that are no failure."""
+        rejects = self.model == POLICED and self.kind is not CallKind.INVALID
+        return ALLOWED[self.kind] | ({CallOutcome.REJECTED} if rejects else frozenset())
 
     @classmethod
-    def drawn(cls, job: ClientJob, caller: int, number: int) -> "SoakCall":
+    def draw(cls, job: ClientJob, caller: int, number: int) -> "SoakCall":
         """The call with this number; the same for the same seed."""
         rng = generator(job, caller, number)
         model = job.models[int(rng.integers(len(job.models)))]
-        request = DRAWN[model](rng)
+        request = REQUESTS[model](rng)
         kind = _kind(job, model, float(rng.random()))
         low, high = DEADLINES_S
         return cls(
@@ -55,8 +52,8 @@ class SoakCall:
             model=model,
             kind=kind,
             request=request,
-            given=_given(kind, request, rng),
-            # Often none at all, so that calls come in bursts.
+            inputs=_inputs(kind, request, rng),
+            # Half of the calls have none, so that calls come in bursts.
             think_s=float(max(0.0, rng.uniform(-THINK_S, THINK_S))),
             timeout_s=float(low * (high / low) ** rng.random()) if kind is CallKind.DEADLINE else None,
             cancel_after_s=float(rng.uniform(0, CANCEL_WITHIN_S)) if kind is CallKind.CANCELLED else None,
@@ -80,12 +77,12 @@ def _kind(job: ClientJob, model: str, share: float) -> CallKind:
     return CallKind.PLAIN
 
 
-def _given(kind: CallKind, request: SoakRequest, rng: np.random.Generator) -> Arrays:
+def _inputs(kind: CallKind, request: SoakRequest, rng: np.random.Generator) -> Arrays:
     (array,) = request.inputs
     if kind is CallKind.UNREADABLE:
-        spoiled = array.copy()
-        spoiled[-1, 0] = spoiled[-1, 0] + b"?"
-        return (spoiled,)
+        unreadable = array.copy()
+        unreadable[-1, 0] += b"?"
+        return (unreadable,)
     if kind is CallKind.INVALID:
         wrong_dtype = np.zeros(array.shape, np.float64)
         return ((wrong_dtype,), (array[:0],), (array, array), (array[0],))[int(rng.integers(4))]

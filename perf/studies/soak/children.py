@@ -1,7 +1,7 @@
 """Forked children that live for a few calls: each opens a client, calls and ends; some get SIGKILL in mid-call.
 
-A child tells its parent of each call through a pipe, `begin NUMBER` before it and `end NUMBER OUTCOME WORDS` after it,
-so that what was on its way when it was killed is known.
+A child reports each call to its parent through a pipe, `begin NUMBER` before it and `end NUMBER OUTCOME MESSAGE` after
+it, so that the parent knows which call a killed child had in flight.
 """
 
 import contextlib
@@ -15,23 +15,22 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from clients import Model
-from perf.studies.soak.call import ONCE, SoakCall, generator
+from perf.studies.soak.call import PER_CLIENT, SoakCall, generator
+from perf.studies.soak.callers import MOST_CALLS, Opening, described, make_call
 from perf.studies.soak.job import ClientJob
-from perf.studies.soak.ledger import LOST_S, TEXT, CallLedger, ParentPipe
-from perf.studies.soak.openings import MOST_CALLS, Opening
+from perf.studies.soak.ledger import LOST_S, MESSAGE_CHARACTERS, CallLedger, ParentPipe
 from perf.studies.soak.outcome import CallOutcome
-from perf.studies.soak.settle import described, settle
 
-# Of the children; half of them in a call, the others at any moment, often while they open.
+# The share of children that are killed: half of them in a call, the others at any moment, often while they open.
 KILLED_SHARE = 0.4
-IN_CALL_S, AT_ALL_S = 0.015, 0.15
+IN_CALL_S, ANY_TIME_S = 0.015, 0.15
 POLL_S = 0.005
 PAUSE_S = 0.2
 
 
 @dataclass(kw_only=True)
 class Child:
-    """A living child and what it has told so far."""
+    """A living child and its reports so far; `received` is the part of a line that has no end yet."""
 
     number: int
     caller: int
@@ -44,8 +43,8 @@ class Child:
     began_s: float | None = None
     killed: bool = False
     late: bool = False
-    said: str = ""
-    going: dict[int, SoakCall] = field(default_factory=dict)
+    received: str = ""
+    in_flight: dict[int, SoakCall] = field(default_factory=dict)
 
     @property
     def due(self) -> bool:
@@ -54,24 +53,26 @@ class Child:
         return self.kill_after_s is not None and since is not None and time.monotonic() - since >= self.kill_after_s
 
 
-def children(job: ClientJob, ledger: CallLedger, line: ParentPipe) -> None:
-    """`job.callers` children at a time, until the parent says stop."""
-    for round_number in itertools.count():
-        if line.stopped():
+def children(job: ClientJob, ledger: CallLedger, parent: ParentPipe) -> None:
+    """Run `job.callers` children at a time, until the parent orders to stop."""
+    for number in itertools.count():
+        if parent.stopped():
             return
-        living = [_fork(job, caller, round_number) for caller in range(job.callers)]
+        living = [_fork(job, caller, number) for caller in range(job.callers)]
         while living:
-            line.stopped()
+            parent.stopped()
             _follow(living, ledger)
-        time.sleep(float(generator(job, job.callers, ONCE + round_number).uniform(0, PAUSE_S)))
+        time.sleep(float(generator(job, job.callers, PER_CLIENT + number).uniform(0, PAUSE_S)))
 
 
 def _fork(job: ClientJob, caller: int, number: int) -> Child:
-    opening = Opening.drawn(job, caller, number)
-    calls = {_number: SoakCall.drawn(opening.job, caller, _number) for _number in _numbers(opening, number)}
-    rng = generator(job, caller, 2 * ONCE + number)
+    opening = Opening.draw(job, caller, number)
+    first = number * MOST_CALLS
+    drawn = [SoakCall.draw(opening.job, caller, first + offset) for offset in range(opening.calls)]
+    calls = {call.number: call for call in drawn}
+    rng = generator(job, caller, 2 * PER_CLIENT + number)
     in_call = bool(rng.integers(2))
-    kill_after_s = float(rng.uniform(0, IN_CALL_S if in_call else AT_ALL_S)) if rng.random() < KILLED_SHARE else None
+    kill_after_s = float(rng.uniform(0, IN_CALL_S if in_call else ANY_TIME_S)) if rng.random() < KILLED_SHARE else None
     ours, theirs = os.pipe()
     pid = os.fork()
     if not pid:
@@ -89,26 +90,22 @@ def _fork(job: ClientJob, caller: int, number: int) -> Child:
     )
 
 
-def _numbers(opening: Opening, number: int) -> range:
-    return range(number * MOST_CALLS, number * MOST_CALLS + opening.calls)
-
-
 def _live(opening: Opening, calls: Mapping[int, SoakCall], pipe: int) -> NoReturn:
-    """What the child does; it never returns."""
+    """Run the child; it never returns."""
     code = 1
     try:
-        book, url = _Book(pipe), opening.job.url(opening.transport)
-        with Model(opening.model, url=url, transport=opening.transport) as model:
+        log = _PipeLog(pipe)
+        with Model(opening.model, url=opening.url, transport=opening.transport) as model:
             for call in calls.values():
-                settle(call, model, book)
+                make_call(call, model, log)
         code = 0
     except BaseException as error:
-        os.write(pipe, f"fault 0 {described(error)[:TEXT]!r}\n".encode())
+        os.write(pipe, f"fault 0 {described(error)[:MESSAGE_CHARACTERS]!r}\n".encode())
     finally:
         os._exit(code)
 
 
-class _Book:
+class _PipeLog:
     """Writes the child's calls into the pipe; a line is short enough to be written whole."""
 
     def __init__(self, pipe: int) -> None:
@@ -117,18 +114,18 @@ class _Book:
     def begin(self, call: SoakCall) -> None:
         os.write(self._pipe, f"begin {call.number}\n".encode())
 
-    def end(self, call: SoakCall, outcome: CallOutcome, said: str = "") -> None:
-        words = said[:TEXT].replace("\n", " ")
-        os.write(self._pipe, f"end {call.number} {outcome.name} {words}\n".encode())
+    def end(self, call: SoakCall, outcome: CallOutcome, message: str = "") -> None:
+        line = message[:MESSAGE_CHARACTERS].replace("\n", " ")
+        os.write(self._pipe, f"end {call.number} {outcome.name} {line}\n".encode())
 
 
 def _follow(living: list[Child], ledger: CallLedger) -> None:
-    """Take what the children tell, and kill those whose time it is."""
+    """Read the children's reports, and kill those that are due."""
     readable, _, _ = select.select([child.pipe for child in living], [], [], POLL_S)
     for child in list(living):
-        if child.pipe in readable and not _heard(child, ledger):
+        if child.pipe in readable and not _read(child, ledger):
             living.remove(child)
-            _buried(child, ledger)
+            _finish(child, ledger)
         elif child.due and not child.killed:
             _kill(child)
             child.killed = True
@@ -137,38 +134,43 @@ def _follow(living: list[Child], ledger: CallLedger) -> None:
             _kill(child)
 
 
-def _heard(child: Child, ledger: CallLedger) -> bool:
-    """Whether it may tell more."""
+def _read(child: Child, ledger: CallLedger) -> bool:
+    """Log a child's reports; returns whether there may be more."""
     received = os.read(child.pipe, 1 << 16)
-    *lines, child.said = (child.said + received.decode(errors="replace")).split("\n")
-    for text in lines:
-        word, number, *rest = text.split(" ", 2)
-        if word == "fault":
-            ledger.fault(child.caller, ONCE + child.number, f"a child failed outside of a call: {' '.join(rest)}")
+    *lines, child.received = (child.received + received.decode(errors="replace")).split("\n")
+    for line in lines:
+        event, number, *rest = line.split(" ", 2)
+        if event == "fault":
+            _fault(child, ledger, f"a child failed outside a call: {' '.join(rest)}")
             continue
         call = child.calls[int(number)]
-        if word == "begin":
+        if event == "begin":
             child.began_s = child.began_s or time.monotonic()
-            child.going[call.number] = call
+            child.in_flight[call.number] = call
             ledger.begin(call)
         else:
-            outcome, said = (*rest[0].split(" ", 1), "")[:2]
-            child.going.pop(call.number, None)
-            ledger.end(call, CallOutcome[outcome], said)
+            outcome, _, message = rest[0].partition(" ")
+            child.in_flight.pop(call.number, None)
+            ledger.end(call, CallOutcome[outcome], message)
     return bool(received)
 
 
-def _buried(child: Child, ledger: CallLedger) -> None:
+def _finish(child: Child, ledger: CallLedger) -> None:
+    """Log how an ended child and its calls in flight ended."""
     os.close(child.pipe)
     _, status = os.waitpid(child.pid, 0)
     code = os.waitstatus_to_exitcode(status)
     if child.late:
-        ledger.fault(child.caller, ONCE + child.number, f"a child did not end within {LOST_S:.0f} s")
+        _fault(child, ledger, f"a child did not end within {LOST_S:.0f} s")
     elif code and not child.killed and code != 1:
-        ledger.fault(child.caller, ONCE + child.number, f"a child ended with code {code}")
-    for call in child.going.values():
-        ended = CallOutcome.KILLED if child.killed else CallOutcome.OTHER
-        ledger.end(call, ended, f"its child ended with code {code} before it had an answer")
+        _fault(child, ledger, f"a child ended with code {code}")
+    for call in child.in_flight.values():
+        outcome = CallOutcome.KILLED if child.killed else CallOutcome.OTHER
+        ledger.end(call, outcome, f"the child ended with code {code} before the answer")
+
+
+def _fault(child: Child, ledger: CallLedger, message: str) -> None:
+    ledger.fault(child.caller, PER_CLIENT + child.number, message)
 
 
 def _kill(child: Child) -> None:

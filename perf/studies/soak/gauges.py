@@ -1,7 +1,7 @@
-"""What a soak reads of all its processes every few seconds, and whether the server's are still the same."""
+"""The readings of all processes of a soak, and whether the server's processes are still the same."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,7 +17,7 @@ REAPER, PROGRAM = "reaper.py", "tritonserver"
 
 @dataclass(kw_only=True)
 class Series:
-    """The readings of one thing: when, in seconds of the run, and how much."""
+    """The readings of one quantity: times in seconds of the run, and values."""
 
     unit: str
     times: list[float] = field(default_factory=list)
@@ -26,41 +26,41 @@ class Series:
 
 @dataclass(kw_only=True)
 class Gauges:
-    """`processes` names every process to read by its pid; of `servers` (those of the server alone) none may change."""
+    """`processes` maps names to the pids to read; those of `servers`, the server's own processes, must not change."""
 
     processes: Callable[[], Mapping[str, int]]
     servers: Callable[[], Mapping[str, int]]
     files: Mapping[str, Callable[[], int]]
     series: dict[str, Series] = field(default_factory=dict)
-    _known: Mapping[str, int] = field(default_factory=dict)
+    _first: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._known = self.servers()
+        self._first = self.servers()
 
     def changed(self) -> str:
-        """Which process of the server is gone or new, in one line; empty when all are those of the start."""
+        """The processes of the server that are gone or new, in one line; empty if there are none."""
         now = self.servers()
-        if now == self._known:
+        if now == self._first:
             return ""
         lines = [
-            f"{name} was process {self._known.get(name, 'none')} and is {now.get(name, 'none')}"
-            for name in sorted({*now, *self._known})
-            if now.get(name) != self._known.get(name)
+            f"{name} was process {self._first.get(name, 'none')} and is {now.get(name, 'none')}"
+            for name in sorted({*now, *self._first})
+            if now.get(name) != self._first.get(name)
         ]
         return f"a process of the server died or was started again: {'; '.join(lines)}"
 
     def read(self, at_s: float) -> None:
         """Read everything once."""
         for name, pid in self.processes().items():
-            if found := Footprint.of(pid):
-                self._add(f"{name}: memory", BYTES, at_s, found.memory_bytes)
-                self._add(f"{name}: descriptors", "descriptors", at_s, found.descriptors)
-                self._add(f"{name}: threads", "threads", at_s, found.threads)
+            if footprint := Footprint.of(pid):
+                self._add(f"{name}: memory", BYTES, at_s, footprint.memory_bytes)
+                self._add(f"{name}: descriptors", "descriptors", at_s, footprint.descriptors)
+                self._add(f"{name}: threads", "threads", at_s, footprint.threads)
         for name, count in self.files.items():
             self._add(name, "files", at_s, count())
 
     def judged(self, seconds: float) -> list[Growth]:
-        """Every series, after `seconds` of a run."""
+        """The verdict on every series, after `seconds` of a run."""
         warm_s, count = seconds * WARM_UP, len(self.series)
         return [
             judge(name, series.unit, series.times, series.values, warm_s=warm_s, of=count)
@@ -91,7 +91,7 @@ def of_server(server: Server) -> dict[str, int]:
 
 
 def reaper(url: str) -> dict[str, int]:
-    """The process that lets go of dead clients' shared memory on the server at `url`."""
+    """The process that frees the shared memory of dead clients on the server at `url`."""
     for pid, arguments in with_argument(url):
         if any(Path(argument).name == REAPER for argument in arguments):
             return {"reaper": pid}
@@ -99,16 +99,10 @@ def reaper(url: str) -> dict[str, int]:
 
 
 def shared_files(server: Server) -> int:
-    """Files in /dev/shm of this server and of clients of any server on this machine."""
+    """The number of files in /dev/shm of this server, and of clients of any server on this machine."""
     return sum(path.name.startswith((server.shared_memory_prefix, PREFIX)) for path in FOLDER.iterdir())
 
 
 def temporary_files(folders: Iterable[Path]) -> int:
-    """Files and folders below the temporary ones; links are not followed."""
-    return sum(1 for folder in folders for _ in _below(folder))
-
-
-def _below(folder: Path) -> Iterator[str]:
-    for _, folders, files in os.walk(folder):
-        yield from folders
-        yield from files
+    """The number of files and folders below `folders`; links are not followed."""
+    return sum(len(names) + len(files) for folder in folders for _, names, files in os.walk(folder))

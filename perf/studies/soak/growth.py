@@ -1,13 +1,13 @@
 """Whether a series of readings grows: the rule of a soak.
 
 The first third of a run is warm-up and does not count. The growth over the rest (the window) is the Theil-Sen slope,
-the median of the slopes between all pairs of readings, times the window's length: a few outliers do not move it. Its
+the median of the slopes between all pairs of readings, times the window's length; a few outliers do not change it. Its
 standard error comes from 200 resamples by a circular block bootstrap of the residuals, because successive readings are
-alike. The intervals of all series of the run hold the true growths at once with 95 % confidence (Bonferroni). A series
+correlated. The intervals of all series together contain the true growths with 95 % confidence (Bonferroni). A series
 
-    grows         when the whole interval is above what is allowed: 5 % of its median + 4 MiB, or + 3 of a count
-    is flat       when the whole interval is at most that
-    cannot tell   otherwise: the run was too short, or the readings too far apart
+    grows         if the whole interval is above the limit: 5 % of its median + 4 MiB, or + 3 for counts
+    is flat       if the whole interval is at most the limit
+    cannot tell   otherwise: the run was too short, or the readings too noisy
 """
 
 import math
@@ -34,10 +34,10 @@ Values = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class Growth:
-    """One series judged. `first` and `last` are medians of the window's first and last tenth.
+    """The verdict on one series. `first` and `last` are medians of the window's first and last tenth.
 
-    `growth` is over the window; `low` and `high` are the ends of its interval, None where there are too few readings.
-    All are in `unit`, `per_hour` in units per hour.
+    `growth` is over the window; `low` and `high` are the ends of its interval, None for too few readings. All are in
+    `unit`, `per_hour` in units per hour.
     """
 
     series: str
@@ -74,29 +74,32 @@ def judge(
 ) -> Growth:
     """Judge readings at `times` (seconds); those before `warm_s` do not count. `of` series are judged together."""
     at = np.asarray(times, dtype=np.float64)
-    kept = at >= warm_s
-    at, found = at[kept], np.asarray(values, dtype=np.float64)[kept]
+    counts = at >= warm_s
+    at, readings = at[counts], np.asarray(values, dtype=np.float64)[counts]
     window = float(at[-1] - at[0]) if len(at) > 1 else 0.0
-    middle = float(np.median(found)) if len(found) else 0.0
-    slope, error = _slope(at, found, seed) if len(found) >= LEAST else (0.0, math.inf)
+    slope, error = _slope(at, readings, seed) if len(readings) >= LEAST else (0.0, math.inf)
     half = error * window * NormalDist().inv_cdf(1 - (1 - LEVEL) / 2 / of)
-    tenth = max(1, len(found) // 10)
+    tenth = max(1, len(readings) // 10)
     return Growth(
         series=series,
         unit=unit,
-        readings=len(found),
+        readings=len(readings),
         window_s=round(window, 1),
-        first=float(np.median(found[:tenth])) if len(found) else 0.0,
-        last=float(np.median(found[-tenth:])) if len(found) else 0.0,
+        first=_median(readings[:tenth]),
+        last=_median(readings[-tenth:]),
         growth=slope * window,
         per_hour=slope * 3600,
         low=slope * window - half if math.isfinite(half) else None,
         high=slope * window + half if math.isfinite(half) else None,
-        allowed=ALLOWED_SHARE * middle + (ALLOWED_BYTES if unit == BYTES else ALLOWED_COUNT),
+        allowed=ALLOWED_SHARE * _median(readings) + (ALLOWED_BYTES if unit == BYTES else ALLOWED_COUNT),
     )
 
 
-def _slope(at: Values, found: Values, seed: int) -> tuple[float, float]:
+def _median(values: Values) -> float:
+    return float(np.median(values)) if len(values) else 0.0
+
+
+def _slope(at: Values, readings: Values, seed: int) -> tuple[float, float]:
     """The Theil-Sen slope and its standard error, per second."""
     first, second = np.triu_indices(len(at), 1)
     apart = at[second] - at[first]
@@ -104,13 +107,14 @@ def _slope(at: Values, found: Values, seed: int) -> tuple[float, float]:
     def slopes(values: Values) -> Values:
         return np.asarray(np.median((values[..., second] - values[..., first]) / apart, axis=-1), dtype=np.float64)
 
-    slope = float(slopes(found))
+    slope = float(slopes(readings))
     line = slope * (at - at[0])
-    residuals = found - line
+    residuals = readings - line
     residuals -= np.median(residuals)
     length, count = block_length(residuals), len(at)
     rng = np.random.default_rng(seed)
     begins = rng.integers(0, count, (RESAMPLES, -(-count // length), 1))
     picked = ((begins + np.arange(length)) % count).reshape(RESAMPLES, -1)[:, :count]
-    parts = [slopes(line + residuals[some]) for some in np.array_split(picked, 10)]
+    # In ten parts, which take less memory.
+    parts = [slopes(line + residuals[indices]) for indices in np.array_split(picked, 10)]
     return slope, float(np.std(np.concatenate(parts), ddof=1))

@@ -1,23 +1,23 @@
-"""What one client process of a soak does: a shape of user, a transport, and the models that it calls."""
+"""The work of one client process of a soak: how it calls, its transport, and the models that it calls."""
 
 from dataclasses import dataclass
 from typing import Literal
 
 from clients.transport import Transport
 
-# What repository.py writes.
+# The models that repository.py writes.
 PICTURES, POLICED, PACKED, SUMS = MODELS = ("pictures", "policed", "packed", "sums")
 Shape = Literal["threads", "tasks", "children", "openings"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClientJob:
-    """One process: `callers` call side by side, in one of four shapes.
+    """One process, with `callers` at the same time in one of four shapes.
 
-    threads    they share one blocking client per model
-    tasks      they share one asynchronous client per model; some calls are cancelled
-    children   each is a forked process that opens a client, calls and ends; some are killed in mid-call
-    openings   each opens a client, calls a few times and closes it, blocking and asynchronous in turn
+    threads    callers share one blocking client per model
+    tasks      callers share one asynchronous client per model; some calls are cancelled
+    children   each caller is a forked process that opens a client, calls and ends; some are killed in mid-call
+    openings   each caller opens a client, calls a few times and closes it; half of the callers are asynchronous
     """
 
     worker: int
@@ -38,7 +38,7 @@ class ClientJob:
 
 
 def jobs(*, seed: int, grpc_url: str, http_url: str, folder: str) -> list[ClientJob]:
-    """All processes of a soak; `folder` is where they put temporary files."""
+    """The jobs of all processes; `folder` is for their temporary files."""
     kinds: list[tuple[str, Shape, Transport, tuple[str, ...], int, bool]] = [
         ("threads over gRPC", "threads", "grpc", (PICTURES, SUMS), 4, False),
         ("threads over HTTP", "threads", "http", (PACKED, PICTURES), 3, False),

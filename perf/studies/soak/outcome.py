@@ -1,4 +1,4 @@
-"""What a call can end in, and which of these the kind of the call allows; everything else is a failure."""
+"""How calls can end, and which outcomes each kind of call allows; every other outcome is a failure."""
 
 import asyncio
 from collections.abc import Mapping
@@ -10,8 +10,8 @@ from clients.errors import InvalidInputError, RejectedError, ServerFailureError,
 class CallKind(StrEnum):
     """How a call is made.
 
-    PLAIN without a deadline, DEADLINE with a short one, CANCELLED by its caller after 0 to 10 ms, INVALID so that the
-    client refuses it, UNREADABLE so that only the model can refuse it.
+    PLAIN has no deadline, DEADLINE a short one, CANCELLED is cancelled by its caller after 0 to 10 ms, INVALID is
+    refused by the client, and UNREADABLE by the model only.
     """
 
     PLAIN = "plain"
@@ -22,7 +22,7 @@ class CallKind(StrEnum):
 
 
 class CallOutcome(StrEnum):
-    """How a call ended. KILLED is for those of a child that got SIGKILL from this program."""
+    """How a call ended. KILLED is for calls of a child that this program killed."""
 
     RIGHT = "right"
     REJECTED = "rejected"
@@ -51,7 +51,7 @@ _ERRORS: Mapping[type[BaseException], CallOutcome] = {
     InvalidInputError: CallOutcome.INVALID,
     asyncio.CancelledError: CallOutcome.CANCELLED,
 }
-# What python_batched_service says of a string that it cannot read.
+# In the error of python_batched_service for a string that it cannot read.
 UNREADABLE_TEXT = "are no whole number of float32 values"
 
 

@@ -1,4 +1,4 @@
-"""The record of a soak: what was tried, how each call ended, and what was found; one JSON file."""
+"""The record of a soak: the client processes, how their calls ended, and all problems; one JSON file."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import ClassVar
 
 from perf.records import file
+from perf.studies.experiment import Origin
 from perf.studies.soak import growth
 from perf.studies.soak.growth import GROWS, Growth
 from perf.studies.soak.ledger import Failed
-from triton_batching.machine import Machine
 
 # Failed calls that are printed; the record has more.
 SHOWN = 5
@@ -17,7 +17,7 @@ SHOWN = 5
 
 @dataclass(frozen=True, kw_only=True)
 class User:
-    """One client process: its job in words, and how many of its calls ended in which way."""
+    """One client process: its job, and the number of its calls by outcome."""
 
     name: str
     shape: str
@@ -29,7 +29,7 @@ class User:
 
 @dataclass(frozen=True, kw_only=True)
 class Served:
-    """What the server counted for one model: rows per execution say whether batches formed."""
+    """The server's counters of one model; rows per execution show whether batches formed."""
 
     requests: int
     failed_requests: int
@@ -38,10 +38,10 @@ class Served:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SoakRecord:
-    """A run of `seconds`, of which `minutes` were asked for.
+class SoakRecord(Origin):
+    """A run of `seconds` that was planned for `minutes`.
 
-    `failed` holds the first of `failures` in full; `faults` are of processes and of what was left behind.
+    `failed` has the first of `failures` in full; `faults` are of processes and of files that were left behind.
     """
 
     KIND: ClassVar[str] = "soak"
@@ -50,10 +50,6 @@ class SoakRecord:
     seconds: float
     interrupted: bool
     seed: int
-    started_at: str
-    command: tuple[str, ...]
-    machine: Machine
-    versions: Mapping[str, str]
     server_version: str
     users: tuple[User, ...]
     served: Mapping[str, Served]
@@ -65,17 +61,17 @@ class SoakRecord:
 
     @property
     def calls(self) -> int:
-        """How many calls ended."""
+        """The number of calls that ended."""
         return sum(sum(user.outcomes.values()) for user in self.users)
 
     @property
-    def found(self) -> tuple[str, ...]:
-        """Everything that is wrong, a line each; none in a clean run."""
+    def problems(self) -> tuple[str, ...]:
+        """All problems, a line each."""
         calls = [f"{self.failures} calls or clients failed; the first of them:"] if self.failures else []
         calls += [f"  seed {self.seed}, {failure}" for failure in self.failed[:SHOWN]]
         grown = [
             f"{series.series} grows: {series.growth:+,.0f} {series.unit} in {series.window_s:.0f} s, "
-            f"allowed are {series.allowed:,.0f}"
+            f"the limit is {series.allowed:,.0f}"
             for series in self.growths
             if series.verdict == GROWS
         ]
@@ -83,16 +79,16 @@ class SoakRecord:
 
     @property
     def file_name(self) -> str:
-        """A name that a person can read."""
+        """The name of the record."""
         return f"soak.{self.minutes:g}min.s{self.seed}.json"
 
 
 def write(record: SoakRecord, folder: Path) -> Path:
-    """Write it, whole or not at all."""
+    """Write the record with the verdict on each series; raises `RecordError`."""
     growths = [{**asdict(series), "verdict": series.verdict} for series in record.growths]
     return file.write(record, folder / record.file_name, growths=growths)
 
 
 def load(path: Path) -> SoakRecord:
-    """Read one; raises `RecordError`."""
+    """The record of a file; raises `RecordError`."""
     return file.read(path, SoakRecord, remedy="Run the soak again.")

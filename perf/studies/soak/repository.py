@@ -1,8 +1,8 @@
-"""The model repository that a soak serves: four models whose right answers are whole numbers, so equal to the bit.
+"""The model repository that a soak serves: four models with whole numbers as answers, so equal to the bit.
 
-pictures   a stand-in that sleeps, two instances, dynamic batching (Python)
-policed    the same with `batch_policy: deadline`, which refuses what would be late (Python)
-packed     sums of values that come as strings (Python)
+pictures   a simulated model, two instances, dynamic batching (Python)
+policed    the same with `batch_policy: deadline`, which refuses requests that would be late (Python)
+packed     sums of values in strings (Python)
 sums       sums of a ragged input, two instances (an ONNX graph)
 """
 
@@ -51,14 +51,16 @@ instance_group [ { count: 2 kind: KIND_CPU } ]
 
 
 def build(folder: Path) -> Path:
-    """Write the four models into `folder`, which they fill."""
-    two = "instance_group [ { count: 2 kind: KIND_CPU } ]\n"
-    one_instance = "instance_group [ { count: 1 kind: KIND_CPU } ]\n"
+    """Write the four models into `folder`, and return it."""
+    instances = "instance_group [ {{ count: {} kind: KIND_CPU }} ]\n"
     policy = _parameters({"fixed_ms": "6", "row_ms": "2", "batch_policy": "deadline", "slo_ms": "40"})
     _python(
-        folder, PICTURES, "simulated_accelerator", _PICTURES + two + _parameters({"fixed_ms": "3", "row_ms": "0.2"})
+        folder,
+        PICTURES,
+        "simulated_accelerator",
+        _PICTURES + instances.format(2) + _parameters({"fixed_ms": "3", "row_ms": "0.2"}),
     )
-    _python(folder, POLICED, "simulated_accelerator", _PICTURES + one_instance + policy)
+    _python(folder, POLICED, "simulated_accelerator", _PICTURES + instances.format(1) + policy)
     _python(folder, PACKED, "python_batched_service", _PACKED)
     version = folder / SUMS / "1"
     version.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Requests drawn at random, each with its right answer: a few lines of numpy that share nothing with the models."""
+"""Random requests with their right answers, from a few lines of numpy that share no code with the models."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,33 +21,33 @@ class SoakRequest:
     inputs: Arrays
     outputs: Arrays
 
-    def wrong(self, found: Any) -> str:
-        """What is wrong with an answer: one sentence, empty when it is right to the last bit."""
-        given = found if isinstance(found, tuple) else (found,)
-        if len(given) != len(self.outputs):
-            return f"{len(given)} outputs in place of {len(self.outputs)}"
-        for number, (answer, right) in enumerate(zip(given, self.outputs, strict=True)):
-            if answer.dtype != right.dtype or answer.shape != right.shape:
-                return f"output {number} is {answer.dtype} {answer.shape} in place of {right.dtype} {right.shape}"
-            if not np.array_equal(answer, right):
-                places = np.flatnonzero(answer != right)
+    def problem(self, answer: Any) -> str:
+        """What is wrong with an answer in one sentence; empty if it is right to the last bit."""
+        outputs = answer if isinstance(answer, tuple) else (answer,)
+        if len(outputs) != len(self.outputs):
+            return f"{len(outputs)} outputs in place of {len(self.outputs)}"
+        for number, (output, right) in enumerate(zip(outputs, self.outputs, strict=True)):
+            if output.dtype != right.dtype or output.shape != right.shape:
+                return f"output {number} is {output.dtype} {output.shape} in place of {right.dtype} {right.shape}"
+            if not np.array_equal(output, right):
+                places = np.flatnonzero(output != right)
                 first = int(places[0])
                 return (
-                    f"output {number} differs in {len(places)} of {answer.size} values, the first at {first}: "
-                    f"{answer.flat[first]} in place of {right.flat[first]}"
+                    f"output {number} differs in {len(places)} of {output.size} values, the first at {first}: "
+                    f"{output.flat[first]} in place of {right.flat[first]}"
                 )
         return ""
 
 
 def pictures(rng: np.random.Generator) -> SoakRequest:
-    """Pictures of whole numbers around a level of their own, so that no two have the same mean by chance."""
+    """Pictures of whole numbers around a random level, so that two pictures rarely have the same mean."""
     rows = int(rng.integers(1, MOST_ROWS + 1)) if rng.random() < 0.3 else 1
     noise = rng.integers(-5, 6, (rows, *PICTURE))
     values = noise + rng.integers(-1000, 1001, (rows, 1, 1, 1))
     # Totals below 2^24 are exact in float32 in any order.
     means = values.reshape(rows, -1).sum(axis=1).astype(np.float32) / np.float32(noise[0].size)
-    wide = np.repeat(means, 26 * 37).reshape(rows, 26, 37)
-    return SoakRequest(inputs=(values.astype(np.float32),), outputs=(wide,))
+    output = np.repeat(means, 26 * 37).reshape(rows, 26, 37)
+    return SoakRequest(inputs=(values.astype(np.float32),), outputs=(output,))
 
 
 def packed(rng: np.random.Generator) -> SoakRequest:
@@ -67,7 +67,7 @@ def sums(rng: np.random.Generator) -> SoakRequest:
     )
 
 
-DRAWN: Mapping[str, Callable[[np.random.Generator], SoakRequest]] = {
+REQUESTS: Mapping[str, Callable[[np.random.Generator], SoakRequest]] = {
     PICTURES: pictures,
     POLICED: pictures,
     PACKED: packed,
@@ -76,5 +76,5 @@ DRAWN: Mapping[str, Callable[[np.random.Generator], SoakRequest]] = {
 
 
 def _length(rng: np.random.Generator, most: int) -> int:
-    """1 to `most`, short ones as often as long ones: even on a logarithmic scale."""
+    """A length of 1 to `most`, uniform on a logarithmic scale."""
     return int(most ** rng.random())

@@ -1,14 +1,14 @@
-"""One soak from start to end: a server of its own, clients at work on it, readings, and the record."""
+"""One soak from start to end: a server of its own, clients that call it, readings, and the record."""
 
 import contextlib
 import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from clients.regions import FOLDER
+from perf.studies.experiment import now, origin
 from perf.studies.soak import gauges
 from perf.studies.soak.crew import ClientCrew, ClientProcess, crew
 from perf.studies.soak.gauges import Gauges
@@ -18,25 +18,25 @@ from perf.studies.soak.repository import build
 from serve.launcher import Server, Settings, launch
 from serve.management import api
 from serve.management.statistics import Counters
-from triton_batching.machine import Machine, versions
 from triton_batching.processes import Footprint
 
 # Readings of a run: enough for the slope, and too few to slow the clients.
 READINGS, LEAST_EVERY_S = 150, 0.5
 CHECK_S = 0.5
 LINES, LINE_EVERY_S = 60, 5.0
-# How long the processes may take to end after the server: the reaper waits 10 s for a server that has died.
+# Seconds in which the processes must end after the server: the reaper waits 10 s for a server that has died.
 GONE_S = 20.0
-SAID = 300
+LOG_CHARACTERS = 300
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
-    """What the program was asked to do."""
+class SoakRun:
+    """The arguments of the program; clients call for `seconds`. `progress` gets a line now and then."""
 
     minutes: float
     seed: int
     command: tuple[str, ...]
+    progress: Callable[[str], None]
 
     @property
     def seconds(self) -> float:
@@ -44,77 +44,51 @@ class Asked:
         return self.minutes * 60
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ended:
-    """What is known when all calls have ended. `processes` are the server's and the reaper, which end after that."""
-
-    clients: ClientCrew
-    watched: Gauges
-    seconds: float
-    interrupted: bool
-    server_version: str
-    served: Mapping[str, Served]
-    processes: Mapping[str, int]
-
-
-def run(asked: Asked, told: Callable[[str], None]) -> SoakRecord:
-    """Do it all; Ctrl-C ends it early, with what was found so far. `told` gets a line now and then."""
-    started_at = datetime.now(UTC).isoformat(timespec="seconds")
+def run(soak: SoakRun) -> SoakRecord:
+    """Run the soak; Ctrl-C ends it early, with the results until then."""
+    started_at = now()
     with tempfile.TemporaryDirectory(prefix="perf-soak-") as name:
         folder, models = Path(name) / "tmp", build(Path(name) / "models")
         folder.mkdir()
-        told("tritonserver is starting")
+        soak.progress("tritonserver is starting")
         with launch(Settings(models=MODELS, repository=models, environment={"TMPDIR": str(folder)})) as server:
-            told(f"tritonserver serves {', '.join(MODELS)}")
-            ended = _soak(asked, server, folder, told)
-        ended.clients.faults += _left(server, ended.processes)
-    told("judging what grew")
-    return _record(asked, started_at, ended)
+            soak.progress(f"tritonserver serves {', '.join(MODELS)}")
+            version = api.call(server.http_url, "")["version"]
+            clients, readings, seconds, interrupted = _call(soak, server, folder)
+            served = _served(server)
+            processes = {**gauges.of_server(server), **gauges.reaper(server.grpc_url)}
+        clients.faults += _left(server, processes)
+    soak.progress("judging what grew")
+    return SoakRecord(
+        minutes=soak.minutes,
+        seconds=round(seconds, 1),
+        interrupted=interrupted,
+        seed=soak.seed,
+        server_version=version,
+        users=tuple(map(_user, clients.members)),
+        served=served,
+        failures=clients.failures,
+        failed=tuple(clients.failed),
+        faults=tuple(clients.faults),
+        growths=tuple(readings.judged(seconds)),
+        **origin(soak.command, started_at),
+    )
 
 
-def _soak(asked: Asked, server: Server, folder: Path, told: Callable[[str], None]) -> Ended:
-    """Everything between the server's start and its end; `folder` is for temporary files."""
-    version = api.call(server.http_url, "")["version"]
-    work = jobs(seed=asked.seed, grpc_url=server.grpc_url, http_url=server.http_url, folder=str(folder))
+def _call(soak: SoakRun, server: Server, folder: Path) -> tuple[ClientCrew, Gauges, float, bool]:
+    """Let the clients call; returns them, the readings, the seconds, and whether it was ended by Ctrl-C."""
+    work = jobs(seed=soak.seed, grpc_url=server.grpc_url, http_url=server.http_url, folder=str(folder))
     with crew(work) as clients:
-        watched = _gauges(server, clients, folder)
+        readings = _gauges(server, clients, folder)
         begin = time.monotonic()
-        interrupted = _watch(asked, server, clients, watched, told)
+        interrupted = _watch(soak, server, clients, readings)
         seconds = time.monotonic() - begin
-        told("clients end their calls")
+        soak.progress("clients end their calls")
         with contextlib.suppress(KeyboardInterrupt):
             clients.stop()
         if not clients.faults:
-            _check(server, clients, watched, seconds, told)
-    return Ended(
-        clients=clients,
-        watched=watched,
-        seconds=seconds,
-        interrupted=interrupted,
-        server_version=version,
-        served=_served(server),
-        processes={**gauges.of_server(server), **gauges.reaper(server.grpc_url)},
-    )
-
-
-def _record(asked: Asked, started_at: str, ended: Ended) -> SoakRecord:
-    return SoakRecord(
-        minutes=asked.minutes,
-        seconds=round(ended.seconds, 1),
-        interrupted=ended.interrupted,
-        seed=asked.seed,
-        started_at=started_at,
-        command=asked.command,
-        machine=Machine.this(),
-        versions=versions(),
-        server_version=ended.server_version,
-        users=tuple(_user(member) for member in ended.clients.members),
-        served=ended.served,
-        failures=ended.clients.failures,
-        failed=tuple(ended.clients.failed),
-        faults=tuple(ended.clients.faults),
-        growths=tuple(ended.watched.judged(ended.seconds)),
-    )
+            _check(soak, server, clients, readings, seconds)
+    return clients, readings, seconds, interrupted
 
 
 def _gauges(server: Server, clients: ClientCrew, folder: Path) -> Gauges:
@@ -134,70 +108,71 @@ def _gauges(server: Server, clients: ClientCrew, folder: Path) -> Gauges:
     )
 
 
-def _watch(asked: Asked, server: Server, clients: ClientCrew, watched: Gauges, told: Callable[[str], None]) -> bool:
+def _watch(soak: SoakRun, server: Server, clients: ClientCrew, readings: Gauges) -> bool:
     """Listen and read until the time is over, the server has changed, or Ctrl-C; returns whether it was Ctrl-C."""
-    every = max(LEAST_EVERY_S, asked.seconds / READINGS)
-    line_every = max(LINE_EVERY_S, asked.seconds / LINES)
+    every = max(LEAST_EVERY_S, soak.seconds / READINGS)
+    line_every = max(LINE_EVERY_S, soak.seconds / LINES)
     begin = time.monotonic()
     read_s = line_s = 0.0
     try:
-        while (now := time.monotonic() - begin) < asked.seconds and clients.working:
-            if now >= read_s:
-                watched.read(now)
-                read_s = now + every
-            if now >= line_s:
-                told(_line(asked, now, clients, watched))
-                line_s = now + line_every
-            clients.listen(min(CHECK_S, asked.seconds - now))
-            if _check(server, clients, watched, now, told):
+        while (at_s := time.monotonic() - begin) < soak.seconds and clients.working:
+            if at_s >= read_s:
+                readings.read(at_s)
+                read_s = at_s + every
+            if at_s >= line_s:
+                soak.progress(_line(soak, at_s, clients, readings))
+                line_s = at_s + line_every
+            clients.listen(min(CHECK_S, soak.seconds - at_s))
+            if _check(soak, server, clients, readings, at_s):
                 return False
     except KeyboardInterrupt:
         return True
     return False
 
 
-def _check(server: Server, clients: ClientCrew, watched: Gauges, now: float, told: Callable[[str], None]) -> bool:
+def _check(soak: SoakRun, server: Server, clients: ClientCrew, readings: Gauges, at_s: float) -> bool:
     """Whether processes of the server have changed since the start, which is noted as a fault."""
-    if changed := watched.changed():
-        clients.faults.append(f"after {now:.0f} s {changed}; the log says: {_last_words(server)}")
-        told(f"{changed}\n{server.log_tail()}")
+    if changed := readings.changed():
+        clients.faults.append(f"after {at_s:.0f} s {changed}; the log says: {_log_line(server)}")
+        soak.progress(f"{changed}\n{server.log_tail()}")
     return bool(changed)
 
 
-def _line(asked: Asked, now: float, clients: ClientCrew, watched: Gauges) -> str:
+def _line(soak: SoakRun, at_s: float, clients: ClientCrew, readings: Gauges) -> str:
     counts = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(clients.counts.items()))
-    memory = watched.latest("tritonserver: memory") / 2**20
-    failed = clients.failures + len(clients.faults)
+    memory = readings.latest("tritonserver: memory") / 2**20
+    failures = clients.failures + len(clients.faults)
     first = f", the first: {clients.failed[0]}" if clients.failed else ""
     return (
-        f"{now:5.0f} of {asked.seconds:.0f} s: {clients.calls:,} calls ({counts or 'none yet'}), "
-        f"tritonserver {memory:.0f} MiB, {failed} failures{first}"
+        f"{at_s:5.0f} of {soak.seconds:.0f} s: {clients.calls:,} calls ({counts or 'none yet'}), "
+        f"tritonserver {memory:.0f} MiB, {failures} failures{first}"
     )
 
 
-def _last_words(server: Server) -> str:
-    """What the log says, without the signal handler's addresses: one line."""
+def _log_line(server: Server) -> str:
+    """The line of the log with the error, without the addresses of the signal handler."""
     lines = [line.strip() for line in server.log_tail().splitlines() if line.strip()]
-    return next((line for line in lines if "Signal" in line or "error" in line.lower()), "".join(lines[-1:]))[:SAID]
+    error = next((line for line in lines if "Signal" in line or "error" in line.lower()), "".join(lines[-1:]))
+    return error[:LOG_CHARACTERS]
 
 
 def _served(server: Server) -> dict[str, Served]:
-    found = {}
+    """The server's counters by model; empty if it has died."""
+    served = {}
     for model in MODELS:
-        # A server that died has no counters left.
         with contextlib.suppress(api.ServerError):
             counted = Counters.read(server.grpc_url, model)
-            found[model] = Served(
+            served[model] = Served(
                 requests=counted.requests,
                 failed_requests=counted.failed_requests,
                 rows=counted.rows,
                 executions=counted.executions,
             )
-    return found
+    return served
 
 
 def _left(server: Server, processes: Mapping[str, int]) -> list[str]:
-    """What the server left behind."""
+    """The processes and files that the server left behind, a line each."""
     deadline = time.monotonic() + GONE_S
     while time.monotonic() < deadline and any(Footprint.of(pid) for pid in processes.values()):
         time.sleep(0.1)

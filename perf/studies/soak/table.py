@@ -1,27 +1,24 @@
-"""What a soak tried and what it found, as tables made from its record."""
+"""The tables of a soak, made from its record."""
 
 from collections.abc import Iterator
 
-from rich import box
 from rich.table import Table
 
 from perf.studies.soak.growth import BYTES, CANNOT_TELL, FLAT, Growth
 from perf.studies.soak.outcome import CallOutcome
 from perf.studies.soak.record import SoakRecord
+from perf.studies.tables import plain_table
 
-# Worst growths that are shown; the record has all.
+# Series that are shown; the record has all.
 SHOWN = 8
 
 
 def tried(record: SoakRecord) -> Table:
-    """A line for each client process: how its calls ended."""
-    table = Table(box=box.SIMPLE)
-    table.add_column("client process")
-    seen = [outcome for outcome in CallOutcome if any(user.outcomes.get(outcome) for user in record.users)]
-    for title in ("models", "callers", "calls", *seen):
-        table.add_column(title, justify="left" if title == "models" else "right")
+    """A row for each client process: how its calls ended."""
+    outcomes = [outcome for outcome in CallOutcome if any(user.outcomes.get(outcome) for user in record.users)]
+    table = plain_table(("client process", "models", "callers", "calls", *outcomes), left=2)
     for user in record.users:
-        counts = [user.outcomes.get(outcome, 0) for outcome in seen]
+        counts = [user.outcomes.get(outcome, 0) for outcome in outcomes]
         cells = [
             user.name,
             " ".join(user.models),
@@ -30,16 +27,14 @@ def tried(record: SoakRecord) -> Table:
             *(f"{count:,}" for count in counts),
         ]
         table.add_row(*cells)
-    totals = [sum(user.outcomes.get(outcome, 0) for user in record.users) for outcome in seen]
+    totals = [sum(user.outcomes.get(outcome, 0) for user in record.users) for outcome in outcomes]
     table.add_row("all", "", "", f"{sum(totals):,}", *(f"{total:,}" for total in totals), style="bold")
     return table
 
 
 def grown(record: SoakRecord) -> Table:
-    """The series nearest to what is allowed, the worst first."""
-    table = Table(box=box.SIMPLE)
-    for title in ("series", "first", "last", "growth", "95 % of all series", "allowed", "verdict"):
-        table.add_column(title, justify="left" if title == "series" else "right")
+    """The series closest to their limits, the worst first."""
+    table = plain_table(("series", "first", "last", "growth", "95 % of all series", "limit", "verdict"))
     for growth in sorted(record.growths, key=_share, reverse=True)[:SHOWN]:
         interval = (
             ""
@@ -58,15 +53,15 @@ def lines(record: SoakRecord) -> Iterator[str]:
         for model, served in record.served.items()
         if served.executions
     )
-    yield f"rows per execution (executions): {', '.join(formed) or 'not known, the server is gone'}"
+    yield f"rows per execution (executions): {', '.join(formed) or 'unknown, the server is gone'}"
     flat = sum(growth.verdict == FLAT for growth in record.growths)
     unsure = sum(growth.verdict == CANNOT_TELL for growth in record.growths)
-    yield f"{len(record.growths)} series: {flat} flat, {unsure} cannot tell{', a longer run can' if unsure else ''}"
+    yield f"{len(record.growths)} series: {flat} flat, {unsure} cannot tell{' (run it for longer)' if unsure else ''}"
     if record.interrupted:
         yield f"interrupted after {record.seconds:.0f} of {record.minutes * 60:.0f} s"
-    if not record.found:
-        yield f"found nothing: {record.calls:,} calls in {record.seconds:.0f} s, each ended as it may"
-    yield from (f"FOUND {finding}" for finding in record.found)
+    if not record.problems:
+        yield f"no problems: {record.calls:,} calls in {record.seconds:.0f} s, each with an allowed outcome"
+    yield from (f"PROBLEM {problem}" for problem in record.problems)
 
 
 def _share(growth: Growth) -> float:

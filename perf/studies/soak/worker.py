@@ -1,4 +1,4 @@
-"""The main function of a client process: it calls in its shape until it is told to stop, and reports all the time."""
+"""The main function of a client process: it calls until the order to stop, and reports at a steady pace."""
 
 import os
 import signal
@@ -7,11 +7,10 @@ import threading
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 
-from perf.studies.soak.callers import tasks, threads
+from perf.studies.soak.callers import openings, tasks, threads
 from perf.studies.soak.children import children
 from perf.studies.soak.job import ClientJob
 from perf.studies.soak.ledger import CallLedger, ParentPipe
-from perf.studies.soak.openings import openings
 
 HEAR_S = 0.1
 SHAPES: dict[str, Callable[[ClientJob, CallLedger, threading.Event], None]] = {
@@ -22,18 +21,18 @@ SHAPES: dict[str, Callable[[ClientJob, CallLedger, threading.Event], None]] = {
 
 
 def work(job: ClientJob, parent: Connection) -> None:
-    """Call until the parent says stop or is gone, and send the last report."""
-    # Ctrl-C goes to the whole terminal; the parent decides what it means.
+    """Call until the parent orders to stop or is gone, and send the last report."""
+    # Ctrl-C reaches all processes of the terminal; the parent decides what to do.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ["TMPDIR"] = tempfile.tempdir = job.folder
     ledger = CallLedger(worker=job.worker)
-    line = ParentPipe(parent, ledger)
+    pipe = ParentPipe(parent, ledger)
     if job.shape == "children":
-        # No thread beside it: a lock that another thread holds during a fork is never released in the child.
-        children(job, ledger, line)
+        # Without a second thread, since a lock that it holds during a fork is never released in the child.
+        children(job, ledger, pipe)
     else:
         stop, ended = threading.Event(), threading.Event()
-        reporter = threading.Thread(target=_report, args=(line, stop, ended), daemon=True, name="reports")
+        reporter = threading.Thread(target=_report, args=(pipe, stop, ended), daemon=True, name="reports")
         reporter.start()
         try:
             SHAPES[job.shape](job, ledger, stop)
@@ -42,11 +41,11 @@ def work(job: ClientJob, parent: Connection) -> None:
         finally:
             ended.set()
             reporter.join()
-    line.last()
+    pipe.last()
 
 
-def _report(line: ParentPipe, stop: threading.Event, ended: threading.Event) -> None:
-    """Until the last call has ended, so that one that never does is found to be lost."""
+def _report(pipe: ParentPipe, stop: threading.Event, ended: threading.Event) -> None:
+    """Report until the last call has ended, so that a call that never ends is reported as lost."""
     while not ended.wait(HEAR_S):
-        if line.stopped():
+        if pipe.stopped():
             stop.set()

@@ -1,7 +1,8 @@
-"""The models that cost nothing but the way to them, for perf.studies.transports."""
+"""Models that compute nothing, so that a call costs its transport alone."""
 
 from pathlib import Path
 
+# Dims of the input and of the output of each model.
 SHAPES = {
     "row": ((256,), (8,)),
     "sheet": ((128, 128), (8,)),
@@ -40,8 +41,10 @@ class TritonPythonModel:
 
 def build(repository: Path) -> None:
     """Write the models of `SHAPES`."""
-    for name, (taken, given) in SHAPES.items():
+    for name, (input_dims, output_dims) in SHAPES.items():
         version = repository / name / "1"
         version.mkdir(parents=True)
-        (version / "model.py").write_text(MODEL.format(output=given))
-        (version.parent / "config.pbtxt").write_text(CONFIG.format(name=name, input=list(taken), output=list(given)))
+        (version / "model.py").write_text(MODEL.format(output=output_dims))
+        (version.parent / "config.pbtxt").write_text(
+            CONFIG.format(name=name, input=list(input_dims), output=list(output_dims))
+        )

@@ -5,10 +5,10 @@ from itertools import pairwise
 
 import pytest
 
-from perf.memory.allocators.device import Allocator, Device, OutOfMemory
-from perf.studies.memory_lab.allocators.caching import Caching, CachingRules, round_size
-from perf.studies.memory_lab.allocators.catalogue import ONLINE
+from perf.memory.allocators.device import Allocator, Device
+from perf.studies.memory_lab.allocators.caching import Caching
 from perf.studies.memory_lab.allocators.slab import size_class
+from perf.studies.memory_lab.trial import ONLINE
 
 MIB = 2**20
 
@@ -82,45 +82,6 @@ def test_pytorch_segments_and_splits() -> None:
     caching.free(large)
     assert caching.allocate(19 * MIB) == large, "a remainder of 1 MiB is not split off"
     assert caching.allocate(MIB + 512) not in range(large, large + 20 * MIB)
-
-
-def test_pytorch_rounds_to_512_or_to_steps_between_powers_of_two() -> None:
-    assert [round_size(size) for size in (1, 512, 513)] == [512, 512, 1024]
-    # PyTorch's own example: 1200 with 4 divisions lies between 1024 and 2048, in steps of 256.
-    assert round_size(4 * 512 + 1, 4) == 2048 + 512
-    assert round_size(1200, 2) == 1536
-    assert round_size(4096, 4) == 4096
-
-
-def test_pytorch_frees_its_cache_when_the_device_is_full() -> None:
-    device = Device(limit_bytes=40 * MIB)
-    caching = Caching(device)
-    small, large = caching.allocate(100), caching.allocate(12 * MIB)
-    caching.free(large)
-    caching.allocate(30 * MIB)
-    assert list(device.regions.values()) == [2 * MIB, 30 * MIB]
-    caching.free(small)
-    with pytest.raises(OutOfMemory):
-        caching.allocate(30 * MIB)
-    assert list(device.regions.values()) == [30 * MIB], "all that was cached is gone"
-
-
-def test_pytorch_keeps_oversize_blocks_for_requests_of_their_size() -> None:
-    caching = Caching(Device(), CachingRules(max_split_bytes=32 * MIB))
-    block = caching.allocate(100 * MIB)
-    caching.free(block)
-    assert caching.allocate(30 * MIB) != block
-    assert caching.allocate(70 * MIB) != block, "30 MiB would be lost, more than the 20 MiB allowed"
-    assert caching.allocate(90 * MIB) == block
-
-
-def test_pytorch_collects_old_whole_blocks_above_its_threshold() -> None:
-    device = Device(limit_bytes=100 * MIB)
-    caching = Caching(device, CachingRules(collection_threshold=0.5))
-    for address in [caching.allocate(30 * MIB), caching.allocate(31 * MIB)]:
-        caching.free(address)
-    caching.allocate(34 * MIB)
-    assert list(device.regions.values()) == [34 * MIB]
 
 
 def test_dlmalloc_grows_and_trims_its_top_and_maps_what_is_large() -> None:

@@ -10,12 +10,11 @@ from perf.memory.allocators.bfc import onnxruntime_same
 from perf.memory.allocators.device import Allocator, Device, DeviceCosts
 from perf.memory.trace import trace_file
 from perf.studies.memory_lab import __main__ as lab
-from perf.studies.memory_lab import memory_map, study
-from perf.studies.memory_lab.allocators.catalogue import ONLINE
+from perf.studies.memory_lab import comparison, memory_map
 from perf.studies.memory_lab.allocators.plan import plan
 from perf.studies.memory_lab.replay import Placed, Replay, operation_us, overlaps, replay
 from perf.studies.memory_lab.traces.reading import read
-from perf.studies.memory_lab.trial import PLANNED, allocators, locality, trial
+from perf.studies.memory_lab.trial import ONLINE, PLANNED, allocators, locality, trial
 
 KIB = 1024
 SIZES = {"a": 4 * KIB, "b": 8 * KIB, "c": 2 * KIB}
@@ -129,9 +128,8 @@ def test_the_program_compares_records_and_resumes(tmp_path: Path, capsys: pytest
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["--malloc-us", "fast"], "pairs of bytes and microseconds"),
-        (["--malloc-us", "1024:3,256:2"], "sizes must ascend"),
-        (["--pictures", "x", "--maps", "best"], "no such allocator"),
+        (["--malloc-us", "fast"], "not pairs of bytes and microseconds"),
+        (["--malloc-us", "1024:3,256:2"], "the sizes must ascend"),
     ],
 )
 def test_the_program_refuses_what_it_cannot_read(
@@ -147,8 +145,8 @@ def test_the_plan_of_one_batch_serves_the_others(tmp_path: Path) -> None:
     paths = [trace_file.write(trace, tmp_path / f"{name}.json") for name, trace in (("one", one), ("other", other))]
     found = lab.traces(paths)
     assert lab.relatives("one", found) == {"other": other}
-    done, _ = study.study("one", one, lab.relatives("one", found), DeviceCosts(), lambda _: None)
-    assert study.read(study.write(done, tmp_path / "results")) == done
+    done, _ = comparison.compare("one", one, lab.relatives("one", found), DeviceCosts(), lambda _: None)
+    assert comparison.read(comparison.write(done, tmp_path / "results")) == done
     (served,) = [row for row in done.departures if row.trace == "other"]
     assert (served.unplanned.fallbacks, served.held_bytes, served.load_bytes) == (0, 512, 256)
 

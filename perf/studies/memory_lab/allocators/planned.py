@@ -1,11 +1,11 @@
 """An allocator that follows an offset plan: one region of the device, and no search while events are as planned.
 
-Each event is compared with the plan; while they agree, an allocation costs one comparison. A request may be smaller
-than planned, so the plan of the largest batch serves all smaller ones. Other events:
+It compares each event with the plan; a planned allocation costs one comparison. A request may be smaller than planned,
+so the plan of the largest batch serves all smaller ones. Other events:
 
 * An extra allocation, or one that is too large, goes to a fallback arena, and the plan continues.
 * An inference leaves the plan if its first allocation differs, if it frees a buffer that the plan keeps, or if it
-  begins before the previous one has ended. The region then becomes a heap (tightest gap), and the arena serves
+  begins before the previous inference has ended. The region then becomes a heap (tightest gap), and the arena serves
   requests that do not fit.
 
 The plan starts over when nothing is live, or when an inference begins and nothing in the region is live.
@@ -45,7 +45,7 @@ class Planned(Allocator):
         self._base, self._end = base, base + plan.bytes
         self._fallback = onnxruntime_same(device)
         self._in_fallback: set[int] = set()
-        # One more event, which equals no request: the cursor's position off the plan.
+        # One more event, which no request equals: the position of the cursor off the plan.
         self._sizes = (*plan.sizes, -1)
         self._addresses = (*(base + offset for offset in plan.offsets), -1)
         self._freed = tuple(
@@ -90,7 +90,7 @@ class Planned(Allocator):
 
     def _allocate_unplanned(self, size: int) -> int:
         if self._at != self._off and (self._idle[self._at] or self._at >= self._tail):
-            # An extra buffer or another inference? At the plan's start, or twice at one event, it is another inference.
+            # At the plan's start, or for the second time at one event, this is another inference, else an extra buffer.
             if self._at in (0, self._surprised):
                 self._depart()
             self._surprised = self._at
@@ -134,7 +134,6 @@ class Planned(Allocator):
 
     def _tightest(self, size: int) -> int | None:
         """The address of the smallest sufficient gap in the region; None if there is none."""
-
         best: tuple[int, int] | None = None
         top = self._base
         for start, end in (*self._live, (self._end, self._end)):

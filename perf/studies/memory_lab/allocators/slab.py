@@ -38,7 +38,6 @@ class Slab(Allocator):
 
 def size_class(size: int) -> int:
     """The smallest size class of at least `size` bytes."""
-
     if size <= CLASSES_PER_POWER * MIN_CLASS_BYTES:
         return rounded(size, MIN_CLASS_BYTES)
     power = 1 << ((size - 1).bit_length() - 1)

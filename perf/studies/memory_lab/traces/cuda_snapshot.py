@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from perf.memory.trace.fields import content, field
+from perf.memory.trace.fields import field
 from perf.memory.trace.ledger import Ledger
 from perf.memory.trace.trace import Trace
 from perf.studies.memory_lab.traces import plain_pickle
@@ -11,20 +11,16 @@ from triton_batching.terminal import Mistake
 
 SOURCE = "torch cuda snapshot"
 ADVICE = "Record with torch.cuda.memory._record_memory_history(), then torch.cuda.memory._dump_snapshot(FILE)."
-# Calls of the allocator to the driver, and marks: no requests of the program.
+# Calls of the allocator to the driver, and marks; they are no requests of the program.
 IGNORED = {"segment_alloc", "segment_free", "segment_map", "segment_unmap", "snapshot", "free_requested", "oom"}
-
-
-def read(path: Path) -> tuple[Trace, ...]:
-    """One trace per device that has events; raises `Mistake`; for a broken pickle with the byte position."""
-    return parse(content(path, ADVICE), str(path))
 
 
 def parse(data: bytes, origin: str = "snapshot") -> tuple[Trace, ...]:
     """The traces of `device_traces`: a buffer lives from `alloc` to `free_completed` of its address.
 
-    The recorder drops its oldest events, so there may be releases without an allocation. `held_bytes` comes from the
-    final segments, so only buffers that are live at the end have it.
+    There is one trace per device with events. The recorder drops its oldest events, so there may be releases without an
+    allocation. `held_bytes` comes from the final segments, so only buffers that are live at the end have it. Raises
+    `Mistake`, for a broken pickle with the byte position.
     """
     snapshot = plain_pickle.loads(data, origin)
     devices = field(snapshot, "device_traces", list, origin)

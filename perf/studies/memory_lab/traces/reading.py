@@ -1,4 +1,4 @@
-"""Reads a trace file of any known format, recognised by its content."""
+"""Reads a trace file; the content shows which of the known formats it has."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ ADVICE = (
 
 
 def named(path: Path) -> dict[str, Trace]:
-    """The non-empty traces of a file, by the file's name; with a number if there are several."""
+    """The non-empty traces of a file by the file's name, with a number if there are several."""
     traces = [trace for trace in read(path) if trace.allocations]
     return {path.stem if len(traces) == 1 else f"{path.stem}-{number}": trace for number, trace in enumerate(traces)}
 

@@ -6,7 +6,6 @@ The messages are those of tensorflow/core/framework/log_memory.proto, with only 
 import functools
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
@@ -43,7 +42,7 @@ MESSAGES: dict[str, dict[int, tuple[str, str]]] = {
         4: ("allocator_name", "string"),
     },
 }
-# These allocate and free nothing.
+# Messages that allocate and free nothing.
 IGNORED = {"MemoryLogStep", "MemoryLogTensorOutput"}
 SCALARS = {
     "int64": descriptor_pb2.FieldDescriptorProto.TYPE_INT64,
@@ -51,17 +50,8 @@ SCALARS = {
 }
 
 
-def read(path: Path) -> tuple[Trace, ...]:
-    """One trace per allocator name; raises `Mistake` with line and column."""
-    try:
-        text = path.read_text(errors="replace")
-    except OSError as error:
-        raise Mistake(f"{path}: {error.strerror}. Give a TensorFlow log.") from error
-    return parse(text, str(path))
-
-
 def parse(text: str, origin: str = "log") -> tuple[Trace, ...]:
-    """The traces of the lines of `text` that carry the mark.
+    """The traces of the lines of `text` with the mark, one per allocator; raises `Mistake` with line and column.
 
     A buffer is known by its allocator and id. proto3 leaves zeros out, so an absent field is zero. TensorFlow logs a
     buffer once per tensor in it: the first line allocates, and a remark counts the others.

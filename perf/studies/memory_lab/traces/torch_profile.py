@@ -1,9 +1,8 @@
 """The memory events of a chrome trace of `torch.profiler` (`profile_memory=True`)."""
 
-from pathlib import Path
 from typing import Any
 
-from perf.memory.trace.fields import content, field, parsed
+from perf.memory.trace.fields import field, parsed
 from perf.memory.trace.ledger import Ledger
 from perf.memory.trace.trace import Trace
 from triton_batching.terminal import Mistake
@@ -14,13 +13,8 @@ ADVICE = "Record with torch.profiler.profile(profile_memory=True) and write with
 DEVICES = {0: "cpu", 1: "cuda"}
 
 
-def read(path: Path) -> tuple[Trace, ...]:
-    """One trace per device; raises `Mistake`; for broken JSON with line and column."""
-    return parse(content(path, ADVICE), str(path))
-
-
 def parse(data: bytes, origin: str = "profile") -> tuple[Trace, ...]:
-    """The traces of the `[memory]` events in order of time.
+    """The traces of the `[memory]` events in order of time, one per device; raises `Mistake` with line and column.
 
     An event allocates at `Addr` if its `Bytes` are above 0 and frees otherwise.
     """

@@ -1,29 +1,27 @@
-"""The study of one trace: all allocators and planners on it, and the plan on changed inferences; a record on disk."""
+"""All allocators and planners on one trace, and the plan on changed inferences, with the record of the results."""
 
 import dataclasses
-import datetime
 import hashlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
-
-import msgspec
+from typing import ClassVar
 
 from perf.memory.allocators.device import Device, DeviceCosts
 from perf.memory.offline import greedy, omni
 from perf.memory.offline.buffer import Buffer, Placement, load
 from perf.memory.offline.checker import faults
 from perf.memory.trace.trace import Trace
+from perf.records import file
+from perf.records.file import RecordError
+from perf.studies.experiment import Origin, now, origin
 from perf.studies.memory_lab.allocators.plan import Plan, best_placement, buffers_of, planned
 from perf.studies.memory_lab.allocators.planned import Planned, Unplanned
 from perf.studies.memory_lab.changes import CHANGES
 from perf.studies.memory_lab.replay import Replay, overlaps, replay
-from perf.studies.memory_lab.trial import Trial, allocators, trial
-from triton_batching import whole_file
-from triton_batching.machine import Machine, versions
+from perf.studies.memory_lab.trial import AllocatorTrial, allocators, trial
 from triton_batching.terminal import Failure
 
 STEP_BYTES = 256
@@ -55,9 +53,11 @@ class Departure:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Study:
+class LabRecord(Origin):
     """The results of one trace. A record is valid for a trace and costs of the same `key`."""
 
+    KIND: ClassVar[str] = "memory lab"
+    FORMAT: ClassVar[int] = 1
     name: str
     key: str
     source: str
@@ -69,19 +69,20 @@ class Study:
     costs: DeviceCosts
     planner: str
     plannings: tuple[Planning, ...]
-    trials: tuple[Trial, ...]
+    trials: tuple[AllocatorTrial, ...]
     departures: tuple[Departure, ...]
-    machine: Machine
-    versions: dict[str, str]
-    started_at: str
-    format: Literal[1] = 1
 
 
-def study(
-    name: str, trace: Trace, others: dict[str, Trace], costs: DeviceCosts, progress: Callable[[str], None]
-) -> tuple[Study, dict[str, Replay]]:
+def compare(
+    name: str,
+    trace: Trace,
+    others: dict[str, Trace],
+    costs: DeviceCosts,
+    progress: Callable[[str], None],
+    command: Sequence[str] = (),
+) -> tuple[LabRecord, dict[str, Replay]]:
     """Run and check all planners and allocators on a trace, and its plan on `others`, traces of the same model."""
-    started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    started_at = now()
     buffers = buffers_of(trace, STEP_BYTES)
     plannings = []
     for planner, run in _planners().items():
@@ -93,8 +94,8 @@ def study(
         progress(f"{name}: {allocator}")
         measured, replays[allocator] = trial(trace, allocator, make, costs)
         trials.append(measured)
-    changed = {text: change(trace) for text, change in CHANGES.items()} | others
-    result = Study(
+    inferences = {text: change(trace) for text, change in CHANGES.items()} | others
+    record = LabRecord(
         name=name,
         key=key(trace, costs),
         source=trace.source,
@@ -107,12 +108,10 @@ def study(
         planner=plan.placement.planner,
         plannings=tuple(plannings),
         trials=tuple(trials),
-        departures=tuple(_departure(text, plan, other) for text, other in changed.items()),
-        machine=Machine.this(),
-        versions=versions(),
-        started_at=started,
+        departures=tuple(_departure(text, plan, other) for text, other in inferences.items()),
+        **origin(command, started_at),
     )
-    return result, replays
+    return record, replays
 
 
 def key(trace: Trace, costs: DeviceCosts) -> str:
@@ -121,16 +120,16 @@ def key(trace: Trace, costs: DeviceCosts) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def write(result: Study, folder: Path) -> Path:
+def write(record: LabRecord, folder: Path) -> Path:
     """Write the record to a file named after the trace."""
-    return whole_file.write(folder / f"{result.name}.json", json.dumps(dataclasses.asdict(result), indent=1) + "\n")
+    return file.write(record, folder / f"{record.name}.json")
 
 
-def read(path: Path) -> Study | None:
+def read(path: Path) -> LabRecord | None:
     """The record in a file; None if the file is absent or of another format."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Study)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return file.read(path, LabRecord)
+    except RecordError:
         return None
 
 
@@ -147,9 +146,9 @@ def _planning(
     started = time.perf_counter()
     placement = run(buffers)
     seconds = time.perf_counter() - started
-    wrong = faults(placement, buffers)
-    if wrong or placement.height < load(buffers):
-        raise Failure(f"{name} gave no valid placement: {wrong[0] if wrong else 'it is below the load'}.")
+    problems = faults(placement, buffers)
+    if problems or placement.height < load(buffers):
+        raise Failure(f"{name} gave no valid placement: {problems[0] if problems else 'it is below the load'}.")
     height = placement.height
     return Planning(planner=name, held_bytes=height, held_over_load=height / load_bytes, seconds=seconds)
 
@@ -159,7 +158,7 @@ def _departure(text: str, plan: Plan, other: Trace) -> Departure:
     allocator = Planned(device, plan)
     for _ in range(2):
         if overlaps(replay(other, allocator)):
-            raise Failure(f"planned, serving '{text}': two live buffers overlap: a bug of the lab.")
+            raise Failure(f"planned, serving '{text}': two live buffers overlap. This is a bug of the lab.")
     return Departure(
         trace=text,
         allocations=2 * len(other.allocations),

@@ -1,0 +1,198 @@
+"""All experiments in one table: question, command and result, from the records in git."""
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from perf.studies.aimd_cap import band, late_share
+from perf.studies.archive import RESULTS
+from perf.studies.goodput import table as goodput_table
+from perf.studies.goodput.contender import DEADLINE
+from perf.studies.grid.judgement import TUNED
+from perf.studies.overload import record as overload_record
+from perf.studies.overload.bound import OWN
+from perf.studies.pages import experiments, tools
+from perf.studies.peers.point import LABELS
+from perf.studies.pictures.table import changes
+from perf.studies.tables import rows_markdown
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExperimentSummary:
+    """One experiment: `command` without `python -m perf.studies.`, `result` in one line."""
+
+    command: str
+    question: str
+    result: Callable[[], str]
+    page: str
+
+
+EXPERIMENTS: list[ExperimentSummary] = []
+
+
+def experiment(command: str, page: str = "") -> Callable[[Callable[[], str]], Callable[[], str]]:
+    """Add a function to the table: it returns the result, and its docstring is the question."""
+
+    def added(result: Callable[[], str]) -> Callable[[], str]:
+        summary = ExperimentSummary(command=command, question=result.__doc__ or "", result=result, page=page)
+        EXPERIMENTS.append(summary)
+        return result
+
+    return added
+
+
+def table() -> str:
+    """The table of all experiments."""
+    rows = []
+    for summary in EXPERIMENTS:
+        name = summary.command.split()[0]
+        title = f"[{name}]({summary.page})" if summary.page else name
+        rows.append((title, summary.question, f"`python -m perf.studies.{summary.command}`", summary.result()))
+    return rows_markdown(("experiment", "question", "command", "result"), rows, left=4)
+
+
+@experiment("aimd_cap")
+def _aimd_cap() -> str:
+    """Where does the cap of `batch_policy: aimd` settle?"""
+    cases = {case.name: case for case in experiments.cap_cases()}
+    settled = cases["target 30 ms"].settled
+    smallest, largest = band(settled)
+    return (
+        f"with a target of 30 ms it settles at {smallest} to {largest} rows, with {late_share(settled):.0%} of the "
+        "batches over the target; after rows get three times as slow it is in time again after "
+        f"{cases['rows cost three times as much'].recovery} batches"
+    )
+
+
+@experiment("backend_overhead")
+def _backend_overhead() -> str:
+    """What does the Python backend add to an execution?"""
+    cells = experiments.overhead_cells()
+    return f"each of {len(cells)} cells takes at most {max(cell.ratio for cell in cells):.2f} x its lower bounds"
+
+
+@experiment("goodput --live --seeds 5", page="goodput/README.md")
+def _goodput() -> str:
+    """Up to which rate are 99 % of the requests in time, by batching policy?"""
+    lines = {
+        line.arrivals: line
+        for line in goodput_table.lines(experiments.goodput_searches())
+        if line.contender == DEADLINE
+    }
+    return (
+        f"`deadline`: x {lines['poisson'].ratio} of greedy for Poisson arrivals, x {lines['gamma:4'].ratio} for bursts"
+    )
+
+
+@experiment("grid simulated_accelerator --load closed:32", page="../tune/README.md")
+def _grid() -> str:
+    """How close is the tuner's choice to the best of a full grid?"""
+    judgements = tools.judgements()
+    ratios = [judgement.ratio.value for judgement in judgements]
+    over = sum(judgement.violations for judgement in judgements)
+    rounds = sum(len(judgement.of(TUNED)) for judgement in judgements)
+    return (
+        f"{min(ratios):.3f} to {max(ratios):.3f} of the throughput of the grid's best in {len(judgements)} cases; "
+        f"{over} of {rounds} rounds over the target"
+    )
+
+
+@experiment("memory_lab perf/studies/results/memory/traces/*.json", page="memory_lab/README.md")
+def _memory_lab() -> str:
+    """How much memory do allocators hold for recorded inferences?"""
+    trials = tools.allocator_trials()
+    medians = (
+        f"{name} {statistics.median(trial.held_over_load for trial in trials[name]):.2f}"
+        for name in ("planned", "tensorflow bfc", "pytorch caching")
+    )
+    return f"median of held memory / bound: {', '.join(medians)}"
+
+
+@experiment(
+    "overload simulated_accelerator --config-name dynamic --target-ms 2000 --time-scale 8",
+    page="../../serve/README.md#overload",
+)
+def _overload() -> str:
+    """What does a model answer and refuse at ten times its capacity?"""
+    records = [record for record in overload_record.read(RESULTS / "overload") if not record.give_up_ms]
+    share = {record.bound: record.share for record in records}
+    return f"in time / capacity: {share[OWN]:.2f} with the shipped limit, {share['none']:.2f} without a limit"
+
+
+@experiment("packing", page="../pack/README.md")
+def _packing() -> str:
+    """How many devices does each packing algorithm need?"""
+    devices = tools.packing_record().devices
+    names = ("squishy", "improved", "exact")
+    return "devices for 100 workloads: " + ", ".join(f"{name} {devices[name]}" for name in names)
+
+
+@experiment("pauses ranker", page="../simulate/README.md")
+def _pauses() -> str:
+    """What does a pause cost a lone request?"""
+    ways = [pauses.way for pauses in tools.pauses_records()]
+    return f"outside the model it takes {min(ways):.1f} to {max(ways):.1f} x as long as in a closed loop"
+
+
+@experiment("peers --rounds 5", page="peers/README.md")
+def _peers() -> str:
+    """How much of onnxruntime's speed do other servers keep?"""
+    shares: dict[str, list[float]] = {}
+    for peer_round in experiments.peer_rounds():
+        shares.setdefault(LABELS[peer_round.contender], []).append(peer_round.share)
+    medians = sorted(((statistics.median(values), name) for name, values in shares.items()), reverse=True)
+    return "share of onnxruntime alone: " + ", ".join(f"{name} {share:.2f}" for share, name in medians)
+
+
+@experiment("pictures --classifier simulated_accelerator", page="../../model_repository/image_classification/README.md")
+def _pictures() -> str:
+    """What does batching buy behind JPEG decoding?"""
+    change = statistics.median(changes(experiments.pictures_records("simulated_accelerator"), 32))
+    return f"{change:+.0%} mean latency at 32 pictures in flight behind a simulated accelerator"
+
+
+@experiment("prediction simulated_accelerator", page="../simulate/README.md")
+def _prediction() -> str:
+    """Are the simulation's predictions right?"""
+    points = tools.compared_points()
+    return f"{sum(point.holds for point in points)} of {len(points)} predictions within the limits"
+
+
+@experiment("ragged ragged_encoder", page="RAGGED_REQUESTS.md")
+def _ragged() -> str:
+    """Which way to serve requests of different length is fastest?"""
+    rows = {(row.mix, row.route): row for row in experiments.ragged_rows("ragged_encoder")}
+    gains = {mix: rows[mix, "ragged"].to_separate for mix in ("equal", "longer tail")}
+    parts = [f"x {gain.median:.2f} ({mix})" for mix, gain in gains.items() if gain]
+    return "ragged batches against separate executions: " + ", ".join(parts)
+
+
+@experiment("ragged_requests", page="RAGGED_REQUESTS.md")
+def _ragged_requests() -> str:
+    """Which requests of different length run together?"""
+    return "prints the server's own counts; keeps no record"
+
+
+@experiment("served_share resnet50")
+def _served_share() -> str:
+    """How much of onnxruntime's speed does a served model keep?"""
+    return f"resnet50: {statistics.median(experiments.served_shares()):.2f}"
+
+
+@experiment("soak --minutes 15", page="soak/README.md")
+def _soak() -> str:
+    """What fails or grows under every kind of client?"""
+    record = experiments.soak_run()
+    return (
+        f"{record.calls:,} calls in {record.minutes:g} minutes: {record.failures} failed, {len(record.faults)} faults"
+    )
+
+
+@experiment("transports --rounds 7", page="TRANSPORTS.md")
+def _transports() -> str:
+    """What does shared memory gain over gRPC and HTTP?"""
+    latency = {
+        gain.model: gain.latency for gain in experiments.transport_gains() if (gain.over, gain.workers) == ("grpc", 1)
+    }
+    sizes = {"row": "1 KB", "picture": "600 KB in", "map": "4 MB out"}
+    return "latency over gRPC: " + ", ".join(f"x {latency[name]:.2f} for {size}" for name, size in sizes.items())

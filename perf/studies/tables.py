@@ -1,0 +1,29 @@
+"""Tables for the terminal, and the same as Markdown."""
+
+from collections.abc import Iterable, Sequence
+
+from rich import box
+from rich.table import Table
+
+
+def plain_table(titles: Sequence[str], *, left: int = 1, title: str | None = None) -> Table:
+    """An empty table without a frame; all columns but the first `left` are aligned to the right."""
+    table = Table(title=title, box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for number, text in enumerate(titles):
+        table.add_column(text, justify="left" if number < left else "right", no_wrap=True, vertical="bottom")
+    return table
+
+
+def rows_markdown(titles: Sequence[str], rows: Iterable[Sequence[object]], *, left: int = 1) -> str:
+    """A table in Markdown; all columns but the first `left` are aligned to the right."""
+    lines = [titles, ["---" if number < left else "--:" for number in range(len(titles))], *rows]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+
+
+def rich_markdown(table: Table, *, without: Sequence[str] = ()) -> str:
+    """A table of the terminal in Markdown, without the columns whose titles are in `without`."""
+    titles = [" ".join(str(column.header).split()) for column in table.columns]
+    columns = [column for column, title in zip(table.columns, titles, strict=True) if title not in without]
+    left = sum(column.justify == "left" for column in columns)
+    rows = zip(*(column.cells for column in columns), strict=True)
+    return rows_markdown([title for title in titles if title not in without], rows, left=left)
