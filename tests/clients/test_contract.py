@@ -1,6 +1,5 @@
 """The check of arrays against a model's configuration, before anything is sent."""
 
-import asyncio
 from typing import Any
 
 import numpy as np
@@ -8,11 +7,9 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from clients.async_model import AsyncModel
 from clients.contract import Metadata
-from clients.errors import AddressError, ClosedError, InvalidInputError, ServerFailureError, TransportError
-from clients.model import Model, answer
-from clients.terms import Terms
+from clients.errors import InvalidInputError, ServerFailureError
+from clients.model import answer
 
 PAIR = """
 name: "pair" max_batch_size: 4
@@ -124,25 +121,3 @@ def test_an_array_on_a_gpu_is_checked_where_it_lies() -> None:
         model.check([OnDevice((3, 2, 0), "<f8")])
     with pytest.raises(InvalidInputError, match="must be contiguous"):
         model.check([OnDevice((3, 2, 4), "<f4", (8, 4, 24))])
-
-
-@pytest.mark.parametrize("seconds", [0, -1.0, float("nan")])
-def test_no_time_at_all_is_a_mistake(seconds: float) -> None:
-    with pytest.raises(InvalidInputError, match="more than 0 seconds"):
-        Terms(timeout_s=seconds)
-
-
-def test_a_mistyped_transport_is_named() -> None:
-    with pytest.raises(TransportError, match="none of auto, shared_memory, grpc, http"):
-        Model("any", transport="htp")  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("url", ["localhost", "localhost:99999", "localhost:0", "ftp://localhost:8001"])
-def test_what_is_no_address_is_named(url: str) -> None:
-    with pytest.raises(AddressError, match="Write host:port"):
-        Model("any", url=url)
-
-
-def test_a_model_that_was_not_opened_says_how() -> None:
-    with pytest.raises(ClosedError, match="async with"):
-        asyncio.run(AsyncModel("any").predict(np.zeros(1)))

@@ -245,21 +245,6 @@ def test_a_call_that_ends_while_the_reaper_hangs_leaves_nothing(
     assert (registered(client_server.grpc_url), files()) == ([], [])
 
 
-@pytest.mark.server
-def test_a_forked_child_cannot_use_its_parents_model(client_server: Server) -> None:
-    with Model("slow", url=client_server.grpc_url, transport="shared_memory") as model:
-        model.predict(0 * ONE)
-        child = os.fork()
-        if not child:
-            try:
-                model.predict(0 * ONE)
-            except ClosedError:
-                os._exit(7)
-            os._exit(1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-        assert model.predict(0 * ONE).item() > 0
-
-
 def test_files_of_the_dead_are_swept_and_those_of_the_living_stay() -> None:
     mine = Region(1)
     own, pid, start, random = mine.file.removeprefix(PREFIX).split("_")

@@ -142,14 +142,13 @@ def test_programs_of_others_say_whose_the_server_is(
 
 
 @server_test
-def test_the_secret_goes_with_the_server(tmp_path: Path) -> None:
+def test_the_secret_is_another_for_each_server_and_goes_with_it(served: Server, tmp_path: Path) -> None:
     lookup(tmp_path)
-    settings = Settings(models=("lookup",), repository=tmp_path)
-    with launch(settings) as first, launch(settings) as second:
-        urls = [url for server in (first, second) for url in (server.http_url, server.grpc_url)]
-        secrets = [admin.headers(url)[admin.HEADER] for url in urls]
+    with launch(Settings(models=("lookup",), repository=tmp_path)) as other:
+        urls = (other.http_url, other.grpc_url)
+        secrets = [admin.headers(url)[admin.HEADER] for url in (*urls, served.http_url, served.grpc_url)]
         assert secrets[0] == secrets[1] != secrets[2] == secrets[3]
-    assert [admin.headers(url) for url in urls] == [{}] * 4
+    assert [admin.headers(url) for url in urls] == [{}] * 2
 
 
 @server_test
