@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +17,8 @@ import pytest
 from client_calls import TRANSPORTS, address
 from numpy.typing import NDArray
 from relay import relay
+from server_processes import tritonserver
+from sleepers import PLAIN
 
 from clients import (
     AsyncModel,
@@ -267,13 +271,14 @@ def test_a_deadline_counts_while_all_threads_are_busy(client_server: Server, mon
 
 
 def test_a_restarted_server_is_found_again(tmp_path: Path) -> None:
-    settings = Settings(models=("picky",), repository=client_models.build(tmp_path))
+    settings = Settings(models=("picky",), repository=client_models.build(tmp_path), arguments=PLAIN)
     with launch(settings) as server:
         clients = [Model("picky", url=address(server, way), transport=way) for way in TRANSPORTS]
         assert [model.predict(4 * ONE).item() for model in clients] == [2] * len(TRANSPORTS)
         again = replace(
             settings, http_port=server.http_port, grpc_port=server.grpc_port, metrics_port=server.metrics_port
         )
+        os.kill(tritonserver(server.pid), signal.SIGKILL)
     for model in clients:
         with pytest.raises(ServerUnreachableError):
             model.predict(4 * ONE)
