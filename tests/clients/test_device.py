@@ -79,10 +79,10 @@ def test_an_array_without_rows_is_looked_at_where_it_lies(shape: tuple[int, ...]
 
 
 def test_torchs_word_for_bf16() -> None:
-    one = Metadata.of(text_format.Parse(CONFIG.replace("[ 2 ]", "[ 0 ]") % "BF16", ModelConfig()))
-    found: Any = one.check([OnDevice((1, 0), "<V2")])["x"]
-    assert isinstance(found, DeviceArray)
-    assert found.dtype == ml_dtypes.bfloat16
+    bf16 = Metadata.of(text_format.Parse(CONFIG.replace("[ 2 ]", "[ 0 ]") % "BF16", ModelConfig()))
+    array: Any = bf16.check([OnDevice((1, 0), "<V2")])["x"]
+    assert isinstance(array, DeviceArray)
+    assert array.dtype == ml_dtypes.bfloat16
     with pytest.raises(InvalidInputError, match=r"FP32, got \|V2"):
         metadata().check([OnDevice((1, 2), "<V2")])
 
@@ -120,8 +120,8 @@ def test_cuda_is_not_waited_for_on_the_event_loop(monkeypatch: pytest.MonkeyPatc
     arrays = far()
     driver.calls.clear()
     assert ask(SharedMemory(metadata(), Endpoint.of("localhost:1"), ""), arrays) is not None
-    asked = [name for name in driver.names() if name not in ("cuCtxPushCurrent", "cuCtxPopCurrent", "cuMemFree")]
-    assert asked == ["cuMemAlloc", "cuIpcGetMemHandle", "cuCtxSynchronize", "cuMemcpyDtoD", "cuCtxSynchronize"]
+    calls = [name for name in driver.names() if name not in ("cuCtxPushCurrent", "cuCtxPopCurrent", "cuMemFree")]
+    assert calls == ["cuMemAlloc", "cuIpcGetMemHandle", "cuCtxSynchronize", "cuMemcpyDtoD", "cuCtxSynchronize"]
     here = {name for name, thread in driver.calls if thread == threading.get_ident()}
     assert here <= {"cuCtxPushCurrent_v2", "cuMemFree_v2", "cuCtxPopCurrent_v2"}
 

@@ -82,9 +82,9 @@ def test_requests_in_flight_never_exceed_the_bound(
     async def crowd() -> None:
         url = client_server.grpc_url
         async with AsyncModel("picky", url=url, transport="grpc", coalesce=coalesce, max_in_flight=1) as model:
-            given = [np.full((1, 1), number, np.float32) for number in range(200)]
-            answers = await asyncio.gather(*map(model.predict, given))
-            np.testing.assert_array_equal(answers, np.sqrt(given))
+            arrays = [np.full((1, 1), number, np.float32) for number in range(200)]
+            answers = await asyncio.gather(*map(model.predict, arrays))
+            np.testing.assert_array_equal(answers, np.sqrt(arrays))
 
     asyncio.run(crowd())
     assert most == [1]

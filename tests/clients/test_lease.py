@@ -107,23 +107,23 @@ def test_many_killed_at_once(client_server: Server) -> None:
     clients = [client(client_server, "slow", 0) for _ in range(6)]
     assert all(client.stdout and client.stdout.readline() for client in clients)
     assert len(registered(client_server.grpc_url)) == 6
-    for one in clients:
-        one.kill()
-    assert [one.communicate()[1] for one in clients] == [""] * 6
+    for process in clients:
+        process.kill()
+    assert [process.communicate()[1] for process in clients] == [""] * 6
     assert wait_until(lambda: not registered(client_server.grpc_url), seconds=LEASE_S)
     assert wait_until(lambda: not files(), seconds=1)
 
 
 @pytest.mark.server
 def test_killed_together_with_the_reaper(client_server: Server) -> None:
-    one = client(client_server, "slow", 0)
-    assert one.stdout is not None
-    assert one.stdout.readline()
+    killed = client(client_server, "slow", 0)
+    assert killed.stdout is not None
+    assert killed.stdout.readline()
     reaper = reaper_of(client_server)
     os.kill(reaper, signal.SIGKILL)
     assert wait_until(lambda: not alive({reaper}), seconds=2)
-    one.kill()
-    one.communicate()
+    killed.kill()
+    killed.communicate()
     assert len(registered(client_server.grpc_url)) == 1
     # The next client finds it by its name, and a reaper of its own.
     with Model("slow", url=client_server.grpc_url, transport="shared_memory") as model:
@@ -186,14 +186,14 @@ def test_memory_of_the_same_name_that_is_not_ours(client_server: Server, monkeyp
 
 
 @contextlib.asynccontextmanager
-async def slow_reaper(monkeypatch: pytest.MonkeyPatch, asked: Callable[[], None]) -> AsyncIterator[None]:
+async def slow_reaper(monkeypatch: pytest.MonkeyPatch, called: Callable[[], None]) -> AsyncIterator[None]:
     """A reaper on the loop of its clients, which answers after `asked`, and never while they block the loop."""
     address = f"\0triton-client-test-{os.getpid()}"
     monkeypatch.setattr("clients.lease._address", lambda _: address)
     monkeypatch.setattr("clients.lease.START_S", 2.0)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        asked()
+        called()
         await asyncio.sleep(0.1)
         writer.write(b"1\n")
         await reader.read()

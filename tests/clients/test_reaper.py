@@ -179,8 +179,8 @@ def test_strange_names_on_a_server_are_nobodys_regions() -> None:
 
 def test_only_files_of_ours_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(regions, "FOLDER", tmp_path)
-    kept = [tmp_path / f"{PREFIX}{regions._host()}_x", tmp_path / "other"]
-    for path in kept:
+    paths = [tmp_path / f"{PREFIX}{regions._host()}_x", tmp_path / "other"]
+    for path in paths:
         path.touch()
     regions.sweep()
-    assert all(path.exists() for path in kept)
+    assert all(path.exists() for path in paths)

@@ -58,10 +58,10 @@ def test_texts_come_back_whatever_follows_them(texts: list[bytes], rest: bytes) 
 
 
 def test_arrays_come_back_as_arrays_of_their_own() -> None:
-    given = np.arange(12, dtype=np.int16).reshape(3, 4)[:, ::2]
-    response = ModelInferResponse(raw_output_contents=[bytes(wire.contents(given))])
+    array = np.arange(12, dtype=np.int16).reshape(3, 4)[:, ::2]
+    response = ModelInferResponse(raw_output_contents=[bytes(wire.contents(array))])
     response.outputs.add(name="y", datatype="INT16", shape=[3, 2])
-    (found,) = wire.answers(response).values()
-    np.testing.assert_array_equal(found, given)
-    found[:] = 0
+    (answer,) = wire.answers(response).values()
+    np.testing.assert_array_equal(answer, array)
+    answer[:] = 0
     assert bytes(wire.contents(np.zeros((0, 3), np.float32))) == b""

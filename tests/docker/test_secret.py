@@ -100,8 +100,8 @@ def test_admin_apis_want_the_secret(tmp_path: Path) -> None:
 
 def test_without_a_secret_each_start_makes_one_that_nobody_has() -> None:
     secrets = [re.findall(r"admin=([0-9a-f]{48})$", "\n".join(restricting(started())), re.MULTILINE) for _ in range(3)]
-    assert all(len(found) == 2 and found[0] == found[1] for found in secrets)
-    assert len({found[0] for found in secrets}) == 3
+    assert all(len(flags) == 2 and flags[0] == flags[1] for flags in secrets)
+    assert len({flags[0] for flags in secrets}) == 3
 
 
 def test_arguments_reach_the_server_whole() -> None:
@@ -110,7 +110,9 @@ def test_arguments_reach_the_server_whole() -> None:
 
 def test_compose_hands_the_secret_to_both_and_rights_to_none() -> None:
     services = yaml.safe_load(COMPOSE[0].read_text())["services"]
-    assert all(one["environment"] == {"TRITON_ADMIN_SECRET": "${TRITON_ADMIN_SECRET:-}"} for one in services.values())
+    assert all(
+        service["environment"] == {"TRITON_ADMIN_SECRET": "${TRITON_ADMIN_SECRET:-}"} for service in services.values()
+    )
     server = services["server"]
     assert (server["cap_drop"], server["read_only"], server["tmpfs"]) == (["ALL"], True, ["/tmp"])
     assert server["security_opt"] == ["no-new-privileges:true"]

@@ -28,8 +28,8 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def test_the_folder_holds_what_was_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ("--batching", "dynamic", "--max-batch-size", "16", "--batch-timeout-us", "2000", "--instances", "2")
-    assert add(linear(tmp_path / "scores.onnx"), tmp_path / "models", *asked, "--kind", "cpu") == 0
+    options = ("--batching", "dynamic", "--max-batch-size", "16", "--batch-timeout-us", "2000", "--instances", "2")
+    assert add(linear(tmp_path / "scores.onnx"), tmp_path / "models", *options, "--kind", "cpu") == 0
     folder = tmp_path / "models" / "m"
     config = read_config(folder / "config.pbtxt")
     assert (config.name, config.backend, config.max_batch_size) == ("m", "onnxruntime", 16)

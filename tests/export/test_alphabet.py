@@ -29,8 +29,8 @@ def test_encode_word() -> None:
 
 
 @pytest.mark.parametrize(("word", "found"), [("Hello", '"H" at position 0'), ("a-b", '"-" at position 1')])
-def test_encode_names_the_character_it_cannot_read(word: str, found: str) -> None:
-    with pytest.raises(ValueError, match=found):
+def test_encode_names_the_character_it_cannot_read(word: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         alphabet.encode(word)
 
 

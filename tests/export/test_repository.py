@@ -95,9 +95,9 @@ def test_variants_are_checked_too(tmp_path: Path) -> None:
     (folder / "configs").mkdir()
     text = (folder / "config.pbtxt").read_text()
     (folder / "configs" / "wide.pbtxt").write_text(text.replace("dims: [ 2 ]", "dims: [ 3 ]", 1))
-    found = list(faults(tmp_path))
-    assert len(found) == 1
-    assert "wide.pbtxt" in found[0]
+    messages = list(faults(tmp_path))
+    assert len(messages) == 1
+    assert "wide.pbtxt" in messages[0]
 
 
 def test_a_missing_python_model_is_a_fault(tmp_path: Path) -> None:

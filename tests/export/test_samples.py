@@ -30,7 +30,7 @@ def test_without_batching_there_is_no_batch_axis() -> None:
 
 
 def test_a_seed_gives_its_values() -> None:
-    one, same, other = (sample(config(4), rows=2, seed=seed)["FP32"] for seed in (1, 1, 2))
-    assert np.array_equal(one, same)
-    assert not np.array_equal(one, other)
-    assert np.abs(one).max() <= 1
+    first, same, other = (sample(config(4), rows=2, seed=seed)["FP32"] for seed in (1, 1, 2))
+    assert np.array_equal(first, same)
+    assert not np.array_equal(first, other)
+    assert np.abs(first).max() <= 1

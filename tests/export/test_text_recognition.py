@@ -206,7 +206,7 @@ def test_trained_model_reads_words_it_has_not_seen(width: int | None, count: int
     model = build(64, WEIGHTS)
     drawn = reading_accuracy.pictures(reading_accuracy.HELD_OUT_SEED, count)
     answers = reading_accuracy.read(model, [sample.picture for sample in drawn], width)
-    right = sum(answer == one.word for answer, one in zip(answers, drawn, strict=True))
+    right = sum(answer == sample.word for answer, sample in zip(answers, drawn, strict=True))
     assert right / count >= 0.95
 
 

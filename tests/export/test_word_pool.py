@@ -20,11 +20,11 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def pool(tmp_path_factory: pytest.TempPathFactory) -> word_pool.Pool:
     file = tmp_path_factory.mktemp("pool") / "made" / "pool.npz"
-    told: list[int] = []
+    progress: list[int] = []
     taken = {"batch"}
-    first = word_pool.load(file, pictures=word_pool.CHUNK, seed=3, taken=taken, progress=told.append)
-    again = word_pool.load(file, pictures=word_pool.CHUNK, seed=3, taken=taken, progress=told.append)
-    assert told == [word_pool.CHUNK]  # rendered once, then read
+    first = word_pool.load(file, pictures=word_pool.CHUNK, seed=3, taken=taken, progress=progress.append)
+    again = word_pool.load(file, pictures=word_pool.CHUNK, seed=3, taken=taken, progress=progress.append)
+    assert progress == [word_pool.CHUNK]  # rendered once, then read
     np.testing.assert_array_equal(first.padded.pixels, again.padded.pixels)
     return first
 

@@ -13,6 +13,39 @@ from tiny_models import parameters
 from export.repository import REPOSITORY
 from serve.launcher import Server
 
+LOOP = """
+import json
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+from batch_policy import Choice, create
+from policy_loop import PolicyLoop
+from policy_settings import PolicySettings
+
+{classes}
+
+class TritonPythonModel:
+    def initialize(self, args):
+        settings = PolicySettings.of(json.loads(args["model_config"]))
+        self.loop = PolicyLoop(settings, {policy}, {answers}, args, pb_utils{metrics})
+
+    def execute(self, requests):
+        return self.loop.take(requests)
+
+    def finalize(self):
+        self.loop.end()
+"""
+
+
+def looped(
+    repository: Path, name: str, classes: str, *, policy: str, answers: str = "list", metrics: str = "", **values: str
+) -> str:
+    """A model whose policy, answers or metrics are an expression over `classes`, the code of some classes."""
+    stand_in(repository, name, **values)
+    code = LOOP.format(classes=classes, policy=policy, answers=answers, metrics=metrics)
+    (repository / name / "1" / "model.py").write_text(code)
+    return name
+
 
 def stand_in(repository: Path, name: str, *, fixed_ms: str = "20", row_ms: str = "0.5", **values: str) -> str:
     """A simulated accelerator that answers each row with the mean of its 4 values, and its name."""

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import tritonclient.grpc as triton
 from other_user import NOBODY, as_nobody
+from sleepers import PLAIN
 from tiny_models import lookup
 from tritonclient.utils import InferenceServerException
 
@@ -30,7 +31,7 @@ server_test = pytest.mark.server
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     repository = tmp_path_factory.mktemp("admin")
     lookup(repository)
-    with launch(Settings(models=("lookup",), repository=repository)) as running:
+    with launch(Settings(models=("lookup",), repository=repository, arguments=PLAIN)) as running:
         yield running
 
 
@@ -144,7 +145,7 @@ def test_programs_of_others_say_whose_the_server_is(
 @server_test
 def test_the_secret_is_another_for_each_server_and_goes_with_it(served: Server, tmp_path: Path) -> None:
     lookup(tmp_path)
-    with launch(Settings(models=("lookup",), repository=tmp_path)) as other:
+    with launch(Settings(models=("lookup",), repository=tmp_path, arguments=PLAIN)) as other:
         urls = (other.http_url, other.grpc_url)
         secrets = [admin.headers(url)[admin.HEADER] for url in (*urls, served.http_url, served.grpc_url)]
         assert secrets[0] == secrets[1] != secrets[2] == secrets[3]
@@ -154,7 +155,7 @@ def test_the_secret_is_another_for_each_server_and_goes_with_it(served: Server, 
 @server_test
 def test_open_admin_asks_for_nothing(tmp_path: Path) -> None:
     lookup(tmp_path)
-    with launch(Settings(models=("lookup",), repository=tmp_path, open_admin=True)) as open_server:
+    with launch(Settings(models=("lookup",), repository=tmp_path, open_admin=True, arguments=PLAIN)) as open_server:
         assert admin.headers(open_server.http_url) == {}
         assert post(open_server, "repository/index", b"{}", {}) == 200
 

@@ -10,6 +10,7 @@ import pytest
 import tritonclient.grpc as triton
 from numpy.typing import NDArray
 from processes import wait_until
+from sleepers import PLAIN
 from tiny_models import lookup
 
 from clients.connection import connect
@@ -42,7 +43,9 @@ def test_five_requests_of_4_2_2_6_2_rows_are_two_executions() -> None:
     """The tutorial's A-E example: with a limit of 8 rows the batcher forms A+B+C and D+E."""
     model = "simulated_accelerator"
     # The batcher waits until five requests are queued, so no timing decides what runs together.
-    settings = Settings(models=(model,), config_name="dynamic", environment={"TRITONSERVER_DELAY_SCHEDULER": "5"})
+    settings = Settings(
+        models=(model,), config_name="dynamic", environment={"TRITONSERVER_DELAY_SCHEDULER": "5"}, arguments=PLAIN
+    )
     rng = np.random.default_rng(1)
     pictures = [rng.uniform(-1, 1, (rows, 1, 32, 100)).astype(np.float32) for rows in ROWS]
     with launch(settings) as running:
@@ -83,7 +86,7 @@ def test_every_model_answers_right_with_one_and_two_instances(config_name: str) 
             means = inputs[model].mean(axis=(1, 2, 3))
             expected[model] = np.broadcast_to(means[:, None, None], (3, 26, 37))
     assert len(inputs) >= 4
-    with launch(Settings(models=tuple(inputs), config_name=config_name)) as running:
+    with launch(Settings(models=tuple(inputs), config_name=config_name, arguments=PLAIN)) as running:
         for model, array in inputs.items():
             answers = asyncio.run(send(running.grpc_url, model, [array[:1], array[1:]]))
             np.testing.assert_allclose(np.concatenate(answers), expected[model], rtol=1e-3, atol=1e-4)
@@ -111,7 +114,9 @@ def test_a_request_over_the_limit_is_refused_with_the_limit(server: Server) -> N
 
 def test_one_failing_request_does_not_fail_its_neighbours(tmp_path: Path) -> None:
     lookup(tmp_path)
-    settings = Settings(models=("lookup",), repository=tmp_path, environment={"TRITONSERVER_DELAY_SCHEDULER": "4"})
+    settings = Settings(
+        models=("lookup",), repository=tmp_path, environment={"TRITONSERVER_DELAY_SCHEDULER": "4"}, arguments=PLAIN
+    )
 
     async def ask(url: str) -> list[object]:
         async with connect(url) as connection:

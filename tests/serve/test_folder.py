@@ -14,6 +14,7 @@ import psutil
 import pytest
 from processes import SHARED_MEMORY, descendants, leftovers, wait_until
 from server_processes import tritonserver
+from sleepers import PLAIN
 from tiny_models import lookup
 
 from serve import guard, resources, server_folder, stubs
@@ -177,7 +178,7 @@ def test_what_a_server_writes_is_for_its_user_only_and_it_may_open_many_files(tm
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
     try:
-        with launch(Settings(models=("lookup",), repository=tmp_path / "models", log=log)) as running:
+        with launch(Settings(models=("lookup",), repository=tmp_path / "models", log=log, arguments=PLAIN)) as running:
             shared = [SHARED_MEMORY / name for name in leftovers(running.shared_memory_prefix)]
             assert shared
             assert wait_until(lambda: all(path.stat().st_mode & 0o077 == 0 for path in shared), seconds=10)

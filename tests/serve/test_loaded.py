@@ -74,7 +74,7 @@ def test_a_file_that_leaves_the_tensors_to_the_server_may_get_batching(silent: s
         ("", "preferred_batch_size: [ 4 ]"),
     ],
 )
-def test_batching_that_no_server_adds_by_itself(asked: str, batching: str) -> None:
+def test_batching_that_no_server_adds_by_itself(text: str, batching: str) -> None:
     completed = 'max_batch_size: 8 input [ { name: "x" } ] output [ { name: "y" } ] '
     loaded = config(completed + f"dynamic_batching {{ {batching} }}")
-    assert list(differences(config(asked), loaded)) == ["dynamic_batching: not asked for, but loaded"]
+    assert list(differences(config(text), loaded)) == ["dynamic_batching: not asked for, but loaded"]

@@ -69,9 +69,9 @@ def test_a_server_killed_under_load_comes_back_and_leaves_nothing(tmp_path: Path
     log = ROOT / "build" / f"tritonserver-{serving.pid}.log"
     line = next(line for line in output.read_text().splitlines() if "it is started again" in line)
     assert line.startswith("tritonserver was killed by SIGKILL; it is started again in 0.5 s. Its log is kept as ")
-    kept = log.with_suffix(".1.log")
-    assert str(kept) in line
-    for file in (log, kept):
+    old_log = log.with_suffix(".1.log")
+    assert str(old_log) in line
+    for file in (log, old_log):
         assert "Started GRPCInferenceService" in file.read_text()
         assert file.stat().st_mode & 0o777 == 0o600
         file.unlink()
@@ -80,7 +80,9 @@ def test_a_server_killed_under_load_comes_back_and_leaves_nothing(tmp_path: Path
 @pytest.mark.usefixtures("impatient")
 def test_it_gives_up_after_too_many_deaths_in_a_minute(tmp_path: Path) -> None:
     lookup(tmp_path / "models")
-    settings = Settings(models=("lookup",), repository=tmp_path / "models", log=tmp_path / "server.log")
+    settings = Settings(
+        models=("lookup",), repository=tmp_path / "models", log=tmp_path / "server.log", arguments=PLAIN
+    )
     ports: set[tuple[int, int, int]] = set()
     starts: list[Server] = []
     reports: list[str] = []
@@ -109,7 +111,12 @@ def test_a_restart_that_fails_is_tried_again_and_gives_up_with_the_reason(tmp_pa
         os.kill(tritonserver(server.pid), signal.SIGKILL)
 
     with pytest.raises(LaunchError, match=r"the start failed: .*death 3 in(.|\n)*ZeroDivisionError"):
-        supervise(Settings(models=("fickle",), repository=tmp_path), restart=True, ready=ready, report=reports.append)
+        supervise(
+            Settings(models=("fickle",), repository=tmp_path, arguments=PLAIN),
+            restart=True,
+            ready=ready,
+            report=reports.append,
+        )
     assert [report.partition(";")[0] for report in reports] == [
         "tritonserver was killed by SIGKILL",
         "the start failed: tritonserver ended with code 1 while it started",
@@ -125,7 +132,9 @@ def test_a_restart_that_fails_before_there_is_a_log_is_tried_again(tmp_path: Pat
         (folder / "config.pbtxt").write_text("{")
         os.kill(tritonserver(server.pid), signal.SIGKILL)
 
-    settings = Settings(models=("lookup",), repository=tmp_path / "models", log=tmp_path / "server.log")
+    settings = Settings(
+        models=("lookup",), repository=tmp_path / "models", log=tmp_path / "server.log", arguments=PLAIN
+    )
     with pytest.raises(LaunchError, match=r"the start failed: .*config\.pbtxt.*death 3 in"):
         supervise(settings, restart=True, ready=ready, report=reports.append)
     assert len(reports) == 2
@@ -135,7 +144,7 @@ def test_a_restart_that_fails_before_there_is_a_log_is_tried_again(tmp_path: Pat
 def test_a_first_start_that_fails_is_not_tried_again(tmp_path: Path) -> None:
     model_that(tmp_path, "broken", top="1 / 0")
     reports: list[str] = []
-    settings = Settings(models=("broken",), repository=tmp_path)
+    settings = Settings(models=("broken",), repository=tmp_path, arguments=PLAIN)
     with pytest.raises(LaunchError, match="ZeroDivisionError"):
         supervise(settings, restart=True, ready=lambda _: None, report=reports.append)
     assert reports == []
@@ -143,7 +152,7 @@ def test_a_first_start_that_fails_is_not_tried_again(tmp_path: Path) -> None:
 
 def test_never_ends_with_the_first_death(tmp_path: Path) -> None:
     lookup(tmp_path)
-    settings = Settings(models=("lookup",), repository=tmp_path)
+    settings = Settings(models=("lookup",), repository=tmp_path, arguments=PLAIN)
     with pytest.raises(LaunchError, match=r"tritonserver was killed by SIGKILL\.\nlast lines of its log"):
         supervise(
             settings,

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from latency import Latency
 from padding import Elements, Padding, Run, split
 from parameters import ParameterError
+from sleepers import PLAIN
 from streams import Stream, counted
 from tiny_models import parameters, ragged_padded
 
@@ -33,7 +34,7 @@ def cheapest(sizes: Sizes, cost: Any) -> float:
         first, *others = rest
         for count in range(len(others) + 1):
             for chosen in itertools.combinations(range(len(others)), count):
-                left = [one for index, one in enumerate(others) if index not in chosen]
+                left = [size for index, size in enumerate(others) if index not in chosen]
                 for tail in partitions(left):
                     yield [[first, *(others[index] for index in chosen)], *tail]
 
@@ -56,8 +57,8 @@ def test_no_partition_is_cheaper(sizes: Sizes, run_elements: int) -> None:
     ends, claimed, whole = split(sizes, cost)
     assert ends[-1] == len(sizes)
     assert whole == price(sizes, cost)
-    found = sum(price(sizes[start:end], cost) for start, end in zip([0, *ends], ends, strict=False))
-    assert found == claimed == cheapest(sizes, cost)
+    total = sum(price(sizes[start:end], cost) for start, end in zip([0, *ends], ends, strict=False))
+    assert total == claimed == cheapest(sizes, cost)
 
 
 def request(length: int, rows: int = 1) -> dict[str, np.ndarray[Any, Any]]:
@@ -143,12 +144,12 @@ def test_the_first_batches_are_probed_and_then_only_gain_splits() -> None:
     budget = padding(padding_budget="latency")
     assert budget is not None
     long_tail = [request(20)] * 15 + [request(1000)]
-    found = []
+    splits = []
     for _ in range(60):
-        found.append(budget.runs(long_tail))
-        for run in found[-1]:
+        splits.append(budget.runs(long_tail))
+        for run in splits[-1]:
             budget.observe(run, 1e-3 + 1e-6 * run.rows * run.length)
-    assert [len(runs) for runs in found[:4]] == [1, 2, 1, 2]
+    assert [len(runs) for runs in splits[:4]] == [1, 2, 1, 2]
     assert groups(budget, long_tail) == [list(range(15)), [15]]
     even = [request(20)] * 8 + [request(22)] * 8
     assert len(groups(budget, even)) == 1
@@ -188,7 +189,7 @@ def test_the_server_runs_the_cheapest_split(tmp_path: Path) -> None:
     ragged_padded(tmp_path, "plain", config=delay)
     lengths = [3, 40, 5, 4, 41, 4, 90, 5]
     requests = [{"X": np.full((1, length), 2, dtype=np.float32)} for length in lengths]
-    settings = Settings(models=("split", "plain"), repository=tmp_path)
+    settings = Settings(models=("split", "plain"), repository=tmp_path, arguments=PLAIN)
     with launch(settings) as running, Stream(running.grpc_url) as stream:
         together = {model: items(stream.send(model, requests)) for model in settings.models}
         totals = {model: counted(running.grpc_url, model, executions=1) for model in settings.models}
@@ -227,8 +228,8 @@ def test_short_items_are_answered_while_a_long_one_still_runs(tmp_path: Path) ->
         async with connect(url) as connection:
             return [await batch(connection) for _ in range(4)]
 
-    with launch(Settings(models=("early",), repository=tmp_path)) as running:
-        found = asyncio.run(batches(running.grpc_url))
+    with launch(Settings(models=("early",), repository=tmp_path, arguments=PLAIN)) as running:
+        orders = asyncio.run(batches(running.grpc_url))
         assert counted(running.grpc_url, "early", executions=4).batches == {3: 4}
     # The first batch shows how long the long item takes.
-    assert [counts[-1] for counts in found[1:]] == [8000] * 3
+    assert [counts[-1] for counts in orders[1:]] == [8000] * 3

@@ -105,9 +105,9 @@ def test_pinned_memory_is_cudas(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
     ],
 )
-def test_the_servers_options(arguments: list[str], found: dict[str, str], limit: int) -> None:
-    assert backend_options(["tritonserver", *arguments]) == found
-    assert default_max_batch_size(found) == limit
+def test_the_servers_options(arguments: list[str], options: dict[str, str], limit: int) -> None:
+    assert backend_options(["tritonserver", *arguments]) == options
+    assert default_max_batch_size(options) == limit
 
 
 def tensor(name: str, shape: list[Any], kind: str = "tensor(float)") -> Any:
@@ -139,14 +139,14 @@ def test_complete_a_graph_that_does_not_batch() -> None:
 
 
 def test_complete_only_what_is_missing() -> None:
-    given = [{"name": "x", "data_type": "TYPE_FP32", "dims": [-1]}]
-    config = completed([tensor("x", ["b", 3])], [tensor("y", ["b"])], input=given, max_batch_size=1)
-    assert (config["input"], config["max_batch_size"]) == (given, 1)
+    inputs = [{"name": "x", "data_type": "TYPE_FP32", "dims": [-1]}]
+    config = completed([tensor("x", ["b", 3])], [tensor("y", ["b"])], input=inputs, max_batch_size=1)
+    assert (config["input"], config["max_batch_size"]) == (inputs, 1)
     assert "dynamic_batching" not in config  # a limit of 1 row needs no batcher
     for scheduler in ("sequence_batching", "dynamic_batching"):
-        kept = completed([tensor("x", ["b"])], [tensor("y", ["b"])], **{scheduler: {"kept": True}})
-        assert kept[scheduler] == {"kept": True}
-        assert ("dynamic_batching" in kept) == (scheduler == "dynamic_batching")
+        completed_config = completed([tensor("x", ["b"])], [tensor("y", ["b"])], **{scheduler: {"kept": True}})
+        assert completed_config[scheduler] == {"kept": True}
+        assert ("dynamic_batching" in completed_config) == (scheduler == "dynamic_batching")
     assert is_complete({"batch_input": [{}], "output": [{}]})
     assert not is_complete({"input": [{}], "output": []})
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sleepers import PLAIN
 
 from clients import AsyncModel, RequestFailedError
 from serve.launcher import LaunchError, Settings, launch
@@ -193,7 +194,7 @@ def test_somebodys_own_model_on_a_server(tmp_path: Path) -> None:
             calls = (model.predict(np.array([[value]], dtype=np.float32)) for value in values)
             return await asyncio.gather(*calls, return_exceptions=True)
 
-    with launch(Settings(models=("own",), repository=own_model(tmp_path, "100"))) as server:
+    with launch(Settings(models=("own",), repository=own_model(tmp_path, "100"), arguments=PLAIN)) as server:
         answers = asyncio.run(ask_all(server.grpc_url))
         with urllib.request.urlopen(f"http://127.0.0.1:{server.metrics_port}/metrics") as page:
             metrics = dict(line.rsplit(" ", 1) for line in page.read().decode().splitlines() if line[0] != "#")
@@ -218,6 +219,6 @@ def test_somebodys_own_model_on_a_server(tmp_path: Path) -> None:
 
 @pytest.mark.server
 def test_setup_can_refuse_the_load(tmp_path: Path) -> None:
-    settings = Settings(models=("own",), repository=own_model(tmp_path, "0"))
+    settings = Settings(models=("own",), repository=own_model(tmp_path, "0"), arguments=PLAIN)
     with pytest.raises(LaunchError, match="own: limit must be above 0"), launch(settings):
         pass
