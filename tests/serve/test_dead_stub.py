@@ -107,8 +107,8 @@ def test_a_process_that_dies_while_it_loads_ends_the_start(tmp_path: Path, where
 
 def test_a_slow_start_is_not_taken_for_a_dead_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Triton starts a process to complete the configuration and one for the instance; each may take its time."""
-    monkeypatch.setattr(stubs, "UNNOTICED_S", 1.5)
-    model_that(tmp_path, "slow", complete="time.sleep(2); return config", initialize="time.sleep(2)")
+    monkeypatch.setattr(stubs, "UNNOTICED_S", 1.2)
+    model_that(tmp_path, "slow", complete="time.sleep(1.6); return config", initialize="time.sleep(1.6)")
     python_model(tmp_path, "quick", "return []")
     with launch(Settings(models=("slow", "quick"), repository=tmp_path)) as server:
         assert sorted(instances(server).values()) == ["quick", "slow"]

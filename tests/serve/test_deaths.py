@@ -46,10 +46,10 @@ def test_a_process_whose_successor_dies_while_it_loads_brings_a_new_server(tmp_p
 
 
 def test_a_guard_that_is_killed_costs_one_restart(tmp_path: Path) -> None:
-    """Its server ends three seconds later, because of a request that runs, and has the ports until then."""
+    """Its server waits for a request that runs, and has the ports until it is killed."""
     sleeper(tmp_path / "models", "sleeper", CONFIG, fixed_ms=30_000)
     output = tmp_path / "output.txt"
-    serving = program(tmp_path / "models", output, "--", *PLAIN, "--exit-timeout-secs=3")
+    serving = program(tmp_path / "models", output, "--", *PLAIN, change="guard_process.SERVER_END_S = 4.0")
     try:
         assert printed(output, "gRPC clients take --url ")
         url = output.read_text().partition("--url ")[2].split()[0]
