@@ -25,7 +25,7 @@ def metadata(text: str = PAIR) -> Metadata:
     return Metadata.of(text_format.Parse(text, ModelConfig()))
 
 
-def test_names_shapes_and_sizes() -> None:
+def test_a_configuration_gives_names_shapes_and_sizes() -> None:
     model = metadata()
     assert [(tensor.name, tensor.datatype, tensor.shape) for tensor in model.inputs] == [
         ("a", "FP32", (-1, 2, -1)),
@@ -70,7 +70,7 @@ def test_arrays_get_the_names_of_the_configuration() -> None:
         ([A[:0], B[:0], C[:0]], r"1 to 4 rows .* got 0"),
     ],
 )
-def test_what_does_not_fit_is_named(arrays: list[Any], words: str) -> None:
+def test_arrays_that_do_not_fit_are_named(arrays: list[Any], words: str) -> None:
     with pytest.raises(InvalidInputError, match=words):
         metadata().check(arrays)
 
@@ -91,7 +91,7 @@ def test_an_answer_without_a_declared_output_is_the_models_fault() -> None:
         answer(metadata(), {"y": y})
 
 
-def test_a_dtype_that_this_client_does_not_know() -> None:
+def test_a_datatype_that_this_client_does_not_know_is_refused() -> None:
     config = ModelConfig(name="m")
     config.input.add(name="x", data_type=99, dims=[1])
     with pytest.raises(InvalidInputError, match='"x" is datatype 99, which this client has no dtype for'):

@@ -78,7 +78,7 @@ def test_an_array_without_rows_is_looked_at_where_it_lies(shape: tuple[int, ...]
         metadata().check([OnDevice(shape)])
 
 
-def test_torchs_word_for_bf16() -> None:
+def test_bf16_of_torch_is_recognised() -> None:
     bf16 = Metadata.of(text_format.Parse(CONFIG.replace("[ 2 ]", "[ 0 ]") % "BF16", ModelConfig()))
     array: Any = bf16.check([OnDevice((1, 0), "<V2")])["x"]
     assert isinstance(array, DeviceArray)

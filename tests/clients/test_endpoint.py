@@ -138,7 +138,7 @@ def test_a_server_that_asks_for_a_client_certificate(folder: Path, tmp_path: Pat
 
 
 @pytest.mark.server
-def test_https(folder: Path, client_server: Server) -> None:
+def test_https_is_verified_as_grpc_is(folder: Path, client_server: Server) -> None:
     trusted = Tls(ca=folder / "ca.pem")
     with relay(client_server.http_url, tls_of(folder, "server")) as front:
         assert answered(url=f"https://{front.url}", tls=trusted)

@@ -60,7 +60,7 @@ def test_a_refused_request_is_not_counted(server: Server) -> None:
 
 
 @pytest.mark.server
-def test_a_model_that_is_not_loaded(server: Server) -> None:
+def test_a_model_that_is_not_loaded_is_named(server: Server) -> None:
     with pytest.raises(
         ServerUnreachableError, match=r"'resnet50' is not ready there. Serve it: make serve MODEL=resnet50"
     ):
@@ -69,7 +69,7 @@ def test_a_model_that_is_not_loaded(server: Server) -> None:
         Counters.read(server.grpc_url, "resnet50")
 
 
-def test_nobody_there(nobody: str) -> None:
+def test_an_address_without_a_server_is_an_error(nobody: str) -> None:
     with pytest.raises(ServerUnreachableError, match=r"no gRPC server answers there.*make serve MODEL=ranker"):
         asyncio.run(ask(nobody, "ranker", np.zeros((1, 2, 256), dtype=np.float32)))
 
@@ -110,7 +110,9 @@ def test_the_example_prepares_and_decodes_as_the_model_was_trained(tmp_path: Pat
 
 
 @pytest.mark.server
-def test_a_bad_picture_is_one_error(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bad_picture_is_one_error_among_answers(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     good = sorted(PICTURES.glob("*.png"))[0]
     jpeg = tmp_path / "word.jpg"
     Image.open(good).convert("L").save(jpeg, quality=95)
@@ -129,7 +131,7 @@ def test_a_bad_picture_is_one_error(server: Server, tmp_path: Path, capsys: pyte
     assert "broken[1].png" in printed
 
 
-def test_the_program_without_a_server(nobody: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_program_says_how_to_start_a_server(nobody: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert recognize.main([str(next(PICTURES.glob("*.png"), "x.png")), "--url", nobody]) == 2
     assert "make serve" in capsys.readouterr().err
 

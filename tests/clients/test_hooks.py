@@ -154,7 +154,7 @@ class RecordingAsync:
 
 
 @pytest.mark.server
-def test_a_transport_around_another_one(client_server: Server) -> None:
+def test_a_transport_can_wrap_another_one(client_server: Server) -> None:
     recording = Recording(client_server.grpc_url)
     with Model("wide", transport=recording) as model:
         assert (model.predict(3 * ONE) == 3).all()
@@ -200,7 +200,7 @@ def doubled(rows: Sequence[Sequence[float]], model: Model) -> Any:
     return model.predict(np.array(rows, np.float32))
 
 
-def test_a_transport_in_place_of_a_server() -> None:
+def test_a_transport_can_stand_in_for_a_server() -> None:
     events = Events()
     with Model("doubler", transport=Doubler(), hooks=events.hooks) as model:
         assert doubled([[1, 2, 3], [4, 5, 6]], model).tolist() == [[2, 4, 6], [8, 10, 12]]
@@ -249,7 +249,7 @@ async def call_async(transport: Any, *, coalesce: bool = False) -> Any:
         return await model.predict(ONE)
 
 
-def test_a_transport_of_the_other_kind() -> None:
+def test_a_transport_of_the_other_kind_is_refused() -> None:
     assert asyncio.run(call_async(AsyncReturning())).tolist() == [[2]]
     with pytest.raises(TransportError, match="Model is blocking") as failure:
         call(AsyncReturning())
@@ -260,7 +260,7 @@ def test_a_transport_of_the_other_kind() -> None:
 
 @pytest.mark.parametrize("method", ["ModelConfig", "ModelInfer"])
 @pytest.mark.parametrize("answer", [None, b"", {}, pb.ServerReadyResponse()])
-def test_an_answer_of_another_type(method: str, answer: Any) -> None:
+def test_an_answer_of_another_type_is_an_error(method: str, answer: Any) -> None:
     with pytest.raises(TransportError, match=f"returned {type(answer).__name__} for {method}"):
         call(Returning(method, answer))
     for coalesce in (False, True):
@@ -269,7 +269,7 @@ def test_an_answer_of_another_type(method: str, answer: Any) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_a_hook_that_cancels_a_merged_request(count: int) -> None:
+def test_a_hook_that_cancels_a_merged_request_fails_its_calls(count: int) -> None:
     tasks = list[asyncio.Task[Any] | None]()
 
     def cancel(_: Request) -> None:

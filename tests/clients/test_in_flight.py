@@ -138,7 +138,7 @@ def test_dropped_calls_keep_their_place_and_deadlines_count_while_waiting(
 
 
 @pytest.mark.server
-def test_http_has_64_places(client_server: Server) -> None:
+def test_http_has_64_places_and_grpc_1024(client_server: Server) -> None:
     async def limit(transport: Transport) -> int:
         async with AsyncModel("slow", url=address(client_server, transport), transport=transport) as model:
             return model._in_flight.limit

@@ -70,7 +70,7 @@ def test_one_region_serves_many_calls_and_goes_with_close(client_server: Server)
 
 
 @pytest.mark.server
-def test_light_tensors_travel_in_the_message(client_server: Server) -> None:
+def test_small_tensors_travel_in_the_message(client_server: Server) -> None:
     with Model("slow", url=client_server.grpc_url) as light:
         light.predict(0 * ONE)
         assert registered(client_server.grpc_url) == []
@@ -83,7 +83,7 @@ def test_light_tensors_travel_in_the_message(client_server: Server) -> None:
 
 
 @pytest.mark.server
-def test_killed_while_the_model_works_on_its_request(client_server: Server) -> None:
+def test_regions_of_a_client_that_is_killed_during_its_request_are_removed(client_server: Server) -> None:
     before = Counters.read(client_server.grpc_url, "slow")
     killed = client(client_server, "slow", 1.0)
     assert killed.stdout is not None
@@ -103,7 +103,7 @@ def test_killed_while_the_model_works_on_its_request(client_server: Server) -> N
 
 
 @pytest.mark.server
-def test_many_killed_at_once(client_server: Server) -> None:
+def test_regions_of_many_clients_that_are_killed_at_once_are_removed(client_server: Server) -> None:
     clients = [client(client_server, "slow", 0) for _ in range(6)]
     assert all(client.stdout and client.stdout.readline() for client in clients)
     assert len(registered(client_server.grpc_url)) == 6
@@ -115,7 +115,7 @@ def test_many_killed_at_once(client_server: Server) -> None:
 
 
 @pytest.mark.server
-def test_killed_together_with_the_reaper(client_server: Server) -> None:
+def test_regions_of_a_client_killed_with_its_reaper_go_with_the_next_client(client_server: Server) -> None:
     killed = client(client_server, "slow", 0)
     assert killed.stdout is not None
     assert killed.stdout.readline()
@@ -165,7 +165,9 @@ def test_a_client_with_its_own_shared_memory_uses_the_connection(client_server: 
 
 
 @pytest.mark.server
-def test_memory_of_the_same_name_that_is_not_ours(client_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_of_the_same_name_that_is_not_ours_is_noticed(
+    client_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The server maps another file of that name: the first answer shows it, and comes over the connection."""
     unlink = Region.unlink
 

@@ -44,7 +44,7 @@ def test_the_request_carries_the_deadline_if_the_queue_policy_allows_it(
 
 
 @pytest.mark.parametrize("value", [None, [1], np.float32(1)])
-def test_a_parameter_that_no_request_can_carry(value: Any) -> None:
+def test_a_parameter_that_no_request_can_carry_is_refused(value: Any) -> None:
     with pytest.raises(InvalidInputError, match=r'parameter "a" is .*a request can carry bool, int, float and str'):
         Terms(parameters={"a": value})
 

@@ -23,7 +23,7 @@ def test_alphabet_is_digits_then_letters() -> None:
     assert alphabet.encode("z") == [36]
 
 
-def test_encode_word() -> None:
+def test_encode_gives_the_class_of_each_character() -> None:
     assert alphabet.encode("k8s") == [21, 9, 29]
     assert alphabet.encode("") == []
 

@@ -153,7 +153,7 @@ def test_a_mix_holds_one_item_equal_ones_and_both_ends() -> None:
         ("dynamic_batching", 'batch_output [ { target_name: "V" source_input: "X" } ] dynamic_batching', "has no V"),
     ],
 )
-def test_disagreements_with_a_ragged_graph(leaky: Path, old: str, new: str, message: str) -> None:
+def test_disagreements_with_a_ragged_graph_are_named(leaky: Path, old: str, new: str, message: str) -> None:
     path = leaky / "leaky" / "config.pbtxt"
     assert list(faults(leaky)) == []
     try:

@@ -17,7 +17,7 @@ def config(max_batch_size: int) -> ModelConfig:
     return text_format.Parse(f"max_batch_size: {max_batch_size} {inputs}", ModelConfig())
 
 
-def test_every_type_and_shape() -> None:
+def test_samples_have_the_type_and_shape_of_the_configuration() -> None:
     drawn = sample(config(8), rows=3, open_dim=5)
     assert {name: array.dtype for name, array in drawn.items()} == {
         name: np.dtype(dtype) for name, dtype in TYPES.items()

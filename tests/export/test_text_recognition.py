@@ -163,7 +163,7 @@ def test_weights_without_batch_counters_load(tmp_path: Path) -> None:
     build(16, file)
 
 
-def test_weights_of_another_width(tmp_path: Path) -> None:
+def test_weights_of_another_width_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "narrow.pth"
     torch.save(build(16).state_dict(), file)
     with pytest.raises(ValueError, match="width") as error:
@@ -175,7 +175,7 @@ def test_weights_of_another_width(tmp_path: Path) -> None:
     )
 
 
-def test_missing_and_left_over_tensors(tmp_path: Path) -> None:
+def test_missing_and_left_over_tensors_are_named(tmp_path: Path) -> None:
     state = build(16).state_dict()
     file = tmp_path / "weights.pth"
     torch.save({name: tensor for name, tensor in state.items() if name != "Prediction.bias"}, file)
@@ -186,7 +186,7 @@ def test_missing_and_left_over_tensors(tmp_path: Path) -> None:
         build(16, file)
 
 
-def test_files_that_hold_no_state_dict(tmp_path: Path) -> None:
+def test_files_without_a_state_dict_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "weights.pth"
     with pytest.raises(ValueError, match="no such file"):
         build(16, file)

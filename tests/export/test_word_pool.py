@@ -44,7 +44,7 @@ def test_shelves_are_sorted_by_word_length(pool: word_pool.Pool) -> None:
     assert pool.padded.count(10) == 2000
 
 
-def test_batches(pool: word_pool.Pool) -> None:
+def test_a_batch_has_words_up_to_its_length_in_one_width(pool: word_pool.Pool) -> None:
     rng = np.random.default_rng(0)
     widths = set()
     for _ in range(40):
@@ -68,7 +68,9 @@ def test_batches(pool: word_pool.Pool) -> None:
         (["", "abc"], ["ab", "abcd"], 0.0, 1 - 3 / 6),
     ],
 )
-def test_accuracy(answers: list[str], expected: list[str], exact: float, characters: float) -> None:
+def test_accuracy_counts_words_and_characters(
+    answers: list[str], expected: list[str], exact: float, characters: float
+) -> None:
     assert reading_accuracy.accuracy(answers, expected) == pytest.approx((exact, characters))
 
 

@@ -24,34 +24,34 @@ def changed(old: str, new: str) -> list[str]:
     return list(differences(config(ASKED), config(ASKED.replace(old, new))))
 
 
-def test_what_the_server_fills_in_is_no_difference() -> None:
+def test_fields_that_the_server_completes_are_no_difference() -> None:
     filled = ASKED.replace("count: 2", 'count: 2 name: "m_0" kind: KIND_CPU') + 'runtime: "model.py"'
     assert not list(differences(config(ASKED), config(filled)))
 
 
-def test_a_value() -> None:
+def test_a_changed_value_is_a_difference() -> None:
     assert changed("max_batch_size: 8", "max_batch_size: 4") == ["max_batch_size: 8 asked, 4 loaded"]
 
 
-def test_a_value_inside() -> None:
+def test_a_changed_value_inside_a_message_is_a_difference() -> None:
     assert changed("count: 2", "count: 1") == ["instance_group[0].count: 2 asked, 1 loaded"]
 
 
-def test_an_entry_of_a_list() -> None:
+def test_a_missing_entry_of_a_list_is_a_difference() -> None:
     assert changed("[ 1, 2 ]", "[ 1 ]") == ["input[0].dims: 2 asked, 1 loaded"]
 
 
-def test_a_parameter() -> None:
+def test_a_changed_parameter_is_a_difference() -> None:
     assert changed('"20"', '"30"') == ["parameters[fixed_ms].string_value: 20 asked, 30 loaded"]
 
 
-def test_a_missing_scheduler() -> None:
+def test_a_missing_scheduler_is_a_difference() -> None:
     assert "dynamic_batching: asked for, but not loaded" in changed(
         "dynamic_batching { max_queue_delay_microseconds: 100 }", ""
     )
 
 
-def test_a_scheduler_that_was_not_asked_for() -> None:
+def test_a_scheduler_that_was_not_asked_for_is_a_difference() -> None:
     """The sign of tritonserver's silent fallback from a baseline variant to config.pbtxt."""
     baseline = config(ASKED.replace("dynamic_batching { max_queue_delay_microseconds: 100 }", ""))
     assert list(differences(baseline, config(ASKED))) == ["dynamic_batching: not asked for, but loaded"]
@@ -74,7 +74,7 @@ def test_a_file_that_leaves_the_tensors_to_the_server_may_get_batching(silent: s
         ("", "preferred_batch_size: [ 4 ]"),
     ],
 )
-def test_batching_that_no_server_adds_by_itself(text: str, batching: str) -> None:
+def test_batching_that_no_server_adds_by_itself_is_a_difference(text: str, batching: str) -> None:
     completed = 'max_batch_size: 8 input [ { name: "x" } ] output [ { name: "y" } ] '
     loaded = config(completed + f"dynamic_batching {{ {batching} }}")
     assert list(differences(config(text), loaded)) == ["dynamic_batching: not asked for, but loaded"]

@@ -88,7 +88,7 @@ def test_a_dear_run_is_never_added() -> None:
     assert groups(budget, [request(100), request(3), request(90), request(5)]) == [[0, 1, 2, 3]]
 
 
-def test_off_by_default() -> None:
+def test_padding_is_off_by_default() -> None:
     assert padding() is None
     assert padding(padding_budget="off") is None
 

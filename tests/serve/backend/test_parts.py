@@ -41,12 +41,12 @@ def test_text_goes_there_and_back() -> None:
     assert to_text("x", np.empty((0, 2), dtype=np.object_)).shape == (0, 2)
 
 
-def test_bytes_that_are_no_text() -> None:
+def test_bytes_that_are_no_text_are_refused() -> None:
     with pytest.raises(TextError, match="input 'x' holds bytes that are not UTF-8"):
         to_text("x", np.array([b"\xff"], dtype=np.object_))
 
 
-def test_bfloat16_in_and_out() -> None:
+def test_bfloat16_is_passed_in_and_out_by_its_bits() -> None:
     opened = session(
         [helper.make_node("Identity", ["x"], ["y"]), helper.make_node("Cast", ["x"], ["z"], to=TensorProto.FLOAT)],
         [("x", TensorProto.BFLOAT16, ["b"])],
@@ -78,7 +78,7 @@ def test_pinned_memory_without_cuda_is_ordinary() -> None:
     assert array.dtype == np.dtype(np.float32)
 
 
-def test_pinned_memory_is_cudas(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pinned_memory_is_allocated_by_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = ctypes.create_string_buffer(12)
 
     def host_alloc(address: Any, size: Any, flags: int) -> int:
@@ -105,7 +105,9 @@ def test_pinned_memory_is_cudas(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
     ],
 )
-def test_the_servers_options(arguments: list[str], options: dict[str, str], limit: int) -> None:
+def test_options_of_the_server_are_read_from_its_command_line(
+    arguments: list[str], options: dict[str, str], limit: int
+) -> None:
     assert backend_options(["tritonserver", *arguments]) == options
     assert default_max_batch_size(options) == limit
 

@@ -118,6 +118,6 @@ def test_deprecated_cuda_parameters() -> None:
             chosen(config({key: value}))
 
 
-def test_no_cuda() -> None:
+def test_a_gpu_instance_without_cuda_is_refused() -> None:
     with pytest.raises(ParameterError, match="KIND_GPU but the installed onnxruntime offers only OpenVINO"):
         chosen(config(), available=[OPENVINO, CPU])

@@ -175,7 +175,7 @@ def test_a_name_used_twice_fails_every_request(triton: Examiner) -> None:
     assert "expected 2 inputs but got 1" in refusals[0]
 
 
-def test_versions_that_are_served(triton: Examiner) -> None:
+def test_only_the_newest_numbered_version_is_served(triton: Examiner) -> None:
     index = triton.index()
     served = {
         model: sorted(entry["version"] for entry in index if entry["name"] == model and entry["state"] == "READY")

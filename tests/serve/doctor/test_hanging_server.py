@@ -26,7 +26,7 @@ def hangs(triton: Examiner, model: str, inputs: Tensors | None = None) -> bool:
 
 
 @pytest.mark.parametrize("code", ["M822", "M833", "S744", "M824"])
-def test_requests_hang(hanging: Examiner, code: str) -> None:
+def test_requests_to_these_models_hang(hanging: Examiner, code: str) -> None:
     if code == "M824":
         assert never_ends(hanging, code)
     else:
@@ -72,7 +72,7 @@ def ended(triton: Examiner) -> bool:
     return not triton.server.running()
 
 
-def test_loading_it_ends_the_server(tmp_path: Path) -> None:
+def test_loading_a_wrong_batch_output_ends_the_server(tmp_path: Path) -> None:
     with examiner(tmp_path) as triton:
         with pytest.raises(OSError, match=r"closed|reset|refused"):
             triton.load(bad("R332"))

@@ -140,14 +140,14 @@ def executions(triton: Examiner, model: str, requests: list[Tensors]) -> int:
     ("model", "expected"),
     [("ragged_alone", HELD), ("ragged", 1), ("mask", HELD), ("ragged_mask", 1), ("M811_good", 1)],
 )
-def test_executions_of_a_burst(loaded: Examiner, model: str, expected: int) -> None:
+def test_ragged_requests_share_an_execution(loaded: Examiner, model: str, expected: int) -> None:
     requests: list[Tensors] = [*ALIKE] if model == "M811_good" else [*LENGTHS]
     if model.endswith("mask"):
         requests = [{**inputs, "mask": inputs["x"]} for inputs in requests]
     assert executions(loaded, model, requests) == expected
 
 
-def test_ragged_without_batches(loaded: Examiner) -> None:
+def test_ragged_requests_without_batches_run_alone(loaded: Examiner) -> None:
     assert executions(loaded, "ragged_unbatched", [{"x": inputs["x"][0]} for inputs in LENGTHS]) == HELD
 
 
@@ -169,20 +169,20 @@ def test_python_models_get_no_batch_inputs(loaded: Examiner) -> None:
 
 
 @pytest.mark.parametrize(("model", "count"), [("I401", 2), ("no_group", 2), ("one_instance", 1), ("I406", 2)])
-def test_instances_that_are_not_counted(loaded: Examiner, model: str, count: int) -> None:
+def test_the_server_counts_instances_as_the_rules_say(loaded: Examiner, model: str, count: int) -> None:
     with grpc.InferenceServerClient(loaded.server.grpc_url) as client:
         groups = client.get_model_config(model).config.instance_group
     assert [group.count for group in groups] == [count]
 
 
-def test_the_last_parameter_counts(loaded: Examiner) -> None:
+def test_the_last_of_two_equal_parameters_counts(loaded: Examiner) -> None:
     with grpc.InferenceServerClient(loaded.server.grpc_url) as client:
         parameters = client.get_model_config("P503").config.parameters
     assert parameters["intra_op_thread_count"].string_value == "2"
 
 
 @pytest.mark.parametrize("model", ["I414", "P501", "P521", "P525", "S709", "S711", "S712", "S727"])
-def test_it_loads_without_a_warning(loaded: Examiner, model: str) -> None:
+def test_a_configuration_of_these_rules_loads_without_a_warning(loaded: Examiner, model: str) -> None:
     lines = [line for line in loaded.server.log.read_text().splitlines() if f"'{model}'" in line]
     assert lines, "the log names the model"
     assert not [line for line in lines if line.startswith(("W", "E"))]
@@ -231,7 +231,7 @@ def test_inputs_are_in_the_clients_order(loaded: Examiner) -> None:
         ("M831", "'NoneType' object has no attribute 'as_numpy'"),
     ],
 )
-def test_every_request_fails(loaded: Examiner, model: str, message: str) -> None:
+def test_every_request_to_a_wrong_model_fails(loaded: Examiner, model: str, message: str) -> None:
     with pytest.raises(InferenceServerException, match=message):
         ask(loaded, model, {"x": ONE})
 
@@ -244,7 +244,7 @@ def test_every_request_fails(loaded: Examiner, model: str, message: str) -> None
         ("M832", "must match exactly"),
     ],
 )
-def test_the_whole_batch_fails(loaded: Examiner, model: str, message: str) -> None:
+def test_one_wrong_answer_fails_the_whole_batch(loaded: Examiner, model: str, message: str) -> None:
     requests: list[Tensors] = [*LENGTHS] if model == "M832" else [{"x": -ONE}, *ALIKE[1:]]
     refusals = loaded.refusals(requests, model=model)
     assert len(refusals) == HELD

@@ -54,7 +54,7 @@ def test_aimd_recovers_when_a_row_costs_three_times_as_much() -> None:
     assert set(sizes[20:]) <= {5, 6, 7}
 
 
-def test_aimd_with_other_steps() -> None:
+def test_aimd_takes_other_steps() -> None:
     sizes = caps(Aimd(max_rows=64, slo_s=SLA_S, step=4, factor=0.5), 8, curve)
     assert sizes == [1, 5, 9, 13, 17, 21, 10, 14]
     assert caps(Aimd(max_rows=3, slo_s=SLA_S), 5, curve) == [1, 2, 3, 3, 3]
@@ -142,7 +142,7 @@ def test_row_time_is_exact_on_a_line_and_follows_a_change() -> None:
     assert time.seconds(8) == pytest.approx(32e-3, rel=0.02)
 
 
-def test_row_time_after_one_size_only() -> None:
+def test_row_time_is_proportional_after_one_size_only() -> None:
     time = RowTime()
     assert (time.seconds(8), time.rows_within(0.0, 8)) == (0.0, 8)
     time.observe(4, 0.022)
@@ -221,7 +221,7 @@ WAITING = st.builds(
 
 
 @given(st.lists(WAITING, min_size=1, max_size=40), st.sampled_from(["all", "aimd", "deadline"]), st.integers(0, 99))
-def test_what_no_policy_may_do(waiting: Sequence[Waiting], mode: str, seed: int) -> None:
+def test_every_choice_of_a_policy_is_valid(waiting: Sequence[Waiting], mode: str, seed: int) -> None:
     """Properties of a choice: no empty choice, no request twice, no more rows than the cap, only one kind."""
     draw = random.Random(seed)
     policies: dict[str, Policy] = {"all": All(max_rows=8), "aimd": Aimd(max_rows=8, slo_s=0.023), "deadline": known()}

@@ -26,8 +26,7 @@ MODEL = "simulated_accelerator"
 # 8 rows in 200 ms.
 FIXED_MS, ROW_MS, LARGEST = 160.0, 5.0, 8
 CAPACITY_PER_S = LARGEST / ((FIXED_MS + ROW_MS * LARGEST) / 1e3)
-TIMES, SECONDS = 10, 6.0
-ENDED_S = 20.0
+TIMES, SECONDS = 10, 4.0
 
 
 class Triton:
@@ -135,7 +134,7 @@ def test_one_batch_of_a_slow_model_may_wait(clock: Clock) -> None:
     assert not clock.run(learned(clock, [9], batch_s=60.0), 8, 60.0)
 
 
-def test_where_the_metrics_do_not_tell_nothing_is_refused(clock: Clock) -> None:
+def test_without_metrics_nothing_is_refused(clock: Clock) -> None:
     controller = learned(clock, [10**6])
     controller._pending = lambda: None
     assert clock.run(controller, 8, 0.7)
@@ -148,7 +147,7 @@ def test_each_refusal_is_an_object_of_its_own(clock: Clock) -> None:
     assert {response.error.code for response in responses} == {Triton.TritonError.UNAVAILABLE}
 
 
-def test_where_the_metrics_are() -> None:
+def test_the_address_of_the_metrics_is_read_from_the_command_line() -> None:
     assert address([]) == ("127.0.0.1", 8002)
     assert address(["--metrics-port=9", "--http-address", "10.0.0.1"]) == ("10.0.0.1", 9)
     assert address(["--metrics-port", "9", "--metrics-address=0.0.0.0"]) == ("127.0.0.1", 9)
@@ -209,9 +208,7 @@ async def overload(server: Server) -> tuple[Counter[str], int]:
 @pytest.mark.server
 def test_ten_times_the_capacity_ends_in_answers_and_refusals(tmp_path: Path) -> None:
     with launch(Settings(models=(MODEL,), repository=slow(tmp_path), arguments=PLAIN)) as server:
-        started = time.monotonic()
         seen, longest = asyncio.run(overload(server))
-        ended_s = time.monotonic() - started
         counted = Counters.read(server.grpc_url, MODEL)
         refused, left = gauge(server, "queue_limit_refused_total"), gauge(server, queue_limit.GAUGE)
     sent = int(SECONDS * TIMES * CAPACITY_PER_S)
@@ -223,4 +220,3 @@ def test_ten_times_the_capacity_ends_in_answers_and_refusals(tmp_path: Path) -> 
     limit_s = float(read_config(config_file(model_folder(MODEL), "dynamic")).parameters[KEY].string_value) / 1e3
     # On a busy machine two seconds may pass between two looks; without the limit nearly all of them would wait.
     assert longest < (limit_s + TIMES * 2.0) * CAPACITY_PER_S
-    assert ended_s < ENDED_S
