@@ -19,7 +19,7 @@ from processes import alive, wait_until
 from clients import AsyncModel, ClosedError, Model, TransportError, regions
 from clients.endpoint import Endpoint
 from clients.lease import Lease
-from clients.regions import PREFIX, Region, Ring, stale
+from clients.regions import PREFIX, Region, stale
 from serve.launcher import Server
 from serve.management.statistics import Counters
 
@@ -267,29 +267,6 @@ def test_files_of_the_dead_are_swept_and_those_of_the_living_stay() -> None:
         mine.unlink()
         mine.close()
         others[2].unlink()
-
-
-def test_a_ring_reuses_and_grows_within_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(regions, "LIMIT_BYTES", 5 * regions.SMALLEST_BYTES)
-    ring = Ring()
-    first, second = ring.create(1), ring.create(regions.SMALLEST_BYTES)
-    assert first
-    assert second
-    assert {first.size, second.size} == {regions.SMALLEST_BYTES}
-    ring.give(first)
-    ring.give(second)
-    assert ring.take(10) is second
-    assert ring.take(regions.SMALLEST_BYTES + 1) is None
-    assert ring.outgrown(regions.SMALLEST_BYTES + 1) == [first]
-    large = ring.create(regions.SMALLEST_BYTES + 1)
-    assert large
-    assert ring.create(2 * regions.SMALLEST_BYTES) is None
-    ring.discard(first)
-    last = ring.create(1)
-    assert last
-    for region in (second, large, last):
-        ring.discard(region)
-    assert ring.bytes == 0
 
 
 def reaper_of(server: Server) -> int:

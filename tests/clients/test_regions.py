@@ -161,3 +161,26 @@ def test_only_what_cannot_be_there_by_chance_shows_other_memory(output: str, sha
         steps.send(response)
     assert (client.works, end.value.value is not None) == (shared, shared)
     finish(client.close())
+
+
+def test_a_ring_reuses_and_grows_within_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(regions, "LIMIT_BYTES", 5 * regions.SMALLEST_BYTES)
+    ring = regions.Ring()
+    first, second = ring.create(1), ring.create(regions.SMALLEST_BYTES)
+    assert first
+    assert second
+    assert {first.size, second.size} == {regions.SMALLEST_BYTES}
+    ring.give(first)
+    ring.give(second)
+    assert ring.take(10) is second
+    assert ring.take(regions.SMALLEST_BYTES + 1) is None
+    assert ring.outgrown(regions.SMALLEST_BYTES + 1) == [first]
+    large = ring.create(regions.SMALLEST_BYTES + 1)
+    assert large
+    assert ring.create(2 * regions.SMALLEST_BYTES) is None
+    ring.discard(first)
+    last = ring.create(1)
+    assert last
+    for region in (second, large, last):
+        ring.discard(region)
+    assert ring.bytes == 0
