@@ -96,28 +96,3 @@ def test_a_datatype_that_this_client_does_not_know_is_refused() -> None:
     config.input.add(name="x", data_type=99, dims=[1])
     with pytest.raises(InvalidInputError, match='"x" is datatype 99, which this client has no dtype for'):
         Metadata.of(config)
-
-
-class OnDevice:
-    """What a library says of an array on a GPU; without elements it lies nowhere, so no GPU is needed to look at it."""
-
-    def __init__(self, shape: tuple[int, ...], typestr: str, strides: tuple[int, ...] | None = None) -> None:
-        described = {"shape": shape, "typestr": typestr, "data": (0, False), "version": 3, "strides": strides}
-        self.__cuda_array_interface__ = described
-
-
-def test_an_array_on_a_gpu_is_checked_where_it_lies() -> None:
-    model = metadata('name: "m" max_batch_size: 4 input { name: "x" data_type: TYPE_FP32 dims: [ 2, -1 ] }')
-    array = OnDevice((3, 2, 0), "<f4", (0, 0, 4))
-    remote: Any = model.check([array])["x"]
-    assert (remote.owner, remote.shape, remote.dtype, remote.nbytes, len(remote)) == (
-        array,
-        (3, 2, 0),
-        np.float32,
-        0,
-        3,
-    )
-    with pytest.raises(InvalidInputError, match="got float64"):
-        model.check([OnDevice((3, 2, 0), "<f8")])
-    with pytest.raises(InvalidInputError, match="must be contiguous"):
-        model.check([OnDevice((3, 2, 4), "<f4", (8, 4, 24))])

@@ -31,8 +31,9 @@ def metadata(kind: str = "FP32") -> Metadata:
 class OnDevice:
     """What a library says of an array on a GPU; without elements it lies nowhere, so no GPU is needed to look at it."""
 
-    def __init__(self, shape: Any, typestr: str = "<f4", pointer: Any = 0) -> None:
-        self.__cuda_array_interface__ = {"shape": shape, "typestr": typestr, "data": (pointer, False), "version": 3}
+    def __init__(self, shape: Any, typestr: str = "<f4", pointer: Any = 0, strides: Any = None) -> None:
+        described = {"shape": shape, "typestr": typestr, "data": (pointer, False), "version": 3, "strides": strides}
+        self.__cuda_array_interface__ = described
 
 
 class Driver:
@@ -76,6 +77,17 @@ def far(rows: int = 1) -> dict[str, Array]:
 def test_an_array_without_rows_is_looked_at_where_it_lies(shape: tuple[int, ...], words: str) -> None:
     with pytest.raises(InvalidInputError, match=words):
         metadata().check([OnDevice(shape)])
+
+
+def test_an_array_on_a_gpu_is_checked_where_it_lies() -> None:
+    model = Metadata.of(text_format.Parse(CONFIG.replace("[ 2 ]", "[ 2, -1 ]") % "FP32", ModelConfig()))
+    owner = OnDevice((3, 2, 0), strides=(0, 0, 4))
+    remote: Any = model.check([owner])["x"]
+    assert (remote.owner, remote.shape, remote.dtype, remote.nbytes, len(remote)) == (owner, (3, 2, 0), "f4", 0, 3)
+    with pytest.raises(InvalidInputError, match="got float64"):
+        model.check([OnDevice((3, 2, 0), "<f8")])
+    with pytest.raises(InvalidInputError, match="must be contiguous"):
+        model.check([OnDevice((3, 2, 4), strides=(8, 4, 24))])
 
 
 def test_bf16_of_torch_is_recognised() -> None:

@@ -213,13 +213,23 @@ def test_a_server_on_ipv6(client_server: Server) -> None:
         assert answered(url=front.url, transport="http")
 
 
-INVALID = """
-localhost :8001 ::1:8001 localhost:65536 localhost:\uff18\uff10\uff10\uff11 localhost:8001/ ftp://localhost:8001
-grpcs://localhost https://localhost:8000/v2 https://user:word@localhost:8000 dns://localhost:8001 a..b:8001
-""".split()
-
-
-@pytest.mark.parametrize("url", ["", "localhost:8001\n", f"{'a' * 64}:8001", *INVALID])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "localhost",
+        ":8001",
+        "localhost:65536",
+        "localhost:\uff18\uff10\uff10\uff11",
+        "localhost:8001/",
+        "ftp://localhost:8001",
+        "https://user:word@localhost:8000",
+        "dns://localhost:8001",
+        "localhost:8001\n",
+        "a..b:8001",
+        f"{'a' * 64}:8001",
+    ],
+)
 def test_an_invalid_address_is_refused(url: str) -> None:
     with pytest.raises(AddressError, match="not an address"):
         Model("m", url=url)
@@ -231,9 +241,7 @@ def test_an_invalid_address_is_refused(url: str) -> None:
     ("url", "transport", "tls"),
     [
         ("https://localhost:8000", "grpc", None),
-        ("http://localhost:8000", "shared_memory", None),
         ("grpcs://localhost:8001", "http", None),
-        ("grpc://localhost:8001", "http", None),
         ("dns:///localhost:8001", "http", None),
         ("grpc://localhost:8001", "auto", Tls()),
         ("http://localhost:8001", "auto", Tls()),
@@ -267,7 +275,6 @@ def test_our_own_server_is_known_by_every_form_of_its_address(monkeypatch: pytes
         {"a:b": "x"},
         {"ä": "x"},
         {"a": "x\r\nb: y"},
-        {"a": ""},
         {"a": b"x"},
         {"A": "x", "a": "y"},
         {"host": "x"},

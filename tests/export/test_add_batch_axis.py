@@ -199,7 +199,7 @@ def test_the_axis_that_holds_the_rows_is_seen(axis: int, interleaved: bool) -> N
 
 
 @pytest.mark.parametrize(
-    ("found", "expected", "apart"),
+    ("answer", "expected", "apart"),
     [
         ([1.0, 2.0], [1.0, 2.0], 0.0),
         ([1.0, 3.0], [1.0, 2.0], 0.5),

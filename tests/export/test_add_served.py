@@ -1,9 +1,5 @@
 """Added models on a real server: the answers are onnxruntime's, and the server reports their settings."""
 
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +21,6 @@ from serve.management import admin
 from serve.management.statistics import Counters
 
 pytestmark = pytest.mark.server
-ROOT = Path(__file__).parents[2]
 MODELS = """
 dag: {type: sequential, name: chain, nodes: [{name: one, model: wide-1.0.0}, {name: two, model: scores-1.0.0}]}
 models:
@@ -144,31 +139,3 @@ def test_a_dag_runs_its_models_one_after_the_other(
     np.testing.assert_allclose(answer, expected, rtol=1e-5)
     for name, counted in zip(("wide", "scores"), before, strict=True):
         assert (Counters.read(served.grpc_url, name) - counted).batches == {3: 1}
-
-
-def test_make_serve_serves_what_was_added(repository: Path, tmp_path: Path) -> None:
-    output = tmp_path / "output.txt"
-    free = "--http-port 0 --grpc-port 0 --metrics-port 0"
-    command = [
-        "make",
-        "--no-print-directory",
-        "-o",
-        ".venv/.runtime-cpu",
-        "serve",
-        "MODEL=scores",
-        f"PY={sys.executable}",
-    ]
-    with output.open("w") as file:
-        program = subprocess.Popen(
-            [*command, f"PY={sys.executable}", f"ARGS=--repository {repository} {free}"],
-            cwd=ROOT,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    try:
-        assert wait_until(lambda: "ready" in output.read_text() or program.poll() is not None, seconds=60)
-        assert "dynamic, 900000 us delay" in " ".join(output.read_text().split())
-    finally:
-        os.killpg(program.pid, signal.SIGINT)
-        program.wait(30)

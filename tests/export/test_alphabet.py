@@ -28,7 +28,7 @@ def test_encode_gives_the_class_of_each_character() -> None:
     assert alphabet.encode("") == []
 
 
-@pytest.mark.parametrize(("word", "found"), [("Hello", '"H" at position 0'), ("a-b", '"-" at position 1')])
+@pytest.mark.parametrize(("word", "message"), [("Hello", '"H" at position 0'), ("a-b", '"-" at position 1')])
 def test_encode_names_the_character_it_cannot_read(word: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         alphabet.encode(word)

@@ -29,20 +29,17 @@ def test_fields_that_the_server_completes_are_no_difference() -> None:
     assert not list(differences(config(ASKED), config(filled)))
 
 
-def test_a_changed_value_is_a_difference() -> None:
-    assert changed("max_batch_size: 8", "max_batch_size: 4") == ["max_batch_size: 8 asked, 4 loaded"]
-
-
-def test_a_changed_value_inside_a_message_is_a_difference() -> None:
-    assert changed("count: 2", "count: 1") == ["instance_group[0].count: 2 asked, 1 loaded"]
-
-
-def test_a_missing_entry_of_a_list_is_a_difference() -> None:
-    assert changed("[ 1, 2 ]", "[ 1 ]") == ["input[0].dims: 2 asked, 1 loaded"]
-
-
-def test_a_changed_parameter_is_a_difference() -> None:
-    assert changed('"20"', '"30"') == ["parameters[fixed_ms].string_value: 20 asked, 30 loaded"]
+@pytest.mark.parametrize(
+    ("old", "new", "difference"),
+    [
+        ("max_batch_size: 8", "max_batch_size: 4", "max_batch_size: 8 asked, 4 loaded"),
+        ("count: 2", "count: 1", "instance_group[0].count: 2 asked, 1 loaded"),
+        ("[ 1, 2 ]", "[ 1 ]", "input[0].dims: 2 asked, 1 loaded"),
+        ('"20"', '"30"', "parameters[fixed_ms].string_value: 20 asked, 30 loaded"),
+    ],
+)
+def test_a_changed_value_is_a_difference(old: str, new: str, difference: str) -> None:
+    assert changed(old, new) == [difference]
 
 
 def test_a_missing_scheduler_is_a_difference() -> None:
@@ -67,7 +64,7 @@ def test_a_file_that_leaves_the_tensors_to_the_server_may_get_batching(silent: s
 
 
 @pytest.mark.parametrize(
-    ("asked", "batching"),
+    ("text", "batching"),
     [
         ('max_batch_size: 8 input [ { name: "x" } ] output [ { name: "y" } ]', ""),
         ("", "max_queue_delay_microseconds: 100"),

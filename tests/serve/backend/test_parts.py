@@ -93,7 +93,7 @@ def test_pinned_memory_is_allocated_by_cuda(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "found", "limit"),
+    ("arguments", "options", "limit"),
     [
         ([], {}, 4),
         (["--backend-config=default-max-batch-size=8"], {"default-max-batch-size": "8"}, 8),

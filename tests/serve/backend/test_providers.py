@@ -77,7 +77,7 @@ def test_tensorrt_options() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("parameters", "message"),
     [
         ({"precision_mode": "FP8"}, "unsupported precision mode 'FP8' is requested"),
         ({"trt_magic": "1"}, "unknown parameter 'trt_magic' is provided for TensorRT Execution Accelerator"),

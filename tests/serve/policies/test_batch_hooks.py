@@ -46,26 +46,20 @@ def answers(requests: Sequence[Request]) -> list[Any]:
     return [request.reason if request.answer is None else request.answer["y"].ravel().tolist() for request in requests]
 
 
-def test_rows_are_run_together_and_given_back_to_their_own_request() -> None:
-    model, requests = Doubler(), ask([1], [2, 3], [4, 5, 6])
+@pytest.mark.parametrize(
+    ("values", "expected", "runs"),
+    [
+        ([[1], [2, 3], [4, 5, 6]], [[2], [4, 6], [8, 10, 12]], [6]),
+        ([[1], [-1], [2]], [[2], "x is negative", [4]], [2]),
+        ([[-1], [-2]], ["x is negative"] * 2, []),
+    ],
+)
+def test_accepted_requests_are_one_run(values: list[list[float]], expected: list[Any], runs: list[int]) -> None:
+    model, requests = Doubler(), ask(*values)
     model.run(requests)
-    assert answers(requests) == [[2], [4, 6], [8, 10, 12]]
-    assert model.runs == [6]
-
-
-def test_a_refused_request_costs_no_second_run() -> None:
-    model, requests = Doubler(), ask([1], [-1], [2])
-    model.run(requests)
-    assert answers(requests) == [[2], "x is negative", [4]]
-    assert [request.bad for request in requests] == [False, True, False]
-    assert model.runs == [2]
-
-
-def test_nothing_runs_when_all_are_refused() -> None:
-    model, requests = Doubler(), ask([-1], [-2])
-    model.run(requests)
-    assert answers(requests) == ["x is negative"] * 2
-    assert model.runs == []
+    assert answers(requests) == expected
+    assert [request.bad for request in requests] == [isinstance(answer, str) for answer in expected]
+    assert model.runs == runs
 
 
 def test_an_error_nobody_foresaw_is_halved_down_to_its_request() -> None:
@@ -80,12 +74,8 @@ def test_shapes_that_cannot_be_packed_run_apart() -> None:
     model = Doubler()
     requests = [Request({"x": np.ones((1, width), dtype=np.float32)}) for width in (2, 2, 3, 3)]
     model.run(requests)
-    assert [np.asarray(request.answer["y"]).shape for request in requests if request.answer] == [
-        (1, 2),
-        (1, 2),
-        (1, 3),
-        (1, 3),
-    ]
+    shapes = [np.asarray(request.answer["y"]).shape for request in requests if request.answer]
+    assert shapes == [(1, 2), (1, 2), (1, 3), (1, 3)]
     assert model.runs == [2, 2]
 
 
