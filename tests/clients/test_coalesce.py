@@ -1,4 +1,4 @@
-"""Calls of one process that share a request: the server's exact counters, and nobody pays for others."""
+"""Calls of one process that are merged into a request: the server's counters, and errors that stay with their call."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -145,7 +145,7 @@ def test_a_call_that_is_cancelled_is_not_sent_again(client_server: Server, numbe
 
 
 def test_calls_are_sent_alone_if_the_rows_of_the_answer_do_not_match(client_server: Server) -> None:
-    """The model answers one row, whatever it is asked: two calls in one request cannot be told apart."""
+    """The model always answers one row, so the rows of two merged calls cannot be assigned."""
 
     async def scenario(model: AsyncModel) -> None:
         answers = await asyncio.gather(*(model.predict(value(1)) for _ in range(2)))

@@ -1,4 +1,4 @@
-"""What an error says in attributes: status, model, address, and whether the same call may be made again."""
+"""The attributes of an error: status, model, address, and whether the same call may be repeated."""
 
 import asyncio
 import copy

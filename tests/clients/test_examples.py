@@ -1,4 +1,4 @@
-"""A connection without checks, the server's counters, and the example that reads words, against a real server."""
+"""A plain connection, the server's counters, and the example that reads words, on a real server."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""Children that are forked while a client is open: an error that says what to do, and an end like any other's."""
+"""Processes that are forked while a client is open get an error that says what to do, and end normally."""
 
 import os
 import subprocess

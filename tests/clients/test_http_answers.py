@@ -1,4 +1,4 @@
-"""What is no answer of Triton, with status 200 or another: a proxy's page, and answers that were cut or changed."""
+"""Answers that are not Triton's, with any status: a proxy's page, and answers that were cut or changed."""
 
 import asyncio
 import contextlib
@@ -48,7 +48,7 @@ def head(**changes: Any) -> bytes:
 
 
 class Between(BaseHTTPRequestHandler):
-    """Stands where a proxy would: says what each test has put on the server."""
+    """A server in the place of a proxy, whose answers each test sets."""
 
     protocol_version = "HTTP/1.1"
     config: tuple[int, bytes]
@@ -100,7 +100,7 @@ def between() -> Iterator[Proxy]:
 
 
 def ends(url: str) -> list[Any]:
-    """What a blocking call, an asynchronous one, and two that are merged end with."""
+    """The outcomes of a blocking call, an asynchronous one, a coalescing one, and two that are merged."""
 
     async def ask(count: int, *, coalesce: bool) -> list[Any]:
         async with AsyncModel("m", url=url, transport="http", coalesce=coalesce) as model:

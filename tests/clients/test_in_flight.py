@@ -1,4 +1,4 @@
-"""`max_in_flight`: how many requests are on their way together, and what the callers behind them cost."""
+"""`max_in_flight`: the number of requests in flight, and the memory of callers that wait."""
 
 import asyncio
 import tracemalloc

@@ -1,4 +1,4 @@
-"""What is left of a client's shared memory when it ends in any way: nothing."""
+"""No shared memory of a client stays after it ends, in whichever way it ends."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Whatever is given to `predict`, it ends with an answer or a `ClientError`: through every client and transport."""
+"""Every value passed to `predict` ends in an answer or a `ClientError`, with every client and transport."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""The reaper hears its own user's clients only, and no bytes end it."""
+"""The reaper serves only clients of its own user, and no input ends it."""
 
 import os
 import random
@@ -171,7 +171,7 @@ def test_a_reaper_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
         Lease(Endpoint.of("localhost:1"))
 
 
-def test_strange_names_on_a_server_are_nobodys_regions() -> None:
+def test_strange_names_of_regions_are_ignored() -> None:
     own = regions._host()
     strange = [f"{PREFIX}{own}_x", f"{PREFIX}{own}_", f"{PREFIX}{own}_../../1_2_3", f"{PREFIX}{own}_1_2/3_4"]
     assert list(regions.stale(strange)) == []

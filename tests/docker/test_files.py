@@ -1,4 +1,4 @@
-"""The container files, held against what they name: no engine is needed, and nothing is built."""
+"""The container files agree with the files and options that they name. Nothing is built, so no engine is needed."""
 
 import ast
 import importlib.metadata

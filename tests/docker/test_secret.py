@@ -1,4 +1,4 @@
-"""What the image starts keeps its admin APIs closed, on a real server with the flags of docker/serve.sh."""
+"""The flags of docker/serve.sh close the admin APIs of a real server."""
 
 import os
 import re
@@ -68,7 +68,7 @@ def test_admin_apis_want_the_secret(tmp_path: Path) -> None:
             call(headers={HEADER: SECRET})
 
 
-def test_without_a_secret_each_start_makes_one_that_nobody_has() -> None:
+def test_without_a_secret_each_start_makes_a_new_one() -> None:
     secrets = [re.findall(r"admin=([0-9a-f]{48})$", "\n".join(restricting(started())), re.MULTILINE) for _ in range(3)]
     assert all(len(flags) == 2 and flags[0] == flags[1] for flags in secrets)
     assert len({flags[0] for flags in secrets}) == 3
@@ -78,7 +78,7 @@ def test_arguments_reach_the_server_whole() -> None:
     assert started("--load-model=a b", "--x=$(id)")[-2:] == ["--load-model=a b", "--x=$(id)"]
 
 
-def test_compose_hands_the_secret_to_both_and_rights_to_none() -> None:
+def test_compose_gives_both_containers_the_secret_and_no_rights() -> None:
     services = yaml.safe_load(COMPOSE[0].read_text())["services"]
     assert all(
         service["environment"] == {"TRITON_ADMIN_SECRET": "${TRITON_ADMIN_SECRET:-}"} for service in services.values()

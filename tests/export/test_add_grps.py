@@ -1,4 +1,4 @@
-"""Many models from one file in grps' form: what is written, and the field that each error names."""
+"""Many models from one file in grps' format: the repository, and the field that each error names."""
 
 from pathlib import Path
 

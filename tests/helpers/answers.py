@@ -1,4 +1,4 @@
-"""Requests that one client sends without waiting; each answer is found by its number."""
+"""Requests that one client sends without waiting, and their answers in the same order."""
 
 import threading
 from typing import Any

@@ -26,7 +26,7 @@ from serve.management import admin
 from serve.management.statistics import Counters
 
 HELD = 8
-"""The batcher of every model waits until so many requests are queued, so that no timing matters."""
+"""The batcher of every model waits for this number of queued requests, so that no timing matters."""
 ANSWER_S = 30.0
 AS_WRITTEN = "--disable-auto-complete-config"
 """Loads configurations that are complete in half of the time, because no second process looks into each model."""

@@ -1,4 +1,4 @@
-"""A process that opens a client, forks, and says what its child saw and how it ended:
+"""A process that opens a client, forks, and prints what its child saw and how it ended:
 
 python forking_process.py URL HTTP_URL TRANSPORT (Model | AsyncModel | "closed AsyncModel") (os | multiprocessing)
 

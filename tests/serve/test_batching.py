@@ -92,7 +92,7 @@ def test_every_model_answers_right_with_one_and_two_instances(config_name: str) 
             np.testing.assert_allclose(np.concatenate(answers), expected[model], rtol=1e-3, atol=1e-4)
 
 
-def test_each_config_is_what_its_name_says() -> None:
+def test_each_variant_batches_as_its_name_says() -> None:
     for model in models():
         folder = REPOSITORY / model
         names = ["baseline", "dynamic", "dynamic_2_instances"]

@@ -48,7 +48,7 @@ async def kill_one_while_many_wait(server: Server) -> tuple[Counter[str], set[in
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_what_waits_is_answered_by_the_new_process(tmp_path: Path, count: int) -> None:
+def test_waiting_requests_are_answered_by_the_new_process(tmp_path: Path, count: int) -> None:
     """The dead instance keeps its batch for ten seconds at most; each new one answers five requests a second."""
     reports: list[str] = []
     sleeper(tmp_path, "sleeper", f"{CONFIG}instance_group [ {{ count: {count} kind: KIND_CPU }} ]", fixed_ms=200)
@@ -114,9 +114,7 @@ def test_a_slow_start_is_not_taken_for_a_dead_one(tmp_path: Path, monkeypatch: p
         assert sorted(instances(server).values()) == ["quick", "slow"]
 
 
-def test_a_model_that_somebody_unloads_after_a_death_is_no_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_that_is_unloaded_after_a_death_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(revival, "ABSENT_S", 1.0)
     sleeper(tmp_path, "sleeper", CONFIG)
     python_model(tmp_path, "other", "return []")

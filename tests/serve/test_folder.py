@@ -39,7 +39,7 @@ def leftover(folder: Path, name: str = "triton-batching-0123456789ab") -> Path:
     return folder / name
 
 
-def test_the_next_start_removes_what_is_left(temporary: Path) -> None:
+def test_the_next_start_removes_files_of_dead_servers(temporary: Path) -> None:
     left = leftover(temporary)
     shared = SHARED_MEMORY / "triton_batching_0123456789ab_region"
     shared.touch()
@@ -138,7 +138,7 @@ def test_a_path_with_a_space_is_not_used(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.server
-def test_what_killed_launchers_and_guards_left_is_removed(tmp_path: Path, temporary: Path) -> None:
+def test_files_of_killed_launchers_and_guards_are_removed(tmp_path: Path, temporary: Path) -> None:
     lookup(tmp_path / "models")
     program = (
         "import time\nfrom pathlib import Path\nfrom serve.launcher import Settings, launch\n"
@@ -172,7 +172,7 @@ def test_what_killed_launchers_and_guards_left_is_removed(tmp_path: Path, tempor
 
 
 @pytest.mark.server
-def test_what_a_server_writes_is_for_its_user_only_and_it_may_open_many_files(tmp_path: Path) -> None:
+def test_files_of_a_server_are_private_and_it_may_open_many(tmp_path: Path) -> None:
     lookup(tmp_path / "models")
     log = tmp_path / "server.log"
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

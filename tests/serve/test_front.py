@@ -1,4 +1,4 @@
-"""The requests of serve/FRONT.md do to a bare tritonserver what the page says."""
+"""The requests of serve/FRONT.md crash a bare tritonserver, as the page says."""
 
 import os
 import re

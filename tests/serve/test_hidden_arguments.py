@@ -21,7 +21,7 @@ def test_hidden_arguments_arrive_and_are_not_shown() -> None:
     assert process.returncode == 0
 
 
-def test_a_process_of_its_own_hides_them_for_one_that_must_not_fork() -> None:
+def test_a_separate_process_hides_arguments_for_a_parent_that_must_not_fork() -> None:
     command = [sys.executable, "-P", "-m", hidden_arguments.__name__, sys.executable, "-c", SHOW, "FIRST", "plain"]
     ended = subprocess.run(command, input='{"FIRST": "secret"}', stdout=subprocess.PIPE, text=True, check=True)
     assert ended.stdout.splitlines() == ["['secret', 'plain']", "['FIRST', 'plain']"]
@@ -29,7 +29,7 @@ def test_a_process_of_its_own_hides_them_for_one_that_must_not_fork() -> None:
     assert subprocess.run(command, input='{"FIRST": "7"}', text=True, check=False).returncode == 7
 
 
-def test_where_ptrace_is_forbidden_the_program_runs_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ptrace_the_program_runs_with_visible_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     def forbidden(request: int, pid: int, data: int = 0) -> None:
         raise PermissionError(1, "ptrace: Operation not permitted")
 

@@ -1,4 +1,4 @@
-"""Whatever a repository holds, the doctor reports findings with a position and never fails."""
+"""The doctor reports findings with a position for any content of a repository, and never fails."""
 
 import os
 from collections.abc import Callable

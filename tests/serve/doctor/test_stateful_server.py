@@ -65,9 +65,7 @@ OVERLAP = f"""{HEAD}    def initialize(self, args):
         arrays = [np.full((1, 2), most, dtype=np.float32) for request in requests]
         return [pb_utils.InferenceResponse([pb_utils.Tensor("y", array)]) for array in arrays]
 """
-KEPT_TOO = "self.notes += [(array, array.copy()) for array in [request.inputs()[0].as_numpy() for request in requests]]"
 MODELS = {
-    "kept": telling(Example(), "sum((a != b).any() for a, b in self.notes)", note=KEPT_TOO),
     "ragged_alone": Example(f"{PYTHON}\n{RAGGED}\n{ROW_OUT}"),
     "ragged": Example(f"{PYTHON}\n{RAGGED}\n{ROW_OUT}\ndynamic_batching {{ }}"),
     "ragged_unbatched": Example(f"{PYTHON}\nmax_batch_size: 0\n{RAGGED}\n{ROW_OUT}\ndynamic_batching {{ }}"),
@@ -269,9 +267,3 @@ def test_undeclared_outputs_are_left_out(loaded: Examiner) -> None:
 def test_asynchronous_executions_do_not_overlap(loaded: Examiner) -> None:
     with ThreadPoolExecutor(3) as pool:
         assert [*pool.map(lambda _: value(loaded, "M825"), range(3))] == [1, 1, 1]
-
-
-def test_arrays_of_earlier_requests_do_not_change(loaded: Examiner) -> None:
-    """No rule forbids a model to keep arrays of requests."""
-    seen = [value(loaded, "kept", {"x": np.full((1, 2), number, dtype=np.float32)}) for number in range(20)]
-    assert seen == [0] * 20

@@ -62,7 +62,7 @@ def test_accepted_requests_are_one_run(values: list[list[float]], expected: list
     assert model.runs == runs
 
 
-def test_an_error_nobody_foresaw_is_halved_down_to_its_request() -> None:
+def test_an_unexpected_error_is_narrowed_down_to_its_request() -> None:
     model, requests = Doubler(), ask(*([value] for value in range(7)), [500])
     model.run(requests)
     assert answers(requests) == [[2 * value] for value in range(7)] + ["RuntimeError: too much"]
@@ -177,7 +177,7 @@ def own_model(repository: Path, limit: str) -> Path:
 
 
 @pytest.mark.server
-def test_somebodys_own_model_on_a_server(tmp_path: Path) -> None:
+def test_a_users_model_runs_on_a_server(tmp_path: Path) -> None:
     async def ask_all(url: str) -> list[Any]:
         async with AsyncModel("own", url=url) as model:
             values = [1, 2, -1, 4, 500, 6, 7, 8]

@@ -105,7 +105,7 @@ def test_deadline_takes_the_earliest_first() -> None:
     assert known(2).choose(requests(40, 30, 50), 0.0) == Choice(take=[1, 0], drop=[])
 
 
-def test_deadline_refuses_what_is_over() -> None:
+def test_deadline_refuses_requests_that_are_too_late() -> None:
     assert known().choose(requests(10, 19), 0.0) == Choice(take=(), drop=[0, 1])
     assert known().choose([Waiting(rows=1, arrived=-9.0)], 0.0).take == [0]
 

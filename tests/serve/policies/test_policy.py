@@ -146,7 +146,7 @@ def test_a_request_brings_its_own_deadline(policy_server: Server) -> None:
     assert re.search(r"UNAVAILABLE\] batch_policy deadline: refused after [\d.]+ of 100.0 ms", second), second
 
 
-def test_unloading_answers_what_waits(policy_server: Server) -> None:
+def test_unloading_answers_requests_that_wait(policy_server: Server) -> None:
     url = policy_server.grpc_url
     with Answers(url, "leaving") as sending, triton.InferenceServerClient(url) as client:
         for number in range(200):
@@ -158,12 +158,12 @@ def test_unloading_answers_what_waits(policy_server: Server) -> None:
             client.infer("leaving", [triton.InferInput("x", [1, 4], "FP32").set_data_from_numpy(rows_of(0))])
 
 
-def test_a_broken_policy_leaves_nobody_waiting(policy_server: Server) -> None:
+def test_a_broken_policy_fails_every_request(policy_server: Server) -> None:
     answers = burst(policy_server, "broken", 20)
     assert answers == ["[StatusCode.INTERNAL] batch_policy aimd: ValueError: cannot choose"] * 20
 
 
-def test_a_broken_metric_leaves_nobody_waiting(policy_server: Server) -> None:
+def test_a_broken_metric_does_not_stop_refusals(policy_server: Server) -> None:
     answers = burst(policy_server, "uncounted", 20)
     assert all(re.fullmatch(REFUSED, error) for error in answers), answers[0]
     assert "uncounted_0_0: ValueError: cannot count" in policy_server.log.read_text()
@@ -217,7 +217,7 @@ def test_a_cancelled_request_does_not_run(policy_server: Server, policy: str) ->
 
 
 @pytest.mark.parametrize(("number", "message"), [(1, "an answer was not sent"), (2, "SystemExit: the model ends")])
-def test_what_cannot_be_sent_is_an_error(policy_server: Server, number: int, message: str) -> None:
+def test_an_answer_that_cannot_be_sent_is_an_error(policy_server: Server, number: int, message: str) -> None:
     with Answers(policy_server.grpc_url, "failing") as sending:
         sending.send({"x": rows_of(number)})
         (answer,) = sending.all()

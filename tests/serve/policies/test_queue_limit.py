@@ -81,7 +81,7 @@ def learned(clock: Clock, waiting: list[int], *, batch: int = 8, batch_s: float 
 
 
 @pytest.mark.parametrize(("waiting", "instances", "refused"), [(106, 1, 0), (108, 1, 1), (116, 1, 2), (212, 2, 0)])
-def test_what_cannot_run_in_time_is_refused_the_oldest_first(
+def test_requests_that_cannot_run_in_time_are_refused_oldest_first(
     clock: Clock, waiting: int, instances: int, refused: int
 ) -> None:
     """Batches of 8 take 0.525 s: in 75 % of 10 s, without the current batch, 106 requests are answered."""
@@ -110,7 +110,7 @@ def test_batches_of_few_requests_with_many_rows_are_taken_together(clock: Clock)
             waiting[0] = max(1, waiting[0] - 1)
 
 
-def test_a_batch_that_runs_while_nobody_waits_is_not_learned_from(clock: Clock) -> None:
+def test_a_batch_without_waiting_requests_is_not_learned_from(clock: Clock) -> None:
     waiting = [0]
     controller = made(waiting, limit_s=2.0)
     for _ in range(50):
@@ -119,7 +119,7 @@ def test_a_batch_that_runs_while_nobody_waits_is_not_learned_from(clock: Clock) 
     assert clock.run(controller, 1, 0.3)
 
 
-def test_an_excess_that_is_gone_refuses_nobody(clock: Clock) -> None:
+def test_an_excess_that_is_gone_refuses_no_request(clock: Clock) -> None:
     """After clients gave up or another instance took the queue, later requests are not refused."""
     waiting = [200]
     controller = learned(clock, waiting)
