@@ -2,12 +2,12 @@
 
 import re
 import shutil
-import time
 import urllib.request
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from processes import wait_until
 from tiny_models import parameters
 
 from export.repository import REPOSITORY
@@ -66,14 +66,14 @@ def rows_of(number: int, rows: int = 1) -> "np.ndarray[Any, Any]":
 
 def counted(server: Server, model: str, *, answered: int, refused: int = 0) -> dict[str, float]:
     """The metrics of a model, once they have that many rows and refusals: an instance answers before it counts."""
-    end = time.monotonic() + 5
-    while True:
+    names = ("batch_policy_rows_sum", "batch_policy_dropped_requests_total")
+
+    def is_counted() -> bool:
         values = metrics(server, model)
-        both = values["batch_policy_rows_sum"], values["batch_policy_dropped_requests_total"]
-        if both == (answered, refused) or time.monotonic() > end:
-            assert both == (answered, refused)
-            return values
-        time.sleep(0.02)
+        return [values[name] for name in names] == [answered, refused]
+
+    assert wait_until(is_counted, seconds=5), metrics(server, model)
+    return metrics(server, model)
 
 
 def metrics(server: Server, model: str) -> dict[str, float]:

@@ -1,6 +1,5 @@
 """A real tritonserver shows what the rules say about ragged batches, instances, parameters, warm-ups and model.py."""
 
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -23,6 +22,7 @@ from doctor_server import (
     telling,
     value,
 )
+from processes import wait_until
 from tritonclient.utils import InferenceServerException
 
 from serve.doctor.rule import Example
@@ -127,10 +127,8 @@ def executions(triton: Examiner, model: str, requests: list[Tensors]) -> int:
     """How many executions a burst of requests became."""
     before = triton.counters(model)
     assert triton.refusals(requests, model=model) == []
-    end = time.monotonic() + 5
     # The server answers first and counts then.
-    while triton.counters(model).rows < before.rows + len(requests) and time.monotonic() < end:
-        time.sleep(0.02)
+    wait_until(lambda: triton.counters(model).rows >= before.rows + len(requests), seconds=5)
     return triton.counters(model).executions - before.executions
 
 
