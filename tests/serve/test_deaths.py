@@ -71,7 +71,7 @@ def test_a_guard_that_is_killed_costs_one_restart(tmp_path: Path) -> None:
 def test_a_stopped_guard_does_not_keep_it_from_ending(tmp_path: Path) -> None:
     lookup(tmp_path / "models")
     output = tmp_path / "output.txt"
-    serving = program(tmp_path / "models", output, change="guard_process.END_S = 3.0")
+    serving = program(tmp_path / "models", output, "--", *PLAIN, change="guard_process.END_S = 3.0")
     assert printed(output, "gRPC clients take --url ")
     processes = descendants(serving.pid)
     server = tritonserver(serving.pid)
@@ -89,7 +89,7 @@ def test_a_stopped_guard_does_not_keep_it_from_ending(tmp_path: Path) -> None:
 def test_many_signals_end_it_as_one_does(tmp_path: Path) -> None:
     lookup(tmp_path / "models")
     output = tmp_path / "output.txt"
-    serving = program(tmp_path / "models", output)
+    serving = program(tmp_path / "models", output, "--", *PLAIN)
     assert printed(output, "gRPC clients take --url ")
     processes = descendants(serving.pid)
     for _ in range(3000):

@@ -165,7 +165,7 @@ def test_never_ends_with_the_first_death(tmp_path: Path) -> None:
 def test_a_signal_ends_the_wait_for_a_restart(tmp_path: Path) -> None:
     lookup(tmp_path / "models")
     output = tmp_path / "output.txt"
-    serving = program(tmp_path / "models", output, change="supervisor.FIRST_WAIT_S = 300")
+    serving = program(tmp_path / "models", output, "--", *PLAIN, change="supervisor.FIRST_WAIT_S = 300")
     assert printed(output, "gRPC clients take --url ")
     os.kill(tritonserver(serving.pid), signal.SIGKILL)
     assert printed(output, "it is started again in 300 s")
