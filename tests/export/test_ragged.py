@@ -44,14 +44,14 @@ class Conv(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(0)
-        self.one, self.two = nn.Conv2d(1, 3, 3, padding=1), nn.Conv2d(3, 2, 3, padding=1)
+        self.first, self.second = nn.Conv2d(1, 3, 3, padding=1), nn.Conv2d(3, 2, 3, padding=1)
         for parameter in self.parameters():
             nn.init.normal_(parameter, generator=generator)
 
     def forward(self, padded: Tensor, lengths: Tensor) -> Tensor:
         own = keep(lengths, padded.shape[-1])
-        hidden = (self.one(padded) * own).relu()
-        answer: Tensor = (self.two(hidden) * own).sum(-1)
+        hidden = (self.first(padded) * own).relu()
+        answer: Tensor = (self.second(hidden) * own).sum(-1)
         return answer
 
 
