@@ -1,4 +1,4 @@
-"""Calls of one process that share a request: the server's exact counters, and nobody pays for others."""
+"""Calls of one process that are merged into a request: the server's counters, and errors that stay with their call."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -70,7 +70,7 @@ def test_an_idle_server_gets_a_call_at_once(client_server: Server) -> None:
     assert (counters.requests, counters.batches) == (5, {1: 5})
 
 
-def test_what_comes_while_one_is_away_leaves_when_it_is_back(client_server: Server) -> None:
+def test_calls_that_wait_for_an_answer_leave_together(client_server: Server) -> None:
     async def scenario(model: AsyncModel) -> None:
         first = asyncio.create_task(model.predict(value(0.3)))
         await asyncio.sleep(0.1)
@@ -144,8 +144,8 @@ def test_a_call_that_is_cancelled_is_not_sent_again(client_server: Server, numbe
     assert counters.requests + counters.failed_requests in ({5, 6} if number == 0 else {5})
 
 
-def test_an_answer_of_other_rows_is_nobodys(client_server: Server) -> None:
-    """The model answers one row, whatever it is asked: two calls in one request cannot be told apart."""
+def test_calls_are_sent_alone_if_the_rows_of_the_answer_do_not_match(client_server: Server) -> None:
+    """The model always answers one row, so the rows of two merged calls cannot be assigned."""
 
     async def scenario(model: AsyncModel) -> None:
         answers = await asyncio.gather(*(model.predict(value(1)) for _ in range(2)))
@@ -203,14 +203,14 @@ def test_only_equal_calls_are_merged(client_server: Server) -> None:
 
 
 @pytest.mark.parametrize(("name", "array"), [("unbatched", np.arange(3)), ("ragged", np.ones((1, 3), np.float32))])
-def test_what_has_no_common_shape_is_never_merged(client_server: Server, name: str, array: NDArray[Any]) -> None:
+def test_calls_without_a_common_shape_are_never_merged(client_server: Server, name: str, array: NDArray[Any]) -> None:
     async def scenario(model: AsyncModel) -> None:
         await asyncio.gather(*(model.predict(array) for _ in range(4)))
 
     assert counted(client_server, name, scenario).requests == 4
 
 
-def test_closing_ends_what_waits(client_server: Server) -> None:
+def test_closing_ends_calls_that_wait(client_server: Server) -> None:
     async def scenario(model: AsyncModel) -> None:
         first = asyncio.create_task(model.predict(value(0.3)))
         await asyncio.sleep(0.05)

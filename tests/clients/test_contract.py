@@ -1,6 +1,5 @@
 """The check of arrays against a model's configuration, before anything is sent."""
 
-import asyncio
 import math
 from typing import Any
 
@@ -10,11 +9,9 @@ from google.protobuf import text_format
 from tiny_models import parameters
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from clients.async_model import AsyncModel
 from clients.contract import Metadata
-from clients.errors import AddressError, ClosedError, InvalidInputError, ServerFailureError, TransportError
-from clients.model import Model, answer
-from clients.terms import Terms
+from clients.errors import InvalidInputError, ServerFailureError
+from clients.model import answer
 
 PAIR = """
 name: "pair" max_batch_size: 4
@@ -30,7 +27,7 @@ def metadata(text: str = PAIR) -> Metadata:
     return Metadata.of(text_format.Parse(text, ModelConfig()))
 
 
-def test_names_shapes_and_sizes() -> None:
+def test_a_configuration_gives_names_shapes_and_sizes() -> None:
     model = metadata()
     assert [(tensor.name, tensor.datatype, tensor.shape) for tensor in model.inputs] == [
         ("a", "FP32", (-1, 2, -1)),
@@ -88,7 +85,7 @@ def test_arrays_get_the_names_of_the_configuration() -> None:
         ([A[:0], B[:0], C[:0]], r"1 to 4 rows .* got 0"),
     ],
 )
-def test_what_does_not_fit_is_named(arrays: list[Any], words: str) -> None:
+def test_arrays_that_do_not_fit_are_named(arrays: list[Any], words: str) -> None:
     with pytest.raises(InvalidInputError, match=words):
         metadata().check(arrays)
 
@@ -109,55 +106,8 @@ def test_an_answer_without_a_declared_output_is_the_models_fault() -> None:
         answer(metadata(), {"y": y})
 
 
-def test_a_dtype_that_this_client_does_not_know() -> None:
+def test_a_datatype_that_this_client_does_not_know_is_refused() -> None:
     config = ModelConfig(name="m")
     config.input.add(name="x", data_type=99, dims=[1])
     with pytest.raises(InvalidInputError, match='"x" is datatype 99, which this client has no dtype for'):
         Metadata.of(config)
-
-
-class OnDevice:
-    """What a library says of an array on a GPU; without elements it lies nowhere, so no GPU is needed to look at it."""
-
-    def __init__(self, shape: tuple[int, ...], typestr: str, strides: tuple[int, ...] | None = None) -> None:
-        described = {"shape": shape, "typestr": typestr, "data": (0, False), "version": 3, "strides": strides}
-        self.__cuda_array_interface__ = described
-
-
-def test_an_array_on_a_gpu_is_checked_where_it_lies() -> None:
-    model = metadata('name: "m" max_batch_size: 4 input { name: "x" data_type: TYPE_FP32 dims: [ 2, -1 ] }')
-    array = OnDevice((3, 2, 0), "<f4", (0, 0, 4))
-    remote: Any = model.check([array])["x"]
-    assert (remote.owner, remote.shape, remote.dtype, remote.nbytes, len(remote)) == (
-        array,
-        (3, 2, 0),
-        np.float32,
-        0,
-        3,
-    )
-    with pytest.raises(InvalidInputError, match="got float64"):
-        model.check([OnDevice((3, 2, 0), "<f8")])
-    with pytest.raises(InvalidInputError, match="must be contiguous"):
-        model.check([OnDevice((3, 2, 4), "<f4", (8, 4, 24))])
-
-
-@pytest.mark.parametrize("seconds", [0, -1.0, float("nan")])
-def test_no_time_at_all_is_a_mistake(seconds: float) -> None:
-    with pytest.raises(InvalidInputError, match="more than 0 seconds"):
-        Terms(timeout_s=seconds)
-
-
-def test_a_mistyped_transport_is_named() -> None:
-    with pytest.raises(TransportError, match="none of auto, shared_memory, grpc, http"):
-        Model("any", transport="htp")  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("url", ["localhost", "localhost:99999", "localhost:0", "ftp://localhost:8001"])
-def test_what_is_no_address_is_named(url: str) -> None:
-    with pytest.raises(AddressError, match="Write host:port"):
-        Model("any", url=url)
-
-
-def test_a_model_that_was_not_opened_says_how() -> None:
-    with pytest.raises(ClosedError, match="async with"):
-        asyncio.run(AsyncModel("any").predict(np.zeros(1)))

@@ -1,4 +1,4 @@
-"""Arrays on a GPU, without one: what is read of them, and on which thread CUDA is asked. The driver is a stand-in."""
+"""Arrays on a GPU, with a stand-in for the driver: the checks, and the thread on which CUDA is called."""
 
 import asyncio
 import threading
@@ -29,10 +29,11 @@ def metadata(kind: str = "FP32") -> Metadata:
 
 
 class OnDevice:
-    """What a library says of an array on a GPU; without elements it lies nowhere, so no GPU is needed to look at it."""
+    """The interface of an array on a GPU. Without elements it has no memory, so no GPU is needed."""
 
-    def __init__(self, shape: Any, typestr: str = "<f4", pointer: Any = 0) -> None:
-        self.__cuda_array_interface__ = {"shape": shape, "typestr": typestr, "data": (pointer, False), "version": 3}
+    def __init__(self, shape: Any, typestr: str = "<f4", pointer: Any = 0, strides: Any = None) -> None:
+        described = {"shape": shape, "typestr": typestr, "data": (pointer, False), "version": 3, "strides": strides}
+        self.__cuda_array_interface__ = described
 
 
 class Driver:
@@ -73,16 +74,27 @@ def far(rows: int = 1) -> dict[str, Array]:
         ((5, 2), "1 to 4 rows .* got 5"),
     ],
 )
-def test_an_array_without_rows_is_looked_at_where_it_lies(shape: tuple[int, ...], words: str) -> None:
+def test_an_array_without_rows_is_checked_without_a_copy(shape: tuple[int, ...], words: str) -> None:
     with pytest.raises(InvalidInputError, match=words):
         metadata().check([OnDevice(shape)])
 
 
-def test_torchs_word_for_bf16() -> None:
-    one = Metadata.of(text_format.Parse(CONFIG.replace("[ 2 ]", "[ 0 ]") % "BF16", ModelConfig()))
-    found: Any = one.check([OnDevice((1, 0), "<V2")])["x"]
-    assert isinstance(found, DeviceArray)
-    assert found.dtype == ml_dtypes.bfloat16
+def test_an_array_on_a_gpu_is_checked_without_a_copy() -> None:
+    model = Metadata.of(text_format.Parse(CONFIG.replace("[ 2 ]", "[ 2, -1 ]") % "FP32", ModelConfig()))
+    owner = OnDevice((3, 2, 0), strides=(0, 0, 4))
+    remote: Any = model.check([owner])["x"]
+    assert (remote.owner, remote.shape, remote.dtype, remote.nbytes, len(remote)) == (owner, (3, 2, 0), "f4", 0, 3)
+    with pytest.raises(InvalidInputError, match="got float64"):
+        model.check([OnDevice((3, 2, 0), "<f8")])
+    with pytest.raises(InvalidInputError, match="must be contiguous"):
+        model.check([OnDevice((3, 2, 4), strides=(8, 4, 24))])
+
+
+def test_bf16_of_torch_is_recognised() -> None:
+    bf16 = Metadata.of(text_format.Parse(CONFIG.replace("[ 2 ]", "[ 0 ]") % "BF16", ModelConfig()))
+    array: Any = bf16.check([OnDevice((1, 0), "<V2")])["x"]
+    assert isinstance(array, DeviceArray)
+    assert array.dtype == ml_dtypes.bfloat16
     with pytest.raises(InvalidInputError, match=r"FP32, got \|V2"):
         metadata().check([OnDevice((1, 2), "<V2")])
 
@@ -90,14 +102,14 @@ def test_torchs_word_for_bf16() -> None:
 @pytest.mark.parametrize(
     ("shape", "typestr", "pointer"), [(None, "<f4", 0), ((1, 2), "?!", 0), ((1, 2), "<f4", "x"), ((1, 2), "<f4", 4096)]
 )
-def test_what_is_on_no_gpu_is_refused(monkeypatch: pytest.MonkeyPatch, shape: Any, typestr: str, pointer: Any) -> None:
+def test_an_array_on_no_gpu_is_refused(monkeypatch: pytest.MonkeyPatch, shape: Any, typestr: str, pointer: Any) -> None:
     driven(monkeypatch, refuses="cuPointerGetAttribute")
     with pytest.raises(InvalidInputError, match="has a __cuda_array_interface__, but no array is found on a GPU"):
         metadata().check([OnDevice(shape, typestr, pointer)])
 
 
 async def answered(step: Step) -> Any:
-    """What a server says that takes everything."""
+    """The answer of a server that accepts every step."""
     if step.method == "SystemSharedMemoryStatus":
         return pb.SystemSharedMemoryStatusResponse()
     response = pb.ModelInferResponse()
@@ -120,8 +132,8 @@ def test_cuda_is_not_waited_for_on_the_event_loop(monkeypatch: pytest.MonkeyPatc
     arrays = far()
     driver.calls.clear()
     assert ask(SharedMemory(metadata(), Endpoint.of("localhost:1"), ""), arrays) is not None
-    asked = [name for name in driver.names() if name not in ("cuCtxPushCurrent", "cuCtxPopCurrent", "cuMemFree")]
-    assert asked == ["cuMemAlloc", "cuIpcGetMemHandle", "cuCtxSynchronize", "cuMemcpyDtoD", "cuCtxSynchronize"]
+    calls = [name for name in driver.names() if name not in ("cuCtxPushCurrent", "cuCtxPopCurrent", "cuMemFree")]
+    assert calls == ["cuMemAlloc", "cuIpcGetMemHandle", "cuCtxSynchronize", "cuMemcpyDtoD", "cuCtxSynchronize"]
     here = {name for name, thread in driver.calls if thread == threading.get_ident()}
     assert here <= {"cuCtxPushCurrent_v2", "cuMemFree_v2", "cuCtxPopCurrent_v2"}
 

@@ -14,6 +14,7 @@ import pytest
 from client_calls import TRANSPORTS, address, registered
 from processes import wait_until
 from relay import relay
+from sleepers import PLAIN
 
 from clients import (
     AccessError,
@@ -46,31 +47,32 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def serving(tmp_path: Path, *arguments: str) -> Iterator[Server]:
     repository = client_models.build(tmp_path / "models")
     own = any("restricted" in argument for argument in arguments)
-    settings = Settings(models=("unbatched", "wide"), repository=repository, arguments=arguments, open_admin=own)
+    settings = Settings(
+        models=("unbatched", "wide"), repository=repository, arguments=(*PLAIN, *arguments), open_admin=own
+    )
     with launch(settings) as server:
         yield server
 
 
-def grpc_tls(folder: Path, name: str) -> tuple[str, ...]:
-    certificate, key = folder / f"{name}.pem", folder / f"{name}.key"
-    return ("--grpc-use-ssl=true", f"--grpc-server-cert={certificate}", f"--grpc-server-key={key}")
+def grpc_tls(folder: Path) -> tuple[str, ...]:
+    return ("--grpc-use-ssl=true", f"--grpc-server-cert={folder}/server.pem", f"--grpc-server-key={folder}/server.key")
 
 
-def both(name: str, given: Any, **arguments: Any) -> list[Any]:
+def both(name: str, array: Any, **arguments: Any) -> list[Any]:
     """The answer, or the error, of `Model` and of `AsyncModel`."""
 
-    async def asked() -> Any:
+    async def predict_async() -> Any:
         async with AsyncModel(name, **arguments) as model:
-            return await model.predict(given)
+            return await model.predict(array)
 
-    def blocked() -> Any:
+    def predict() -> Any:
         with Model(name, **arguments) as model:
-            return model.predict(given)
+            return model.predict(array)
 
     ends: list[Any] = []
-    for ask in (blocked, lambda: asyncio.run(asked())):
+    for call in (predict, lambda: asyncio.run(predict_async())):
         try:
-            ends.append(ask())
+            ends.append(call())
         except Exception as error:
             ends.append(error)
     return ends
@@ -80,18 +82,16 @@ def answered(**arguments: Any) -> bool:
     return all(np.array_equal(answer, ROW[::-1]) for answer in both("unbatched", ROW, **arguments))
 
 
-def refused(error: type[Exception], words: str, **arguments: Any) -> bool:
+def check_refused(error: type[Exception], words: str, **arguments: Any) -> None:
     ends = both("unbatched", ROW, **arguments)
     assert [type(end) for end in ends] == [error] * 2, ends
-    assert all(words in str(end) for end in ends), ends
-    assert not any("Start one" in str(end) for end in ends)
-    return True
+    assert all(words in str(end) and "Start one" not in str(end) for end in ends), ends
 
 
 @pytest.mark.server
 def test_grpc_over_tls(folder: Path, tmp_path: Path) -> None:
     trusted = Tls(ca=folder / "ca.pem")
-    with serving(tmp_path, *grpc_tls(folder, "server")) as server:
+    with serving(tmp_path, *grpc_tls(folder)) as server:
         port = server.grpc_port
         for url in (f"grpcs://127.0.0.1:{port}", f"grpcs://localhost:{port}", f"127.0.0.1:{port}"):
             assert answered(url=url, tls=trusted)
@@ -103,12 +103,9 @@ def test_grpc_over_tls(folder: Path, tmp_path: Path) -> None:
             assert len(registered(url, trusted)) == 1
             lease_of(model).close()  # all that a client that is killed does
             assert wait_until(lambda: not registered(url, trusted), seconds=10)
-        assert refused(TlsError, "CERTIFICATE_VERIFY_FAILED", url=url)  # the system does not know this one
-        assert refused(TlsError, "CERTIFICATE_VERIFY_FAILED", url=url, tls=Tls(ca=folder / "other.pem"))
-        assert refused(ServerUnreachableError, "grpcs://", url=f"127.0.0.1:{port}")
-    # The right signature for another name.
-    with serving(tmp_path / "b", *grpc_tls(folder, "elsewhere")) as server:
-        assert refused(TlsError, "Hostname Verification", url=f"grpcs://127.0.0.1:{server.grpc_port}", tls=trusted)
+        check_refused(TlsError, "CERTIFICATE_VERIFY_FAILED", url=url)  # the system does not know this one
+        check_refused(TlsError, "CERTIFICATE_VERIFY_FAILED", url=url, tls=Tls(ca=folder / "other.pem"))
+        check_refused(ServerUnreachableError, "grpcs://", url=f"127.0.0.1:{port}")
 
 
 def lease_of(model: Model) -> Lease:
@@ -119,10 +116,12 @@ def lease_of(model: Model) -> Lease:
 
 
 @pytest.mark.server
-def test_tls_to_a_server_without(folder: Path, client_server: Server) -> None:
+def test_tls_to_a_server_without_tls_or_with_another_name(folder: Path, client_server: Server) -> None:
     trusted = Tls(ca=folder / "ca.pem")
-    assert refused(TlsError, "write grpc://", url=f"grpcs://{client_server.grpc_url}", tls=trusted)
-    assert refused(TlsError, "write http://", url=f"https://{client_server.http_url}", tls=trusted)
+    check_refused(TlsError, "write grpc://", url=f"grpcs://{client_server.grpc_url}", tls=trusted)
+    check_refused(TlsError, "write http://", url=f"https://{client_server.http_url}", tls=trusted)
+    with relay(client_server.grpc_url, tls_of(folder, "elsewhere")) as front:
+        check_refused(TlsError, "Hostname Verification", url=f"grpcs://{front.url}", tls=trusted)
     assert answered(url=f"grpc://{client_server.grpc_url}")
     assert answered(url=f"http://{client_server.http_url}")
     assert answered(url=f"http://{client_server.http_url}/", transport="http")
@@ -131,41 +130,42 @@ def test_tls_to_a_server_without(folder: Path, client_server: Server) -> None:
 @pytest.mark.server
 def test_a_server_that_asks_for_a_client_certificate(folder: Path, tmp_path: Path) -> None:
     own = Tls(ca=folder / "ca.pem", certificate=folder / "client.pem", key=folder / "client.key")
-    asked = (*grpc_tls(folder, "server")[1:], "--grpc-use-ssl-mutual=true", f"--grpc-root-cert={folder / 'ca.pem'}")
-    with serving(tmp_path, *asked) as server:
+    mutual = ("--grpc-use-ssl-mutual=true", f"--grpc-root-cert={folder / 'ca.pem'}")
+    with serving(tmp_path, *grpc_tls(folder)[1:], *mutual) as server:
         url = f"grpcs://127.0.0.1:{server.grpc_port}"
         assert answered(url=url, tls=own)
-        assert refused(TlsError, "client certificate", url=url, tls=Tls(ca=folder / "ca.pem"))
+        check_refused(TlsError, "client certificate", url=url, tls=Tls(ca=folder / "ca.pem"))
 
 
 @pytest.mark.server
-def test_https(folder: Path, client_server: Server) -> None:
+def test_https_is_verified_as_grpc_is(folder: Path, client_server: Server) -> None:
     trusted = Tls(ca=folder / "ca.pem")
     with relay(client_server.http_url, tls_of(folder, "server")) as front:
         assert answered(url=f"https://{front.url}", tls=trusted)
         assert answered(url=front.url, tls=trusted, transport="http")
-        assert refused(TlsError, "CERTIFICATE_VERIFY_FAILED", url=f"https://{front.url}")
-        assert refused(
+        check_refused(TlsError, "CERTIFICATE_VERIFY_FAILED", url=f"https://{front.url}")
+        check_refused(
             TlsError, "CERTIFICATE_VERIFY_FAILED", url=f"https://{front.url}", tls=Tls(ca=folder / "other.pem")
         )
         ends = both("unbatched", ROW, url=f"http://{front.url}")
         assert [type(end) for end in ends] == [ServerUnreachableError] * 2
         assert all("https://" in str(end) for end in ends)
     with relay(client_server.http_url, tls_of(folder, "elsewhere")) as front:
-        assert refused(TlsError, "IP address mismatch", url=f"https://{front.url}", tls=trusted)
-    mutual = tls_of(folder, "server")
-    mutual.load_verify_locations(folder / "ca.pem")
-    mutual.verify_mode = ssl.CERT_REQUIRED
-    with relay(client_server.http_url, mutual) as front:
+        check_refused(TlsError, "IP address mismatch", url=f"https://{front.url}", tls=trusted)
+    with relay(client_server.http_url, tls_of(folder, "server", mutual=True)) as front:
         own = Tls(ca=folder / "ca.pem", certificate=folder / "client.pem", key=folder / "client.key")
         assert answered(url=f"https://{front.url}", tls=own)
         ends = both("unbatched", ROW, url=f"https://{front.url}", tls=trusted)
         assert all(isinstance(end, ServerUnreachableError) for end in ends)
 
 
-def tls_of(folder: Path, name: str) -> ssl.SSLContext:
+def tls_of(folder: Path, name: str, *, mutual: bool = False) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / f"{name}.pem", folder / f"{name}.key")
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    if mutual:
+        context.load_verify_locations(folder / "ca.pem")
+        context.verify_mode = ssl.CERT_REQUIRED
     return context
 
 
@@ -180,9 +180,9 @@ def test_headers_open_restricted_apis(tmp_path: Path) -> None:
         for transport in TRANSPORTS:
             url = address(server, transport)
             assert answered(url=url, transport=transport, headers=right)
-            assert refused(AccessError, "triton-grpc-protocol-admin", url=url, transport=transport)
+            check_refused(AccessError, "triton-grpc-protocol-admin", url=url, transport=transport)
             wrong = {"triton-grpc-protocol-admin": "guess"}
-            assert refused(AccessError, "headers=", url=url, transport=transport, headers=wrong)
+            check_refused(AccessError, "headers=", url=url, transport=transport, headers=wrong)
         with Model("wide", url=server.grpc_url, headers=right) as model:
             assert (model.predict(2 * WIDE) == 2).all()
             assert len(registered(server.grpc_url, headers=right)) == 1
@@ -194,25 +194,23 @@ def test_headers_open_restricted_apis(tmp_path: Path) -> None:
 def test_a_client_that_may_not_register_memory_sends_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(tmp_path, "--grpc-restricted-protocol=shared-memory:admin=secret") as server:
         assert [(answer == 2).all() for answer in both("wide", 2 * WIDE, url=server.grpc_url)] == [True] * 2
-        # Where only those calls need a header, it goes with those calls; one that is given wins.
+        # Where only those calls need a header, it goes with those calls; the caller's own wins.
         monkeypatch.setattr(admin_secret, "headers", lambda url: {"triton-grpc-protocol-admin": "secret"})
         endpoint = Endpoint.of(server.grpc_url)
         assert endpoint.metadata("ModelInfer") == ()
         connection = BlockingConnection(endpoint)
         assert not connection.call(Step("SystemSharedMemoryStatus", b""), "").regions
         connection.close()
-        given = Endpoint.of(server.grpc_url, headers={"triton-grpc-protocol-admin": "other"})
-        assert given.metadata("SystemSharedMemoryStatus") == (("triton-grpc-protocol-admin", "other"),)
+        own = Endpoint.of(server.grpc_url, headers={"triton-grpc-protocol-admin": "other"})
+        assert own.metadata("SystemSharedMemoryStatus") == (("triton-grpc-protocol-admin", "other"),)
 
 
 @pytest.mark.server
-def test_the_sixth_version_of_the_internet_protocol(tmp_path: Path) -> None:
-    repository = client_models.build(tmp_path / "models")
-    with launch(Settings(models=("unbatched",), repository=repository, host="0.0.0.0")) as server:
-        with relay(f"127.0.0.1:{server.grpc_port}", host="::1") as front:
-            assert answered(url=f"grpc://{front.url}")
-        with relay(f"127.0.0.1:{server.http_port}", host="::1") as front:
-            assert answered(url=front.url, transport="http")
+def test_a_server_on_ipv6(client_server: Server) -> None:
+    with relay(client_server.grpc_url, host="::1") as front:
+        assert answered(url=f"grpc://{front.url}")
+    with relay(client_server.http_url, host="::1") as front:
+        assert answered(url=front.url, transport="http")
 
 
 @pytest.mark.parametrize(
@@ -221,24 +219,18 @@ def test_the_sixth_version_of_the_internet_protocol(tmp_path: Path) -> None:
         "",
         "localhost",
         ":8001",
-        "::1:8001",
-        "localhost:0",
         "localhost:65536",
         "localhost:\uff18\uff10\uff10\uff11",
         "localhost:8001/",
         "ftp://localhost:8001",
-        "grpcs://localhost",
-        "https://localhost:8000/v2",
         "https://user:word@localhost:8000",
         "dns://localhost:8001",
-        "local host:8001",
         "localhost:8001\n",
         "a..b:8001",
-        ".localhost:8001",
         f"{'a' * 64}:8001",
     ],
 )
-def test_what_is_not_an_address(url: str) -> None:
+def test_an_invalid_address_is_refused(url: str) -> None:
     with pytest.raises(AddressError, match="not an address"):
         Model("m", url=url)
     with pytest.raises(AddressError, match="not an address"):
@@ -249,31 +241,26 @@ def test_what_is_not_an_address(url: str) -> None:
     ("url", "transport", "tls"),
     [
         ("https://localhost:8000", "grpc", None),
-        ("http://localhost:8000", "shared_memory", None),
         ("grpcs://localhost:8001", "http", None),
-        ("grpc://localhost:8001", "http", None),
         ("dns:///localhost:8001", "http", None),
         ("grpc://localhost:8001", "auto", Tls()),
         ("http://localhost:8001", "auto", Tls()),
     ],
 )
-def test_an_address_that_contradicts_the_transport(url: str, transport: Transport, tls: Tls | None) -> None:
+def test_an_address_that_contradicts_the_transport_is_refused(url: str, transport: Transport, tls: Tls | None) -> None:
     with pytest.raises(AddressError, match=r"(needs the|without TLS)"):
         AsyncModel("m", url=url, transport=transport, tls=tls)
 
 
 @pytest.mark.parametrize("transport", ["grpc", "http"])
-def test_a_name_that_nobody_has(transport: Transport) -> None:
+def test_a_host_name_without_an_address_is_unreachable(transport: Transport) -> None:
     for error in both("m", ROW, url="absent.invalid:8001", transport=transport):
         assert type(error) is ServerUnreachableError
         assert (error.status, error.model, error.retryable) == ("UNAVAILABLE", "m", True)
 
 
-def test_a_secret_is_not_shown() -> None:
-    assert "abc" not in repr(Endpoint.of("localhost:8001", headers={"authorization": "Bearer abc"}))
-
-
 def test_our_own_server_is_known_by_every_form_of_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "abc" not in repr(Endpoint.of("localhost:8001", headers={"authorization": "Bearer abc"}))
     assert Endpoint.of("192.0.2.1:8001").proxy() == []
     monkeypatch.setattr(admin_secret, "headers", lambda url: {"secret-of": url})
     assert Endpoint.of("192.0.2.1:8001").proxy() == Endpoint.of("localhost:8001").proxy() != []
@@ -285,12 +272,9 @@ def test_our_own_server_is_known_by_every_form_of_its_address(monkeypatch: pytes
     "headers",
     [
         {"": "x"},
-        {"a b": "x"},
         {"a:b": "x"},
         {"ä": "x"},
         {"a": "x\r\nb: y"},
-        {"a": " x"},
-        {"a": ""},
         {"a": b"x"},
         {"A": "x", "a": "y"},
         {"host": "x"},
@@ -300,12 +284,12 @@ def test_our_own_server_is_known_by_every_form_of_its_address(monkeypatch: pytes
         {"a": "x" * (8 << 10)},
     ],
 )
-def test_headers_that_cannot_be_sent(headers: Any) -> None:
+def test_headers_that_cannot_be_sent_are_refused(headers: Any) -> None:
     with pytest.raises(InvalidInputError, match="header"):
         AsyncModel("m", headers=headers)
 
 
-def test_files_that_are_not_usable(folder: Path, tmp_path: Path) -> None:
+def test_unusable_certificate_files_are_named(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "text.pem").write_text("no certificate")
     for wrong in ({"ca": tmp_path / "absent.pem"}, {"ca": tmp_path / "text.pem"}):
         with pytest.raises(TlsError, match=r"(absent|text)\.pem"):

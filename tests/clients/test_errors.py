@@ -1,4 +1,4 @@
-"""What an error says in attributes: status, model, address, and whether the same call may be made again."""
+"""The attributes of an error: status, model, address, and whether the same call may be repeated."""
 
 import asyncio
 import copy
@@ -51,7 +51,7 @@ def passed_on(pipe: Any, error: ClientError) -> None:
 
 
 @pytest.mark.parametrize("kind", ERRORS)
-def test_a_copy_and_another_process_get_all_of_it(kind: type[ClientError]) -> None:
+def test_a_copied_or_pickled_error_keeps_its_attributes(kind: type[ClientError]) -> None:
     error = kind("words", status="UNAVAILABLE", text="said", model="m", url="h:1", retryable=not kind.retryable)
     assert data(error) == (kind, "words", "UNAVAILABLE", "said", "m", "h:1", not kind.retryable)
     for same in (copy.copy(error), copy.deepcopy(error), pickle.loads(pickle.dumps(error))):
@@ -86,7 +86,7 @@ def test_an_error_comes_back_from_another_process() -> None:
         ("UNKNOWN", "something", True, ServerFailureError, False),
     ],
 )
-def test_only_what_was_not_run_may_be_sent_again(
+def test_only_a_request_that_did_not_run_may_be_sent_again(
     status: str, text: str, sent: bool, kind: type[ClientError], retryable: bool
 ) -> None:
     error = explained(status, text, "h:1", "m", sent=sent)
@@ -96,7 +96,9 @@ def test_only_what_was_not_run_may_be_sent_again(
 @pytest.mark.server
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("blocking", [True, False])
-def test_what_real_calls_end_with(client_server: Server, transport: Transport, blocking: bool) -> None:
+def test_errors_of_real_calls_have_kind_status_and_text(
+    client_server: Server, transport: Transport, blocking: bool
+) -> None:
     url = address(client_server, transport)
 
     def ended(name: str, x: Any, *, url: str = url, **terms: Any) -> tuple[Any, ...]:
@@ -125,7 +127,7 @@ def test_what_real_calls_end_with(client_server: Server, transport: Transport, b
     assert (*gone[:2], gone[3]) == (ServerUnreachableError, "UNAVAILABLE", True)
 
 
-def test_what_no_call_ends_with() -> None:
+def test_errors_before_a_call_have_model_and_address() -> None:
     with pytest.raises(AddressError) as address:
         Model("any", url="nowhere")
     assert (address.value.url, address.value.retryable) == ("nowhere", False)

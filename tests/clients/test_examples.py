@@ -1,4 +1,4 @@
-"""A connection without checks, the server's counters, and the example that reads words, against a real server."""
+"""A plain connection, the server's counters, and the example that reads words, on a real server."""
 
 import asyncio
 import socket
@@ -12,7 +12,7 @@ from PIL import Image
 from processes import wait_until
 
 from clients.connection import connect
-from clients.errors import AddressError, RequestFailedError, ServerUnreachableError
+from clients.errors import ServerUnreachableError
 from clients.examples import recognize
 from export.models import alphabet, word_image
 from serve.launcher import Server
@@ -51,23 +51,7 @@ def test_counters_count_this_request(server: Server) -> None:
 
 
 @pytest.mark.server
-def test_a_refused_request_is_not_counted(server: Server) -> None:
-    before = Counters.read(server.grpc_url, "ranker")
-    with pytest.raises(RequestFailedError, match=r"'ranker' answered: .*unexpected shape"):
-        asyncio.run(ask(server.grpc_url, "ranker", np.zeros((1, 2, 255), dtype=np.float32)))
-    # Triton refuses it before the model sees it, and counts it neither as served nor as failed.
-    assert Counters.read(server.grpc_url, "ranker") == before
-
-
-@pytest.mark.server
-@pytest.mark.parametrize("array", [np.zeros((1, 2, 256), dtype=np.float64), np.zeros((1, 2, 256), dtype=np.int32)])
-def test_a_wrong_type_is_named(server: Server, array: Array) -> None:
-    with pytest.raises(RequestFailedError, match=r"data-type is 'FP32'|data-type"):
-        asyncio.run(ask(server.grpc_url, "ranker", array))
-
-
-@pytest.mark.server
-def test_a_model_that_is_not_loaded(server: Server) -> None:
+def test_a_model_that_is_not_loaded_is_named(server: Server) -> None:
     with pytest.raises(
         ServerUnreachableError, match=r"'resnet50' is not ready there. Serve it: make serve MODEL=resnet50"
     ):
@@ -76,15 +60,9 @@ def test_a_model_that_is_not_loaded(server: Server) -> None:
         Counters.read(server.grpc_url, "resnet50")
 
 
-def test_nobody_there(nobody: str) -> None:
+def test_an_address_without_a_server_is_an_error(nobody: str) -> None:
     with pytest.raises(ServerUnreachableError, match=r"no gRPC server answers there.*make serve MODEL=ranker"):
         asyncio.run(ask(nobody, "ranker", np.zeros((1, 2, 256), dtype=np.float32)))
-
-
-@pytest.mark.parametrize("url", ["localhost", "ftp://localhost:8001", "localhost:", ""])
-def test_an_address_is_host_and_port(url: str) -> None:
-    with pytest.raises(AddressError, match=r"not an address\. Write host:port"):
-        asyncio.run(ask(url, "ranker", np.zeros((1, 2, 256), dtype=np.float32)))
 
 
 @pytest.mark.server
@@ -123,7 +101,9 @@ def test_the_example_prepares_and_decodes_as_the_model_was_trained(tmp_path: Pat
 
 
 @pytest.mark.server
-def test_a_bad_picture_is_one_error(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bad_picture_is_one_error_among_answers(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     good = sorted(PICTURES.glob("*.png"))[0]
     jpeg = tmp_path / "word.jpg"
     Image.open(good).convert("L").save(jpeg, quality=95)
@@ -142,7 +122,7 @@ def test_a_bad_picture_is_one_error(server: Server, tmp_path: Path, capsys: pyte
     assert "broken[1].png" in printed
 
 
-def test_the_program_without_a_server(nobody: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_program_says_how_to_start_a_server(nobody: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert recognize.main([str(next(PICTURES.glob("*.png"), "x.png")), "--url", nobody]) == 2
     assert "make serve" in capsys.readouterr().err
 

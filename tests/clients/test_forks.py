@@ -1,4 +1,4 @@
-"""Children that are forked while a client is open: an error that says what to do, and an end like any other's."""
+"""Processes that are forked while a client is open get an error that says what to do, and end normally."""
 
 import os
 import subprocess
@@ -24,7 +24,9 @@ NOTE = "Other threads are currently calling into gRPC, skipping fork() handlers"
 @pytest.mark.parametrize("transport", ["grpc", "shared_memory", "http"])
 @pytest.mark.parametrize("kind", ["Model", "AsyncModel", "closed AsyncModel"])
 @pytest.mark.parametrize("way", ["os", "multiprocessing"])
-def test_a_forked_child(client_server: Server, transport: Transport, kind: str, way: str) -> None:
+def test_a_forked_child_gets_an_error_that_says_what_to_do(
+    client_server: Server, transport: Transport, kind: str, way: str
+) -> None:
     ended = subprocess.run(
         [
             sys.executable,

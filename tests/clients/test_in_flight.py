@@ -1,4 +1,4 @@
-"""`max_in_flight`: how many requests are on their way together, and what the callers behind them cost."""
+"""`max_in_flight`: the number of requests in flight, and the memory of callers that wait."""
 
 import asyncio
 import tracemalloc
@@ -82,9 +82,9 @@ def test_requests_in_flight_never_exceed_the_bound(
     async def crowd() -> None:
         url = client_server.grpc_url
         async with AsyncModel("picky", url=url, transport="grpc", coalesce=coalesce, max_in_flight=1) as model:
-            given = [np.full((1, 1), number, np.float32) for number in range(200)]
-            answers = await asyncio.gather(*map(model.predict, given))
-            np.testing.assert_array_equal(answers, np.sqrt(given))
+            arrays = [np.full((1, 1), number, np.float32) for number in range(200)]
+            answers = await asyncio.gather(*map(model.predict, arrays))
+            np.testing.assert_array_equal(answers, np.sqrt(arrays))
 
     asyncio.run(crowd())
     assert most == [1]
@@ -138,7 +138,7 @@ def test_dropped_calls_keep_their_place_and_deadlines_count_while_waiting(
 
 
 @pytest.mark.server
-def test_http_has_64_places(client_server: Server) -> None:
+def test_http_has_64_places_and_grpc_1024(client_server: Server) -> None:
     async def limit(transport: Transport) -> int:
         async with AsyncModel("slow", url=address(client_server, transport), transport=transport) as model:
             return model._in_flight.limit

@@ -1,4 +1,4 @@
-"""What is left of a client's shared memory when it ends in any way: nothing."""
+"""No shared memory of a client stays after it ends, in whichever way it ends."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ from processes import alive, wait_until
 from clients import AsyncModel, ClosedError, Model, TransportError, regions
 from clients.endpoint import Endpoint
 from clients.lease import Lease
-from clients.regions import PREFIX, Region, Ring, stale
+from clients.regions import PREFIX, Region, stale
 from serve.launcher import Server
 from serve.management.statistics import Counters
 
@@ -70,7 +70,7 @@ def test_one_region_serves_many_calls_and_goes_with_close(client_server: Server)
 
 
 @pytest.mark.server
-def test_light_tensors_travel_in_the_message(client_server: Server) -> None:
+def test_small_tensors_travel_in_the_message(client_server: Server) -> None:
     with Model("slow", url=client_server.grpc_url) as light:
         light.predict(0 * ONE)
         assert registered(client_server.grpc_url) == []
@@ -83,7 +83,7 @@ def test_light_tensors_travel_in_the_message(client_server: Server) -> None:
 
 
 @pytest.mark.server
-def test_killed_while_the_model_works_on_its_request(client_server: Server) -> None:
+def test_regions_of_a_client_that_is_killed_during_its_request_are_removed(client_server: Server) -> None:
     before = Counters.read(client_server.grpc_url, "slow")
     killed = client(client_server, "slow", 1.0)
     assert killed.stdout is not None
@@ -103,27 +103,27 @@ def test_killed_while_the_model_works_on_its_request(client_server: Server) -> N
 
 
 @pytest.mark.server
-def test_many_killed_at_once(client_server: Server) -> None:
+def test_regions_of_many_clients_that_are_killed_at_once_are_removed(client_server: Server) -> None:
     clients = [client(client_server, "slow", 0) for _ in range(6)]
     assert all(client.stdout and client.stdout.readline() for client in clients)
     assert len(registered(client_server.grpc_url)) == 6
-    for one in clients:
-        one.kill()
-    assert [one.communicate()[1] for one in clients] == [""] * 6
+    for process in clients:
+        process.kill()
+    assert [process.communicate()[1] for process in clients] == [""] * 6
     assert wait_until(lambda: not registered(client_server.grpc_url), seconds=LEASE_S)
     assert wait_until(lambda: not files(), seconds=1)
 
 
 @pytest.mark.server
-def test_killed_together_with_the_reaper(client_server: Server) -> None:
-    one = client(client_server, "slow", 0)
-    assert one.stdout is not None
-    assert one.stdout.readline()
+def test_regions_of_a_client_killed_with_its_reaper_go_with_the_next_client(client_server: Server) -> None:
+    killed = client(client_server, "slow", 0)
+    assert killed.stdout is not None
+    assert killed.stdout.readline()
     reaper = reaper_of(client_server)
     os.kill(reaper, signal.SIGKILL)
     assert wait_until(lambda: not alive({reaper}), seconds=2)
-    one.kill()
-    one.communicate()
+    killed.kill()
+    killed.communicate()
     assert len(registered(client_server.grpc_url)) == 1
     # The next client finds it by its name, and a reaper of its own.
     with Model("slow", url=client_server.grpc_url, transport="shared_memory") as model:
@@ -165,7 +165,9 @@ def test_a_client_with_its_own_shared_memory_uses_the_connection(client_server: 
 
 
 @pytest.mark.server
-def test_memory_of_the_same_name_that_is_not_ours(client_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_of_the_same_name_that_is_not_ours_is_noticed(
+    client_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The server maps another file of that name: the first answer shows it, and comes over the connection."""
     unlink = Region.unlink
 
@@ -186,14 +188,14 @@ def test_memory_of_the_same_name_that_is_not_ours(client_server: Server, monkeyp
 
 
 @contextlib.asynccontextmanager
-async def slow_reaper(monkeypatch: pytest.MonkeyPatch, asked: Callable[[], None]) -> AsyncIterator[None]:
+async def slow_reaper(monkeypatch: pytest.MonkeyPatch, called: Callable[[], None]) -> AsyncIterator[None]:
     """A reaper on the loop of its clients, which answers after `asked`, and never while they block the loop."""
     address = f"\0triton-client-test-{os.getpid()}"
     monkeypatch.setattr("clients.lease._address", lambda _: address)
     monkeypatch.setattr("clients.lease.START_S", 2.0)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        asked()
+        called()
         await asyncio.sleep(0.1)
         writer.write(b"1\n")
         await reader.read()
@@ -245,21 +247,6 @@ def test_a_call_that_ends_while_the_reaper_hangs_leaves_nothing(
     assert (registered(client_server.grpc_url), files()) == ([], [])
 
 
-@pytest.mark.server
-def test_a_forked_child_cannot_use_its_parents_model(client_server: Server) -> None:
-    with Model("slow", url=client_server.grpc_url, transport="shared_memory") as model:
-        model.predict(0 * ONE)
-        child = os.fork()
-        if not child:
-            try:
-                model.predict(0 * ONE)
-            except ClosedError:
-                os._exit(7)
-            os._exit(1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-        assert model.predict(0 * ONE).item() > 0
-
-
 def test_files_of_the_dead_are_swept_and_those_of_the_living_stay() -> None:
     mine = Region(1)
     own, pid, start, random = mine.file.removeprefix(PREFIX).split("_")
@@ -280,29 +267,6 @@ def test_files_of_the_dead_are_swept_and_those_of_the_living_stay() -> None:
         mine.unlink()
         mine.close()
         others[2].unlink()
-
-
-def test_a_ring_reuses_and_grows_within_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(regions, "LIMIT_BYTES", 5 * regions.SMALLEST_BYTES)
-    ring = Ring()
-    first, second = ring.create(1), ring.create(regions.SMALLEST_BYTES)
-    assert first
-    assert second
-    assert {first.size, second.size} == {regions.SMALLEST_BYTES}
-    ring.give(first)
-    ring.give(second)
-    assert ring.take(10) is second
-    assert ring.take(regions.SMALLEST_BYTES + 1) is None
-    assert ring.outgrown(regions.SMALLEST_BYTES + 1) == [first]
-    large = ring.create(regions.SMALLEST_BYTES + 1)
-    assert large
-    assert ring.create(2 * regions.SMALLEST_BYTES) is None
-    ring.discard(first)
-    last = ring.create(1)
-    assert last
-    for region in (second, large, last):
-        ring.discard(region)
-    assert ring.bytes == 0
 
 
 def reaper_of(server: Server) -> int:

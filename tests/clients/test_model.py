@@ -3,23 +3,17 @@
 import asyncio
 import json
 import math
-import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import client_models
 import numpy as np
 import pytest
 from client_calls import TRANSPORTS, address
 from numpy.typing import NDArray
-from relay import relay
 
 from clients import (
-    AddressError,
     AsyncModel,
     ClientError,
     ClosedError,
@@ -27,13 +21,10 @@ from clients import (
     Model,
     NotReadyError,
     RejectedError,
-    ServerFailureError,
-    ServerUnreachableError,
     TimedOutError,
 )
-from clients.connection import OPTIONS
 from clients.transport import Transport
-from serve.launcher import Server, Settings, launch
+from serve.launcher import Server
 from serve.management.statistics import Counters
 
 pytestmark = pytest.mark.server
@@ -71,14 +62,14 @@ def test_every_transport_gives_the_same_answers(client_server: Server, transport
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_many_calls_at_once_get_their_own_answers(client_server: Server, transport: Transport) -> None:
-    async def everyone() -> None:
+    async def concurrently() -> None:
         async with AsyncModel("pair", url=address(client_server, transport), transport=transport) as model:
             cases = [pair(1 + number % 3, 10 + number * 300) for number in range(60)]
             answers = await asyncio.gather(*(model.predict(a, b) for a, b in cases))
         for (a, _), (_, twice) in zip(cases, answers, strict=True):
             np.testing.assert_array_equal(twice, 2 * a)
 
-    asyncio.run(everyone())
+    asyncio.run(concurrently())
 
 
 def test_threads_share_a_model(client_server: Server) -> None:
@@ -106,35 +97,24 @@ def test_id_and_parameters_arrive(client_server: Server, transport: Transport) -
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_errors_by_kind(client_server: Server, transport: Transport) -> None:
-    url = address(client_server, transport)
-    with Model("picky", url=url, transport=transport) as model:
+def test_a_call_that_does_not_fit_is_not_sent(client_server: Server, transport: Transport) -> None:
+    with Model("picky", url=address(client_server, transport), transport=transport) as model:
         before = Counters.read(client_server.grpc_url, "picky")
         with pytest.raises(InvalidInputError, match="1 to 8 rows"):
             model.predict(np.ones((9, 1), np.float32))
         assert Counters.read(client_server.grpc_url, "picky") == before
-        with pytest.raises(ServerFailureError, match="'picky' answered: no roots of negative numbers"):
-            model.predict(-ONE)
         assert model.predict(4 * ONE).item() == 2
-    with pytest.raises(NotReadyError, match="'absent' is not ready there"):
-        Model("absent", url=url, transport=transport)
-    with pytest.raises(NotReadyError):
-        Model("picky", url=url, transport=transport, version=7)
-    with pytest.raises(ServerUnreachableError, match="answers there"):
-        Model("picky", url="127.0.0.1:1", transport=transport)
-    with pytest.raises(AddressError, match="host:port"):
-        Model("picky", url="127.0.0.1", transport=transport)
+    with pytest.raises(NotReadyError, match="'picky' is not ready there"):
+        Model("picky", url=address(client_server, transport), transport=transport, version=7)
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_a_deadline_ends_the_call_and_only_the_call(client_server: Server, transport: Transport) -> None:
     url = address(client_server, transport)
     with Model("slow", url=url, transport=transport, timeout_s=5) as model:
-        started = time.monotonic()
         with pytest.raises(TimedOutError, match=r"no answer within 0\.2 s"):
             model.predict(0.6 * ONE, timeout_s=0.2)
-        assert time.monotonic() - started < 0.5
-        # The next one finds the model still busy, and memory that nobody else writes to.
+        # The model still runs the first request, and the next one has memory that nobody else writes to.
         assert model.predict(0 * ONE).item() > 0
 
     async def late() -> None:
@@ -160,7 +140,7 @@ def test_a_full_queue_rejects(client_server: Server) -> None:
 
 @pytest.mark.parametrize("transport", ["shared_memory", "grpc"])
 @pytest.mark.parametrize(("survives", "executions"), [((2, 0), 2), ((2, 59), 4)])
-def test_a_queued_request_that_is_cancelled_runs_only_where_the_server_would_not_survive_it(
+def test_a_cancelled_request_in_the_queue_runs_only_on_a_server_that_would_crash(
     client_server: Server,
     monkeypatch: pytest.MonkeyPatch,
     transport: Transport,
@@ -216,7 +196,7 @@ def test_priority_goes_first(client_server: Server) -> None:
     assert list(order) == sorted(order)
 
 
-def test_a_closed_model_says_so(client_server: Server) -> None:
+def test_a_call_after_close_is_an_error(client_server: Server) -> None:
     model = Model("picky", url=client_server.grpc_url)
     model.close()
     model.close()
@@ -233,7 +213,7 @@ def test_a_closed_model_says_so(client_server: Server) -> None:
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_closing_ends_calls_in_flight_with_an_error_of_theirs(client_server: Server, transport: Transport) -> None:
+def test_closing_ends_calls_in_flight_with_an_error(client_server: Server, transport: Transport) -> None:
     async def leave() -> None:
         async with AsyncModel("slow", url=address(client_server, transport), transport=transport) as model:
             calls = [asyncio.create_task(model.predict(0.3 * ONE)) for _ in range(2)]
@@ -279,73 +259,3 @@ def test_a_deadline_counts_while_all_threads_are_busy(client_server: Server, mon
             assert (Counters.read(client_server.grpc_url, "slow") - before).requests <= 2
 
     asyncio.run(late())
-
-
-def test_a_forked_child_cannot_use_its_parents_async_model(client_server: Server) -> None:
-    async def fork() -> int:
-        async with AsyncModel("slow", url=client_server.grpc_url) as model:
-            child = os.fork()
-            if not child:
-                try:
-                    model.predict(0 * ONE).send(None)
-                except ClosedError:
-                    os._exit(7)
-                finally:
-                    os._exit(1)
-            return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-    assert asyncio.run(fork()) == 7
-
-
-def test_a_restarted_server_is_found_again(tmp_path: Path) -> None:
-    settings = Settings(models=("picky",), repository=client_models.build(tmp_path))
-    with launch(settings) as server:
-        clients = [Model("picky", url=address(server, way), transport=way) for way in TRANSPORTS]
-        assert [model.predict(4 * ONE).item() for model in clients] == [2] * len(TRANSPORTS)
-        again = replace(
-            settings, http_port=server.http_port, grpc_port=server.grpc_port, metrics_port=server.metrics_port
-        )
-    for model in clients:
-        with pytest.raises(ServerUnreachableError):
-            model.predict(4 * ONE)
-    with launch(again):
-        assert [model.predict(9 * ONE).item() for model in clients] == [3] * len(TRANSPORTS)
-        for model in clients:
-            model.close()
-
-
-def test_a_server_far_away_is_reached(client_server: Server) -> None:
-    async def call(url: str) -> float:
-        async with AsyncModel("picky", url=url, transport="grpc") as model:
-            return float((await model.predict(4 * ONE)).item())
-
-    with relay(client_server.grpc_url, delay_s=0.15) as front:
-        assert asyncio.run(call(front.url)) == 2
-        with Model("picky", url=front.url, transport="grpc") as model:
-            assert model.predict(4 * ONE).item() == 2
-
-
-@pytest.mark.parametrize("kind", ["blocking", "async"])
-def test_a_host_that_vanishes_ends_a_call_without_a_deadline(
-    client_server: Server, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    quick = [(name, 500 if "keepalive" in name or "ping" in name else value) for name, value in OPTIONS]
-    monkeypatch.setattr("clients.connection.OPTIONS", quick)
-
-    async def call(url: str) -> None:
-        async with AsyncModel("slow", url=url, transport="grpc") as model:
-            task = asyncio.create_task(model.predict(2 * ONE))
-            await asyncio.sleep(0.2)
-            front.is_silent = True
-            await task
-
-    def block(url: str) -> None:
-        with Model("slow", url=url, transport="grpc") as model, ThreadPoolExecutor() as threads:
-            answer = threads.submit(model.predict, 2 * ONE)
-            time.sleep(0.2)
-            front.is_silent = True
-            answer.result()
-
-    with relay(client_server.grpc_url) as front, pytest.raises(ServerUnreachableError) as gone:
-        block(front.url) if kind == "blocking" else asyncio.run(call(front.url))
-    assert not gone.value.retryable

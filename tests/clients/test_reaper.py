@@ -1,13 +1,11 @@
-"""The reaper hears its own user's clients only, and no bytes end it."""
+"""The reaper serves only clients of its own user, and no input ends it."""
 
 import os
 import random
 import socket
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
-import client_models
 import numpy as np
 import pytest
 from client_calls import registered
@@ -18,16 +16,9 @@ from clients import Model, TransportError, regions
 from clients.endpoint import Endpoint
 from clients.lease import Lease, _address
 from clients.regions import PREFIX
-from serve.launcher import Server, Settings, launch
+from serve.launcher import Server
 
 ONE = np.ones((1, 1), np.float32)
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    repository = client_models.build(tmp_path_factory.mktemp("models"))
-    with launch(Settings(models=("wide",), repository=repository)) as running:
-        yield running
 
 
 def connected(server: Server, name: str = "") -> socket.socket:
@@ -38,12 +29,12 @@ def connected(server: Server, name: str = "") -> socket.socket:
 
 
 @pytest.mark.server
-def test_no_bytes_end_the_reaper_or_drop_regions_of_others(server: Server) -> None:
+def test_no_bytes_end_the_reaper_or_drop_regions_of_others(client_server: Server) -> None:
     rng = random.Random(3)
-    with Model("wide", url=server.grpc_url, transport="shared_memory") as model:
-        region_names = registered(server.grpc_url)
+    with Model("wide", url=client_server.grpc_url, transport="shared_memory") as model:
+        region_names = registered(client_server.grpc_url)
         assert len(region_names) == 1
-        with connected(server) as first:
+        with connected(client_server) as first:
             reaper = int(first.recv(32))
             hostile = [
                 b"+\xff\n",
@@ -60,20 +51,20 @@ def test_no_bytes_end_the_reaper_or_drop_regions_of_others(server: Server) -> No
                 *(rng.randbytes(rng.randrange(1, 3000)) for _ in range(200)),
             ]
             for text in hostile:
-                with connected(server) as client:
+                with connected(client_server) as client:
                     client.sendall(text)
             # A line without an end is not kept: whoever sends it is cut off.
-            with connected(server) as endless, pytest.raises(BrokenPipeError):
+            with connected(client_server) as endless, pytest.raises(BrokenPipeError):
                 endless.sendall(b"x" * (1 << 24))
-            with connected(server) as many:
+            with connected(client_server) as many:
                 many.sendall(b"".join(b"+triton_client_%d\n" % number for number in range(1000)))
             assert alive({reaper}) == {reaper}
-        assert registered(server.grpc_url) == region_names
+        assert registered(client_server.grpc_url) == region_names
         assert (model.predict(2 * ONE) == 2).all()
-    with connected(server) as again:
+    with connected(client_server) as again:
         assert int(again.recv(32)) == reaper
-    # The client lets go as it closes; where the server is slow to say so, the reaper does.
-    assert wait_until(lambda: registered(server.grpc_url) == [], seconds=10)
+    # The client lets go as it closes; where the client_server is slow to say so, the reaper does.
+    assert wait_until(lambda: registered(client_server.grpc_url) == [], seconds=10)
 
 
 @pytest.mark.server
@@ -87,49 +78,49 @@ def test_no_bytes_end_the_reaper_or_drop_regions_of_others(server: Server) -> No
     ],
     ids=["deep", "only a key", "only a certificate", "an empty key"],
 )
-def test_no_access_ends_the_reaper(server: Server, access: bytes) -> None:
-    with Model("wide", url=server.grpc_url, transport="shared_memory") as model:
-        with connected(server) as client:
+def test_no_access_ends_the_reaper(client_server: Server, access: bytes) -> None:
+    with Model("wide", url=client_server.grpc_url, transport="shared_memory") as model:
+        with connected(client_server) as client:
             reaper = int(client.recv(32))
             client.sendall(b"=" + access.replace(b"%s", __file__.encode()) + b"\n+triton_client_x\n")
         for _ in range(2):  # the second is answered after the region was tried
-            with connected(server) as again:
+            with connected(client_server) as again:
                 assert int(again.recv(32)) == reaper
         assert alive({reaper}) == {reaper}
         assert (model.predict(2 * ONE) == 2).all()
 
 
 @pytest.mark.server
-def test_many_connections_do_not_end_the_reaper(server: Server) -> None:
-    with Model("wide", url=server.grpc_url, transport="shared_memory") as model:
-        with connected(server) as first:
+def test_many_connections_do_not_end_the_reaper(client_server: Server) -> None:
+    with Model("wide", url=client_server.grpc_url, transport="shared_memory") as model:
+        with connected(client_server) as first:
             reaper = int(first.recv(32))
         clients = [socket.socket(socket.AF_UNIX) for _ in range(2000)]
         try:
             for client in clients:
                 client.setblocking(False)
                 try:
-                    client.connect(_address(Endpoint.of(server.grpc_url).target))
+                    client.connect(_address(Endpoint.of(client_server.grpc_url).target))
                 except BlockingIOError:  # the queue of the listener is full
                     break
             assert alive({reaper}) == {reaper}
         finally:
             for client in clients:
                 client.close()
-        with connected(server) as last:
+        with connected(client_server) as last:
             assert int(last.recv(32)) == reaper
         assert (model.predict(2 * ONE) == 2).all()
 
 
 @needs_root
 @pytest.mark.server
-def test_another_user_is_disconnected(server: Server) -> None:
-    with Model("wide", url=server.grpc_url, transport="shared_memory") as model:
-        (region_name,) = registered(server.grpc_url)
-        name = _address(Endpoint.of(server.grpc_url).target)
+def test_another_user_is_disconnected(client_server: Server) -> None:
+    with Model("wide", url=client_server.grpc_url, transport="shared_memory") as model:
+        (region_name,) = registered(client_server.grpc_url)
+        name = _address(Endpoint.of(client_server.grpc_url).target)
 
         def drops() -> int:
-            with connected(server, name) as client:
+            with connected(client_server, name) as client:
                 try:
                     client.sendall(f"+{region_name}\n".encode())
                     return len(client.recv(32))
@@ -137,13 +128,13 @@ def test_another_user_is_disconnected(server: Server) -> None:
                     return 0
 
         assert as_nobody(drops) == "0"  # cut off without a word
-        assert not wait_until(lambda: not registered(server.grpc_url), seconds=1)
+        assert not wait_until(lambda: not registered(client_server.grpc_url), seconds=1)
         assert (model.predict(2 * ONE) == 2).all()
 
 
 @needs_root
 @pytest.mark.server
-def test_a_reaper_of_another_user_is_not_used(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reaper_of_another_user_is_not_used(client_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     name = f"\0triton-client-test-{os.getpid()}"
     monkeypatch.setattr("clients.lease._address", lambda _: name)
     ready, done = os.pipe(), os.pipe()
@@ -161,12 +152,12 @@ def test_a_reaper_of_another_user_is_not_used(server: Server, monkeypatch: pytes
     try:
         os.read(ready[0], 1)
         with pytest.raises(PermissionError, match="user 65534"):
-            Lease(Endpoint.of(server.grpc_url))
-        with Model("wide", url=server.grpc_url) as model:
+            Lease(Endpoint.of(client_server.grpc_url))
+        with Model("wide", url=client_server.grpc_url) as model:
             assert (model.predict(2 * ONE) == 2).all()  # in the message
-            assert registered(server.grpc_url) == []
+            assert registered(client_server.grpc_url) == []
         with pytest.raises(TransportError):
-            Model("wide", url=server.grpc_url, transport="shared_memory")
+            Model("wide", url=client_server.grpc_url, transport="shared_memory")
     finally:
         os.write(done[1], b"1")
         thread.join()
@@ -180,7 +171,7 @@ def test_a_reaper_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
         Lease(Endpoint.of("localhost:1"))
 
 
-def test_strange_names_on_a_server_are_nobodys_regions() -> None:
+def test_strange_names_of_regions_are_ignored() -> None:
     own = regions._host()
     strange = [f"{PREFIX}{own}_x", f"{PREFIX}{own}_", f"{PREFIX}{own}_../../1_2_3", f"{PREFIX}{own}_1_2/3_4"]
     assert list(regions.stale(strange)) == []
@@ -188,8 +179,8 @@ def test_strange_names_on_a_server_are_nobodys_regions() -> None:
 
 def test_only_files_of_ours_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(regions, "FOLDER", tmp_path)
-    kept = [tmp_path / f"{PREFIX}{regions._host()}_x", tmp_path / "other"]
-    for path in kept:
+    paths = [tmp_path / f"{PREFIX}{regions._host()}_x", tmp_path / "other"]
+    for path in paths:
         path.touch()
     regions.sweep()
-    assert all(path.exists() for path in kept)
+    assert all(path.exists() for path in paths)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from client_calls import address
 from policy_models import stand_in
+from sleepers import PLAIN
 
 from clients import AsyncModel, Model, RejectedError
 from clients.transport import Transport
@@ -25,7 +26,7 @@ SLOW_ROWS = {"row_ms": "3.6", "batch_policy": "deadline", "slo_ms": "40"}
 def refusing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     repository = tmp_path_factory.mktemp("refusing")
     names = [stand_in(repository, name, **SLOW_ROWS) for name in ("untaught", "large", "loaded")]
-    with launch(Settings(models=tuple(names), repository=repository)) as running:
+    with launch(Settings(models=tuple(names), repository=repository, arguments=PLAIN)) as running:
         yield running
 
 

@@ -1,4 +1,4 @@
-"""What becomes of a client's regions when a step of the protocol fails: its steps, driven by hand against no server."""
+"""A client's regions after a failed step of the protocol; the tests run the steps without a server."""
 
 import os
 import time
@@ -33,7 +33,7 @@ def metadata(output: str = "TYPE_FP32") -> Metadata:
 
 @pytest.fixture
 def shared() -> Iterator[SharedMemory]:
-    """Regions on a server that is not there; what it would answer is said by each test."""
+    """Regions on a server that does not exist; each test gives its answers."""
     made = SharedMemory(metadata(), Endpoint.of("localhost:1"), "")
     yield made
     finish(made.close())
@@ -148,7 +148,7 @@ def test_without_a_reaper_nothing_is_shared(shared: SharedMemory, monkeypatch: p
 
 
 @pytest.mark.parametrize(("output", "shared"), [("TYPE_FP32", False), ("TYPE_BOOL", True), ("TYPE_STRING", True)])
-def test_only_what_cannot_be_there_by_chance_shows_other_memory(output: str, shared: bool) -> None:
+def test_output_that_is_surely_unwritten_shows_that_the_memory_is_not_shared(output: str, shared: bool) -> None:
     """The server answers and writes nothing: one byte may have been the same, of a text there may be none."""
     client = SharedMemory(metadata(output), Endpoint.of("localhost:1"), "")
     if output == "TYPE_STRING":
@@ -161,3 +161,26 @@ def test_only_what_cannot_be_there_by_chance_shows_other_memory(output: str, sha
         steps.send(response)
     assert (client.works, end.value.value is not None) == (shared, shared)
     finish(client.close())
+
+
+def test_a_ring_reuses_and_grows_within_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(regions, "LIMIT_BYTES", 5 * regions.SMALLEST_BYTES)
+    ring = regions.Ring()
+    first, second = ring.create(1), ring.create(regions.SMALLEST_BYTES)
+    assert first
+    assert second
+    assert {first.size, second.size} == {regions.SMALLEST_BYTES}
+    ring.give(first)
+    ring.give(second)
+    assert ring.take(10) is second
+    assert ring.take(regions.SMALLEST_BYTES + 1) is None
+    assert ring.outgrown(regions.SMALLEST_BYTES + 1) == [first]
+    large = ring.create(regions.SMALLEST_BYTES + 1)
+    assert large
+    assert ring.create(2 * regions.SMALLEST_BYTES) is None
+    ring.discard(first)
+    last = ring.create(1)
+    assert last
+    for region in (second, large, last):
+        ring.discard(region)
+    assert ring.bytes == 0

@@ -10,6 +10,7 @@ import onnx
 import pytest
 from client_calls import TRANSPORTS, address, registered
 from onnx import TensorProto, helper
+from sleepers import PLAIN
 from tiny_models import PYTHON_MODEL
 
 from clients import AsyncModel, InvalidInputError, Model
@@ -53,7 +54,7 @@ def tensor_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         'input [ { name: "x" data_type: TYPE_STRING dims: [ -1 ] } ]\n'
         'output [ { name: "y" data_type: TYPE_INT64 dims: [ -1 ] } ]\n'
     )
-    with launch(Settings(models=("triple", "lengths"), repository=repository)) as running:
+    with launch(Settings(models=("triple", "lengths"), repository=repository, arguments=PLAIN)) as running:
         yield running
 
 
@@ -61,18 +62,18 @@ def tensor_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.mark.parametrize("length", [1, 7, 50_000])
 def test_bf16_goes_in_and_comes_out(tensor_server: Server, transport: Transport, length: int) -> None:
     url = address(tensor_server, transport)
-    given = np.random.default_rng(length).normal(size=(2, length)).astype(ml_dtypes.bfloat16)
-    right = (given.astype(np.float32) * 3).astype(ml_dtypes.bfloat16)
+    array = np.random.default_rng(length).normal(size=(2, length)).astype(ml_dtypes.bfloat16)
+    right = (array.astype(np.float32) * 3).astype(ml_dtypes.bfloat16)
     with Model("triple", url=url, transport=transport) as model:
-        answer = model.predict(given)
+        answer = model.predict(array)
         assert answer.dtype == ml_dtypes.bfloat16
         np.testing.assert_array_equal(answer.view(np.uint16), right.view(np.uint16))
         with pytest.raises(InvalidInputError, match=r"is BF16, got float32. Convert it: array.astype\(ml_dtypes.bfl"):
-            model.predict(given.astype(np.float32))
+            model.predict(array.astype(np.float32))
 
     async def merged() -> list[Any]:
         async with AsyncModel("triple", url=url, transport=transport, coalesce=True) as model:
-            return await asyncio.gather(*(model.predict(given[[row]]) for row in (0, 1)))
+            return await asyncio.gather(*(model.predict(array[[row]]) for row in (0, 1)))
 
     together = np.concatenate(asyncio.run(merged()))
     np.testing.assert_array_equal(together.view(np.uint16), right.view(np.uint16))
@@ -100,6 +101,6 @@ def test_small_strings_travel_in_the_message(tensor_server: Server) -> None:
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_bytes_of_numpys_own_class_are_bytes(tensor_server: Server, transport: Transport) -> None:
     with Model("lengths", url=address(tensor_server, transport), transport=transport) as model:
-        given = np.empty((1, 2), dtype=object)
-        given[0] = [np.bytes_(b"abc"), np.str_("é")]
-        assert model.predict(given).tolist() == [[3, 2]]
+        array = np.empty((1, 2), dtype=object)
+        array[0] = [np.bytes_(b"abc"), np.str_("é")]
+        assert model.predict(array).tolist() == [[3, 2]]

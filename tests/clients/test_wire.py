@@ -43,7 +43,7 @@ def test_the_request_carries_the_deadline_if_the_server_acts_on_it(longest_s: fl
 
 
 @pytest.mark.parametrize("value", [None, [1], np.float32(1)])
-def test_a_parameter_that_no_request_can_carry(value: Any) -> None:
+def test_a_parameter_that_no_request_can_carry_is_refused(value: Any) -> None:
     with pytest.raises(InvalidInputError, match=r'parameter "a" is .*a request can carry bool, int, float and str'):
         Terms(parameters={"a": value})
 
@@ -57,10 +57,10 @@ def test_texts_come_back_whatever_follows_them(texts: list[bytes], rest: bytes) 
 
 
 def test_arrays_come_back_as_arrays_of_their_own() -> None:
-    given = np.arange(12, dtype=np.int16).reshape(3, 4)[:, ::2]
-    response = ModelInferResponse(raw_output_contents=[bytes(wire.contents(given))])
+    array = np.arange(12, dtype=np.int16).reshape(3, 4)[:, ::2]
+    response = ModelInferResponse(raw_output_contents=[bytes(wire.contents(array))])
     response.outputs.add(name="y", datatype="INT16", shape=[3, 2])
-    (found,) = wire.answers(response).values()
-    np.testing.assert_array_equal(found, given)
-    found[:] = 0
+    (answer,) = wire.answers(response).values()
+    np.testing.assert_array_equal(answer, array)
+    answer[:] = 0
     assert bytes(wire.contents(np.zeros((0, 3), np.float32))) == b""

@@ -1,4 +1,4 @@
-"""The container files, held against what they name: no engine is needed, and nothing is built."""
+"""The container files agree with the files and options that they name. Nothing is built, so no engine is needed."""
 
 import ast
 import importlib.metadata
@@ -83,25 +83,11 @@ def modules() -> set[str]:
     return set(re.findall(r"\bpython[\d.]* -m ([\w.]+)", text)) - TOOLS
 
 
-def test_there_are_two_images() -> None:
-    assert set(DOCKERFILES) == {"server.Dockerfile", "sdk.Dockerfile"}
-    assert all(len(path.read_text().splitlines()) <= 30 for path in DOCKERFILES.values())
-
-
 @pytest.mark.parametrize("name", DOCKERFILES)
 def test_hadolint_finds_nothing(name: str) -> None:
     hadolint = Path(sys.executable).with_name("hadolint")
     answer = subprocess.run([hadolint, "--no-color", DOCKERFILES[name]], capture_output=True, text=True)
     assert (answer.returncode, answer.stdout, answer.stderr) == (0, "", "")
-
-
-def test_hadolint_is_awake(tmp_path: Path) -> None:
-    bad = tmp_path / "Dockerfile"
-    bad.write_text("FROM ubuntu\nRUN cd /tmp\n")
-    hadolint = Path(sys.executable).with_name("hadolint")
-    answer = subprocess.run([hadolint, "--format", "json", bad], capture_output=True, text=True)
-    assert answer.returncode == 1
-    assert {found["code"] for found in json.loads(answer.stdout)} >= {"DL3003", "DL3006"}
 
 
 @pytest.mark.parametrize("path", COMPOSE, ids=lambda path: path.name)
@@ -228,12 +214,12 @@ def test_both_images_are_of_the_same_release() -> None:
     assert f"release {server[1]}" in (DOCKER / "README.md").read_text()
 
 
-def test_health_is_asked_the_same_way_everywhere() -> None:
+def test_compose_and_the_image_have_the_same_health_check() -> None:
     image = arguments(DOCKERFILES["server.Dockerfile"], "HEALTHCHECK")[0]
-    said = dict(re.findall(r"--(interval|timeout|start-period|retries)=(\w+)", image))
-    said["test"] = ["CMD", *json.loads(image.split("CMD")[1])]
+    healthcheck = dict(re.findall(r"--(interval|timeout|start-period|retries)=(\w+)", image))
+    healthcheck["test"] = ["CMD", *json.loads(image.split("CMD")[1])]
     compose = {name.replace("_", "-"): value for name, value in services()["server"]["healthcheck"].items()}
-    assert said | {"retries": int(said["retries"])} == compose
+    assert healthcheck | {"retries": int(healthcheck["retries"])} == compose
 
 
 def test_compose_is_private_and_waits_for_the_server() -> None:
@@ -251,10 +237,8 @@ def test_both_images_run_as_the_same_user_which_is_not_root() -> None:
     assert users == {"1000:1000"}
 
 
-def test_files_named_by_the_readme_exist() -> None:
+def test_files_in_the_commands_of_the_readme_exist() -> None:
     text = (DOCKER / "README.md").read_text()
-    for name in re.findall(r"^\| `([\w.]+)` \|", text, re.MULTILINE):
-        assert (DOCKER / name).is_file(), name
     for fence in re.findall(r"```bash\n(.*?)```", text, re.DOTALL):
         for word in [word for line in fence.splitlines() for word in shlex.split(line)]:
             for path in re.findall(r"\b(?:docker|clients)/[\w./*]+", word):

@@ -1,14 +1,10 @@
-"""What the image starts keeps its admin APIs closed, on a real server with the flags of docker/serve.sh."""
+"""The flags of docker/serve.sh close the admin APIs of a real server."""
 
-import contextlib
 import os
 import re
-import socket
-import subprocess
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -16,7 +12,7 @@ import tritonclient.grpc as triton
 import yaml
 from tritonclient.utils import InferenceServerException
 
-from serve.installation import find
+from serve.launcher import Settings, launch
 from tests.docker.test_files import COMPOSE, ROOT, started
 
 HEADER = "triton-grpc-protocol-admin"
@@ -35,34 +31,8 @@ def restricting(command: Sequence[str]) -> list[str]:
     return [flag for flag in command if "-restricted-" in flag]
 
 
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
-
-
-@contextlib.contextmanager
-def server(folder: Path, flags: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """A tritonserver without models, as the image starts it; its HTTP and gRPC ports."""
-    installation, http, grpc = find(), free_port(), free_port()
-    command = [str(installation.binary), f"--model-repository={folder}", "--model-control-mode=explicit", *flags]
-    command += [f"--http-port={http}", f"--grpc-port={grpc}", "--allow-metrics=false"]
-    command += ["--http-address=127.0.0.1", "--grpc-address=127.0.0.1"]
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, env=installation.environment(), stdout=log, stderr=log)
-    try:
-        for _ in range(300):
-            if ask(http, "/v2/health/ready", "GET") == 200:
-                break
-            time.sleep(0.1)
-        yield http, grpc
-    finally:
-        process.terminate()
-        process.wait(30)
-
-
 def ask(port: int, path: str, method: str, secret: str | None = None) -> int:
-    """The status of a request; 0 when nobody answers."""
+    """The status of a request."""
     headers = {HEADER: secret} if secret is not None else {}
     request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", method=method, headers=headers)
     try:
@@ -70,21 +40,21 @@ def ask(port: int, path: str, method: str, secret: str | None = None) -> int:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         return error.code
-    except OSError:
-        return 0
 
 
 @pytest.mark.server
 def test_admin_apis_want_the_secret(tmp_path: Path) -> None:
     flags = restricting(started(secret=SECRET))
     assert len(flags) == 2
-    with server(tmp_path, flags) as (http, grpc):
+    settings = Settings(models=(), repository=tmp_path, open_admin=True, arguments=tuple(flags))
+    with launch(settings) as server:
+        http = server.http_port
         for path, method in CLOSED.items():
             assert [ask(http, path, method, secret) for secret in (None, "", "another")] == [403] * 3, path
         assert ask(http, "/v2/repository/index", "POST", SECRET) == 200
         assert ask(http, "/v2/systemsharedmemory/status", "GET", SECRET) == 200
         assert ask(http, "/v2/models/stats", "GET") == 200
-        client = triton.InferenceServerClient(f"127.0.0.1:{grpc}")
+        client = triton.InferenceServerClient(server.grpc_url)
         calls = (
             client.get_model_repository_index,
             client.get_system_shared_memory_status,
@@ -98,19 +68,21 @@ def test_admin_apis_want_the_secret(tmp_path: Path) -> None:
             call(headers={HEADER: SECRET})
 
 
-def test_without_a_secret_each_start_makes_one_that_nobody_has() -> None:
+def test_without_a_secret_each_start_makes_a_new_one() -> None:
     secrets = [re.findall(r"admin=([0-9a-f]{48})$", "\n".join(restricting(started())), re.MULTILINE) for _ in range(3)]
-    assert all(len(found) == 2 and found[0] == found[1] for found in secrets)
-    assert len({found[0] for found in secrets}) == 3
+    assert all(len(flags) == 2 and flags[0] == flags[1] for flags in secrets)
+    assert len({flags[0] for flags in secrets}) == 3
 
 
 def test_arguments_reach_the_server_whole() -> None:
     assert started("--load-model=a b", "--x=$(id)")[-2:] == ["--load-model=a b", "--x=$(id)"]
 
 
-def test_compose_hands_the_secret_to_both_and_rights_to_none() -> None:
+def test_compose_gives_both_containers_the_secret_and_no_rights() -> None:
     services = yaml.safe_load(COMPOSE[0].read_text())["services"]
-    assert all(one["environment"] == {"TRITON_ADMIN_SECRET": "${TRITON_ADMIN_SECRET:-}"} for one in services.values())
+    assert all(
+        service["environment"] == {"TRITON_ADMIN_SECRET": "${TRITON_ADMIN_SECRET:-}"} for service in services.values()
+    )
     server = services["server"]
     assert (server["cap_drop"], server["read_only"], server["tmpfs"]) == (["ALL"], True, ["/tmp"])
     assert server["security_opt"] == ["no-new-privileges:true"]

@@ -28,8 +28,8 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def test_the_folder_holds_what_was_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ("--batching", "dynamic", "--max-batch-size", "16", "--batch-timeout-us", "2000", "--instances", "2")
-    assert add(linear(tmp_path / "scores.onnx"), tmp_path / "models", *asked, "--kind", "cpu") == 0
+    options = ("--batching", "dynamic", "--max-batch-size", "16", "--batch-timeout-us", "2000", "--instances", "2")
+    assert add(linear(tmp_path / "scores.onnx"), tmp_path / "models", *options, "--kind", "cpu") == 0
     folder = tmp_path / "models" / "m"
     config = read_config(folder / "config.pbtxt")
     assert (config.name, config.backend, config.max_batch_size) == ("m", "onnxruntime", 16)
@@ -51,20 +51,14 @@ def test_the_folder_holds_what_was_asked_for(tmp_path: Path, capsys: pytest.Capt
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
-def test_no_delay_is_the_default(tmp_path: Path) -> None:
-    assert add(linear(tmp_path / "m.onnx"), tmp_path / "models") == 0
-    config = read_config(tmp_path / "models" / "m" / "config.pbtxt")
-    assert config.HasField("dynamic_batching")
-    assert config.dynamic_batching.max_queue_delay_microseconds == 0
-
-
-def test_what_batches_has_a_limit_of_its_queue(tmp_path: Path) -> None:
+def test_by_default_batches_form_without_delay_and_with_a_limit_of_the_queue(tmp_path: Path) -> None:
     assert add(linear(tmp_path / "m.onnx"), tmp_path / "models") == 0
     folder = tmp_path / "models" / "m"
-    limits = {
-        path.stem: "queue_limit_ms" in read_config(path).parameters
-        for path in (folder / "config.pbtxt", *folder.glob("configs/*.pbtxt"))
-    }
+    config = read_config(folder / "config.pbtxt")
+    assert config.HasField("dynamic_batching")
+    assert config.dynamic_batching.max_queue_delay_microseconds == 0
+    paths = (folder / "config.pbtxt", *folder.glob("configs/*.pbtxt"))
+    limits = {path.stem: "queue_limit_ms" in read_config(path).parameters for path in paths}
     assert limits == {"config": True, "baseline": False, "dynamic": True, "dynamic_2_instances": True}
 
 

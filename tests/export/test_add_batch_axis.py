@@ -31,8 +31,8 @@ def tried(path: Path, **changes: object) -> Batched:
 def answers(made: Batched, folder: Path, x: NDArray[Any]) -> NDArray[Any]:
     save(made.model, folder / "made.onnx")
     session = onnxruntime.InferenceSession(str(folder / "made.onnx"))
-    found: NDArray[Any] = session.run(None, {session.get_inputs()[0].name: x})[0]
-    return found
+    outputs: NDArray[Any] = session.run(None, {session.get_inputs()[0].name: x})[0]
+    return outputs
 
 
 def test_a_dynamic_axis_is_proved_as_it_is(tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def test_the_axis_that_holds_the_rows_is_seen(axis: int, interleaved: bool) -> N
 
 
 @pytest.mark.parametrize(
-    ("found", "expected", "apart"),
+    ("answer", "expected", "apart"),
     [
         ([1.0, 2.0], [1.0, 2.0], 0.0),
         ([1.0, 3.0], [1.0, 2.0], 0.5),
@@ -209,6 +209,6 @@ def test_the_axis_that_holds_the_rows_is_seen(axis: int, interleaved: bool) -> N
         ([1e-5, 0.0], [2e-5, 0.0], 0.5),
     ],
 )
-def test_a_difference_is_over_the_largest_value(found: list[float], expected: list[float], apart: float) -> None:
-    assert difference(np.array(found), np.array(expected)) == pytest.approx(apart)
+def test_a_difference_is_over_the_largest_value(answer: list[float], expected: list[float], apart: float) -> None:
+    assert difference(np.array(answer), np.array(expected)) == pytest.approx(apart)
     assert difference(np.array([1, 2]), np.array([1, 3])) == np.inf

@@ -1,4 +1,4 @@
-"""Many models from one file in grps' form: what is written, and the field that each error names."""
+"""Many models from one file in grps' format: the repository, and the field that each error names."""
 
 from pathlib import Path
 
@@ -51,13 +51,13 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def written(folder: Path, text: str) -> Path:
+def write_yaml(folder: Path, text: str) -> Path:
     (folder / "inference.yml").write_text(text)
     return folder / "inference.yml"
 
 
 def test_each_model_gets_its_own_settings(folder: Path) -> None:
-    assert main(["--yaml", str(written(folder, TWO)), "--repository", str(folder / "models")]) == 0
+    assert main(["--yaml", str(write_yaml(folder, TWO)), "--repository", str(folder / "models")]) == 0
     scores, texts = (read_config(folder / "models" / name / "config.pbtxt") for name in ("scores", "texts"))
     assert (scores.max_batch_size, scores.dynamic_batching.max_queue_delay_microseconds) == (8, 1000)
     assert (scores.instance_group[0].count, scores.instance_group[0].kind) == (2, 2)  # KIND_CPU
@@ -67,7 +67,7 @@ def test_each_model_gets_its_own_settings(folder: Path) -> None:
 
 def test_one_wrong_model_leaves_none(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "texts.onnx").write_bytes(b"nothing")
-    assert main(["--yaml", str(written(folder, TWO)), "--repository", str(folder / "models")]) == 2
+    assert main(["--yaml", str(write_yaml(folder, TWO)), "--repository", str(folder / "models")]) == 2
     assert "texts.onnx: not a complete ONNX file" in capsys.readouterr().err
     assert list((folder / "models").iterdir()) == []
 
@@ -77,13 +77,13 @@ def test_one_wrong_model_leaves_none(folder: Path, capsys: pytest.CaptureFixture
     [("cpu", "cpu", ()), ("gpu", "gpu", ()), ("cuda:1", "gpu", (1,)), ("gpu:0", "gpu", (0,)), ("original", None, ())],
 )
 def test_devices_become_instance_kinds(device: str, kind: str | None, gpus: tuple[int, ...], folder: Path) -> None:
-    (one,) = grps.read(written(folder, ONE.replace("device: cpu", f"device: {device}"))).models
-    assert (one.kind, one.gpus) == (kind, gpus)
+    (model,) = grps.read(write_yaml(folder, ONE.replace("device: cpu", f"device: {device}"))).models
+    assert (model.kind, model.gpus) == (kind, gpus)
 
 
 def test_no_batching_block_means_none(folder: Path) -> None:
-    (one,) = grps.read(written(folder, "\n".join(ONE.splitlines()[:-1]))).models
-    assert one.batching == "none"
+    (model,) = grps.read(write_yaml(folder, "\n".join(ONE.splitlines()[:-1]))).models
+    assert model.batching == "none"
 
 
 @pytest.mark.parametrize(
@@ -128,13 +128,13 @@ def test_no_batching_block_means_none(folder: Path) -> None:
 )
 def test_mistakes_name_file_field_and_reason(old: str, new: str, message: str, folder: Path) -> None:
     with pytest.raises(Mistake, match=rf"inference\.yml: .*{message}"):
-        grps.read(written(folder, ONE.replace(old, new, 1)))
+        grps.read(write_yaml(folder, ONE.replace(old, new, 1)))
 
 
 def test_a_name_serves_one_model(folder: Path) -> None:
     twice = ONE + ONE.replace("models:\n", "").replace("1.0.0", "2.0.0")
     with pytest.raises(Mistake, match=r"models\[1\]\.name: models\[0\] has the name scores too"):
-        grps.read(written(folder, twice))
+        grps.read(write_yaml(folder, twice))
 
 
 DAG = """
@@ -157,7 +157,7 @@ def chained(folder: Path, *, gives: int = 4) -> str:
 
 
 def test_a_sequential_dag_becomes_an_ensemble(folder: Path) -> None:
-    path = written(folder, chained(folder))
+    path = write_yaml(folder, chained(folder))
     assert main(["--yaml", str(path), "--repository", str(folder / "models")]) == 0
     chain = read_config(folder / "models" / "chain" / "config.pbtxt")
     assert (chain.platform, chain.max_batch_size) == ("ensemble", 4)
@@ -176,11 +176,11 @@ def test_a_sequential_dag_becomes_an_ensemble(folder: Path) -> None:
 )
 def test_a_dag_that_cannot_be_served_is_refused(old: str, new: str, message: str, folder: Path) -> None:
     with pytest.raises(Mistake, match=rf"inference\.yml: {message}"):
-        grps.read(written(folder, chained(folder).replace(old, new, 1)))
+        grps.read(write_yaml(folder, chained(folder).replace(old, new, 1)))
 
 
 def test_steps_that_do_not_fit_are_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = written(folder, chained(folder, gives=5))
+    path = write_yaml(folder, chained(folder, gives=5))
     assert main(["--yaml", str(path), "--repository", str(folder / "models")]) == 2
     assert "dag: again takes x as FP32 [-1, 4], scores returns y as FP32 [-1, 5]" in capsys.readouterr().err
     assert list((folder / "models").iterdir()) == []

@@ -1,9 +1,5 @@
 """Added models on a real server: the answers are onnxruntime's, and the server reports their settings."""
 
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +12,7 @@ from added_graphs import graph, linear, prefixed, texts, weights
 from numpy.typing import NDArray
 from onnx import helper
 from processes import wait_until
+from sleepers import PLAIN
 
 from clients.connection import channel_arguments
 from export.add.__main__ import main
@@ -24,7 +21,6 @@ from serve.management import admin
 from serve.management.statistics import Counters
 
 pytestmark = pytest.mark.server
-ROOT = Path(__file__).parents[2]
 MODELS = """
 dag: {type: sequential, name: chain, nodes: [{name: one, model: wide-1.0.0}, {name: two, model: scores-1.0.0}]}
 models:
@@ -60,7 +56,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def served(repository: Path) -> Iterator[Server]:
-    with launch(Settings(models=("scores", "texts", "prefixed"), repository=repository)) as server:
+    with launch(Settings(models=("scores", "texts", "prefixed"), repository=repository, arguments=PLAIN)) as server:
         yield server
 
 
@@ -73,9 +69,9 @@ def client(served: Server) -> Iterator[triton.InferenceServerClient]:
 def tensors(rows: dict[str, NDArray[Any]]) -> list[triton.InferInput]:
     made = []
     for name, array in rows.items():
-        one = triton.InferInput(name, list(array.shape), "INT64" if array.dtype == np.int64 else "FP32")
-        one.set_data_from_numpy(array)
-        made.append(one)
+        tensor = triton.InferInput(name, list(array.shape), "INT64" if array.dtype == np.int64 else "FP32")
+        tensor.set_data_from_numpy(array)
+        made.append(tensor)
     return made
 
 
@@ -92,8 +88,8 @@ def test_the_server_answers_as_onnxruntime_does(
 ) -> None:
     rows = random_rows(repository, model, 4)
     session = onnxruntime.InferenceSession(str(repository / model / "1" / "model.onnx"))
-    found = client.infer(model, tensors(rows)).as_numpy("y")
-    np.testing.assert_allclose(found, session.run(["y"], rows)[0], rtol=1e-5, atol=1e-6)
+    answer = client.infer(model, tensors(rows)).as_numpy("y")
+    np.testing.assert_allclose(answer, session.run(["y"], rows)[0], rtol=1e-5, atol=1e-6)
 
 
 def test_each_models_settings_are_the_servers(served: Server, client: triton.InferenceServerClient) -> None:
@@ -135,39 +131,11 @@ def test_a_dag_runs_its_models_one_after_the_other(
     client.load_model("chain", headers=headers)
     rows = np.random.default_rng(6).standard_normal((3, 2)).astype(np.float32)
     before = [Counters.read(served.grpc_url, name) for name in ("wide", "scores")]
-    found = client.infer("chain", tensors({"x": rows})).as_numpy("y")
+    answer = client.infer("chain", tensors({"x": rows})).as_numpy("y")
     expected = rows
     for name in ("wide", "scores"):
         session = onnxruntime.InferenceSession(str(repository / name / "1" / "model.onnx"))
         (expected,) = session.run(["y"], {"x": expected})
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    np.testing.assert_allclose(answer, expected, rtol=1e-5)
     for name, counted in zip(("wide", "scores"), before, strict=True):
         assert (Counters.read(served.grpc_url, name) - counted).batches == {3: 1}
-
-
-def test_make_serve_serves_what_was_added(repository: Path, tmp_path: Path) -> None:
-    output = tmp_path / "output.txt"
-    free = "--http-port 0 --grpc-port 0 --metrics-port 0"
-    command = [
-        "make",
-        "--no-print-directory",
-        "-o",
-        ".venv/.runtime-cpu",
-        "serve",
-        "MODEL=scores",
-        f"PY={sys.executable}",
-    ]
-    with output.open("w") as file:
-        program = subprocess.Popen(
-            [*command, f"PY={sys.executable}", f"ARGS=--repository {repository} {free}"],
-            cwd=ROOT,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    try:
-        assert wait_until(lambda: "ready" in output.read_text() or program.poll() is not None, seconds=60)
-        assert "dynamic, 900000 us delay" in " ".join(output.read_text().split())
-    finally:
-        os.killpg(program.pid, signal.SIGINT)
-        program.wait(30)

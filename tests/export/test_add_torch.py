@@ -22,8 +22,8 @@ def test_a_factory_is_served_as_its_module_answers(tmp_path: Path) -> None:
     session = added("added_modules:pooled", tmp_path / "models")
     module, _, _ = pooled()
     tokens, scale = torch.randint(0, 30, (6, 5)), torch.rand(6, 1)
-    (found,) = session.run(["scores"], {"tokens": tokens.numpy(), "scale": scale.numpy()})
-    np.testing.assert_allclose(found, module.eval()(tokens, scale).detach().numpy(), rtol=1e-4, atol=1e-6)
+    (scores,) = session.run(["scores"], {"tokens": tokens.numpy(), "scale": scale.numpy()})
+    np.testing.assert_allclose(scores, module.eval()(tokens, scale).detach().numpy(), rtol=1e-4, atol=1e-6)
     config = (tmp_path / "models" / "m" / "config.pbtxt").read_text()
     assert 'proved with 0 to 29 (an index into "table.weight" of 30 rows)' in config
 

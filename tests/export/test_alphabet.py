@@ -23,14 +23,14 @@ def test_alphabet_is_digits_then_letters() -> None:
     assert alphabet.encode("z") == [36]
 
 
-def test_encode_word() -> None:
+def test_encode_gives_the_class_of_each_character() -> None:
     assert alphabet.encode("k8s") == [21, 9, 29]
     assert alphabet.encode("") == []
 
 
-@pytest.mark.parametrize(("word", "found"), [("Hello", '"H" at position 0'), ("a-b", '"-" at position 1')])
-def test_encode_names_the_character_it_cannot_read(word: str, found: str) -> None:
-    with pytest.raises(ValueError, match=found):
+@pytest.mark.parametrize(("word", "message"), [("Hello", '"H" at position 0'), ("a-b", '"-" at position 1')])
+def test_encode_names_the_character_it_cannot_read(word: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         alphabet.encode(word)
 
 

@@ -21,7 +21,7 @@ PAGES = Path(__file__).parents[2] / "clients" / "pages"
 def flooded(mask: list[list[bool]]) -> set[tuple[int, int, int, int]]:
     """Boxes of 8-connected components, one pixel at a time."""
     left = {(y, x) for y, row in enumerate(mask) for x, on in enumerate(row) if on}
-    found = set()
+    boxes = set()
     while left:
         seen, waiting = set(), [left.pop()]
         while waiting:
@@ -31,8 +31,8 @@ def flooded(mask: list[list[bool]]) -> set[tuple[int, int, int, int]]:
             left -= near
             waiting += near
         ys, xs = [y for y, _ in seen], [x for _, x in seen]
-        found.add((min(xs), min(ys), max(xs) + 1, max(ys) + 1))
-    return found
+        boxes.add((min(xs), min(ys), max(xs) + 1, max(ys) + 1))
+    return boxes
 
 
 MASKS = st.integers(1, 12).flatmap(
@@ -68,9 +68,9 @@ def test_lines_and_words_are_counted_right(face: str, pen: int, paper: int) -> N
 
 
 def test_words_come_from_the_top_and_from_the_left() -> None:
-    found = lines(np.asarray(page("DejaVuSans", 28, TEXT)))
-    assert all(one.right < other.left for line in found for one, other in pairwise(line))
-    assert all(above[0].bottom < below[0].bottom for above, below in pairwise(found))
+    page_lines = lines(np.asarray(page("DejaVuSans", 28, TEXT)))
+    assert all(left.right < right.left for line in page_lines for left, right in pairwise(line))
+    assert all(above[0].bottom < below[0].bottom for above, below in pairwise(page_lines))
 
 
 def test_rules_frames_and_dirt_are_no_words() -> None:
@@ -123,17 +123,17 @@ def test_a_picture_that_is_not_a_page_of_words_is_refused(page: NDArray[np.uint8
 
 
 def test_boxes_join_and_stay_on_the_page() -> None:
-    one, other = Box(left=2, top=3, right=5, bottom=9), Box(left=4, top=1, right=8, bottom=4)
-    assert one.join(other) == Box(left=2, top=1, right=8, bottom=9)
-    assert one.grown(4, (10, 20)) == Box(left=0, top=0, right=9, bottom=10)
+    first, second = Box(left=2, top=3, right=5, bottom=9), Box(left=4, top=1, right=8, bottom=4)
+    assert first.join(second) == Box(left=2, top=1, right=8, bottom=9)
+    assert first.grown(4, (10, 20)) == Box(left=0, top=0, right=9, bottom=10)
 
 
 def test_the_sample_page_is_what_the_program_draws(tmp_path: Path) -> None:
     sample_page.write(tmp_path)
     assert (tmp_path / "page.txt").read_text() == (PAGES / "page.txt").read_text()
-    with Image.open(tmp_path / "page.png") as drawn, Image.open(PAGES / "page.png") as kept:
-        assert drawn.size == kept.size
-        difference = np.abs(np.asarray(drawn.convert("L"), dtype=int) - np.asarray(kept.convert("L"), dtype=int))
+    with Image.open(tmp_path / "page.png") as drawn, Image.open(PAGES / "page.png") as committed:
+        assert drawn.size == committed.size
+        difference = np.abs(np.asarray(drawn.convert("L"), dtype=int) - np.asarray(committed.convert("L"), dtype=int))
     assert difference.mean() < 1  # another FreeType may shade an edge differently
 
 
@@ -141,4 +141,4 @@ def test_the_sample_page_is_cut_into_its_words_but_for_a_spaced_1() -> None:
     counts = [len(line) for line in lines(np.asarray(Image.open(PAGES / "page.png").convert("L")))]
     words = [len(line.split()) for line in (PAGES / "page.txt").read_text().splitlines()]
     assert len(counts) == len(words)
-    assert sum(abs(found - drawn) for found, drawn in zip(counts, words, strict=True)) <= 2
+    assert sum(abs(count - drawn) for count, drawn in zip(counts, words, strict=True)) <= 2

@@ -90,8 +90,8 @@ def test_every_orientation_is_turned_as_pillow_does(orientation: int, order: str
     start = b"II*\0\x08\0\0\0" if order == "<" else b"MM\0*\0\0\0\x08"
     content = png(20, 10, metadata=chunk(b"eXIf", start + fields))
     expected = ImageOps.exif_transpose(Image.open(io.BytesIO(content)))
-    found = decode(content, Limits())
-    assert found.size == expected.size
+    decoded = decode(content, Limits())
+    assert decoded.size == expected.size
     turned = Image.fromarray(np.arange(200, dtype=np.uint8).reshape(10, 20))
     for kind, options in (("PNG", {}), ("JPEG", {"quality": 100})):
         marked = saved(turned, kind, exif=start + fields, **options)

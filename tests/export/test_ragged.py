@@ -44,14 +44,14 @@ class Conv(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(0)
-        self.one, self.two = nn.Conv2d(1, 3, 3, padding=1), nn.Conv2d(3, 2, 3, padding=1)
+        self.first, self.second = nn.Conv2d(1, 3, 3, padding=1), nn.Conv2d(3, 2, 3, padding=1)
         for parameter in self.parameters():
             nn.init.normal_(parameter, generator=generator)
 
     def forward(self, padded: Tensor, lengths: Tensor) -> Tensor:
         own = keep(lengths, padded.shape[-1])
-        hidden = (self.one(padded) * own).relu()
-        answer: Tensor = (self.two(hidden) * own).sum(-1)
+        hidden = (self.first(padded) * own).relu()
+        answer: Tensor = (self.second(hidden) * own).sum(-1)
         return answer
 
 
@@ -166,12 +166,12 @@ def test_pictures_in_a_file_with_several_in_a_request(tmp_path: Path) -> None:
     # Three requests: 2 pictures of width 3, 1 of width 8, 3 of width 5.
     requests = [rng.standard_normal((rows, 1, 4, width), dtype=np.float32) for rows, width in ((2, 3), (1, 8), (3, 5))]
     shapes = np.array([crops.shape[1:] for crops in requests for _ in crops], dtype=np.int32)
-    found = session.run(None, {"P": np.concatenate([crops.ravel() for crops in requests]), "SHAPES": shapes})[0]
+    answer = session.run(None, {"P": np.concatenate([crops.ravel() for crops in requests]), "SHAPES": shapes})[0]
     with torch.inference_mode():
         expected = [
             model(torch.from_numpy(crops), torch.full((len(crops),), crops.shape[-1])).numpy() for crops in requests
         ]
-    np.testing.assert_allclose(found, np.concatenate(expected), atol=1e-5)
+    np.testing.assert_allclose(answer, np.concatenate(expected), atol=1e-5)
 
 
 def test_the_feed_is_the_documented_example() -> None:

@@ -50,13 +50,13 @@ def test_logits_are_those_of_the_recogniser_at_its_natural_width(recogniser: Tex
     with torch.inference_mode():
         together = RaggedRecogniser(recogniser)(padded, widths)
         alone = [recogniser(crop[None])[0] for crop in crops]
-    for found, expected, width in zip(together, alone, widths.tolist(), strict=True):
+    for logits, expected, width in zip(together, alone, widths.tolist(), strict=True):
         assert len(expected) == width // 4 + 1
-        torch.testing.assert_close(found[: len(expected)], expected, atol=2e-5, rtol=1e-5)
+        torch.testing.assert_close(logits[: len(expected)], expected, atol=2e-5, rtol=1e-5)
         # Beyond its own steps a crop says blank, so all steps read as the own ones do.
-        assert (found[len(expected) :, 0] == 0).all()
-        assert (found[len(expected) :, 1:] == NEVER).all()
-        assert decode(found[None].numpy()) == decode(expected[None].numpy())
+        assert (logits[len(expected) :, 0] == 0).all()
+        assert (logits[len(expected) :, 1:] == NEVER).all()
+        assert decode(logits[None].numpy()) == decode(expected[None].numpy())
 
 
 def test_without_zeroing_the_padding_would_be_seen(recogniser: TextRecogniser) -> None:
@@ -76,16 +76,16 @@ def test_a_client_may_pad_texts() -> None:
     texts = [np.arange(1, length + 1, dtype=np.int32) for length in (3, 9, 0, 5)]
     padded = [{"TOKENS": np.pad(text, (0, 12 - len(text)))} for text in texts]
     own = verify_ragged.run(config, session, [{"TOKENS": text} for text in texts])
-    for one, other in zip(own, verify_ragged.run(config, session, padded), strict=True):
-        np.testing.assert_allclose(one["VECTOR"], other["VECTOR"], atol=1e-6)
+    for answer, padded_answer in zip(own, verify_ragged.run(config, session, padded), strict=True):
+        np.testing.assert_allclose(answer["VECTOR"], padded_answer["VECTOR"], atol=1e-6)
     assert not own[2]["VECTOR"].any()
     assert np.abs(own[0]["VECTOR"] - own[1]["VECTOR"]).max() > 0.1
 
 
 def test_an_encoder_is_its_seed() -> None:
-    one, same, other = (ragged_encoder.build(seed).embedding.weight for seed in (1, 1, 2))
-    assert torch.equal(one, same)
-    assert not torch.equal(one, other)
+    first, same, other = (ragged_encoder.build(seed).embedding.weight for seed in (1, 1, 2))
+    assert torch.equal(first, same)
+    assert not torch.equal(first, other)
 
 
 CONFIG = """
@@ -153,7 +153,7 @@ def test_a_mix_holds_one_item_equal_ones_and_both_ends() -> None:
         ("dynamic_batching", 'batch_output [ { target_name: "V" source_input: "X" } ] dynamic_batching', "has no V"),
     ],
 )
-def test_disagreements_with_a_ragged_graph(leaky: Path, old: str, new: str, message: str) -> None:
+def test_disagreements_with_a_ragged_graph_are_named(leaky: Path, old: str, new: str, message: str) -> None:
     path = leaky / "leaky" / "config.pbtxt"
     assert list(faults(leaky)) == []
     try:

@@ -41,7 +41,7 @@ def test_directories_are_models_and_files_are_not(tmp_path: Path) -> None:
     assert repository.models(tmp_path) == ["lookup"]
 
 
-def test_unknown_names() -> None:
+def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
     with pytest.raises(RepositoryError, match=r"no model 'rankr' there. It has: .*ranker, resnet50"):
         model_folder("rankr")
     with pytest.raises(RepositoryError, match="no such directory"):
@@ -83,7 +83,7 @@ def test_the_newest_version_is_served(tmp_path: Path) -> None:
         ("max_batch_size: 8", "max_batch_size: 0", "dims [1], the graph has [-1, 1]"),
     ],
 )
-def test_disagreements_with_the_graph(tmp_path: Path, old: str, new: str, message: str) -> None:
+def test_disagreements_with_the_graph_are_named(tmp_path: Path, old: str, new: str, message: str) -> None:
     folder = lookup(tmp_path)
     edit(folder / "config.pbtxt", old, new)
     assert any(message in fault for fault in faults(tmp_path)), list(faults(tmp_path))
@@ -95,9 +95,9 @@ def test_variants_are_checked_too(tmp_path: Path) -> None:
     (folder / "configs").mkdir()
     text = (folder / "config.pbtxt").read_text()
     (folder / "configs" / "wide.pbtxt").write_text(text.replace("dims: [ 2 ]", "dims: [ 3 ]", 1))
-    found = list(faults(tmp_path))
-    assert len(found) == 1
-    assert "wide.pbtxt" in found[0]
+    messages = list(faults(tmp_path))
+    assert len(messages) == 1
+    assert "wide.pbtxt" in messages[0]
 
 
 def test_a_missing_python_model_is_a_fault(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ def config(max_batch_size: int) -> ModelConfig:
     return text_format.Parse(f"max_batch_size: {max_batch_size} {inputs}", ModelConfig())
 
 
-def test_every_type_and_shape() -> None:
+def test_samples_have_the_type_and_shape_of_the_configuration() -> None:
     drawn = sample(config(8), rows=3, open_dim=5)
     assert {name: array.dtype for name, array in drawn.items()} == {
         name: np.dtype(dtype) for name, dtype in TYPES.items()
@@ -30,7 +30,7 @@ def test_without_batching_there_is_no_batch_axis() -> None:
 
 
 def test_a_seed_gives_its_values() -> None:
-    one, same, other = (sample(config(4), rows=2, seed=seed)["FP32"] for seed in (1, 1, 2))
-    assert np.array_equal(one, same)
-    assert not np.array_equal(one, other)
-    assert np.abs(one).max() <= 1
+    first, same, other = (sample(config(4), rows=2, seed=seed)["FP32"] for seed in (1, 1, 2))
+    assert np.array_equal(first, same)
+    assert not np.array_equal(first, other)
+    assert np.abs(first).max() <= 1

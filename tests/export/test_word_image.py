@@ -25,7 +25,7 @@ def test_grey_values_become_minus_one_to_one(grey: int, value: float) -> None:
 @pytest.mark.parametrize(
     ("size", "natural"), [((64, 64), 32), ((400, 32), 400), ((100, 32), 100), ((1, 32), 8), ((150, 48), 100)]
 )
-def test_width(size: tuple[int, int], natural: int) -> None:
+def test_the_width_is_scaled_with_the_height(size: tuple[int, int], natural: int) -> None:
     picture = Image.new("L", size, 128)
     assert word_image.prepare(picture).shape == (1, 32, 100)
     assert word_image.prepare(picture, width=None).shape == (1, 32, natural)
@@ -88,12 +88,12 @@ def test_colour_and_palette_become_grey() -> None:
     np.testing.assert_allclose(word_image.prepare(colour.convert("P")), -0.6, atol=1e-6)
 
 
-def test_missing_file(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"absent\.png: no such file"):
         word_image.prepare(tmp_path / "absent.png")
 
 
-def test_not_a_picture(tmp_path: Path) -> None:
+def test_a_file_that_is_no_picture_is_refused(tmp_path: Path) -> None:
     (tmp_path / "word.png").write_text("just text")
     with pytest.raises(ValueError, match=r"word\.png: not a picture \(it starts with b'just tex'\)"):
         word_image.prepare(tmp_path / "word.png")
@@ -101,7 +101,7 @@ def test_not_a_picture(tmp_path: Path) -> None:
         word_image.prepare(b"just text")
 
 
-def test_cut_off_picture() -> None:
+def test_a_truncated_picture_is_refused() -> None:
     whole = stored(Image.effect_noise((200, 80), 60))
     with pytest.raises(ValueError, match=r"a picture that cannot be read \(.+\)\. Save it again"):
         word_image.prepare(whole[: len(whole) // 2])

@@ -1,4 +1,3 @@
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -8,23 +7,14 @@ import torch
 from export.words import reading_accuracy, training, word_pool
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """One thread: two threads of small layers mostly wait for each other on shared cores."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module")
 def pool(tmp_path_factory: pytest.TempPathFactory) -> word_pool.Pool:
     file = tmp_path_factory.mktemp("pool") / "made" / "pool.npz"
-    told: list[int] = []
+    progress: list[int] = []
     taken = {"batch"}
-    first = word_pool.load(file, pictures=word_pool.CHUNK, seed=3, taken=taken, progress=told.append)
-    again = word_pool.load(file, pictures=word_pool.CHUNK, seed=3, taken=taken, progress=told.append)
-    assert told == [word_pool.CHUNK]  # rendered once, then read
+    first = word_pool.load(file, pictures=word_pool.CHUNK, seed=3, taken=taken, progress=progress.append)
+    again = word_pool.load(file, pictures=word_pool.CHUNK, seed=3, taken=taken, progress=progress.append)
+    assert progress == [word_pool.CHUNK]  # rendered once, then read
     np.testing.assert_array_equal(first.padded.pixels, again.padded.pixels)
     return first
 
@@ -44,7 +34,7 @@ def test_shelves_are_sorted_by_word_length(pool: word_pool.Pool) -> None:
     assert pool.padded.count(10) == 2000
 
 
-def test_batches(pool: word_pool.Pool) -> None:
+def test_a_batch_has_words_up_to_its_length_in_one_width(pool: word_pool.Pool) -> None:
     rng = np.random.default_rng(0)
     widths = set()
     for _ in range(40):
@@ -68,7 +58,9 @@ def test_batches(pool: word_pool.Pool) -> None:
         (["", "abc"], ["ab", "abcd"], 0.0, 1 - 3 / 6),
     ],
 )
-def test_accuracy(answers: list[str], expected: list[str], exact: float, characters: float) -> None:
+def test_accuracy_counts_words_and_characters(
+    answers: list[str], expected: list[str], exact: float, characters: float
+) -> None:
     assert reading_accuracy.accuracy(answers, expected) == pytest.approx((exact, characters))
 
 

@@ -82,8 +82,8 @@ def test_pictures_differ_in_colour_size_and_shape() -> None:
 
 
 def test_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "font_roboto" else found(name))
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "font_roboto" else find_spec(name))
     with pytest.raises(ModuleNotFoundError, match=r"pip install font-roboto$"):
         words.font_files.__wrapped__()
 

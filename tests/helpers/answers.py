@@ -1,4 +1,4 @@
-"""Requests that one client sends without waiting; each answer is found by its number."""
+"""Requests that one client sends without waiting, and their answers in the same order."""
 
 import threading
 from typing import Any
@@ -20,7 +20,7 @@ class Answers:
         self._client = triton.InferenceServerClient(url, channel_args=channel_arguments(url))
         self._model = model
         self.calls: list[Any] = []
-        self._found: dict[int, dict[str, Array] | str] = {}
+        self._answers: dict[int, dict[str, Array] | str] = {}
         self._more = threading.Condition()
 
     def __enter__(self) -> "Answers":
@@ -38,9 +38,9 @@ class Answers:
 
         def answered(result: Any, error: Any) -> None:
             with self._more:
-                assert number not in self._found
+                assert number not in self._answers
                 names = [] if error else [output.name for output in result.get_response().outputs]
-                self._found[number] = str(error) if error else {name: result.as_numpy(name) for name in names}
+                self._answers[number] = str(error) if error else {name: result.as_numpy(name) for name in names}
                 self._more.notify()
 
         self.calls.append(self._client.async_infer(self._model, tensors, answered, timeout=1000 * timeout_ms or None))
@@ -48,6 +48,6 @@ class Answers:
     def all(self) -> list[dict[str, Array] | str]:
         """The outputs of each request by name, or its error, in the order of the requests."""
         with self._more:
-            complete = self._more.wait_for(lambda: len(self._found) == len(self.calls), TIMEOUT_S)
-        assert complete, f"{len(self._found)} of {len(self.calls)} requests were answered within {TIMEOUT_S} s"
-        return [self._found[number] for number in range(len(self.calls))]
+            complete = self._more.wait_for(lambda: len(self._answers) == len(self.calls), TIMEOUT_S)
+        assert complete, f"{len(self._answers)} of {len(self.calls)} requests were answered within {TIMEOUT_S} s"
+        return [self._answers[number] for number in range(len(self.calls))]

@@ -1,4 +1,4 @@
-"""What the tests of the clients ask of a server: its address for a transport, and the regions that it knows."""
+"""A server's address for a transport, and the regions of shared memory that it knows."""
 
 from clients import Tls
 from clients.connection import BlockingConnection

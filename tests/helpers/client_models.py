@@ -23,9 +23,9 @@ class TritonPythonModel:
 
     def execute(self, requests):
         self.count += 1
-        return [self.one(request) for request in requests]
+        return [self.answer(request) for request in requests]
 
-    def one(self, request):
+    def answer(self, request):
         {body}
 """
 BODIES = {
@@ -57,8 +57,8 @@ BODIES = {
         time.sleep(float(x.max()))
         return response(y=np.full_like(x, self.count))""",
     "ragged": """return response(y=array(request, "x").sum(axis=1, keepdims=True))""",
-    "asked": """told = {"id": request.request_id(), "parameters": json.loads(request.parameters() or "{}")}
-        return response(y=np.array([[json.dumps(told)]], dtype=np.object_))""",
+    "asked": """received = {"id": request.request_id(), "parameters": json.loads(request.parameters() or "{}")}
+        return response(y=np.array([[json.dumps(received)]], dtype=np.object_))""",
 }
 X = """input [ { name: "x" data_type: TYPE_FP32 dims: [ 1 ] } ]
 output [ { name: "y" data_type: TYPE_FP32 dims: [ 1 ] } ]

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import shutil
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from processes import wait_until
 from tritonclient.grpc import InferenceServerClient, InferInput
 from tritonclient.grpc import aio as triton
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
@@ -26,7 +26,7 @@ from serve.management import admin
 from serve.management.statistics import Counters
 
 HELD = 8
-"""The batcher of every model waits until so many requests are queued, so that no timing matters."""
+"""The batcher of every model waits for this number of queued requests, so that no timing matters."""
 ANSWER_S = 30.0
 AS_WRITTEN = "--disable-auto-complete-config"
 """Loads configurations that are complete in half of the time, because no second process looks into each model."""
@@ -110,13 +110,14 @@ class Examiner:
         rows = self.counters(model).rows + sum(len(next(iter(inputs.values()))) for inputs in requests)
         for refusal in self.refusals(requests, model=model, gap_s=gap_s, **options):
             raise AssertionError(refusal)
+
         # The server counts an execution shortly after it has answered.
-        for _ in range(200):
-            counted = self.counters(model)
-            if counted.rows >= rows and sum(size * count for size, count in counted.batches.items()) >= rows:
-                break
-            time.sleep(0.01)
-        return dict(counted.batches)
+        def is_counted() -> bool:
+            counters = self.counters(model)
+            return min(counters.rows, sum(size * count for size, count in counters.batches.items())) >= rows
+
+        wait_until(is_counted, seconds=5)
+        return dict(self.counters(model).batches)
 
     def refusals(
         self,
@@ -161,16 +162,12 @@ class Examiner:
         """Unload everything and wait until it is gone: the server fails if a load overtakes an unload."""
         for folder in self.repository.iterdir():
             self._call(f"repository/models/{folder.name}/unload")
-        for _ in range(500):
-            index = json.loads(self._call("repository/index"))
-            if all(
-                entry.get("state", "UNAVAILABLE") == "UNAVAILABLE" and entry.get("reason") != "unloading"
-                for entry in index
-            ):
-                break
-            time.sleep(0.02)
-        else:
-            raise AssertionError(f"still there: {index}")
+
+        def is_empty() -> bool:
+            entries = [(entry.get("state", "UNAVAILABLE"), entry.get("reason")) for entry in self.index()]
+            return all(state == "UNAVAILABLE" and reason != "unloading" for state, reason in entries)
+
+        assert wait_until(is_empty, seconds=10), f"still there: {self.index()}"
         for folder in self.repository.iterdir():
             shutil.rmtree(folder)
 
@@ -282,7 +279,5 @@ def value(triton: Examiner, model: str, inputs: Tensors | None = None, **options
 
 def settled(triton: Examiner, model: str, wanted: int) -> int:
     """The model's executions, as soon as they are as many as wanted, at most after a second."""
-    end = time.monotonic() + 1
-    while (executions := Counters.read(triton.server.grpc_url, model).executions) < wanted and time.monotonic() < end:
-        time.sleep(0.01)
-    return executions
+    wait_until(lambda: triton.counters(model).executions >= wanted, seconds=1)
+    return triton.counters(model).executions

@@ -1,4 +1,4 @@
-"""A process that opens a client, forks, and says what its child saw and how it ended:
+"""A process that opens a client, forks, and prints what its child saw and how it ended:
 
 python forking_process.py URL HTTP_URL TRANSPORT (Model | AsyncModel | "closed AsyncModel") (os | multiprocessing)
 
@@ -21,7 +21,7 @@ from clients import AsyncModel, ClosedError, Model
 ONE = np.ones((1, 1), np.float32)
 URL, HTTP_URL, TRANSPORT, KIND, WAY = sys.argv[1:]
 OPTIONS: dict[str, Any] = {"url": HTTP_URL if TRANSPORT == "http" else URL, "transport": TRANSPORT}
-held: list[Any] = []
+opened: list[Any] = []
 
 
 async def own(options: dict[str, Any]) -> float:
@@ -35,17 +35,17 @@ def own_blocking(options: dict[str, Any]) -> float:
 
 
 def inherited() -> Any:
-    model = held[0]
+    model = opened[0]
     return model.predict(4 * ONE) if KIND == "Model" else asyncio.run(model.predict(4 * ONE))
 
 
 def close() -> Any:
-    return held[0].close() if KIND == "Model" else asyncio.run(held[0].close())
+    return opened[0].close() if KIND == "Model" else asyncio.run(opened[0].close())
 
 
 def child() -> None:
     attempts: dict[str, Callable[[], Any]] = {
-        **({"inherited": inherited, "close": close} if held else {}),
+        **({"inherited": inherited, "close": close} if opened else {}),
         "own Model": lambda: own_blocking(OPTIONS),
         "own AsyncModel": lambda: asyncio.run(own(OPTIONS)),
         "own AsyncModel over HTTP": lambda: asyncio.run(own({"url": HTTP_URL, "transport": "http"})),
@@ -56,7 +56,7 @@ def child() -> None:
             print(f"{name}: {attempt()}", flush=True)
         except ClosedError as error:
             print(f"{name}: {error}", flush=True)
-    held.clear()
+    opened.clear()
     gc.collect()
 
 
@@ -81,7 +81,7 @@ def fork() -> int:
 
 def blocking() -> None:
     with Model("picky", **OPTIONS) as model:
-        held.append(model)
+        opened.append(model)
         model.predict(4 * ONE)
         code = fork()
         print(f"parent: {model.predict(4 * ONE).item()}, child: {code}", flush=True)
@@ -90,7 +90,7 @@ def blocking() -> None:
 def asynchronous() -> None:
     runner = asyncio.Runner()
     model = AsyncModel("picky", **OPTIONS)
-    held.append(runner.run(model.__aenter__()))
+    opened.append(runner.run(model.__aenter__()))
     runner.run(model.predict(4 * ONE))
     code = fork()
     if WAY == "os":

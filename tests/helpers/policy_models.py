@@ -2,16 +2,49 @@
 
 import re
 import shutil
-import time
 import urllib.request
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from processes import wait_until
 from tiny_models import parameters
 
 from export.repository import REPOSITORY
 from serve.launcher import Server
+
+LOOP = """
+import json
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+from batch_policy import Choice, create
+from policy_loop import PolicyLoop
+from policy_settings import PolicySettings
+
+{classes}
+
+class TritonPythonModel:
+    def initialize(self, args):
+        settings = PolicySettings.of(json.loads(args["model_config"]))
+        self.loop = PolicyLoop(settings, {policy}, {answers}, args, pb_utils{metrics})
+
+    def execute(self, requests):
+        return self.loop.take(requests)
+
+    def finalize(self):
+        self.loop.end()
+"""
+
+
+def looped(
+    repository: Path, name: str, classes: str, *, policy: str, answers: str = "list", metrics: str = "", **values: str
+) -> str:
+    """A model whose policy, answers or metrics are an expression over `classes`, the code of some classes."""
+    stand_in(repository, name, **values)
+    code = LOOP.format(classes=classes, policy=policy, answers=answers, metrics=metrics)
+    (repository / name / "1" / "model.py").write_text(code)
+    return name
 
 
 def stand_in(repository: Path, name: str, *, fixed_ms: str = "20", row_ms: str = "0.5", **values: str) -> str:
@@ -33,14 +66,14 @@ def rows_of(number: int, rows: int = 1) -> "np.ndarray[Any, Any]":
 
 def counted(server: Server, model: str, *, answered: int, refused: int = 0) -> dict[str, float]:
     """The metrics of a model, once they have that many rows and refusals: an instance answers before it counts."""
-    end = time.monotonic() + 5
-    while True:
+    names = ("batch_policy_rows_sum", "batch_policy_dropped_requests_total")
+
+    def is_counted() -> bool:
         values = metrics(server, model)
-        both = values["batch_policy_rows_sum"], values["batch_policy_dropped_requests_total"]
-        if both == (answered, refused) or time.monotonic() > end:
-            assert both == (answered, refused)
-            return values
-        time.sleep(0.02)
+        return [values[name] for name in names] == [answered, refused]
+
+    assert wait_until(is_counted, seconds=5), metrics(server, model)
+    return metrics(server, model)
 
 
 def metrics(server: Server, model: str) -> dict[str, float]:

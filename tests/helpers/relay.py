@@ -50,14 +50,14 @@ class Relay:
         self.forward(client, server, sent)
         self.ended.append(number)
 
-    def forward(self, source: socket.socket, sink: socket.socket, kept: bytearray) -> None:
+    def forward(self, source: socket.socket, sink: socket.socket, received_bytes: bytearray) -> None:
         """Read from one socket until its end, while another thread writes to the other one."""
         waiting: queue.SimpleQueue[tuple[float, bytes]] = queue.SimpleQueue()
         writer = threading.Thread(target=self.write, args=(sink, waiting), daemon=True)
         writer.start()
         with contextlib.suppress(OSError):
             while received := source.recv(1 << 16):
-                kept += received
+                received_bytes += received
                 waiting.put((time.monotonic() + self.delay_s, received))
         waiting.put((time.monotonic() + self.delay_s, b""))
         writer.join()

@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from picture_bombs import BOMBS, HARMLESS
 from PIL import Image
+from sleepers import PLAIN
 
 from clients.connection import connect
 from clients.errors import InvalidInputError
@@ -24,7 +25,9 @@ PAGE = Path(read_page.__file__).parents[1] / "pages" / "page.png"
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     assert export(["text_recognition_ragged"]) == 0
-    with launch(Settings(models=("text_reading", "image_preprocess"), config_name="dynamic")) as running:
+    with launch(
+        Settings(models=("text_reading", "image_preprocess"), config_name="dynamic", arguments=PLAIN)
+    ) as running:
         yield running
 
 

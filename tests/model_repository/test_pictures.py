@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from picture_files import BAD, COLOURS, picture
 from PIL import Image
+from sleepers import PLAIN
 from tiny_models import save
 
 from clients.connection import connect
@@ -63,7 +64,7 @@ def pipelines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     for model in ("image_preprocess", "image_postprocess", *PIPELINES):
         shutil.copytree(REPOSITORY / model, repository / model, ignore=shutil.ignore_patterns("__pycache__"))
     colour_classifier(repository)
-    with launch(Settings(models=PIPELINES, repository=repository)) as server:
+    with launch(Settings(models=PIPELINES, repository=repository, arguments=PLAIN)) as server:
         yield server
 
 
@@ -81,9 +82,9 @@ def metric(server: Server, name: str, **labels: str) -> float:
     with urllib.request.urlopen(f"http://127.0.0.1:{server.metrics_port}/metrics") as answer:
         lines = answer.read().decode().splitlines()
     for line in lines:
-        found = re.fullmatch(rf"{name}\{{(.*)\}} (\S+)", line)
-        if found and labels.items() <= dict(re.findall(r'(\w+)="([^"]*)"', found[1])).items():
-            return float(found[2])
+        sample = re.fullmatch(rf"{name}\{{(.*)\}} (\S+)", line)
+        if sample and labels.items() <= dict(re.findall(r'(\w+)="([^"]*)"', sample[1])).items():
+            return float(sample[2])
     raise AssertionError(f"{name} {labels} is not among the metrics")
 
 
@@ -117,11 +118,11 @@ def test_the_pixels_are_those_of_torchvision(pipelines: Server) -> None:
     top = round((scaled.height - 224) / 2)
     cropped = np.asarray(scaled.crop((16, top, 240, top + 224)), dtype=np.float64) / 255
     expected = ((cropped - MEAN) / DEVIATION).transpose(2, 0, 1)
-    found = answer["PIXELS"][0]
-    assert found.shape == (3, 224, 224)
+    pixels = answer["PIXELS"][0]
+    assert pixels.shape == (3, 224, 224)
     # Scaling the crop alone differs at most in how the grid of pixels lies: noise of 20 in 255 is averaged.
-    assert np.abs(found - expected).mean() < 0.12
-    assert np.abs(found.mean(axis=(1, 2)) - expected.mean(axis=(1, 2))).max() < 0.01
+    assert np.abs(pixels - expected).mean() < 0.12
+    assert np.abs(pixels.mean(axis=(1, 2)) - expected.mean(axis=(1, 2))).max() < 0.01
 
 
 def test_several_pictures_in_one_request_and_one_of_them_bad(pipelines: Server) -> None:
@@ -197,19 +198,19 @@ def test_a_model_for_something_else_is_refused(pipelines: Server, capsys: pytest
 @pytest.fixture(scope="module")
 def reader() -> Iterator[Server]:
     assert export(["text_recognition_ragged"]) == 0
-    with launch(Settings(models=("text_reading",), config_name="dynamic")) as server:
+    with launch(Settings(models=("text_reading",), config_name="dynamic", arguments=PLAIN)) as server:
         yield server
 
 
 def test_the_sample_page_is_read(reader: Server, capsys: pytest.CaptureFixture[str]) -> None:
     before = Counters.read(reader.grpc_url, "text_recognition_ragged")
     assert read_page.main([str(PAGES / "page.png"), "--url", reader.grpc_url]) == 0
-    found = capsys.readouterr().out.split("\n")
+    printed = capsys.readouterr().out.split("\n")
     expected = (PAGES / "page.txt").read_text().split("\n")
-    assert len(found) == len(expected)
+    assert len(printed) == len(expected)
     right = total = 0
-    for one, other in zip(found, expected, strict=True):
-        words, left = other.split(), one.split()
+    for line, expected_line in zip(printed, expected, strict=True):
+        words, left = expected_line.split(), line.split()
         total += len(words)
         for word in words:
             if word in left:

@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 import tritonclient.grpc as triton
 from other_user import NOBODY, as_nobody
+from sleepers import PLAIN
 from tiny_models import lookup
 from tritonclient.utils import InferenceServerException
 
 from perf.why.recording import recording
-from serve import guard, hidden_arguments
+from serve import guard
 from serve.doctor.__main__ import main as doctor
 from serve.launcher import Server, Settings, launch
 from serve.management import admin
@@ -30,7 +31,7 @@ server_test = pytest.mark.server
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     repository = tmp_path_factory.mktemp("admin")
     lookup(repository)
-    with launch(Settings(models=("lookup",), repository=repository)) as running:
+    with launch(Settings(models=("lookup",), repository=repository, arguments=PLAIN)) as running:
         yield running
 
 
@@ -142,20 +143,19 @@ def test_programs_of_others_say_whose_the_server_is(
 
 
 @server_test
-def test_the_secret_goes_with_the_server(tmp_path: Path) -> None:
+def test_the_secret_is_another_for_each_server_and_goes_with_it(served: Server, tmp_path: Path) -> None:
     lookup(tmp_path)
-    settings = Settings(models=("lookup",), repository=tmp_path)
-    with launch(settings) as first, launch(settings) as second:
-        urls = [url for server in (first, second) for url in (server.http_url, server.grpc_url)]
-        secrets = [admin.headers(url)[admin.HEADER] for url in urls]
+    with launch(Settings(models=("lookup",), repository=tmp_path, arguments=PLAIN)) as other:
+        urls = (other.http_url, other.grpc_url)
+        secrets = [admin.headers(url)[admin.HEADER] for url in (*urls, served.http_url, served.grpc_url)]
         assert secrets[0] == secrets[1] != secrets[2] == secrets[3]
-    assert [admin.headers(url) for url in urls] == [{}] * 4
+    assert [admin.headers(url) for url in urls] == [{}] * 2
 
 
 @server_test
 def test_open_admin_asks_for_nothing(tmp_path: Path) -> None:
     lookup(tmp_path)
-    with launch(Settings(models=("lookup",), repository=tmp_path, open_admin=True)) as open_server:
+    with launch(Settings(models=("lookup",), repository=tmp_path, open_admin=True, arguments=PLAIN)) as open_server:
         assert admin.headers(open_server.http_url) == {}
         assert post(open_server, "repository/index", b"{}", {}) == 200
 
@@ -246,46 +246,6 @@ def test_the_guard_leaves_the_secret_of_the_next_server_on_the_port(
     guard.withdraw(file, launcher=os.getpid())
     guard.withdraw(file, launcher=os.getpid())
     assert admin.headers("localhost:8000") == {}
-
-
-SHOW = "import sys; print(sys.argv[1:]); print(open('/proc/self/cmdline').read().split('\\0')[3:-1])"
-
-
-def test_hidden_arguments_arrive_and_are_not_shown() -> None:
-    values = {"FIRST": "--flag=secret one", "SECOND": "größer"}
-    command = [sys.executable, "-c", SHOW, "FIRST", "plain", "SECOND"]
-    with hidden_arguments.start(command, values, environment=os.environ, stdout=subprocess.PIPE, text=True) as process:
-        got, shown = process.communicate(timeout=30)[0].splitlines()
-    assert got == "['--flag=secret one', 'plain', 'größer']"
-    assert shown == "['FIRST', 'plain', 'SECOND']"
-    assert process.returncode == 0
-
-
-def test_a_process_of_its_own_hides_them_for_one_that_must_not_fork() -> None:
-    command = [sys.executable, "-P", "-m", hidden_arguments.__name__, sys.executable, "-c", SHOW, "FIRST", "plain"]
-    ended = subprocess.run(command, input='{"FIRST": "secret"}', stdout=subprocess.PIPE, text=True, check=True)
-    assert ended.stdout.splitlines() == ["['secret', 'plain']", "['FIRST', 'plain']"]
-    command[-4:] = ["-c", "import sys; sys.exit(int(sys.argv[1]))", "FIRST"]
-    assert subprocess.run(command, input='{"FIRST": "7"}', text=True, check=False).returncode == 7
-
-
-def test_where_ptrace_is_forbidden_the_program_runs_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    def forbidden(request: int, pid: int, data: int = 0) -> None:
-        raise PermissionError(1, "ptrace: Operation not permitted")
-
-    monkeypatch.setattr(hidden_arguments, "_ptrace", forbidden)
-    reasons: list[str] = []
-    command = [sys.executable, "-c", SHOW, "FIRST"]
-    with hidden_arguments.start(
-        command, {"FIRST": "secret"}, environment=os.environ, visible=reasons.append, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.communicate(timeout=30)[0].splitlines() == ["['secret']", "['secret']"]
-    assert reasons == ["ptrace is not allowed here"]
-
-
-def test_a_program_that_is_not_there_is_an_error() -> None:
-    with pytest.raises(FileNotFoundError):
-        hidden_arguments.start(["/no/such/program", "A"], {"A": "1"}, environment={})
 
 
 def _files(folder: Path) -> list[Path]:

@@ -10,6 +10,7 @@ import pytest
 import tritonclient.grpc as triton
 from numpy.typing import NDArray
 from processes import wait_until
+from sleepers import PLAIN
 from tiny_models import lookup
 
 from clients.connection import connect
@@ -38,15 +39,13 @@ async def send(url: str, model: str, arrays: list[Array], *, gap_s: float = 0.0)
         return await asyncio.gather(*(ask(index, array) for index, array in enumerate(arrays)))
 
 
-@pytest.mark.parametrize(
-    ("config_name", "batches"),
-    [("dynamic", {8: 2}), ("baseline", {2: 3, 4: 1, 6: 1})],
-)
-def test_five_requests_of_4_2_2_6_2_rows(config_name: str, batches: dict[int, int]) -> None:
+def test_five_requests_of_4_2_2_6_2_rows_are_two_executions() -> None:
     """The tutorial's A-E example: with a limit of 8 rows the batcher forms A+B+C and D+E."""
     model = "simulated_accelerator"
     # The batcher waits until five requests are queued, so no timing decides what runs together.
-    settings = Settings(models=(model,), config_name=config_name, environment={"TRITONSERVER_DELAY_SCHEDULER": "5"})
+    settings = Settings(
+        models=(model,), config_name="dynamic", environment={"TRITONSERVER_DELAY_SCHEDULER": "5"}, arguments=PLAIN
+    )
     rng = np.random.default_rng(1)
     pictures = [rng.uniform(-1, 1, (rows, 1, 32, 100)).astype(np.float32) for rows in ROWS]
     with launch(settings) as running:
@@ -54,9 +53,8 @@ def test_five_requests_of_4_2_2_6_2_rows(config_name: str, batches: dict[int, in
         # The server answers first and counts then.
         wait_until(lambda: Counters.read(running.grpc_url, model).requests == len(ROWS), seconds=10)
         counted = Counters.read(running.grpc_url, model)
-    assert counted.batches == batches
-    assert (counted.rows, counted.requests) == (sum(ROWS), len(ROWS))
-    assert counted.executions == sum(batches.values())
+    assert counted.batches == {8: 2}
+    assert (counted.rows, counted.requests, counted.executions) == (sum(ROWS), len(ROWS), 2)
     for picture, answer in zip(pictures, answers, strict=True):
         # Each row's answer is the mean of its own picture, so a mixed-up row would show.
         expected = picture.mean(axis=(1, 2, 3))
@@ -64,14 +62,15 @@ def test_five_requests_of_4_2_2_6_2_rows(config_name: str, batches: dict[int, in
         np.testing.assert_allclose(answer, np.broadcast_to(expected[:, None, None], answer.shape), atol=1e-6)
 
 
-@pytest.mark.parametrize("config_name", [None, "baseline", "dynamic", "dynamic_2_instances"])
-def test_every_model_answers_right_with_every_config(config_name: str | None) -> None:
+@pytest.mark.parametrize("config_name", ["baseline", "dynamic_2_instances"])
+def test_every_model_answers_right_with_one_and_two_instances(config_name: str) -> None:
     """All models with a fixed shape on one server. The right answers are onnxruntime's; the stand-in answers means."""
-    expected, inputs = {}, {}
+    expected: dict[str, Array] = {}
+    inputs: dict[str, Array] = {}
     for model in models():
         folder = model_folder(model)
-        if config_name is not None and config_name not in variants(folder):
-            continue
+        if model == "text_recognition_512" and config_name != "baseline":
+            continue  # the same graph as text_recognition, and twice its 177 MB take long to load
         config = read_config(config_file(folder, config_name))
         if len(config.input) != 1 or config.input[0].allow_ragged_batch or -1 in config.input[0].dims:
             continue  # lengths that differ have tests of their own
@@ -86,14 +85,14 @@ def test_every_model_answers_right_with_every_config(config_name: str | None) ->
         else:
             means = inputs[model].mean(axis=(1, 2, 3))
             expected[model] = np.broadcast_to(means[:, None, None], (3, 26, 37))
-    assert len(inputs) >= 5
-    with launch(Settings(models=tuple(inputs), config_name=config_name)) as running:
+    assert len(inputs) >= 4
+    with launch(Settings(models=tuple(inputs), config_name=config_name, arguments=PLAIN)) as running:
         for model, array in inputs.items():
             answers = asyncio.run(send(running.grpc_url, model, [array[:1], array[1:]]))
             np.testing.assert_allclose(np.concatenate(answers), expected[model], rtol=1e-3, atol=1e-4)
 
 
-def test_each_config_is_what_its_name_says() -> None:
+def test_each_variant_batches_as_its_name_says() -> None:
     for model in models():
         folder = REPOSITORY / model
         names = ["baseline", "dynamic", "dynamic_2_instances"]
@@ -115,7 +114,9 @@ def test_a_request_over_the_limit_is_refused_with_the_limit(server: Server) -> N
 
 def test_one_failing_request_does_not_fail_its_neighbours(tmp_path: Path) -> None:
     lookup(tmp_path)
-    settings = Settings(models=("lookup",), repository=tmp_path, environment={"TRITONSERVER_DELAY_SCHEDULER": "4"})
+    settings = Settings(
+        models=("lookup",), repository=tmp_path, environment={"TRITONSERVER_DELAY_SCHEDULER": "4"}, arguments=PLAIN
+    )
 
     async def ask(url: str) -> list[object]:
         async with connect(url) as connection:

@@ -14,6 +14,7 @@ import psutil
 import pytest
 from processes import SHARED_MEMORY, descendants, leftovers, wait_until
 from server_processes import tritonserver
+from sleepers import PLAIN
 from tiny_models import lookup
 
 from serve import guard, resources, server_folder, stubs
@@ -38,7 +39,7 @@ def leftover(folder: Path, name: str = "triton-batching-0123456789ab") -> Path:
     return folder / name
 
 
-def test_the_next_start_removes_what_is_left(temporary: Path) -> None:
+def test_the_next_start_removes_files_of_dead_servers(temporary: Path) -> None:
     left = leftover(temporary)
     shared = SHARED_MEMORY / "triton_batching_0123456789ab_region"
     shared.touch()
@@ -140,7 +141,7 @@ def test_a_path_with_a_space_is_not_used(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.server
-def test_what_killed_launchers_and_guards_left_is_removed(tmp_path: Path, temporary: Path) -> None:
+def test_files_of_killed_launchers_and_guards_are_removed(tmp_path: Path, temporary: Path) -> None:
     lookup(tmp_path / "models")
     program = (
         "import time\nfrom pathlib import Path\nfrom serve.launcher import Settings, launch\n"
@@ -164,7 +165,7 @@ def test_what_killed_launchers_and_guards_left_is_removed(tmp_path: Path, tempor
     parent.wait()
     # The server ends by itself. The stub that is stopped, and what it keeps, is left for the next start.
     os.kill(server, signal.SIGKILL)
-    assert wait_until(lambda: not is_running(server), seconds=20)
+    assert wait_until(lambda: not is_running(server) and not is_running(int(pid)), seconds=20)
     assert folder.is_dir()
     assert leftovers(prefix)
     with create():
@@ -174,32 +175,26 @@ def test_what_killed_launchers_and_guards_left_is_removed(tmp_path: Path, tempor
 
 
 @pytest.mark.server
-def test_what_a_server_writes_is_for_its_user_only(tmp_path: Path) -> None:
+def test_files_of_a_server_are_private_and_it_may_open_many(tmp_path: Path) -> None:
     lookup(tmp_path / "models")
     log = tmp_path / "server.log"
-    with launch(Settings(models=("lookup",), repository=tmp_path / "models", log=log)) as running:
-        shared = [SHARED_MEMORY / name for name in leftovers(running.shared_memory_prefix)]
-        assert shared
-        assert wait_until(lambda: all(path.stat().st_mode & 0o077 == 0 for path in shared), seconds=10)
-        assert log.stat().st_mode & 0o777 == 0o600
-        status = Path(f"/proc/{tritonserver(running.pid)}/status").read_text()
-        assert "Umask:\t0077" in status
-
-
-@pytest.mark.server
-def test_the_server_may_open_as_many_files_as_the_hard_limit_says(tmp_path: Path) -> None:
-    lookup(tmp_path)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
     try:
-        with launch(Settings(models=("lookup",), repository=tmp_path)) as running:
-            allowed, _ = psutil.Process(tritonserver(running.pid)).rlimit(psutil.RLIMIT_NOFILE)
+        with launch(Settings(models=("lookup",), repository=tmp_path / "models", log=log, arguments=PLAIN)) as running:
+            shared = [SHARED_MEMORY / name for name in leftovers(running.shared_memory_prefix)]
+            assert shared
+            assert wait_until(lambda: all(path.stat().st_mode & 0o077 == 0 for path in shared), seconds=10)
+            assert log.stat().st_mode & 0o777 == 0o600
+            server = tritonserver(running.pid)
+            assert "Umask:\t0077" in Path(f"/proc/{server}/status").read_text()
+            allowed, _ = psutil.Process(server).rlimit(psutil.RLIMIT_NOFILE)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert allowed == min(hard, guard.MOST_DESCRIPTORS)
 
 
-def test_too_few_descriptors_are_said_at_the_start(tmp_path: Path) -> None:
+def test_too_few_descriptors_end_the_start_with_one_line(tmp_path: Path) -> None:
     lookup(tmp_path / "models")
     needed = resources.SERVER_DESCRIPTORS + 1 + resources.CONNECTIONS
     called = [sys.executable, "-m", "serve", "--repository", str(tmp_path / "models"), "--http-port=0", "--grpc-port=0"]

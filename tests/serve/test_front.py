@@ -1,12 +1,12 @@
-"""The requests of serve/FRONT.md do to a bare tritonserver what the page says."""
+"""The requests of serve/FRONT.md crash a bare tritonserver, as the page says."""
 
 import os
 import re
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
+from processes import wait_until
 
 from serve.launcher import Settings, launch
 
@@ -23,10 +23,7 @@ def test_a_single_request_ends_a_bare_server(number: int, ranker: Path) -> None:
         environment = os.environ | {"URL": server.http_url}
         done = subprocess.run(["bash", "-c", COMMANDS[number]], env=environment, capture_output=True, timeout=60)
         assert done.returncode == EMPTY_REPLY, done.stdout
-        deadline = time.monotonic() + 30
-        while server.running() and time.monotonic() < deadline:
-            time.sleep(0.1)
-        assert not server.running()
+        assert wait_until(lambda: not server.running(), seconds=30)
 
 
 def test_the_page_has_a_command_for_each_request_and_the_readme_names_it() -> None:

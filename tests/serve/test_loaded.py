@@ -24,34 +24,31 @@ def changed(old: str, new: str) -> list[str]:
     return list(differences(config(ASKED), config(ASKED.replace(old, new))))
 
 
-def test_what_the_server_fills_in_is_no_difference() -> None:
+def test_fields_that_the_server_completes_are_no_difference() -> None:
     filled = ASKED.replace("count: 2", 'count: 2 name: "m_0" kind: KIND_CPU') + 'runtime: "model.py"'
     assert not list(differences(config(ASKED), config(filled)))
 
 
-def test_a_value() -> None:
-    assert changed("max_batch_size: 8", "max_batch_size: 4") == ["max_batch_size: 8 in the file, 4 loaded"]
+@pytest.mark.parametrize(
+    ("old", "new", "difference"),
+    [
+        ("max_batch_size: 8", "max_batch_size: 4", "max_batch_size: 8 in the file, 4 loaded"),
+        ("count: 2", "count: 1", "instance_group[0].count: 2 in the file, 1 loaded"),
+        ("[ 1, 2 ]", "[ 1 ]", "input[0].dims: 2 in the file, 1 loaded"),
+        ('"20"', '"30"', "parameters[fixed_ms].string_value: 20 in the file, 30 loaded"),
+    ],
+)
+def test_a_changed_value_is_a_difference(old: str, new: str, difference: str) -> None:
+    assert changed(old, new) == [difference]
 
 
-def test_a_value_inside() -> None:
-    assert changed("count: 2", "count: 1") == ["instance_group[0].count: 2 in the file, 1 loaded"]
-
-
-def test_an_entry_of_a_list() -> None:
-    assert changed("[ 1, 2 ]", "[ 1 ]") == ["input[0].dims: 2 in the file, 1 loaded"]
-
-
-def test_a_parameter() -> None:
-    assert changed('"20"', '"30"') == ["parameters[fixed_ms].string_value: 20 in the file, 30 loaded"]
-
-
-def test_a_missing_scheduler() -> None:
+def test_a_missing_scheduler_is_a_difference() -> None:
     assert "dynamic_batching: in the file, but not loaded" in changed(
         "dynamic_batching { max_queue_delay_microseconds: 100 }", ""
     )
 
 
-def test_a_scheduler_that_was_not_asked_for() -> None:
+def test_a_scheduler_that_was_not_asked_for_is_a_difference() -> None:
     """The sign of tritonserver's silent fallback from a baseline variant to config.pbtxt."""
     baseline = config(ASKED.replace("dynamic_batching { max_queue_delay_microseconds: 100 }", ""))
     assert list(differences(baseline, config(ASKED))) == ["dynamic_batching: not in the file, but loaded"]
@@ -67,14 +64,14 @@ def test_a_file_that_leaves_the_tensors_to_the_server_may_get_batching(silent: s
 
 
 @pytest.mark.parametrize(
-    ("asked", "batching"),
+    ("text", "batching"),
     [
         ('max_batch_size: 8 input [ { name: "x" } ] output [ { name: "y" } ]', ""),
         ("", "max_queue_delay_microseconds: 100"),
         ("", "preferred_batch_size: [ 4 ]"),
     ],
 )
-def test_batching_that_no_server_adds_by_itself(asked: str, batching: str) -> None:
+def test_batching_that_no_server_adds_by_itself_is_a_difference(text: str, batching: str) -> None:
     completed = 'max_batch_size: 8 input [ { name: "x" } ] output [ { name: "y" } ] '
     loaded = config(completed + f"dynamic_batching {{ {batching} }}")
-    assert list(differences(config(asked), loaded)) == ["dynamic_batching: not in the file, but loaded"]
+    assert list(differences(config(text), loaded)) == ["dynamic_batching: not in the file, but loaded"]

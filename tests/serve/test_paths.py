@@ -14,7 +14,7 @@ from processes import wait_until
 from tiny_models import lookup, python_model
 
 ROOT = Path(__file__).parents[2]
-ECHO = "return [pb_utils.InferenceResponse([pb_utils.Tensor('y', one.inputs()[0].as_numpy())]) for one in requests]"
+ECHO = "return [pb_utils.InferenceResponse([pb_utils.Tensor('y', r.inputs()[0].as_numpy())]) for r in requests]"
 pytestmark = pytest.mark.server
 
 
@@ -32,21 +32,19 @@ def answer(url: str, model: str) -> float:
         return float(client.infer(model, [tensor], client_timeout=30).as_numpy("y")[0, 0])
 
 
-@pytest.mark.parametrize("where", ["clone", "repository", "TMPDIR"])
-def test_a_server_runs_where_the_path_is_not_plain(tmp_path: Path, odd: Path, where: str) -> None:
+@pytest.mark.parametrize("is_clone", [True, False], ids=["clone", "repository and TMPDIR"])
+def test_a_server_runs_where_the_path_is_not_plain(tmp_path: Path, odd: Path, is_clone: bool) -> None:
     """The clone brings its models and its virtual environment, so the path of Python itself is not plain either."""
     clone, models, environment = ROOT, tmp_path / "models", dict(os.environ)
-    if where == "clone":
+    if is_clone:
         clone = odd / "clone"
         for stage in ("export", "serve", "triton_batching"):
             shutil.copytree(ROOT / stage, clone / stage, ignore=shutil.ignore_patterns("__pycache__"))
         (clone / ".venv").symlink_to(sys.prefix)
         models = clone / "model_repository"
-    elif where == "repository":
-        models = odd / "models"
     else:
-        environment["TMPDIR"] = str(odd)
-    python = clone / ".venv" / "bin" / "python" if where == "clone" else Path(sys.executable)
+        models, environment["TMPDIR"] = odd / "models", str(odd)
+    python = clone / ".venv" / "bin" / "python" if is_clone else Path(sys.executable)
     lookup(models)
     python_model(models, "echo", ECHO)
     output = tmp_path / "output.txt"

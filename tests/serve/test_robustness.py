@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 from processes import descendants
+from sleepers import PLAIN
 from tiny_models import parameters, ragged_padded, save
 
 from clients.connection import connect
@@ -146,7 +147,7 @@ def test_no_crash_no_hang_no_wrong_answer(tmp_path: Path) -> None:
 
         await asyncio.gather(*(one_client(url, number, counted, at_half) for number in range(CLIENTS)))
 
-    with launch(Settings(models=("dense", "ragged", "texts"), repository=tmp_path)) as running:
+    with launch(Settings(models=("dense", "ragged", "texts"), repository=tmp_path, arguments=PLAIN)) as running:
         asyncio.run(asyncio.wait_for(everyone(running.grpc_url, running.pid), timeout=120))
         assert running.running()
         after = shared_memory_bytes(running.pid)

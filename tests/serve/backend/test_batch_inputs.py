@@ -21,8 +21,8 @@ def batch_input(kind: str, data_type: str = "TYPE_INT32") -> BatchInput:
 
 @pytest.mark.parametrize("data_type", ["TYPE_INT32", "TYPE_FP32"])
 def test_the_documented_example(data_type: str) -> None:
-    found = {kind: batch_input(kind, data_type).tensor(EXAMPLE) for kind in KINDS}
-    assert {kind: tensor.tolist() for kind, tensor in found.items()} == {
+    tensors = {kind: batch_input(kind, data_type).tensor(EXAMPLE) for kind in KINDS}
+    assert {kind: tensor.tolist() for kind, tensor in tensors.items()} == {
         "BATCH_ELEMENT_COUNT": [3, 4, 5],
         "BATCH_ACCUMULATED_ELEMENT_COUNT": [3, 7, 12],
         "BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO": [0, 3, 7, 12],
@@ -30,7 +30,7 @@ def test_the_documented_example(data_type: str) -> None:
         "BATCH_ITEM_SHAPE": [[3], [2], [2], [5]],
         "BATCH_ITEM_SHAPE_FLATTEN": [3, 2, 2, 5],
     }
-    assert {tensor.dtype for tensor in found.values()} == {
+    assert {tensor.dtype for tensor in tensors.values()} == {
         np.dtype("int32" if data_type == "TYPE_INT32" else "float32")
     }
 

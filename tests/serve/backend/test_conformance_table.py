@@ -21,10 +21,10 @@ def functions(path: Path) -> set[str]:
 
 def test_every_row_names_a_test_that_exists() -> None:
     assert len(rows()) > 60
-    for behaviour, verdict, named in rows():
-        found = re.fullmatch(r"`([\w/]+\.py)::(test_\w+)`", named)
-        assert found, f"{behaviour}: names no test"
-        assert found[2] in functions(TESTS / found[1]), f"{behaviour}: no test {named}"
+    for behaviour, verdict, cell in rows():
+        test = re.fullmatch(r"`([\w/]+\.py)::(test_\w+)`", cell)
+        assert test, f"{behaviour}: names no test"
+        assert test[2] in functions(TESTS / test[1]), f"{behaviour}: no test {cell}"
         assert re.search(r"\b(same|better|cannot)\b", verdict), f"{behaviour}: '{verdict}' is no verdict"
 
 

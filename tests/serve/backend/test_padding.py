@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 from latency import Latency
 from padding import Elements, Padding, Run, split
 from parameters import ParameterError
+from processes import wait_until
+from sleepers import PLAIN
 from streams import Stream, counted
 from tiny_models import parameters, ragged_padded
 
 from clients.connection import Connection, connect
-from perf.studies.ragged.padding_share import PaddingShare
 from serve.launcher import Settings, launch
+from serve.management.metrics import Metrics
 
 Sizes = list[tuple[int, int]]
 
@@ -33,7 +35,7 @@ def cheapest(sizes: Sizes, cost: Any) -> float:
         first, *others = rest
         for count in range(len(others) + 1):
             for chosen in itertools.combinations(range(len(others)), count):
-                left = [one for index, one in enumerate(others) if index not in chosen]
+                left = [size for index, size in enumerate(others) if index not in chosen]
                 for tail in partitions(left):
                     yield [[first, *(others[index] for index in chosen)], *tail]
 
@@ -56,8 +58,8 @@ def test_no_partition_is_cheaper(sizes: Sizes, run_elements: int) -> None:
     ends, claimed, whole = split(sizes, cost)
     assert ends[-1] == len(sizes)
     assert whole == price(sizes, cost)
-    found = sum(price(sizes[start:end], cost) for start, end in zip([0, *ends], ends, strict=False))
-    assert found == claimed == cheapest(sizes, cost)
+    total = sum(price(sizes[start:end], cost) for start, end in zip([0, *ends], ends, strict=False))
+    assert total == claimed == cheapest(sizes, cost)
 
 
 def request(length: int, rows: int = 1) -> dict[str, np.ndarray[Any, Any]]:
@@ -87,7 +89,7 @@ def test_a_dear_run_is_never_added() -> None:
     assert groups(budget, [request(100), request(3), request(90), request(5)]) == [[0, 1, 2, 3]]
 
 
-def test_off_by_default() -> None:
+def test_padding_is_off_by_default() -> None:
     assert padding() is None
     assert padding(padding_budget="off") is None
 
@@ -143,12 +145,12 @@ def test_the_first_batches_are_probed_and_then_only_gain_splits() -> None:
     budget = padding(padding_budget="latency")
     assert budget is not None
     long_tail = [request(20)] * 15 + [request(1000)]
-    found = []
+    splits = []
     for _ in range(60):
-        found.append(budget.runs(long_tail))
-        for run in found[-1]:
+        splits.append(budget.runs(long_tail))
+        for run in splits[-1]:
             budget.observe(run, 1e-3 + 1e-6 * run.rows * run.length)
-    assert [len(runs) for runs in found[:4]] == [1, 2, 1, 2]
+    assert [len(runs) for runs in splits[:4]] == [1, 2, 1, 2]
     assert groups(budget, long_tail) == [list(range(15)), [15]]
     even = [request(20)] * 8 + [request(22)] * 8
     assert len(groups(budget, even)) == 1
@@ -188,20 +190,24 @@ def test_the_server_runs_the_cheapest_split(tmp_path: Path) -> None:
     ragged_padded(tmp_path, "plain", config=delay)
     lengths = [3, 40, 5, 4, 41, 4, 90, 5]
     requests = [{"X": np.full((1, length), 2, dtype=np.float32)} for length in lengths]
-    settings = Settings(models=("split", "plain"), repository=tmp_path)
+    settings = Settings(models=("split", "plain"), repository=tmp_path, arguments=PLAIN)
     with launch(settings) as running, Stream(running.grpc_url) as stream:
         together = {model: items(stream.send(model, requests)) for model in settings.models}
         totals = {model: counted(running.grpc_url, model, executions=1) for model in settings.models}
-        metrics = f"{settings.host}:{running.metrics_port}"
-        split, plain = (PaddingShare.read(metrics, model) for model in settings.models)
+
+        def elements(model: str) -> float:
+            """Elements of the items that ran, and elements computed for them, added up."""
+            return Metrics.read(running.metrics_url).totals.get(model, {}).get("onnxruntime_ragged_elements", 0)
+
+        runs = {3: (5, 5), 4: (5, 5), 5: (5, 5), 40: (41, 2), 41: (41, 2), 90: (90, 1)}
+        computed = sum(longest * rows for longest, rows in set(runs.values()))
+        assert wait_until(lambda: elements("split") == sum(lengths) + computed, seconds=5)
+        assert elements("plain") == 0  # only requests that may be split are counted
     assert together["plain"] == [[2 * length, 90, 8] for length in lengths]
-    runs = {3: (5, 5), 4: (5, 5), 5: (5, 5), 40: (41, 2), 41: (41, 2), 90: (90, 1)}
     assert together["split"] == [[2 * length, *runs[length]] for length in lengths]
     # To Triton it is one execution of 8 rows either way.
     assert totals["plain"].batches == totals["split"].batches == {8: 1}
     assert totals["split"].requests == 8
-    assert split == PaddingShare(own=sum(lengths), computed=sum(longest * rows for longest, rows in set(runs.values())))
-    assert plain == PaddingShare(own=0, computed=0)  # only what may be split is counted
 
 
 @pytest.mark.server
@@ -227,8 +233,8 @@ def test_short_items_are_answered_while_a_long_one_still_runs(tmp_path: Path) ->
         async with connect(url) as connection:
             return [await batch(connection) for _ in range(4)]
 
-    with launch(Settings(models=("early",), repository=tmp_path)) as running:
-        found = asyncio.run(batches(running.grpc_url))
+    with launch(Settings(models=("early",), repository=tmp_path, arguments=PLAIN)) as running:
+        orders = asyncio.run(batches(running.grpc_url))
         assert counted(running.grpc_url, "early", executions=4).batches == {3: 4}
     # The first batch shows how long the long item takes.
-    assert [counts[-1] for counts in found[1:]] == [8000] * 3
+    assert [counts[-1] for counts in orders[1:]] == [8000] * 3

@@ -41,12 +41,12 @@ def test_text_goes_there_and_back() -> None:
     assert to_text("x", np.empty((0, 2), dtype=np.object_)).shape == (0, 2)
 
 
-def test_bytes_that_are_no_text() -> None:
+def test_bytes_that_are_no_text_are_refused() -> None:
     with pytest.raises(TextError, match="input 'x' holds bytes that are not UTF-8"):
         to_text("x", np.array([b"\xff"], dtype=np.object_))
 
 
-def test_bfloat16_in_and_out() -> None:
+def test_bfloat16_is_passed_in_and_out_by_its_bits() -> None:
     opened = session(
         [helper.make_node("Identity", ["x"], ["y"]), helper.make_node("Cast", ["x"], ["z"], to=TensorProto.FLOAT)],
         [("x", TensorProto.BFLOAT16, ["b"])],
@@ -78,7 +78,7 @@ def test_pinned_memory_without_cuda_is_ordinary() -> None:
     assert array.dtype == np.dtype(np.float32)
 
 
-def test_pinned_memory_is_cudas(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pinned_memory_is_allocated_by_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = ctypes.create_string_buffer(12)
 
     def host_alloc(address: Any, size: Any, flags: int) -> int:
@@ -93,7 +93,7 @@ def test_pinned_memory_is_cudas(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "found", "limit"),
+    ("arguments", "options", "limit"),
     [
         ([], {}, 4),
         (["--backend-config=default-max-batch-size=8"], {"default-max-batch-size": "8"}, 8),
@@ -105,9 +105,11 @@ def test_pinned_memory_is_cudas(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
     ],
 )
-def test_the_servers_options(arguments: list[str], found: dict[str, str], limit: int) -> None:
-    assert backend_options(["tritonserver", *arguments]) == found
-    assert default_max_batch_size(found) == limit
+def test_options_of_the_server_are_read_from_its_command_line(
+    arguments: list[str], options: dict[str, str], limit: int
+) -> None:
+    assert backend_options(["tritonserver", *arguments]) == options
+    assert default_max_batch_size(options) == limit
 
 
 def tensor(name: str, shape: list[Any], kind: str = "tensor(float)") -> Any:
@@ -139,14 +141,14 @@ def test_complete_a_graph_that_does_not_batch() -> None:
 
 
 def test_complete_only_what_is_missing() -> None:
-    given = [{"name": "x", "data_type": "TYPE_FP32", "dims": [-1]}]
-    config = completed([tensor("x", ["b", 3])], [tensor("y", ["b"])], input=given, max_batch_size=1)
-    assert (config["input"], config["max_batch_size"]) == (given, 1)
+    inputs = [{"name": "x", "data_type": "TYPE_FP32", "dims": [-1]}]
+    config = completed([tensor("x", ["b", 3])], [tensor("y", ["b"])], input=inputs, max_batch_size=1)
+    assert (config["input"], config["max_batch_size"]) == (inputs, 1)
     assert "dynamic_batching" not in config  # a limit of 1 row needs no batcher
     for scheduler in ("sequence_batching", "dynamic_batching"):
-        kept = completed([tensor("x", ["b"])], [tensor("y", ["b"])], **{scheduler: {"kept": True}})
-        assert kept[scheduler] == {"kept": True}
-        assert ("dynamic_batching" in kept) == (scheduler == "dynamic_batching")
+        completed_config = completed([tensor("x", ["b"])], [tensor("y", ["b"])], **{scheduler: {"kept": True}})
+        assert completed_config[scheduler] == {"kept": True}
+        assert ("dynamic_batching" in completed_config) == (scheduler == "dynamic_batching")
     assert is_complete({"batch_input": [{}], "output": [{}]})
     assert not is_complete({"input": [{}], "output": []})
 

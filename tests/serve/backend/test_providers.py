@@ -57,7 +57,7 @@ def test_unknown_gpu_accelerators_matter_on_a_gpu_only() -> None:
 
 
 def test_tensorrt_options() -> None:
-    given = {
+    parameters = {
         "precision_mode": "FP16",
         "max_workspace_size_bytes": "1073741824",
         "int8_use_native_calibration_table": "true",
@@ -65,7 +65,7 @@ def test_tensorrt_options() -> None:
         "trt_engine_cache_path": "/cache",
         "trt_builder_optimization_level": "3",
     }
-    assert tensorrt_options(config(), given) == {
+    assert tensorrt_options(config(), parameters) == {
         "trt_fp16_enable": "1",
         "trt_max_workspace_size": "1073741824",
         "trt_int8_use_native_calibration_table": "1",
@@ -77,7 +77,7 @@ def test_tensorrt_options() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("parameters", "message"),
     [
         ({"precision_mode": "FP8"}, "unsupported precision mode 'FP8' is requested"),
         ({"trt_magic": "1"}, "unknown parameter 'trt_magic' is provided for TensorRT Execution Accelerator"),
@@ -86,14 +86,16 @@ def test_tensorrt_options() -> None:
         ({"trt_dla_core": "x"}, "failed to convert 'x' to integral number"),
     ],
 )
-def test_bad_tensorrt_options(given: dict[str, str], message: str) -> None:
+def test_bad_tensorrt_options(parameters: dict[str, str], message: str) -> None:
     with pytest.raises(ParameterError, match=message):
-        chosen(config(gpu=[{"name": "tensorrt", "parameters": given}]))
+        chosen(config(gpu=[{"name": "tensorrt", "parameters": parameters}]))
 
 
 def test_cuda_options_win_over_the_deprecated_parameters() -> None:
-    given = {"cudnn_conv_algo_search": "HEURISTIC", "do_copy_in_default_stream": "true", "anything": "x"}
-    made = config({"cudnn_conv_algo_search": "2", "gpu_mem_limit": "5"}, gpu=[{"name": "cuda", "parameters": given}])
+    parameters = {"cudnn_conv_algo_search": "HEURISTIC", "do_copy_in_default_stream": "true", "anything": "x"}
+    made = config(
+        {"cudnn_conv_algo_search": "2", "gpu_mem_limit": "5"}, gpu=[{"name": "cuda", "parameters": parameters}]
+    )
     assert dict(chosen(made))[CUDA] == CUDA_DEFAULTS | {
         "cudnn_conv_algo_search": "HEURISTIC",
         "do_copy_in_default_stream": "1",
@@ -116,6 +118,6 @@ def test_deprecated_cuda_parameters() -> None:
             chosen(config({key: value}))
 
 
-def test_no_cuda() -> None:
+def test_a_gpu_instance_without_cuda_is_refused() -> None:
     with pytest.raises(ParameterError, match="KIND_GPU but the installed onnxruntime offers only OpenVINO"):
         chosen(config(), available=[OPENVINO, CPU])

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sleepers import PLAIN
 from streams import Stream, counted
 from tiny_models import KINDS, ragged_echo
 
@@ -25,7 +26,7 @@ def echo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     ragged_echo(repository, "echo_int32", data_type="INT32")
     ragged_echo(repository, "echo_fp32", data_type="FP32")
     ragged_echo(repository, "echo_frames", data_type="INT32", dims="-1, 3")
-    with launch(Settings(models=MODELS, repository=repository)) as running:
+    with launch(Settings(models=MODELS, repository=repository, arguments=PLAIN)) as running:
         yield running
 
 
@@ -90,7 +91,10 @@ def test_six_kinds_and_scatter_equal_numpy(
 def test_the_documented_example(tmp_path: Path) -> None:
     """A [1,3], B [2,2], C [1,5] as one execution: the numbers of the backend's README."""
     ragged_echo(tmp_path, "echo", rows=4)
-    with launch(Settings(models=("echo",), repository=tmp_path)) as running, Stream(running.grpc_url) as stream:
+    with (
+        launch(Settings(models=("echo",), repository=tmp_path, arguments=PLAIN)) as running,
+        Stream(running.grpc_url) as stream,
+    ):
         shapes = [(1, 3), (2, 2), (1, 5)]
         answers = stream.send("echo", [{"X": np.ones(shape, dtype=np.float32)} for shape in shapes])
         batches = counted(running.grpc_url, "echo", executions=1).batches

@@ -82,11 +82,11 @@ def test_a_gpu_instance_without_cuda_says_what_is_there() -> None:
 
 
 def test_the_servers_global_thread_pool_wins() -> None:
-    given = {"intra_op_thread_count": "7", "inter_op_thread_count": "2"}
-    made = session.options(config({"intra_op_thread_count": "3"}), kind="CPU", server=given)
+    server = {"intra_op_thread_count": "7", "inter_op_thread_count": "2"}
+    made = session.options(config({"intra_op_thread_count": "3"}), kind="CPU", server=server)
     assert made.intra_op_num_threads == 3  # without the switch the server's counts say nothing
     made = session.options(
-        config({"intra_op_thread_count": "3"}), kind="CPU", server=given | {"enable-global-threadpool": "1"}
+        config({"intra_op_thread_count": "3"}), kind="CPU", server=server | {"enable-global-threadpool": "1"}
     )
     assert (made.intra_op_num_threads, made.inter_op_num_threads) == (7, 2)
 

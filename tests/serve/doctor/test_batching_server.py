@@ -60,7 +60,6 @@ MODELS = {
         ONE_ROW,
     ),
     "B208_bad": python(bad("B208"), slow(0.03)),
-    "B208_good": python(good("B208"), slow(0.03)),
     "B209_good": python(
         Example(
             "dynamic_batching { default_queue_policy {\n"
@@ -130,16 +129,15 @@ def test_a_delay_is_paid_by_an_idle_model(triton: Examiner) -> None:
 
 
 def test_a_queue_policy_makes_a_burst_stand_still(triton: Examiner) -> None:
-    """100 requests at once, 13 executions: each pause of the batcher is one of its ticks of 500 ms."""
+    """100 requests at once run in 13 executions of 30 ms, unless the batcher pauses for one of its ticks of 500 ms."""
 
-    def seconds(model: str) -> float:
+    def seconds() -> float:
         started = time.monotonic()
-        triton.batches(rows([2] * 100), model=model, gap_s=0.0)
+        triton.batches(rows([2] * 100), model="B208_bad", gap_s=0.0)
         return time.monotonic() - started
 
-    # A burst sometimes passes without a pause, two in a row rarely.
-    bursts = [(seconds("B208_good"), seconds("B208_bad")) for _ in range(2)]
-    assert sum(bad for _, bad in bursts) - sum(good for good, _ in bursts) > 0.5
+    # A burst sometimes passes without a pause, several in a row rarely.
+    assert any(seconds() > 0.8 for _ in range(4))
 
 
 def test_a_timeout_overrides_only_a_longer_one(triton: Examiner) -> None:
@@ -176,7 +174,7 @@ def test_a_name_used_twice_fails_every_request(triton: Examiner) -> None:
     assert "expected 2 inputs but got 1" in refusals[0]
 
 
-def test_versions_that_are_served(triton: Examiner) -> None:
+def test_only_the_newest_numbered_version_is_served(triton: Examiner) -> None:
     index = triton.index()
     served = {
         model: sorted(entry["version"] for entry in index if entry["name"] == model and entry["state"] == "READY")

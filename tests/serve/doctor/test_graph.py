@@ -60,7 +60,7 @@ def test_the_weights_of_a_large_model_are_not_loaded(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\x3a\x7f", b"not a model at all", b"\x08\x08"])
-def test_what_is_no_model_is_refused(data: bytes, tmp_path: Path) -> None:
+def test_a_file_that_is_no_model_is_refused(data: bytes, tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(data)
     with pytest.raises(SignatureError, match=r"model\.onnx"):

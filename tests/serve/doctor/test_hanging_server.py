@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import tritonclient.grpc as grpc
 from doctor_server import AS_WRITTEN, ONE, Examiner, Tensors, ask, bad, examiner, serving
+from processes import wait_until
 from tritonclient.utils import InferenceServerException
 
 from serve.doctor.rules import all_rules
@@ -26,7 +27,7 @@ def hangs(triton: Examiner, model: str, inputs: Tensors | None = None) -> bool:
 
 
 @pytest.mark.parametrize("code", ["M822", "M833", "S744", "M824"])
-def test_requests_hang(hanging: Examiner, code: str) -> None:
+def test_requests_to_these_models_hang(hanging: Examiner, code: str) -> None:
     if code == "M824":
         assert never_ends(hanging, code)
     else:
@@ -66,13 +67,10 @@ def test_a_passive_model_ends_the_server(hanging: Examiner) -> None:
 
 
 def ended(triton: Examiner) -> bool:
-    end = time.monotonic() + 10
-    while triton.server.running() and time.monotonic() < end:
-        time.sleep(0.05)
-    return not triton.server.running()
+    return wait_until(lambda: not triton.server.running(), seconds=10)
 
 
-def test_loading_it_ends_the_server(tmp_path: Path) -> None:
+def test_loading_a_wrong_batch_output_ends_the_server(tmp_path: Path) -> None:
     with examiner(tmp_path) as triton:
         with pytest.raises(OSError, match=r"closed|reset|refused"):
             triton.load(bad("R332"))
@@ -82,14 +80,11 @@ def test_loading_it_ends_the_server(tmp_path: Path) -> None:
 def test_warm_ups_that_fail_are_refused_or_end_the_server(tmp_path: Path) -> None:
     codes = ["W605", "W608", "W609"]
     while codes:
-        with examiner(_made(tmp_path / codes[0])) as triton:
+        folder = tmp_path / codes[0]
+        folder.mkdir()
+        with examiner(folder) as triton:
             while codes and triton.server.running():
                 try:
                     assert "failed to run warmup sample" in triton.load(bad(codes.pop(0)))
                 except OSError:
                     assert ended(triton)
-
-
-def _made(folder: Path) -> Path:
-    folder.mkdir()
-    return folder

@@ -65,7 +65,9 @@ def findings(triton: Examiner, capsys: pytest.CaptureFixture[str], *arguments: s
     return messages
 
 
-def test_what_a_running_server_hides(triton: Examiner, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_doctor_names_what_a_running_server_does_not_report(
+    triton: Examiner, capsys: pytest.CaptureFixture[str]
+) -> None:
     messages = findings(triton, capsys, "--log", str(triton.server.log))
     assert "directory name must equal model name" in messages["V901"]["misnamed"]
     assert set(messages["V901"]) == {"misnamed"}

@@ -18,42 +18,38 @@ Y = 'pb_utils.InferenceResponse(output_tensors=[pb_utils.Tensor("y", x)])'
 FAILED = "pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error)))"
 FINAL = "pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL"
 
-RIGHT = {
-    "loop": f"""
+EXECUTE = """\
 class TritonPythonModel:
     def execute(self, requests):
+"""
+LOOP = """\
         responses = []
         for request in requests:
+"""
+RETURN = "        return responses\n"
+RIGHT = {
+    "loop": f"""{EXECUTE}{LOOP}
             x = {X}
             responses.append({Y})
-        return responses
-""",
-    "comprehension": f"""
-class TritonPythonModel:
+{RETURN}""",
+    "comprehension": f"""{EXECUTE}
+        return [self._answer(request) for request in requests]
+
     @staticmethod
     def auto_complete_config(config):
         return config
-
-    def execute(self, requests):
-        return [self._answer(request) for request in requests]
 
     def _answer(self, request):
         x = {X}
         return {Y}
 """,
-    "map": """
-class TritonPythonModel:
-    def execute(self, requests):
+    "map": f"""{EXECUTE}
         return list(map(self.answer, requests))
 
     def answer(self, request):
         return pb_utils.InferenceResponse([])
 """,
-    "errors": f"""
-class TritonPythonModel:
-    def execute(self, requests):
-        responses = []
-        for index, request in enumerate(requests):
+    "errors": f"""{EXECUTE}{LOOP}
             try:
                 x = {X}
                 response = {Y}
@@ -62,13 +58,8 @@ class TritonPythonModel:
             else:
                 responses.append(response)
         assert len(responses) == len(requests)
-        return responses
-""",
-    "errors_with_continue": f"""
-class TritonPythonModel:
-    def execute(self, requests):
-        responses = []
-        for request in requests:
+{RETURN}""",
+    "errors with continue": f"""{EXECUTE}{LOOP}
             try:
                 x = {X}
             except Exception as error:
@@ -81,11 +72,8 @@ class TritonPythonModel:
                 raise ValueError("the whole batch is wrong")
             else:
                 responses.append({Y})
-        return responses
-""",
-    "two_loops": f"""
-class TritonPythonModel:
-    def execute(self, requests):
+{RETURN}""",
+    "two loops": f"""{EXECUTE}
         arrays, sizes = [], []
         for request in requests:
             x = {X}
@@ -95,24 +83,13 @@ class TritonPythonModel:
         responses = []
         for x in np.split(joined, np.cumsum(sizes)[:-1]):
             responses.append({Y})
-        return responses
-""",
-    "prepared": """
-class TritonPythonModel:
-    def execute(self, requests):
+{RETURN}""",
+    "a prepared list": f"""{EXECUTE}
         responses = [None] * len(requests)
         for index, request in enumerate(requests):
             responses[index] = pb_utils.InferenceResponse([])
-        return responses
-""",
-    "elsewhere": """
-from company.serving import run
-
-
-class TritonPythonModel:
-    def execute(self, requests):
-        run(requests)
-""",
+{RETURN}""",
+    "elsewhere": f"from company.serving import run\n\n\n{EXECUTE}        run(requests)\n",
     "inherited": """
 from company.serving import Base
 
@@ -120,97 +97,59 @@ from company.serving import Base
 class TritonPythonModel(Base):
     model = "x"
 """,
-    "senders": f"""
-class TritonPythonModel:
-    def execute(self, requests):
+    "senders": f"""{EXECUTE}
         for request in requests:
             x = {X}
             request.get_response_sender().send({Y}, flags={FINAL})
 """,
-    "some_are_sent": f"""
-class TritonPythonModel:
-    def execute(self, requests):
-        responses = []
-        for request in requests:
+    "some are sent": f"""{EXECUTE}{LOOP}
             x = {X}
             if x.size:
                 responses.append({Y})
             else:
                 request.get_response_sender().send({Y}, flags={FINAL})
                 responses.append(None)
-        return responses
-""",
-    "only_raises": """
-class TritonPythonModel:
-    def execute(self, requests):
-        raise pb_utils.TritonModelException("not served yet")
-""",
-    "gather": f"""
-import asyncio
+{RETURN}""",
+    "only raises": f'{EXECUTE}        raise pb_utils.TritonModelException("not served yet")\n',
+    "gather": f"""import asyncio
 
 
-class TritonPythonModel:
-    async def execute(self, requests):
+{EXECUTE.replace("def", "async def")}
         return list(await asyncio.gather(*(self.answer(request) for request in requests)))
 
     async def answer(self, request):
         x = {X}
         return {Y}
 """,
-    "inner_function": f"""
-class TritonPythonModel:
-    def execute(self, requests):
+    "inner function": f"""{EXECUTE}
         def answer(request):
             x = {X}
             yield {Y}
 
         return [next(answer(request)) for request in requests]
 """,
-    "optional": """
-class TritonPythonModel:
-    def execute(self, requests):
-        responses = []
-        for request in requests:
+    "optional input": f"""{EXECUTE}{LOOP}
             extra = pb_utils.get_input_tensor_by_name(request, "mode")
             mode = extra.as_numpy() if extra is not None else None
             responses.append(pb_utils.InferenceResponse([]))
-        return responses
-""",
-    "only_input": """
-class TritonPythonModel:
-    def execute(self, requests):
+{RETURN}""",
+    "only input": f"""{EXECUTE}
         return [pb_utils.InferenceResponse([pb_utils.Tensor("y", r.inputs()[0].as_numpy())]) for r in requests]
 """,
-    "queue": """
-import queue
-import threading
-
-
-class TritonPythonModel:
-    def initialize(self, args):
-        self.queue = queue.Queue()
-
-    def execute(self, requests):
+    "queue": f"""{EXECUTE}
         for request in requests:
             self.queue.put(request)
         return None
 """,
-    "every_case": f"""
-class TritonPythonModel:
-    def execute(self, requests):
-        responses = []
-        for request in requests:
+    "every case": f"""{EXECUTE}{LOOP}
             x = {X}
             if x.size == 0:
                 error = "empty"
                 responses.append({FAILED})
             elif x.size > 0:
                 responses.append({Y})
-        return responses
-""",
-    "with_match": """
-class TritonPythonModel:
-    def execute(self, requests):
+{RETURN}""",
+    "with and match": f"""{EXECUTE}
         responses = []
         with self.lock:
             for request in requests:
@@ -219,64 +158,37 @@ class TritonPythonModel:
                         responses.append(pb_utils.InferenceResponse([]))
                     case _:
                         responses.append(pb_utils.InferenceResponse([]))
-        return responses
-""",
+{RETURN}""",
 }
 WRONG = {
     "swallowed": (
         "M812",
-        f"""
-class TritonPythonModel:
-    def execute(self, requests):
-        responses = []
-        for request in requests:
+        f"""{LOOP}
             try:
                 x = {X}
                 responses.append({Y})
             except ValueError as error:
                 print(error)
-        return responses
-""",
+{RETURN}""",
     ),
     "twice": (
         "M812",
-        f"""
-class TritonPythonModel:
-    def execute(self, requests):
-        responses = []
-        for request in requests:
+        f"""{LOOP}
             x = {X}
             if not x.size:
                 error = "empty"
                 responses.append({FAILED})
             responses.append({Y})
-        return responses
-""",
+{RETURN}""",
     ),
     "filtered": (
         "M812",
-        """
-class TritonPythonModel:
-    def execute(self, requests):
-        return [pb_utils.InferenceResponse([]) for request in requests if request.request_id()]
-""",
+        "        return [pb_utils.InferenceResponse([]) for request in requests if request.request_id()]\n",
     ),
-    "nothing": (
-        "M822",
-        """
-class TritonPythonModel:
-    def execute(self, requests):
-        return [None for request in requests]
-""",
-    ),
+    "nothing": ("M822", "        return [None for request in requests]\n"),
     "generator": (
         "M821",
-        """
-class TritonPythonModel:
-    def execute(self, requests):
-        for request in requests:
-            yield pb_utils.InferenceResponse([])
-""",
+        "        for request in requests:\n            yield pb_utils.InferenceResponse([])\n",
     ),
 }
 CONFIG = """\
@@ -299,17 +211,17 @@ def codes(text: str, tmp_path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("style", RIGHT)
-def test_right_ones_are_left_alone(style: str, tmp_path: Path) -> None:
+def test_a_correct_model_has_no_finding(style: str, tmp_path: Path) -> None:
     assert codes(RIGHT[style], tmp_path) == []
 
 
 @pytest.mark.parametrize("style", WRONG)
-def test_wrong_ones_are_found(style: str, tmp_path: Path) -> None:
+def test_a_wrong_model_has_its_finding(style: str, tmp_path: Path) -> None:
     code, text = WRONG[style]
-    assert codes(text, tmp_path) == [code]
+    assert codes(EXECUTE + text, tmp_path) == [code]
 
 
-def test_the_same_keys_as_the_backend() -> None:
+def test_the_doctor_knows_the_keys_of_the_backend() -> None:
     keys = providers.TENSORRT_NUMBERS | providers.TENSORRT_SWITCHES | providers.TENSORRT_TEXTS
     assert keys - set(providers.RENAMED.values()) | set(providers.RENAMED) | {"precision_mode"} == TENSORRT
     assert set(SWITCH_WORDS) == set(parameters.SWITCH)

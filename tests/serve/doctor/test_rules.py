@@ -1,16 +1,19 @@
-"""Every rule reports its bad example and not its good one."""
+"""Every rule reports its bad example and not its good one, and no rule reports an error in correct models."""
 
 from pathlib import Path
 
+import doctor_ensembles
+import doctor_repositories
 import pytest
 
 from serve.doctor.examination import examine
-from serve.doctor.example import write
+from serve.doctor.example import write, write_file
 from serve.doctor.finding import Severity
 from serve.doctor.repository import Repository
 from serve.doctor.rule import Example, Rule
 from serve.doctor.rules import all_rules
 
+CORRECT = {**doctor_repositories.MODELS, **doctor_ensembles.MODELS}
 OFFLINE = [rule for rule in all_rules() if rule.bad is not None]
 
 
@@ -37,3 +40,12 @@ def test_a_rule_explains_itself(rule: Rule) -> None:
     assert rule.title.endswith(".")
     assert "Fix:" in rule.explanation
     assert "Source:" in rule.explanation
+
+
+def test_correct_models_of_many_backends_have_no_error(tmp_path: Path) -> None:
+    for path, text in CORRECT.items():
+        write_file(tmp_path / path, text, is_folder=path.endswith("/"))
+    results = examine(Repository(path=tmp_path), all_rules())
+    assert not [
+        finding for finding in results if finding.severity is Severity.ERROR or "itself failed" in finding.message
+    ]

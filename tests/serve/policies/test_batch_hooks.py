@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sleepers import PLAIN
 
 from clients import AsyncModel, RequestFailedError
 from serve.launcher import LaunchError, Settings, launch
@@ -45,29 +46,23 @@ def answers(requests: Sequence[Request]) -> list[Any]:
     return [request.reason if request.answer is None else request.answer["y"].ravel().tolist() for request in requests]
 
 
-def test_rows_are_run_together_and_given_back_to_their_own_request() -> None:
-    model, requests = Doubler(), ask([1], [2, 3], [4, 5, 6])
+@pytest.mark.parametrize(
+    ("values", "expected", "runs"),
+    [
+        ([[1], [2, 3], [4, 5, 6]], [[2], [4, 6], [8, 10, 12]], [6]),
+        ([[1], [-1], [2]], [[2], "x is negative", [4]], [2]),
+        ([[-1], [-2]], ["x is negative"] * 2, []),
+    ],
+)
+def test_accepted_requests_are_one_run(values: list[list[float]], expected: list[Any], runs: list[int]) -> None:
+    model, requests = Doubler(), ask(*values)
     model.run(requests)
-    assert answers(requests) == [[2], [4, 6], [8, 10, 12]]
-    assert model.runs == [6]
+    assert answers(requests) == expected
+    assert [request.bad for request in requests] == [isinstance(answer, str) for answer in expected]
+    assert model.runs == runs
 
 
-def test_a_refused_request_costs_no_second_run() -> None:
-    model, requests = Doubler(), ask([1], [-1], [2])
-    model.run(requests)
-    assert answers(requests) == [[2], "x is negative", [4]]
-    assert [request.bad for request in requests] == [False, True, False]
-    assert model.runs == [2]
-
-
-def test_nothing_runs_when_all_are_refused() -> None:
-    model, requests = Doubler(), ask([-1], [-2])
-    model.run(requests)
-    assert answers(requests) == ["x is negative"] * 2
-    assert model.runs == []
-
-
-def test_an_error_nobody_foresaw_is_halved_down_to_its_request() -> None:
+def test_an_unexpected_error_is_narrowed_down_to_its_request() -> None:
     model, requests = Doubler(), ask(*([value] for value in range(7)), [500])
     model.run(requests)
     assert answers(requests) == [[2 * value] for value in range(7)] + ["RuntimeError: too much"]
@@ -79,12 +74,8 @@ def test_shapes_that_cannot_be_packed_run_apart() -> None:
     model = Doubler()
     requests = [Request({"x": np.ones((1, width), dtype=np.float32)}) for width in (2, 2, 3, 3)]
     model.run(requests)
-    assert [np.asarray(request.answer["y"]).shape for request in requests if request.answer] == [
-        (1, 2),
-        (1, 2),
-        (1, 3),
-        (1, 3),
-    ]
+    shapes = [np.asarray(request.answer["y"]).shape for request in requests if request.answer]
+    assert shapes == [(1, 2), (1, 2), (1, 3), (1, 3)]
     assert model.runs == [2, 2]
 
 
@@ -186,14 +177,14 @@ def own_model(repository: Path, limit: str) -> Path:
 
 
 @pytest.mark.server
-def test_somebodys_own_model_on_a_server(tmp_path: Path) -> None:
+def test_a_users_model_runs_on_a_server(tmp_path: Path) -> None:
     async def ask_all(url: str) -> list[Any]:
         async with AsyncModel("own", url=url) as model:
             values = [1, 2, -1, 4, 500, 6, 7, 8]
             calls = (model.predict(np.array([[value]], dtype=np.float32)) for value in values)
             return await asyncio.gather(*calls, return_exceptions=True)
 
-    with launch(Settings(models=("own",), repository=own_model(tmp_path, "100"))) as server:
+    with launch(Settings(models=("own",), repository=own_model(tmp_path, "100"), arguments=PLAIN)) as server:
         answers = asyncio.run(ask_all(server.grpc_url))
         with urllib.request.urlopen(f"http://127.0.0.1:{server.metrics_port}/metrics") as page:
             metrics = dict(line.rsplit(" ", 1) for line in page.read().decode().splitlines() if line[0] != "#")
@@ -218,6 +209,6 @@ def test_somebodys_own_model_on_a_server(tmp_path: Path) -> None:
 
 @pytest.mark.server
 def test_setup_can_refuse_the_load(tmp_path: Path) -> None:
-    settings = Settings(models=("own",), repository=own_model(tmp_path, "0"))
+    settings = Settings(models=("own",), repository=own_model(tmp_path, "0"), arguments=PLAIN)
     with pytest.raises(LaunchError, match="own: limit must be above 0"), launch(settings):
         pass

@@ -21,50 +21,50 @@ def curve(rows: int) -> float:
 
 def caps(policy: Aimd, batches: int, seconds: Callable[[int], float]) -> list[int]:
     """The rows of each batch while requests of one row always wait."""
-    found = []
+    sizes = []
     for _ in range(batches):
         rows = len(policy.choose([Waiting(rows=1, arrived=0.0)] * 64, 0.0).take)
         policy.observe(rows, seconds(rows))
-        found.append(rows)
-    return found
+        sizes.append(rows)
+    return sizes
 
 
 def test_aimd_cycles_around_the_largest_batch_in_time() -> None:
-    found = caps(Aimd(max_rows=64, slo_s=SLA_S), 200, curve)
-    assert found[:21] == list(range(1, 22))
-    assert set(found[20:]) == {18, 19, 20, 21}
-    late = [rows > 20 for rows in found]  # 20 + 0.5 x 20 = 30 ms is the last in time
+    sizes = caps(Aimd(max_rows=64, slo_s=SLA_S), 200, curve)
+    assert sizes[:21] == list(range(1, 22))
+    assert set(sizes[20:]) == {18, 19, 20, 21}
+    late = [rows > 20 for rows in sizes]  # 20 + 0.5 x 20 = 30 ms is the last in time
     assert sum(late[20:60]) == 13  # of 40: 32 %
     assert sum(late[60:]) <= 0.35 * len(late[60:])
 
 
 def test_with_headroom_aimd_never_exceeds_the_target() -> None:
-    found = caps(Aimd(max_rows=64, slo_s=0.9 * SLA_S), 200, curve)
-    assert set(found[60:]) == {13, 14, 15}
-    assert all(curve(rows) <= SLA_S for rows in found)
+    sizes = caps(Aimd(max_rows=64, slo_s=0.9 * SLA_S), 200, curve)
+    assert set(sizes[60:]) == {13, 14, 15}
+    assert all(curve(rows) <= SLA_S for rows in sizes)
 
 
 def test_aimd_recovers_when_a_row_costs_three_times_as_much() -> None:
     policy = Aimd(max_rows=64, slo_s=SLA_S)
     while caps(policy, 1, curve) != [21]:
         pass
-    found = caps(policy, 60, lambda rows: (20 + 1.5 * rows) / 1e3)
+    sizes = caps(policy, 60, lambda rows: (20 + 1.5 * rows) / 1e3)
     # 21 x 0.9^k: 20 + 1.5 x 6 = 29 ms is in time, 7 rows take 30.5 ms.
-    assert next(index for index, rows in enumerate(found) if rows <= 6) <= 11
-    assert set(found[20:]) <= {5, 6, 7}
+    assert next(index for index, rows in enumerate(sizes) if rows <= 6) <= 11
+    assert set(sizes[20:]) <= {5, 6, 7}
 
 
-def test_aimd_with_other_steps() -> None:
-    found = caps(Aimd(max_rows=64, slo_s=SLA_S, step=4, factor=0.5), 8, curve)
-    assert found == [1, 5, 9, 13, 17, 21, 10, 14]
+def test_aimd_takes_other_steps() -> None:
+    sizes = caps(Aimd(max_rows=64, slo_s=SLA_S, step=4, factor=0.5), 8, curve)
+    assert sizes == [1, 5, 9, 13, 17, 21, 10, 14]
     assert caps(Aimd(max_rows=3, slo_s=SLA_S), 5, curve) == [1, 2, 3, 3, 3]
 
 
 def test_aimd_does_not_grow_on_batches_that_the_cap_did_not_hold_back() -> None:
     policy = Aimd(max_rows=64, slo_s=SLA_S)
     caps(policy, 4, curve)
-    one = [Waiting(rows=1, arrived=0.0)]
-    assert policy.choose(one, 0.0).take == [0]
+    lone = [Waiting(rows=1, arrived=0.0)]
+    assert policy.choose(lone, 0.0).take == [0]
     policy.observe(1, curve(1))
     assert policy.cap == 5.0
     # Two requests of 3 rows do not fit into 5: the cap held the batch back, although it has only 3 rows.
@@ -105,7 +105,7 @@ def test_deadline_takes_the_earliest_first() -> None:
     assert known(2).choose(requests(40, 30, 50), 0.0) == Choice(take=[1, 0], drop=[])
 
 
-def test_deadline_refuses_what_is_over() -> None:
+def test_deadline_refuses_requests_that_are_too_late() -> None:
     assert known().choose(requests(10, 19), 0.0) == Choice(take=(), drop=[0, 1])
     assert known().choose([Waiting(rows=1, arrived=-9.0)], 0.0).take == [0]
 
@@ -142,7 +142,7 @@ def test_row_time_is_exact_on_a_line_and_follows_a_change() -> None:
     assert time.seconds(8) == pytest.approx(32e-3, rel=0.02)
 
 
-def test_row_time_after_one_size_only() -> None:
+def test_row_time_is_proportional_after_one_size_only() -> None:
     time = RowTime()
     assert (time.seconds(8), time.rows_within(0.0, 8)) == (0.0, 8)
     time.observe(4, 0.022)
@@ -154,16 +154,16 @@ def test_row_time_after_one_size_only() -> None:
 
 def served(policy: Deadline, seconds: Callable[[int], float], rows: Sequence[int], slo_s: float) -> list[bool]:
     """Send each request 1 ms after the last answer; returns which of them ran."""
-    now, found = 0.0, []
+    now, ran = 0.0, []
     for size in rows:
         choice = policy.choose([Waiting(rows=size, arrived=now, deadline=now + slo_s)], now)
-        found.append(bool(choice.take))
+        ran.append(bool(choice.take))
         if choice.take:
             took = seconds(size)
             policy.observe(size, took)
             now += took
         now += 1e-3
-    return found
+    return ran
 
 
 def steep(rows: int) -> float:
@@ -188,9 +188,9 @@ def test_slow_first_executions_do_not_lock_out_later_ones(sizes: list[int], warm
         return slow_s if is_first else steep(rows)
 
     rows = sizes[:1] + [size for size in sizes * 100 if size <= 5]
-    found = served(Deadline(max_rows=64), seconds, rows[:100], 0.04)
-    assert found.count(False) <= 3 * len(sizes)
-    assert all(found[40:])
+    ran = served(Deadline(max_rows=64), seconds, rows[:100], 0.04)
+    assert ran.count(False) <= 3 * len(sizes)
+    assert all(ran[40:])
 
 
 @pytest.mark.parametrize("first", [[], [1], [64], [64, 1]])
@@ -221,7 +221,7 @@ WAITING = st.builds(
 
 
 @given(st.lists(WAITING, min_size=1, max_size=40), st.sampled_from(["all", "aimd", "deadline"]), st.integers(0, 99))
-def test_what_no_policy_may_do(waiting: Sequence[Waiting], mode: str, seed: int) -> None:
+def test_every_choice_of_a_policy_is_valid(waiting: Sequence[Waiting], mode: str, seed: int) -> None:
     """Properties of a choice: no empty choice, no request twice, no more rows than the cap, only one kind."""
     draw = random.Random(seed)
     policies: dict[str, Policy] = {"all": All(max_rows=8), "aimd": Aimd(max_rows=8, slo_s=0.023), "deadline": known()}
@@ -246,7 +246,7 @@ def test_what_no_policy_may_do(waiting: Sequence[Waiting], mode: str, seed: int)
         if rows:
             policy.observe(sum(rows), curve(sum(rows)))
             now += curve(sum(rows)) * draw.choice([1, 1, 3])
-        left = [one for index, one in enumerate(left) if index not in named]
+        left = [request for index, request in enumerate(left) if index not in named]
 
 
 def test_a_batch_that_could_be_larger_waits_a_moment() -> None:

@@ -1,4 +1,4 @@
-"""Batch policies on a real server: every request gets one answer, in time or with a reason."""
+"""Batch policies on a real server: every request gets one answer, in time or with a reason, unless it is cancelled."""
 
 import asyncio
 import re
@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 from answers import Answers
-from policy_models import counted, metrics, rows_of, stand_in
+from policy_models import counted, looped, metrics, rows_of, stand_in
+from sleepers import PLAIN
 from tiny_models import lookup, parameters, ragged_padded
 from tritonclient.utils import InferenceServerException
 
@@ -20,41 +21,16 @@ from serve.management import admin
 from serve.management.statistics import Counters
 
 pytestmark = pytest.mark.server
+POLICIES = {"aimd": {"slo_ms": "5000"}, "deadline": {"slo_ms": "60000"}}
+BATCH_S = 1.5
 BROKEN = """
-import json
-
-import triton_python_backend_utils as pb_utils
-from policy_loop import PolicyLoop
-from policy_settings import PolicySettings
-
-
 class Broken:
     cap = 1.0
 
     def choose(self, waiting, now):
         raise ValueError("cannot choose")
-
-
-class TritonPythonModel:
-    def initialize(self, args):
-        settings = PolicySettings.of(json.loads(args["model_config"]))
-        self.loop = PolicyLoop(settings, Broken(), list, args, pb_utils)
-
-    def execute(self, requests):
-        return self.loop.take(requests)
-
-    def finalize(self):
-        self.loop.end()
 """
 UNCOUNTED = """
-import json
-
-import triton_python_backend_utils as pb_utils
-from batch_policy import Choice
-from policy_loop import PolicyLoop
-from policy_settings import PolicySettings
-
-
 class Refusing:
     cap = 1.0
 
@@ -65,18 +41,18 @@ class Refusing:
 class Metrics:
     def refused(self, cancelled):
         raise ValueError("cannot count")
+"""
+FAILING = """
+def answer(array):
+    if array[0, 0] == 1:
+        return "no response"
+    if array[0, 0] == 2:
+        raise SystemExit("the model ends")
+    return pb_utils.InferenceResponse([pb_utils.Tensor("y", array[:, :1])])
 
 
-class TritonPythonModel:
-    def initialize(self, args):
-        settings = PolicySettings.of(json.loads(args["model_config"]))
-        self.loop = PolicyLoop(settings, Refusing(), list, args, pb_utils, Metrics())
-
-    def execute(self, requests):
-        return self.loop.take(requests)
-
-    def finalize(self):
-        self.loop.end()
+def answers(requests):
+    return [answer(request.inputs()[0].as_numpy()) for request in requests]
 """
 REFUSED = r"\[StatusCode.UNAVAILABLE\] batch_policy deadline: refused after [\d.]+ of 60.0 ms: .*slo_ms\)."
 
@@ -94,8 +70,11 @@ def policy_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         stand_in(repository, "slow", fixed_ms="200", batch_policy="deadline", slo_ms="10000"),
         stand_in(repository, "waiting", fixed_ms="200", batch_policy="deadline", slo_ms="10000"),
         stand_in(repository, "leaving", **aimd),
-        stand_in(repository, "broken", **aimd),
-        stand_in(repository, "uncounted", **deadline),
+        looped(repository, "broken", BROKEN, policy="Broken()", **aimd),
+        looped(repository, "uncounted", UNCOUNTED, policy="Refusing()", metrics=", Metrics()", **deadline),
+        looped(
+            repository, "failing", FAILING, policy="create(settings)", answers="answers", **aimd | {"slo_ms": "1000"}
+        ),
         lookup(repository, "lookup").name,
         ragged_padded(
             repository,
@@ -105,11 +84,12 @@ def policy_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
             + parameters(padding_budget_run_elements="10"),
         ).name,
     ]
-    (repository / "broken" / "1" / "model.py").write_text(BROKEN)
-    (repository / "uncounted" / "1" / "model.py").write_text(UNCOUNTED)
+    for policy, settings in POLICIES.items():
+        slow = {"fixed_ms": str(1e3 * BATCH_S), "row_ms": "0", "batch_policy": policy, **settings}
+        names.append(stand_in(repository, f"slow_{policy}", **slow))
     with (repository / "lookup" / "config.pbtxt").open("a") as config:
         config.write(parameters(**aimd))
-    with launch(Settings(models=tuple(names), repository=repository)) as running:
+    with launch(Settings(models=tuple(names), repository=repository, arguments=PLAIN)) as running:
         yield running
 
 
@@ -185,7 +165,7 @@ def test_the_clients_deadline_counts_if_it_is_shorter_than_the_models(policy_ser
     counted(policy_server, "waiting", answered=2, refused=1)
 
 
-def test_unloading_answers_what_waits(policy_server: Server) -> None:
+def test_unloading_answers_requests_that_wait(policy_server: Server) -> None:
     url = policy_server.grpc_url
     with Answers(url, "leaving") as sending, triton.InferenceServerClient(url) as client:
         for number in range(200):
@@ -197,12 +177,12 @@ def test_unloading_answers_what_waits(policy_server: Server) -> None:
             client.infer("leaving", [triton.InferInput("x", [1, 4], "FP32").set_data_from_numpy(rows_of(0))])
 
 
-def test_a_broken_policy_leaves_nobody_waiting(policy_server: Server) -> None:
+def test_a_broken_policy_fails_every_request(policy_server: Server) -> None:
     answers = burst(policy_server, "broken", 20)
     assert answers == ["[StatusCode.INTERNAL] batch_policy aimd: ValueError: cannot choose"] * 20
 
 
-def test_a_broken_metric_leaves_nobody_waiting(policy_server: Server) -> None:
+def test_a_broken_metric_does_not_stop_refusals(policy_server: Server) -> None:
     answers = burst(policy_server, "uncounted", 20)
     assert all(re.fullmatch(REFUSED, error) for error in answers), answers[0]
     assert "uncounted_0_0: ValueError: cannot count" in policy_server.log.read_text()
@@ -228,3 +208,42 @@ def test_ragged_batches_are_cut_as_without_a_policy(policy_server: Server) -> No
     assert [summed for summed, _, _ in sums] == [2 * length for length in lengths]
     # No item is padded by 10 elements or more, because another run would cost less.
     assert all(longest - length < 10 for (_, longest, _), length in zip(sums, lengths, strict=True))
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_cancelled_request_does_not_run(policy_server: Server, policy: str) -> None:
+    """While the first one runs, six more wait, and three of them are cancelled."""
+    with Answers(policy_server.grpc_url, f"slow_{policy}") as sending:
+        sending.send({"x": rows_of(0)})
+        time.sleep(BATCH_S / 3)  # until it runs, and then until the others are there
+        for number in range(1, 7):
+            sending.send({"x": rows_of(number)})
+        time.sleep(BATCH_S / 3)
+        for number in (1, 2, 5):
+            sending.calls[number].cancel()
+        answers = sending.all()
+    for number, answer in enumerate(answers):
+        if number in (1, 2, 5):
+            assert isinstance(answer, str)
+            assert "CANCELLED" in answer
+        else:
+            assert isinstance(answer, dict)
+            assert answer["y"].tolist() == [[number]]
+    values = counted(policy_server, f"slow_{policy}", answered=4)
+    assert values["batch_policy_cancelled_requests_total"] == 3
+    # aimd starts with one row and then allows two; deadline runs all that are left together.
+    assert values["batch_policy_rows_count"] == {"aimd": 3, "deadline": 2}[policy]
+
+
+@pytest.mark.parametrize(("number", "message"), [(1, "an answer was not sent"), (2, "SystemExit: the model ends")])
+def test_an_answer_that_cannot_be_sent_is_an_error(policy_server: Server, number: int, message: str) -> None:
+    with Answers(policy_server.grpc_url, "failing") as sending:
+        sending.send({"x": rows_of(number)})
+        (answer,) = sending.all()
+    assert isinstance(answer, str)
+    assert message in answer
+    with Answers(policy_server.grpc_url, "failing") as sending:
+        sending.send({"x": rows_of(7)})
+        (answer,) = sending.all()
+    assert isinstance(answer, dict)
+    np.testing.assert_array_equal(answer["y"], [[7]])

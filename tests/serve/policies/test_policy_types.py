@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-import ml_dtypes
 import numpy as np
 import pytest
+from all_types import EXTREMES, NUMPY, echo
 from answers import Answers, Array
 from onnx import TensorProto, helper
+from sleepers import PLAIN
 from tiny_models import parameters, save
 
 from serve.launcher import Server, Settings, launch
@@ -16,46 +17,12 @@ pytestmark = pytest.mark.server
 REQUESTS = 300
 WIDTH = 512
 """Values of each type in a row: large enough for memory that is given back to be used again at once."""
-TYPES = {
-    "BOOL": (TensorProto.BOOL, np.bool_),
-    "UINT8": (TensorProto.UINT8, np.uint8),
-    "UINT16": (TensorProto.UINT16, np.uint16),
-    "UINT32": (TensorProto.UINT32, np.uint32),
-    "UINT64": (TensorProto.UINT64, np.uint64),
-    "INT8": (TensorProto.INT8, np.int8),
-    "INT16": (TensorProto.INT16, np.int16),
-    "INT32": (TensorProto.INT32, np.int32),
-    "INT64": (TensorProto.INT64, np.int64),
-    "BF16": (TensorProto.BFLOAT16, ml_dtypes.bfloat16),
-    "FP16": (TensorProto.FLOAT16, np.float16),
-    "FP32": (TensorProto.FLOAT, np.float32),
-    "FP64": (TensorProto.DOUBLE, np.float64),
-    "STRING": (TensorProto.STRING, np.object_),
-}
 POLICIES = {
     "all": {"batch_policy": "all"},
     "aimd": {"batch_policy": "aimd", "slo_ms": "1000"},
     "deadline": {"batch_policy": "deadline", "slo_ms": "60000"},
 }
-NUMPY = [kind for kind in TYPES if kind != "BF16"]
-"""BF16 has a model of its own: onnxruntime's Python interface does not run it beside STRING."""
 LONG, SHORT = 100_000, 3
-
-
-def echo(repository: Path, name: str, types: list[str], settings: dict[str, str]) -> None:
-    """Returns one tensor of each type unchanged."""
-    inputs, outputs = (
-        [helper.make_tensor_value_info(f"{letter}_{kind}", TYPES[kind][0], ["b", WIDTH]) for kind in types]
-        for letter in "xy"
-    )
-    nodes = [helper.make_node("Identity", [f"x_{kind}"], [f"y_{kind}"]) for kind in types]
-    config = "".join(
-        f'{way} [ {{ name: "{letter}_{kind}" data_type: TYPE_{kind} dims: [ {WIDTH} ] }} ]\n'
-        for way, letter in (("input", "x"), ("output", "y"))
-        for kind in types
-    )
-    text = f"max_batch_size: 16\n{config}dynamic_batching {{ }}\n{parameters(**settings)}"
-    save(repository, name, helper.make_graph(nodes, "g", inputs, outputs), text)
 
 
 def ragged_echo(repository: Path, name: str, settings: dict[str, str]) -> None:
@@ -86,7 +53,7 @@ def values(kind: str, number: int, width: int = WIDTH) -> Array:
     row = np.random.default_rng(number).integers(0, 100, (1, width))
     if kind == "STRING":
         return np.array([[b"%d of %d" % (value, number) for value in row[0]]], dtype=np.object_)
-    return row.astype(TYPES[kind][1]) if kind != "BOOL" else row > 50
+    return row.astype(EXTREMES[kind].dtype) if kind != "BOOL" else row > 50
 
 
 @pytest.fixture(scope="module")
@@ -94,12 +61,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """For each policy a model with all numpy types, one with BF16, and ragged BF16 with early answers."""
     repository = tmp_path_factory.mktemp("types")
     for policy, settings in POLICIES.items():
-        echo(repository, f"numpy_{policy}", NUMPY, settings)
-        echo(repository, f"bf16_{policy}", ["BF16"], settings)
+        config = f"max_batch_size: 16\ndynamic_batching {{ }}\n{parameters(**settings)}"
+        echo(repository, f"numpy_{policy}", NUMPY, config, width=WIDTH)
+        echo(repository, f"bf16_{policy}", ["BF16"], config, width=WIDTH)
         cut = {"padding_budget": "elements", "padding_budget_run_elements": "10"}
         ragged_echo(repository, f"ragged_{policy}", settings | cut)
     names = tuple(folder.name for folder in repository.iterdir())
-    with launch(Settings(models=names, repository=repository)) as running:
+    with launch(Settings(models=names, repository=repository, arguments=PLAIN)) as running:
         yield running
 
 

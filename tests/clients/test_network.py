@@ -1,0 +1,80 @@
+"""Servers that restart, are far away, or vanish during a call."""
+
+import asyncio
+import os
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import client_models
+import numpy as np
+import pytest
+from client_calls import TRANSPORTS, address
+from relay import relay
+from server_processes import tritonserver
+from sleepers import PLAIN
+
+from clients import AsyncModel, Model, ServerUnreachableError
+from clients.connection import OPTIONS
+from serve.launcher import Server, Settings, launch
+
+pytestmark = pytest.mark.server
+
+ONE = np.ones((1, 1), np.float32)
+
+
+def test_a_restarted_server_is_found_again(tmp_path: Path) -> None:
+    settings = Settings(models=("picky",), repository=client_models.build(tmp_path), arguments=PLAIN)
+    with launch(settings) as server:
+        clients = [Model("picky", url=address(server, way), transport=way) for way in TRANSPORTS]
+        assert [model.predict(4 * ONE).item() for model in clients] == [2] * len(TRANSPORTS)
+        again = replace(
+            settings, http_port=server.http_port, grpc_port=server.grpc_port, metrics_port=server.metrics_port
+        )
+        os.kill(tritonserver(server.pid), signal.SIGKILL)
+    for model in clients:
+        with pytest.raises(ServerUnreachableError):
+            model.predict(4 * ONE)
+    with launch(again):
+        assert [model.predict(9 * ONE).item() for model in clients] == [3] * len(TRANSPORTS)
+        for model in clients:
+            model.close()
+
+
+def test_a_server_far_away_is_reached(client_server: Server) -> None:
+    async def call(url: str) -> float:
+        async with AsyncModel("picky", url=url, transport="grpc") as model:
+            return float((await model.predict(4 * ONE)).item())
+
+    with relay(client_server.grpc_url, delay_s=0.15) as front:
+        assert asyncio.run(call(front.url)) == 2
+        with Model("picky", url=front.url, transport="grpc") as model:
+            assert model.predict(4 * ONE).item() == 2
+
+
+@pytest.mark.parametrize("kind", ["blocking", "async"])
+def test_a_host_that_vanishes_ends_a_call_without_a_deadline(
+    client_server: Server, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    quick = [(name, 500 if "keepalive" in name or "ping" in name else value) for name, value in OPTIONS]
+    monkeypatch.setattr("clients.connection.OPTIONS", quick)
+
+    async def call(url: str) -> None:
+        async with AsyncModel("slow", url=url, transport="grpc") as model:
+            task = asyncio.create_task(model.predict(2 * ONE))
+            await asyncio.sleep(0.2)
+            front.is_silent = True
+            await task
+
+    def block(url: str) -> None:
+        with Model("slow", url=url, transport="grpc") as model, ThreadPoolExecutor() as threads:
+            answer = threads.submit(model.predict, 2 * ONE)
+            time.sleep(0.2)
+            front.is_silent = True
+            answer.result()
+
+    with relay(client_server.grpc_url) as front, pytest.raises(ServerUnreachableError) as gone:
+        block(front.url) if kind == "blocking" else asyncio.run(call(front.url))
+    assert not gone.value.retryable
