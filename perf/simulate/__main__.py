@@ -17,7 +17,6 @@ from rich.progress import track
 from rich.table import Table
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from perf.batcher.mix import Mix, read_sizes
 from perf.load.arrivals import read_trace
 from perf.load.variant import delay_us, read
 from perf.measure.service_profile import Profile
@@ -26,6 +25,7 @@ from perf.measure.service_time import bar, numbers, profile, recorded
 from perf.records.candidate import Candidate
 from perf.records.study import Prediction, Sla
 from perf.records.traffic import Traffic
+from perf.simulate.batcher.mix import Mix, read_sizes
 from perf.simulate.costs import Costs
 from perf.simulate.earlier import EarlierTrials, earlier_trials
 from perf.simulate.predict import predict

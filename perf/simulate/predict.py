@@ -8,12 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from perf.batcher.request import US
-from perf.batcher.simulation import SimulationResult, simulate
 from perf.measure.service_profile import Profile
 from perf.records.candidate import Candidate
 from perf.records.study import Prediction, Sla
 from perf.records.traffic import Traffic
+from perf.simulate.batcher.request import US
+from perf.simulate.batcher.rules import Rules
+from perf.simulate.batcher.simulation import SimulationResult, simulate
 from perf.simulate.clients import Clients
 from perf.simulate.costs import LATE_US, Costs
 from perf.stats.percentile import percentile
@@ -58,7 +59,7 @@ def predict(
     Raises `Mistake` for threads without a ramp, `RulesError` for another scheduler than the dynamic batcher.
     """
     costs = Costs.of(candidate, profile, open_loop=traffic.open).stretched(stretch)
-    rules = candidate.rules(config)
+    rules = Rules.of(candidate.apply(config))
     slowdown = costs.slowdown if costs.instances > 1 else None
     times = _times(traffic, requests)
     way = costs.way.longer(overhead_us)

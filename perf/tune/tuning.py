@@ -12,7 +12,6 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.graph.recipe import digest
 from export.repository import REPOSITORY, config_file, model_file, model_folder, read_config, variants, with_steps
-from perf.batcher.rules import Rules
 from perf.measure import service_time
 from perf.measure.service_profile import Profile
 from perf.measure.service_records import RESULTS, reaching
@@ -21,6 +20,7 @@ from perf.records.candidate import Candidate
 from perf.records.study import Sla, Study
 from perf.records.traffic import Traffic
 from perf.records.tuned_file import NAME, Why
+from perf.simulate.batcher.rules import Rules
 from perf.tune import writing
 from perf.tune.bottleneck import bottleneck
 from perf.tune.goal import Goal

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.progress import track
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from perf.batcher.rules import Rules
+from perf.simulate.batcher.rules import Rules
 from perf.why.changes import Diagnosis, diagnose
 from perf.why.recording import HOW, Recording, recording
 from perf.why.report import FULL, as_dict, show

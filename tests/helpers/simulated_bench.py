@@ -8,12 +8,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+from request_sources import request_source
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
-from perf.batcher.simulation import SimulationResult, simulate
 from perf.records.candidate import Candidate
 from perf.records.study import Prediction, Sla, Study, Trial
 from perf.records.traffic import Traffic
+from perf.simulate.batcher.rules import Rules
+from perf.simulate.batcher.simulation import SimulationResult, simulate
 from perf.stats.sla import judge
 from perf.tune.goal import Goal
 from perf.tune.screen import Screen
@@ -50,8 +52,8 @@ def outcome(
 ) -> SimulationResult:
     """One run of the batcher."""
     parallelism = Parallelism.of(candidate)
-    load = traffic.simulated(requests, turnaround=int((OUTSIDE_US + extra_us) * 1e3), seed=seed)
-    return simulate(candidate.rules(CONFIG), lambda rows: int(service(parallelism, rows) * 1e3), load)
+    load = request_source(traffic, requests, turnaround=int((OUTSIDE_US + extra_us) * 1e3), seed=seed)
+    return simulate(Rules.of(candidate.apply(CONFIG)), lambda rows: int(service(parallelism, rows) * 1e3), load)
 
 
 def latencies_ms(run: SimulationResult, extra_us: float = 0.0) -> list[float]:

@@ -6,13 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
+from request_sources import request_source
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
-from perf.batcher.request import Time
-from perf.batcher.simulation import SimulationResult, simulate
 from perf.records.candidate import Candidate
 from perf.records.study import AGAINST, FINAL, HALVING, NOISE, Prediction, Sla, Step, Study, Trial
 from perf.records.traffic import Traffic
+from perf.simulate.batcher.request import Time
+from perf.simulate.batcher.rules import Rules
+from perf.simulate.batcher.simulation import SimulationResult, simulate
 from serve.management.statistics import Counters
 from tests.perf.report.test_summary import MACHINE, NOTHING
 
@@ -54,8 +56,8 @@ def _outcome(
 ) -> SimulationResult:
     kind = ModelInstanceGroup.KIND_CPU
     config = ModelConfig(name="ranker", instance_group=[ModelInstanceGroup(count=1, kind=kind)])
-    traffic = Traffic.parse(load).simulated(requests, turnaround=300_000, seed=seed)
-    return simulate(candidate.rules(config), _service(rng, scale), traffic)
+    traffic = request_source(Traffic.parse(load), requests, turnaround=300_000, seed=seed)
+    return simulate(Rules.of(candidate.apply(config)), _service(rng, scale), traffic)
 
 
 def _latencies_ms(outcome: SimulationResult) -> list[float]:

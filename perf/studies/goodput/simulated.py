@@ -6,9 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from perf.batcher.load import Arrivals
-from perf.batcher.request import Request
-from perf.batcher.simulation import simulate
+from perf.simulate.batcher.request import Request
+from perf.simulate.batcher.request_source import Arrivals
+from perf.simulate.batcher.rules import Rules
+from perf.simulate.batcher.simulation import simulate
 from perf.studies.goodput.contender import Contender, StandIn
 from perf.studies.goodput.instance import ends, settle
 from perf.studies.goodput.search import RateTrial, swept
@@ -46,7 +47,9 @@ def _batched(
     """When Triton's own batcher has each of them answered."""
     requests = [Request(number=number, at=round(at * NS)) for number, at in enumerate(times.tolist())]
     outcome = simulate(
-        contender.candidate.rules(config), lambda rows: round(device.seconds(rows) * NS), Arrivals(requests)
+        Rules.of(contender.candidate.apply(config)),
+        lambda rows: round(device.seconds(rows) * NS),
+        Arrivals(requests),
     )
     ended = np.full(len(times), math.inf)
     for answer in outcome.served:

@@ -22,7 +22,9 @@ from perf.measure.trial import Meter, serving
 from perf.records import round_record, runs
 from perf.records.candidate import Candidate
 from perf.records.study import AGAINST, NOISE, Trial
-from perf.records.traffic import NS, Traffic
+from perf.records.traffic import Traffic
+from perf.simulate.clients import NS
+from perf.simulate.clients import arrivals as simulated_arrivals
 from perf.stats.sla import Sla
 from triton_batching.terminal import Mistake, terminal
 
@@ -46,7 +48,7 @@ def test_simulation_and_load_generator_have_the_same_arrivals_on_average(words: 
     load = traffic.load(warm_up_s=1.0, duration_s=10.0, workers=2, seed=3)
     due = arrivals(load)
     due = due[(due >= 1.0) & (due < 11.0)] - 1.0
-    simulated = np.array([request.at / NS for request in traffic.simulated(3000, turnaround=0, seed=3).arrivals()])
+    simulated = np.array([request.at / NS for request in simulated_arrivals(traffic, 3000, 3)])
     # 3,000 requests in 10 s in both. Counts of gamma gaps vary by cv2 as much as Poisson's.
     spread = 4 * np.sqrt(3000 * traffic.cv2)
     assert abs(len(due) - 3000) <= spread

@@ -7,10 +7,10 @@ payloads ahead of the instances, at most two for each; with priorities or a queu
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 
-from perf.batcher.payload import Closing, ClosingRule, Payload
-from perf.batcher.request import MS, Request, Time
-from perf.batcher.request_queue import QueuedRequest, RequestQueue
-from perf.batcher.rules import Rules
+from perf.simulate.batcher.payload import Closing, ClosingRule, Payload
+from perf.simulate.batcher.request import MS, Request, Time
+from perf.simulate.batcher.request_queue import QueuedRequest, RequestQueue
+from perf.simulate.batcher.rules import Rules
 
 POLL = 500 * MS
 HOLD_POLL = 10 * MS

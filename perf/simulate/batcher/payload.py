@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from enum import Enum
 
-from perf.batcher.request import Request, Time
-from perf.batcher.request_queue import QueuedRequest
+from perf.simulate.batcher.request import Request, Time
+from perf.simulate.batcher.request_queue import QueuedRequest
 
 
 class ClosingRule(Enum):

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from perf.batcher.instances import Burden, Execution, Instances, ServiceTime, Slowdown, Waking
-from perf.batcher.load import Answer, RequestSource
-from perf.batcher.payload import Closing, ClosingRule, Payload
-from perf.batcher.request import Request, Time
-from perf.batcher.request_queue import QueuedRequest
-from perf.batcher.rules import Rules
-from perf.batcher.scheduler import Batcher
+from perf.simulate.batcher.instances import Burden, Execution, Instances, ServiceTime, Slowdown, Waking
+from perf.simulate.batcher.payload import Closing, ClosingRule, Payload
+from perf.simulate.batcher.request import Request, Time
+from perf.simulate.batcher.request_queue import QueuedRequest
+from perf.simulate.batcher.request_source import Answer, RequestSource
+from perf.simulate.batcher.rules import Rules
+from perf.simulate.batcher.scheduler import Batcher
 
 Gap = Callable[[int], Time]
 """Time that an instance stays busy after an execution, by its rows."""

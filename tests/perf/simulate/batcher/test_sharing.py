@@ -2,10 +2,10 @@
 
 from fractions import Fraction
 
-from perf.batcher.load import Answer, Arrivals
-from perf.batcher.request import MS, Request
-from perf.batcher.rules import Rules
-from perf.batcher.simulation import SimulationResult, simulate
+from perf.simulate.batcher.request import MS, Request
+from perf.simulate.batcher.request_source import Answer, Arrivals
+from perf.simulate.batcher.rules import Rules
+from perf.simulate.batcher.simulation import SimulationResult, simulate
 
 ONE = Fraction(1)
 ALONE = Rules(dynamic=False, instances=2)

@@ -7,10 +7,10 @@ from fractions import Fraction
 
 import pytest
 
-from perf.batcher.load import Arrivals
-from perf.batcher.request import Request, Time
-from perf.batcher.rules import Rules
-from perf.batcher.simulation import SimulationResult, simulate
+from perf.simulate.batcher.request import Request, Time
+from perf.simulate.batcher.request_source import Arrivals
+from perf.simulate.batcher.rules import Rules
+from perf.simulate.batcher.simulation import SimulationResult, simulate
 
 X = Fraction(1)
 NAMES = "ACBDE"

@@ -11,7 +11,7 @@ from typing import Any
 
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelInput
 
-from perf.batcher.request import MS, US, Request
+from perf.simulate.batcher.request import MS, US, Request
 from triton_batching.terminal import Mistake
 
 MOST_REQUESTS = 1_000_000

@@ -13,9 +13,9 @@ from fractions import Fraction
 import pytest
 from sleepers import PLAIN, send, sleeper
 
-from perf.batcher.request import MS, Request
+from perf.simulate.batcher.request import MS, Request
 from serve.launcher import Server, Settings, launch
-from tests.perf.batcher.test_example import NAMES, REQUESTS, X, run
+from tests.perf.simulate.batcher.test_example import NAMES, REQUESTS, X, run
 
 X_MS = 400
 

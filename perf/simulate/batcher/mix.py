@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from perf.batcher.load import EXTRA_REQUESTS, Arrivals, ClosedLoop, RequestSource
-from perf.batcher.request import MS, Request, Time
-from perf.batcher.requests_file import MOST_REQUESTS, shapes_and_contents
+from perf.simulate.batcher.request import MS, Request, Time
+from perf.simulate.batcher.request_source import EXTRA_REQUESTS, Arrivals, ClosedLoop, RequestSource
+from perf.simulate.batcher.requests_file import MOST_REQUESTS, shapes_and_contents
 from triton_batching.terminal import Mistake
 
 

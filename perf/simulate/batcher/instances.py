@@ -5,9 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from perf.batcher.payload import Closing, Payload
-from perf.batcher.request import Request, Time
-from perf.batcher.rules import Rules
+from perf.simulate.batcher.payload import Closing, Payload
+from perf.simulate.batcher.request import Request, Time
+from perf.simulate.batcher.rules import Rules
 
 ServiceTime = Callable[[int], Time]
 """Time of an execution by its rows."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from perf.batcher.request import MS, Request, Time
+from perf.simulate.batcher.request import MS, Request, Time
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

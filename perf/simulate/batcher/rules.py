@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelQueuePolicy
 
 from export.repository import instance_count
-from perf.batcher.request import US, Request, Time
+from perf.simulate.batcher.request import US, Request, Time
 from triton_batching.terminal import Mistake
 
 # A library of this name in the folder of a model or of a version closes batches by rules of its own.

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perf.batcher.load import Answer, Arrivals, ClosedLoop
-from perf.batcher.payload import ClosingRule
-from perf.batcher.request import MS, Request, Time
-from perf.batcher.rules import QueuePolicy, Rules
-from perf.batcher.simulation import SimulationResult, simulate
+from perf.simulate.batcher.payload import ClosingRule
+from perf.simulate.batcher.request import MS, Request, Time
+from perf.simulate.batcher.request_source import Answer, Arrivals, ClosedLoop
+from perf.simulate.batcher.rules import QueuePolicy, Rules
+from perf.simulate.batcher.simulation import SimulationResult, simulate
 
 
 @st.composite

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from perf.batcher.request import Request, Time
-from perf.batcher.rules import QueuePolicy, Rules
+from perf.simulate.batcher.request import Request, Time
+from perf.simulate.batcher.rules import QueuePolicy, Rules
 
 
 @dataclass(slots=True, eq=False)

@@ -14,11 +14,11 @@ from sleepers import PLAIN, send, sleeper
 from streams import counted as read_counters
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from perf.batcher.load import Arrivals
-from perf.batcher.payload import ClosingRule
-from perf.batcher.request import MS, Request
-from perf.batcher.rules import Rules
-from perf.batcher.simulation import SimulationResult, simulate
+from perf.simulate.batcher.payload import ClosingRule
+from perf.simulate.batcher.request import MS, Request
+from perf.simulate.batcher.request_source import Arrivals
+from perf.simulate.batcher.rules import Rules
+from perf.simulate.batcher.simulation import SimulationResult, simulate
 from serve.launcher import Server, Settings, launch
 
 HELD = 24
