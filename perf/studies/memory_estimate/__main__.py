@@ -21,11 +21,11 @@ from rich.table import Table
 from export.graph.recipe import digest
 from export.repository import models, served_file
 from perf.memory.estimate.batch_memory import Model
-from perf.memory.trace.fields import parsed
 from perf.records.record import write_json
 from perf.studies.memory_estimate.check import SETTINGS, check
 from perf.studies.memory_estimate.measured import feeds_of
 from perf.studies.memory_estimate.zoo import ZOO
+from perf.studies.memory_lab.traces.fields import parsed
 from triton_batching.machine import Machine, versions
 from triton_batching.terminal import Failure, Mistake, guarded, program_parser, terminal
 

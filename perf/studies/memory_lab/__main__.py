@@ -1,8 +1,8 @@
 """Compare memory allocators on recorded traces: space, device calls, time, fragmentation and locality.
 
-Reads traces of `perf.memory.record`, TensorFlow logs, torch snapshots and profiles, and onnxruntime profiles. It
-replays each trace on all allocators, plans it offline, serves it from the plan, and serves changed inferences from the
-same plan. There is one record per trace; a trace that has a record is only printed.
+Reads traces of `perf.studies.memory_lab.record`, TensorFlow logs, torch snapshots and profiles, and onnxruntime
+profiles. It replays each trace on all allocators, plans it offline, serves it from the plan, and serves changed
+inferences from the same plan. There is one record per trace; a trace that has a record is only printed.
 """
 
 import contextlib
@@ -14,12 +14,12 @@ from rich.progress import Progress
 from rich.table import Table
 
 from perf.memory.allocators.device import DeviceCosts
-from perf.memory.trace import trace_file
-from perf.memory.trace.trace import Trace
 from perf.studies.memory_lab import memory_map, study
 from perf.studies.memory_lab.replay import Replay
 from perf.studies.memory_lab.study import Study
+from perf.studies.memory_lab.traces import trace_file
 from perf.studies.memory_lab.traces.reading import named
+from perf.studies.memory_lab.traces.trace import Trace
 from perf.studies.memory_lab.trial import PLANNED
 from triton_batching.terminal import Mistake, guarded, program_parser, terminal
 

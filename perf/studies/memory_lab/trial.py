@@ -5,11 +5,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from perf.memory.allocators.device import Allocator, Device, DeviceCosts
-from perf.memory.trace.trace import Trace
 from perf.studies.memory_lab.allocators.catalogue import ONLINE
 from perf.studies.memory_lab.allocators.plan import Plan
 from perf.studies.memory_lab.allocators.planned import Planned, Unplanned
 from perf.studies.memory_lab.replay import Replay, operation_us, overlaps, replay
+from perf.studies.memory_lab.traces.trace import Trace
 from triton_batching.terminal import Failure
 
 PLANNED = "planned"

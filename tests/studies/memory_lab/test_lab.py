@@ -8,12 +8,12 @@ from memory_instances import random_trace, trace_of
 
 from perf.memory.allocators.bfc import onnxruntime_same
 from perf.memory.allocators.device import Allocator, Device, DeviceCosts
-from perf.memory.trace import trace_file
 from perf.studies.memory_lab import __main__ as lab
 from perf.studies.memory_lab import memory_map, study
 from perf.studies.memory_lab.allocators.catalogue import ONLINE
 from perf.studies.memory_lab.allocators.plan import plan
 from perf.studies.memory_lab.replay import Placed, Replay, operation_us, overlaps, replay
+from perf.studies.memory_lab.traces import trace_file
 from perf.studies.memory_lab.traces.reading import read
 from perf.studies.memory_lab.trial import PLANNED, allocators, locality, trial
 

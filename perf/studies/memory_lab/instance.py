@@ -4,7 +4,7 @@ import csv
 import io
 from pathlib import Path
 
-from perf.memory.offline.buffer import Buffer, Placement
+from perf.memory.greedy import Buffer, Placement
 from triton_batching.terminal import Mistake
 
 NEEDED = ("id", "lower", "size")

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from perf.memory.trace.fields import field, parsed
+from perf.studies.memory_lab.traces.fields import field, parsed
 from triton_batching.terminal import Mistake
 
 ADVICE = "Set SessionOptions.enable_profiling, unset enable_mem_pattern, and give the file of end_profiling()."

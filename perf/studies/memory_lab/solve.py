@@ -13,15 +13,16 @@ from pathlib import Path
 from rich.progress import track
 from rich.table import Table
 
-from perf.memory.offline import greedy, instance, omni
-from perf.memory.offline.buffer import Buffer, Placement, load
-from perf.memory.offline.checker import faults
+from perf.memory import greedy
+from perf.memory.greedy import Buffer, Placement, peak_bytes
+from perf.studies.memory_lab import instance, omni
+from perf.studies.memory_lab.checker import faults
 from triton_batching.terminal import Failure, Mistake, guarded, program_parser, terminal
 
 
 @dataclass(frozen=True, kw_only=True)
 class Solved:
-    """One instance: its buffers and load, the height of the greedy placement, the placement and the search time.
+    """One instance: number of buffers, most live bytes, height of the greedy placement, placement, and search time.
 
     `placement` is None if the search has no result.
     """
@@ -50,7 +51,7 @@ def solve(path: Path, capacity: int | None, timeout_s: float) -> Solved:
     return Solved(
         name=path.name,
         buffers=len(buffers),
-        load=load(buffers),
+        load=peak_bytes(buffers),
         greedy=quick.height,
         placement=best,
         seconds=seconds,
@@ -67,7 +68,9 @@ def _search(buffers: tuple[Buffer, ...], capacity: int | None, timeout_s: float,
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Solve and print; exit code 1 if an instance is not solved, 2 for a user's mistake."""
-    parser = program_parser("python -m perf.memory.solve", __doc__, example="A.1048576.csv --capacity 1048576")
+    parser = program_parser(
+        "python -m perf.studies.memory_lab.solve", __doc__, example="A.1048576.csv --capacity 1048576"
+    )
     parser.add_argument("instances", nargs="+", type=Path, metavar="CSV", help="columns id,lower,upper,size")
     goal = parser.add_mutually_exclusive_group(required=True)
     goal.add_argument("--capacity", type=int, metavar="BYTES", help="find a placement within these bytes")

@@ -7,14 +7,14 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from perf.memory.trace.fields import content
-from perf.memory.trace.trace import Allocation, Remark, Trace
+from perf.studies.memory_lab.traces.fields import content
+from perf.studies.memory_lab.traces.trace import Allocation, Remark, Trace
 from triton_batching import whole_file
 from triton_batching.terminal import Mistake
 
 KIND = "memory trace"
 COLUMNS = ("id", "requested_bytes", "held_bytes", "allocated_at", "freed_at", "name")
-ADVICE = "Record a trace: python -m perf.memory.record MODEL."
+ADVICE = "Record a trace: python -m perf.studies.memory_lab.record MODEL."
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 

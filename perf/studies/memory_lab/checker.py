@@ -3,7 +3,7 @@
 It cuts time at every start of a buffer and compares the offsets of the live buffers within each slice.
 """
 
-from perf.memory.offline.buffer import Buffer, Placement
+from perf.memory.greedy import Buffer, Placement
 
 
 def faults(placement: Placement, buffers: tuple[Buffer, ...], capacity: int | None = None) -> list[str]:

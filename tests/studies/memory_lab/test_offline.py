@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from memory_instances import exact, guillotine
 
-from perf.memory import solve
-from perf.memory.offline import greedy, instance, omni
-from perf.memory.offline.buffer import Buffer, load, placed
-from perf.memory.offline.checker import faults
+from perf.memory import greedy
+from perf.memory.greedy import Buffer, peak_bytes, placed
+from perf.studies.memory_lab import instance, omni, solve
+from perf.studies.memory_lab.checker import faults
 from triton_batching.terminal import Mistake
 
 CAPACITY = 1 << 20
@@ -19,7 +19,7 @@ CAPACITY = 1 << 20
 @pytest.mark.parametrize("seed", range(8))
 def test_minimalloc_fills_a_cut_rectangle_to_the_last_byte(seed: int) -> None:
     buffers = guillotine(seed, 40)
-    assert load(buffers) == CAPACITY
+    assert peak_bytes(buffers) == CAPACITY
     placement = omni.fit(buffers, CAPACITY, timeout_s=20).placement
     assert placement is not None
     assert placement.height == CAPACITY
@@ -63,7 +63,7 @@ def test_greedy_takes_the_tightest_gap_and_a_long_buffer_keeps_the_top() -> None
 
 def test_load_counts_half_open_lifetimes() -> None:
     buffers = [Buffer(id=0, lower=0, upper=5, size=7), Buffer(id=1, lower=5, upper=9, size=7)]
-    assert load(buffers) == 7
+    assert peak_bytes(buffers) == 7
     assert greedy.plan(buffers).offsets == (0, 0)
 
 

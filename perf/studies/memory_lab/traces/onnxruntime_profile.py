@@ -14,10 +14,10 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from perf.memory.trace.fields import content
-from perf.memory.trace.ledger import Key, Ledger
-from perf.memory.trace.onnxruntime_events import ADVICE, NodeEvent, nodes_by_run
-from perf.memory.trace.trace import Trace
+from perf.studies.memory_lab.traces.fields import content
+from perf.studies.memory_lab.traces.ledger import Key, Ledger
+from perf.studies.memory_lab.traces.onnxruntime_events import ADVICE, NodeEvent, nodes_by_run
+from perf.studies.memory_lab.traces.trace import Trace
 from triton_batching.terminal import Mistake
 
 SOURCE = "onnxruntime profile"

@@ -17,8 +17,8 @@ from rich.table import Table
 from export.graph.ragged_feed import is_ragged
 from export.graph.samples import sample
 from export.repository import REPOSITORY, config_file, model_file, model_folder, read_config
-from perf.memory.trace import onnxruntime_profile, trace_file
-from perf.memory.trace.trace import Trace
+from perf.studies.memory_lab.traces import onnxruntime_profile, trace_file
+from perf.studies.memory_lab.traces.trace import Trace
 from triton_batching.terminal import Mistake, guarded, program_parser, terminal
 
 FOLDER = Path("perf/results/local/memory/traces")
@@ -55,7 +55,7 @@ def record(model: str, rows: int, *, optimisation: str = "all", repository: Path
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Record and write the traces; exit code 2 for a user's mistake."""
-    parser = program_parser("python -m perf.memory.record", __doc__, example="resnet50 --rows 1 8 32")
+    parser = program_parser("python -m perf.studies.memory_lab.record", __doc__, example="resnet50 --rows 1 8 32")
     parser.add_argument("models", nargs="+", metavar="MODEL", help="a model of the repository")
     parser.add_argument("--rows", nargs="+", type=int, default=[1, 8], metavar="N", help="batch sizes (default: 1 8)")
     parser.add_argument("--optimisation", choices=sorted(OPTIMISATIONS), default="all", help="graph optimisation level")

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from perf.memory.trace.trace import Allocation, Remark, Trace
+from perf.studies.memory_lab.traces.trace import Allocation, Remark, Trace
 
 Key = int | str
 

@@ -1,6 +1,6 @@
 """The `omnimalloc` library (1.0.0): a C++ core with MiniMalloc's exact search and a search in the style of TelaMalloc.
 
-`omnimalloc._cpp` is not a public API, so the version is pinned and `offline.checker` checks every answer.
+`omnimalloc._cpp` is not a public API, so the version is pinned and `checker` checks every answer.
 MiniMalloc: Moffitt, "MiniMalloc: A Lightweight Memory Allocator for Hardware-Accelerated Machine Learning" (ASPLOS
 2023). TelaMalloc: Maas et al. (ASPLOS 2023), whose own code is not public.
 """
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from perf.memory.offline.buffer import Buffer, Placement, load, placed
+from perf.memory.greedy import Buffer, Placement, peak_bytes, placed
 from triton_batching.terminal import Failure, Mistake
 
 VERSION = "1.0.0"
@@ -40,7 +40,7 @@ def fit(buffers: Sequence[Buffer], capacity: int, timeout_s: float = 60.0) -> Ve
     """
     if not buffers:
         return Verdict(placement=placed(MINIMALLOC, (), ()))
-    if capacity < load(buffers):
+    if capacity < peak_bytes(buffers):
         return Verdict(placement=None, impossible=True)
     deadline = time.monotonic() + timeout_s
     base = _core().Partition.from_allocations(_core_buffers(buffers))
@@ -77,7 +77,7 @@ def _search(member: Any, capacity: int, nodes: int | None, timeout_s: float) -> 
 def minimised(buffers: Sequence[Buffer], timeout_s: float = 3.0, start: Placement | None = None) -> Placement:
     """The lowest placement that bisection over `fit` finds in `timeout_s` seconds, never above `start`."""
     best = start or telamalloc(buffers, timeout_s)
-    low, deadline = load(buffers), time.monotonic() + timeout_s
+    low, deadline = peak_bytes(buffers), time.monotonic() + timeout_s
     share = timeout_s
     aim = low
     while aim < best.height and (left := deadline - time.monotonic()) > 0:

@@ -10,9 +10,9 @@ from memory_instances import trace_of
 from onnx import helper, numpy_helper
 from tiny_models import onnx_model
 
-from perf.memory import record
-from perf.memory.trace import onnxruntime_events, onnxruntime_profile, trace_file
-from perf.memory.trace.ledger import Ledger
+from perf.studies.memory_lab import record
+from perf.studies.memory_lab.traces import onnxruntime_events, onnxruntime_profile, trace_file
+from perf.studies.memory_lab.traces.ledger import Ledger
 from triton_batching.terminal import Mistake
 
 
