@@ -10,7 +10,7 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from perf.load.load import Load
-from perf.records import file, record, record_kind, round_record
+from perf.records import file, record, round_record
 from perf.records.candidate import Candidate
 from perf.records.file import RecordError
 from perf.records.record import Measurement
@@ -246,7 +246,7 @@ def _of_file(path: Path) -> Iterator[Run]:
         if study.chosen is None:
             raise _OtherError(f"{path}: {_unchosen(study)}. See: python -m perf.report {path.parent}")
         yield from _chosen(study, path).runs
-    elif kind not in record.KINDS and (message := record_kind.other(path, kind, WANTED)):
+    elif kind not in record.KINDS and (message := file.other_kind(path, kind, WANTED)):
         raise _OtherError(message)
     elif isinstance(measurement := record.load(path), Measurement):
         yield _of_analyzer(measurement, path)

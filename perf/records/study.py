@@ -15,6 +15,8 @@ from perf.stats.sla import Sla as Sla
 from serve.management.statistics import Counters
 from triton_batching.machine import Machine
 
+# The variant of the model that a study writes: configs/tuned.pbtxt.
+TUNED = "tuned"
 # The stages of a study: why a trial was made. The trials of `NOISE` repeat the default (A/A noise).
 PROFILE, HALVING, FINAL, AGAINST, NOISE = "profile", "halving", "final", "against the default", "noise"
 

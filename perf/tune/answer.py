@@ -10,9 +10,8 @@ from rich.table import Table
 from export.repository import REPOSITORY
 from perf.measure.interleaved import gain
 from perf.records.candidate import Candidate
-from perf.records.study import Trial
+from perf.records.study import TUNED, Trial
 from perf.records.traffic import Traffic
-from perf.records.tuned_file import NAME
 from perf.stats import pareto as pareto_front
 from perf.stats.bootstrap import Interval
 from perf.tune import recipe
@@ -212,7 +211,7 @@ def cost(tuning: Tuning) -> Iterator[str]:
     yield f"record: {question.record}"
     yield f"as a page: make report RESULTS={question.results}"
     if tuning.path is not None and question.repository == REPOSITORY:
-        yield f"to serve it: make serve MODEL={question.model} CONFIG={NAME}"
+        yield f"to serve it: make serve MODEL={question.model} CONFIG={TUNED}"
 
 
 def _recipe(tuning: Tuning, console: Console) -> Iterator[str]:

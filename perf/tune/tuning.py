@@ -15,13 +15,11 @@ from export.repository import REPOSITORY, config_file, model_file, model_folder,
 from perf.measure import service_time
 from perf.measure.service_profile import Profile
 from perf.measure.service_records import RESULTS, reaching
-from perf.records import tuned_file
 from perf.records.candidate import Candidate
-from perf.records.study import Sla, Study
+from perf.records.study import TUNED, Sla, Study
 from perf.records.traffic import Traffic
-from perf.records.tuned_file import NAME, Why
 from perf.simulate.batcher.rules import Rules
-from perf.tune import writing
+from perf.tune import tuned_file, writing
 from perf.tune.bottleneck import bottleneck
 from perf.tune.goal import Goal
 from perf.tune.live import LiveBench
@@ -31,6 +29,7 @@ from perf.tune.search import Search, SearchResult
 from perf.tune.simulator import ProfiledSimulator
 from perf.tune.space import Parallelism, Space, space, tried_values
 from perf.tune.study_log import Budget, StudyLog
+from perf.tune.tuned_file import Why
 from perf.tune.writing import HEADLINE, PreviousFile, TunedText
 from serve.doctor.document import Document
 from triton_batching.machine import Machine, cores, versions
@@ -102,7 +101,7 @@ def tune(question: Question, progress: Progress) -> Tuning:
     began = time.monotonic()
     before, config = _current(question)
     _check_writable(question.results)
-    tuned_file.refuse_foreign(question.folder / "configs" / f"{NAME}.pbtxt", force=question.force)
+    tuned_file.refuse_foreign(question.folder / "configs" / f"{TUNED}.pbtxt", force=question.force)
     searched = _space(question, config)
     profile = _profile(question, config, searched, progress)
     budget = _budget(question, profile)
@@ -144,7 +143,7 @@ def _current(question: Question) -> tuple[Document, ModelConfig]:
     path = config_file(question.folder, question.config_name)
     config = read_config(path)
     Rules.of(config)  # raises for another scheduler than the dynamic batcher
-    if question.config_name == NAME:
+    if question.config_name == TUNED:
         raise Mistake(f"{path}: this file is the output. Name another configuration to begin with, or leave it out.")
     for name in with_steps([question.model], question.config_name, question.repository):
         folder = model_folder(name, question.repository)
@@ -166,7 +165,7 @@ def _check_writable(folder: Path) -> None:
 
 
 def _space(question: Question, config: ModelConfig) -> Space:
-    names = [name for name in variants(question.folder) if name != NAME]
+    names = [name for name in variants(question.folder) if name != TUNED]
     sizes = [read_config(config_file(question.folder, name)).max_batch_size for name in names]
     largest = max([config.max_batch_size, *sizes, question.largest or 0])
     if question.traffic.rows > largest:

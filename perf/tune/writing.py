@@ -11,9 +11,10 @@ from pathlib import Path
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from perf.records import tuned_file
 from perf.records.candidate import Candidate
-from perf.records.tuned_file import NAME, Why
+from perf.records.study import TUNED
+from perf.tune import tuned_file
+from perf.tune.tuned_file import Why
 from serve.doctor.document import Document
 from triton_batching import whole_file
 from triton_batching.terminal import Failure
@@ -65,7 +66,7 @@ def write(
     Returns the path, and the previous file if it differed. Raises `WriteError` for a file that a person changed
     (unless `force`), and the errors of a server that does not load it.
     """
-    previous = keep(folder / "configs" / f"{NAME}.pbtxt", text, results)
+    previous = keep(folder / "configs" / f"{TUNED}.pbtxt", text, results)
     path = tuned_file.write(folder, text, force=force)
     tuned_file.load(folder.name, repository, progress)
     return path, previous

@@ -4,9 +4,8 @@ import math
 from collections.abc import Sequence
 
 from perf.records.candidate import Candidate
-from perf.records.study import Trial
+from perf.records.study import TUNED, Trial
 from perf.records.traffic import Traffic
-from perf.records.tuned_file import NAME
 from perf.report.study.evidence import Evidence, pooled, rows_per_s, word
 from perf.report.study.gain import Gain, gains
 from perf.report.study.section import Grid, Section
@@ -173,7 +172,7 @@ def _next(evidence: Evidence, all_gains: Sequence[Gain]) -> str:
     study = evidence.study
     if not study.after_pbtxt or not headline(evidence, all_gains).startswith("Use "):
         return ""
-    command = f"make serve MODEL={study.model} CONFIG={NAME}"
+    command = f"make serve MODEL={study.model} CONFIG={TUNED}"
     if "--repository" in study.command[:-1]:
         repository = study.command[study.command.index("--repository") + 1]
         command += f' ARGS="--repository {repository}"'

@@ -7,9 +7,9 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
 from export.repository import config_file, model_folder, read_config, variants
-from perf.records import tuned_file
 from perf.records.candidate import THREADS, Candidate
-from perf.records.tuned_file import Why, WriteError
+from perf.tune import tuned_file
+from perf.tune.tuned_file import Why, WriteError
 from perf.tune.writing import keep
 from serve.doctor.document import Document
 from triton_batching.terminal import Failure

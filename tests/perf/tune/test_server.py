@@ -16,11 +16,11 @@ from perf.measure.service_profile import write
 from perf.measure.trial import TRACE_RATE
 from perf.records.candidate import Candidate
 from perf.records.study import FINAL, HALVING, Study
-from perf.records.tuned_file import headed, is_ours
 from perf.report.study.evidence import Evidence
 from perf.report.study.parts import parts
 from perf.tune.__main__ import main
 from perf.tune.live import trace_rate
+from perf.tune.tuned_file import headed, is_ours
 from serve.doctor.__main__ import main as doctor
 from tests.perf.simulate.test_simulate import ramp
 

@@ -16,6 +16,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.add.model_config import QUEUE_LIMIT_MS
 from perf.records.candidate import THREADS, Candidate
+from perf.records.study import TUNED
 from serve.doctor.document import Document
 from serve.doctor.examination import examine
 from serve.doctor.finding import Edit, Finding
@@ -27,7 +28,6 @@ from serve.policies import queue_limit
 from triton_batching import whole_file
 from triton_batching.terminal import Failure, Mistake
 
-NAME = "tuned"
 MARK = "# Tuned by: "
 DIGEST = "# Digest of the lines below: "
 WIDTH = 118
@@ -78,7 +78,7 @@ def is_ours(text: str) -> bool:
     return below != text and text.split("\n", 2)[1].removeprefix(DIGEST).strip() == digest(below)
 
 
-def write(folder: Path, text: str, *, force: bool, name: str = NAME) -> Path:
+def write(folder: Path, text: str, *, force: bool, name: str = TUNED) -> Path:
     """Write the text into configs/ of the model; raises `WriteError` for a file that was changed by hand."""
     path = folder / "configs" / f"{name}.pbtxt"
     refuse_foreign(path, force=force)
@@ -116,10 +116,10 @@ def findings(folder: Path, text: str, *, latency_ms: float) -> list[Finding]:
         for entry in folder.iterdir():
             if entry.name != "configs":
                 (copy / entry.name).symlink_to(entry.resolve())
-        (copy / "configs" / f"{NAME}.pbtxt").write_text(text)
+        (copy / "configs" / f"{TUNED}.pbtxt").write_text(text)
         target = Target(latency_us=round(latency_ms * 1e3))
         result = examine(Repository(path=Path(repository), target=target, only=(folder.name,)), all_rules())
-    return [finding for finding in result if finding.at.path.name == f"{NAME}.pbtxt"]
+    return [finding for finding in result if finding.at.path.name == f"{TUNED}.pbtxt"]
 
 
 def news(folder: Path, before: str, text: str, *, latency_ms: float) -> list[Finding]:
@@ -143,7 +143,7 @@ def silenced(
 
 def load(model: str, repository: Path, progress: Callable[[str], None]) -> None:
     """Start a server with the file once; the launcher raises if the server loads another configuration."""
-    with launch(Settings(models=(model,), config_name=NAME, repository=repository), progress=progress):
+    with launch(Settings(models=(model,), config_name=TUNED, repository=repository), progress=progress):
         pass
 
 

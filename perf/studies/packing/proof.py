@@ -1,12 +1,11 @@
 """The record of a plan on a real server, at its rates and above: planned, replayed and measured values."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from perf.pack.placement import FORMAT, read_record
-from perf.records.record import write_json
+from perf.records import file
 from perf.stats.sla import judge
 from triton_batching.machine import Machine
 
@@ -73,6 +72,9 @@ class Proof:
     `own_work_ms` (fixed, per row) is the server's own share of each planned execution; the model sleeps for the rest.
     """
 
+    KIND: ClassVar[str] = "proof"
+    FORMAT: ClassVar[int] = 1
+
     plan: str
     arrivals: str
     placement: Mapping[str, Any]
@@ -85,9 +87,9 @@ class Proof:
 
     def write(self, folder: Path, name: str) -> Path:
         """Write the record."""
-        return write_json(name, {"format": FORMAT, "kind": "proof", **asdict(self)}, folder)
+        return file.write(self, folder / name)
 
     @classmethod
     def read(cls, path: Path) -> "Proof":
         """Read a record; raises `RecordError`."""
-        return read_record(path, cls, kind="proof", remedy="Run python -m perf.pack.prove again.")
+        return file.read(path, cls, remedy="Run python -m perf.studies.packing.prove again.")

@@ -15,16 +15,17 @@ from rich.table import Table
 
 from perf.load.load import Load
 from perf.load.result import Result
-from perf.pack import packed_file, plan_file, stand_in
-from perf.pack.live import Progress, measure
+from perf.pack import packed_file, plan_file
+from perf.pack.interference import Progress, measure
 from perf.pack.packing import plan
 from perf.pack.placement import Placement
-from perf.pack.proof import ModelResult, Proof, Round
 from perf.pack.replay import Replayed, replay
 from perf.pack.servers import servers
 from perf.pack.validator import between, of
 from perf.pack.workload import Workload
 from perf.records.traffic import Traffic
+from perf.studies.packing import stand_in
+from perf.studies.packing.proof import ModelResult, Proof, Round
 from serve.launcher import Server, Settings, launch
 from triton_batching.machine import Machine, versions
 from triton_batching.terminal import Mistake, guarded, program_parser, terminal
@@ -49,8 +50,7 @@ def prove(
     """Run both rounds on one server with the files of `packed_file`.
 
     `own_work_ms` (fixed, per row) is the server's own share of each planned execution. Raises the launcher's errors,
-    and
-    `Mistake` unless the placement has one device of kind cpu.
+    and `Mistake` unless the placement has one device of kind cpu.
     """
     planned = servers(placement)
     if len(placement.nodes) != 1 or workload.devices.kind != "cpu":
@@ -131,7 +131,9 @@ def _ms(latency_us: float) -> float | None:
 
 def main(argv: list[str] | None = None) -> int:
     """Prove a plan; exit code 0 if it meets and misses its targets as expected, 1 if not, 2 for a user's mistake."""
-    parser = program_parser("python -m perf.pack.prove", __doc__, example="perf/pack/plans/three_models.toml")
+    parser = program_parser(
+        "python -m perf.studies.packing.prove", __doc__, example="perf/pack/plans/three_models.toml"
+    )
     parser.add_argument("plan", type=Path)
     parser.add_argument("--seconds", type=float, default=40.0, help="length of each round's window (default 40)")
     parser.add_argument(
@@ -144,7 +146,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--results", type=Path, default=RESULTS, help=f"folder of the record (default {RESULTS})")
     arguments = parser.parse_args(argv)
-    words = ("python", "-m", "perf.pack.prove", *(sys.argv[1:] if argv is None else argv))
+    words = ("python", "-m", "perf.studies.packing.prove", *(sys.argv[1:] if argv is None else argv))
 
     def run() -> int:
         console = terminal()
