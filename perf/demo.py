@@ -11,7 +11,7 @@ from clients.examples import recognize
 from export.__main__ import export_all
 from export.models.catalogue import choose
 from perf.measure.sweep import STOPPED, Sweep, parse_range, run_with_progress
-from perf.records.record import AnalyzerLoad, Store
+from perf.records.measurement import AnalyzerLoad, Store
 from perf.report import __main__ as report
 from serve.launcher import Settings, launch
 from triton_batching.terminal import guarded, program_parser, terminal

@@ -7,24 +7,27 @@ a server that already runs. Every run writes a record.
 
 import argparse
 import datetime
+import hashlib
 import itertools
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
+from google.protobuf import text_format
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from export.repository import REPOSITORY
-from perf.load import record, run, scaling, table
+from perf.load import run, scaling, table
 from perf.load.arrivals import read_trace
-from perf.load.load import PATTERNS, Load
 from perf.load.pool import Pool
-from perf.load.record import Setting
-from perf.load.result import CpuTime, Result
 from perf.load.sla_check import SlaCheck
 from perf.load.target import Target, running
 from perf.load.variant import Overrides, delay_us, read, waits
+from perf.records.load_record import CpuTime, LoadRecord, LoadResult
+from perf.records.offered_load import PATTERNS, Load
 from perf.stats.sla import Sla
+from triton_batching.machine import Machine, versions
 from triton_batching.terminal import Mistake, guarded, program_parser, terminal
 
 INTERRUPTED = 130
@@ -62,22 +65,27 @@ def measure(arguments: argparse.Namespace, command: tuple[str, ...], console: Co
             prepared = prepared or run.prepare(target, load, server, progress)
             result = run.run(target, load, server, prepared, progress, check)
             config = server.config
-    setting = Setting(
+    text = text_format.MessageToString(config)
+    record = LoadRecord(
+        **vars(result),
         model=target.model,
         config_name=target.config_name,
-        config=config,
+        config_sha256=hashlib.sha256(text.encode()).hexdigest(),
+        config=text,
         transport=target.transport,
         time_scale=target.overrides.time_scale,
         started_at=started,
         command=command,
+        machine=Machine.this(),
+        versions={**versions(), "grpcio": version("grpcio")},
     )
-    path = record.write(result, setting, arguments.results)
+    path = record.write(arguments.results)
     table.show(result, console)
     console.print(f"record: {path}", markup=False)
     return _exit_code(result)
 
 
-def _exit_code(result: Result) -> int:
+def _exit_code(result: LoadResult) -> int:
     return INTERRUPTED if result.partial else 1 if result.faults else 0
 
 

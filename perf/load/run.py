@@ -14,14 +14,15 @@ from clients.errors import RejectedError
 from perf.load import pool
 from perf.load.arrivals import arrivals
 from perf.load.crew import Crew, crew
-from perf.load.load import Load
 from perf.load.pool import Pool
-from perf.load.result import CpuTime, Result, Sample, in_window, summary
 from perf.load.sla_check import SlaCheck
 from perf.load.stages import stages, traced
 from perf.load.target import Running, Target
 from perf.load.timings import NOT_SENT, RIGHT, WRONG, Timings
+from perf.load.window import in_window, sample, summary
 from perf.load.worker import Job
+from perf.records.load_record import CpuTime, LoadResult
+from perf.records.offered_load import Load
 from serve.management import traces
 from serve.management.statistics import Counters
 from triton_batching import processes
@@ -61,7 +62,7 @@ class Window:
 
 def run(
     target: Target, load: Load, server: Running, prepared: Pool, progress: Progress, check: SlaCheck | None = None
-) -> Result:
+) -> LoadResult:
     """Measure a load on a server that runs.
 
     Ctrl-C ends the window early and keeps what was measured until then, and so does a `check` whose verdict is certain.
@@ -81,9 +82,9 @@ def run(
     if server.server is not None and server.trace_file is not None:
         traces.stop(server.server.http_url)
         traced_requests = traces.read(server.trace_file)
-    sample = Sample.of(timings, window.first_ns)
+    requests = sample(timings, window.first_ns)
     answered = timings[(timings["outcome"] == RIGHT) | (timings["outcome"] == WRONG)]
-    return Result(
+    return LoadResult(
         load=load,
         outcome=summary(timings, load, window.first_ns, window.last_ns),
         stages=stages(answered, window.counted, traced_requests),
@@ -92,8 +93,8 @@ def run(
         busy=window.busy,
         errors=errors,
         memory_bytes=memory,
-        sample=sample,
-        judgement=check.judgement(sample, early=window.early) if check else None,
+        sample=requests,
+        judgement=check.judgement(requests, early=window.early) if check else None,
         checked=prepared.tells_apart,
         partial=window.partial,
         lost=lost,

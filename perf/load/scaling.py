@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from perf.load.load import Load
-from perf.load.result import CpuTime
+from perf.records.load_record import CpuTime
+from perf.records.offered_load import Load
 
 # The share of the cores that may be busy.
 LIMIT = 0.7

@@ -6,8 +6,9 @@ from typing import Protocol
 
 import numpy as np
 
-from perf.load.result import Sample, in_window
 from perf.load.timings import RIGHT, Timings
+from perf.load.window import in_window
+from perf.records.load_record import Sample
 from perf.stats.sla import CONFIDENCE, LOOKS, Judgement, Sla, glance, judge
 from triton_batching.terminal import Mistake
 

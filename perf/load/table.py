@@ -6,14 +6,13 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from perf.load.result import LITTLE, Result
-from perf.load.stages import REMAINDER, Stages
+from perf.records.load_record import LITTLE, REMAINDER, LoadResult, Stages
 from perf.stats.sla import Judgement, least
 
 BAR = 40
 
 
-def show(result: Result, console: Console) -> None:
+def show(result: LoadResult, console: Console) -> None:
     """Print the tables, the remarks, the verdict on the target, and last the faults of the run."""
     console.print(figures(result), batches(result), stage_table(result.stages))
     for line in remarks(result):
@@ -43,7 +42,7 @@ def verdict(judged: Judgement, *, late_sends: int) -> str:
     )
 
 
-def figures(result: Result) -> Table:
+def figures(result: LoadResult) -> Table:
     """Mean, percentiles and throughput, as one row."""
     outcome = result.outcome
     table = Table(title=result.load.title + (" - PARTIAL" if result.partial else ""), box=box.SIMPLE)
@@ -65,7 +64,7 @@ def figures(result: Result) -> Table:
     return table
 
 
-def batches(result: Result) -> Table:
+def batches(result: LoadResult) -> Table:
     """The number of executions of each batch size, by the server's counters."""
     table = Table("rows in an execution", "executions", "", title="batch sizes (server counters)", box=box.SIMPLE)
     most = max(result.counted.batches.values(), default=1)
@@ -89,7 +88,7 @@ def stage_table(stages: Stages) -> Table:
     return table
 
 
-def remarks(result: Result) -> Iterator[str]:
+def remarks(result: LoadResult) -> Iterator[str]:
     """The lines below the tables: use of the cores, what an open loop did not send, and what was not checked."""
     busy, outcome = result.busy, result.outcome
     server = "" if busy.server_s is None else f", the server {busy.share(busy.server_s):.0%}"

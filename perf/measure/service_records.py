@@ -13,7 +13,7 @@ from export.repository import REPOSITORY, model_file, model_folder
 from perf.measure.ramp import levels
 from perf.measure.service_profile import ServiceTimes, load
 from perf.records.candidate import Candidate
-from perf.records.record import RecordError
+from perf.records.measurement import RecordError
 from perf.records.traffic import Traffic
 from triton_batching.machine import Machine, versions
 

@@ -11,11 +11,11 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.repository import REPOSITORY
 from perf.load import run, target
-from perf.load.load import Load
 from perf.load.pool import Pool
 from perf.load.sla_check import SlaCheck
 from perf.load.target import Running, Target
 from perf.records.candidate import Candidate
+from perf.records.offered_load import Load
 from perf.records.study import Trial
 from perf.records.traffic import Traffic
 from perf.stats.sla import Sla

@@ -17,10 +17,10 @@ from rich.table import Table
 
 from export.repository import REPOSITORY, config_file, model_folder, read_config
 from perf.load import run
-from perf.load.load import Load
-from perf.load.result import Result
 from perf.load.target import Running, Target
 from perf.pack.interference_record import Busy, Interference
+from perf.records.load_record import LoadResult
+from perf.records.offered_load import Load
 from perf.records.traffic import Traffic
 from serve.launcher import Server, Settings, launch
 from triton_batching.machine import Machine, versions
@@ -52,7 +52,7 @@ def interference(
     return names, (_busy(alone[0]), _busy(alone[1])), (_busy(both[first]), _busy(both[second]))
 
 
-def measure(server: Server, loads: Mapping[str, Load], progress: Progress) -> dict[str, Result]:
+def measure(server: Server, loads: Mapping[str, Load], progress: Progress) -> dict[str, LoadResult]:
     """Run all loads at the same time; the windows begin together except for the start of processes.
 
     The expected answers are requested before, model by model. Raises `KeyboardInterrupt` if a run was stopped.
@@ -92,7 +92,7 @@ def _twice(model: str, config_name: str | None) -> Iterator[Path]:
         yield Path(repository)
 
 
-def _busy(result: Result) -> Busy:
+def _busy(result: LoadResult) -> Busy:
     counted = result.counted
     times = {rows: counted.execution_ns(rows) / count / 1e6 for rows, count in counted.batches.items() if count}
     executions = {rows: count for rows, count in counted.batches.items() if count}

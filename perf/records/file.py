@@ -14,6 +14,7 @@ a whole number to a float, and fields that the type does not have are ignored: r
 meaning.
 """
 
+import hashlib
 import json
 import math
 import re
@@ -135,6 +136,11 @@ def write_content(content: dict[str, Any], path: Path) -> Path:
         return whole_file.write(path, _text(_replaced(content, math.inf, None), 0) + "\n")
     except whole_file.NotWrittenError as error:
         raise RecordError(str(error)) from error
+
+
+def digest(*parts: object) -> str:
+    """The first six hex digits of the SHA-256 of the values as JSON; it makes the name of a record unique."""
+    return hashlib.sha256(msgspec.json.encode(parts, enc_hook=_encoded)).hexdigest()[:6]
 
 
 def kind_of(path: Path) -> str:

@@ -1,6 +1,5 @@
 """The record of one trial in one round of perf.compare.versus."""
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -38,10 +37,8 @@ class TrialKey:
         return NOISE if self.stage == NOISE else self.name
 
     def path(self, folder: Path) -> Path:
-        """The path of the record, with a digest of the key; another key has another path."""
-        # `Slot` is what the class was called when the first records got their names.
-        digest = hashlib.sha256(repr(self).replace("TrialKey(", "Slot(", 1).encode()).hexdigest()[:8]
-        return folder / f"{self.model}.{self.side}.{digest}.r{self.round}.json"
+        """The path of the record. Its name is model, side, digest of the key as JSON, and round."""
+        return folder / f"{self.model}.{self.side}.{file.digest(self)}.r{self.round}.json"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from perf.load import load
+from perf.records.offered_load import CV2S, RATES, Load
 from triton_batching.terminal import Mistake
 
 # Requests in flight in an open loop; a load that needs more exceeds the capacity of the server.
@@ -47,7 +47,7 @@ class Traffic:
             if pattern == "closed" and len(values) == 1 and int(rest) > 0:
                 return cls(pattern=pattern, clients=int(rest), rows=rows)
             numbers = [float(value) for value in values]
-            limits = (load.RATES, load.CV2S if pattern == "gamma" else load.RATES)
+            limits = (RATES, CV2S if pattern == "gamma" else RATES)
             if not all(least <= number <= most for number, (least, most) in zip(numbers, limits, strict=False)):
                 raise ValueError
             if pattern in ("poisson", "constant") and len(numbers) == 1:
@@ -61,8 +61,8 @@ class Traffic:
         raise Mistake(
             f"--load {text}: not a load. Write closed:16 (clients), poisson:300 or constant:300 (requests per second), "
             "gamma:300:4 (rate and burstiness cv2), ramp:100:400 (first and last rate), or trace:FILE (arrival "
-            f"times in seconds, one a line). A rate is {load.RATES[0]:g} to {load.RATES[1]:.0f}, "
-            f"cv2 {load.CV2S[0]:g} to {load.CV2S[1]:.0f}."
+            f"times in seconds, one a line). A rate is {RATES[0]:g} to {RATES[1]:.0f}, "
+            f"cv2 {CV2S[0]:g} to {CV2S[1]:.0f}."
         )
 
     def __str__(self) -> str:
@@ -83,11 +83,11 @@ class Traffic:
         """The most rows in flight: those of the clients of a closed loop; None for an open loop, which has no limit."""
         return None if self.open else self.clients * self.rows
 
-    def load(self, *, warm_up_s: float, duration_s: float, workers: int = 1, seed: int = 0) -> load.Load:
+    def load(self, *, warm_up_s: float, duration_s: float, workers: int = 1, seed: int = 0) -> Load:
         """The load for `perf.load`; the clients of a closed loop are spread evenly over at most `workers` processes."""
         if not self.open:
             workers = max(count for count in range(1, workers + 1) if self.clients % count == 0)
-        return load.Load(
+        return Load(
             workers=workers,
             rows=self.rows,
             pattern=self.pattern,

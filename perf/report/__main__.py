@@ -16,7 +16,7 @@ from pathlib import Path
 from markupsafe import Markup
 from rich.console import Console
 
-from perf.records.record import AnalyzerLoad, Ceiling, Measurement, MeasurementKey, is_record, read
+from perf.records.measurement import AnalyzerLoad, Ceiling, Measurement, MeasurementKey, is_record, read
 from perf.records.study import is_study
 from perf.report.marks import LITTLE_LIMIT, SPREAD_LIMIT, percent
 from perf.report.page import render, write

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from perf.measure.analyzer import WINDOWS
-from perf.records.record import Measurement
+from perf.records.measurement import Measurement
 
 # In a closed loop the throughput is concurrency x rows / mean latency (Little's law). Requests in flight at the begin
 # or end of a window cause an error of about concurrency / (2 x requests): with 68 requests 11 % at concurrency 16 and

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from perf.records.record import Ceiling, Measurement, MeasurementKey
+from perf.records.measurement import Ceiling, Measurement, MeasurementKey
 from triton_batching.terminal import Mistake
 
 APART = "Move the records of one of them into another folder."

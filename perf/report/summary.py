@@ -7,7 +7,7 @@ from typing import Self
 
 import numpy as np
 
-from perf.records.record import AnalyzerLoad, Ceiling, Measurement
+from perf.records.measurement import AnalyzerLoad, Ceiling, Measurement
 from perf.report.marks import marks, spread, window_spread
 from perf.report.mixture import refuse
 from serve.management.statistics import Counters

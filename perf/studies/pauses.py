@@ -31,7 +31,7 @@ from perf.measure.service_time import bar, recorded, target
 from perf.measure.trial import serving
 from perf.records import file
 from perf.records.candidate import Candidate
-from perf.records.record import AnalyzerLoad
+from perf.records.measurement import AnalyzerLoad
 from perf.simulate.costs import ASLEEP, LATE_US, cooled
 from perf.studies.prediction.comparison import MODELS
 from serve.management.statistics import Counters, Statistics

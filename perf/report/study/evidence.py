@@ -9,7 +9,7 @@ from pathlib import Path
 
 from perf.measure.service_profile import ServiceTimes, load
 from perf.records.candidate import Candidate
-from perf.records.record import RecordError
+from perf.records.measurement import RecordError
 from perf.records.study import AGAINST, FINAL, NOISE, PROFILE, Prediction, Study, Trial
 from perf.records.traffic import Traffic
 from perf.stats.quantile import percentile_ms

@@ -21,7 +21,7 @@ from rich.table import Table
 from export.graph.recipe import digest
 from export.repository import models, served_file
 from perf.memory.estimate.batch_memory import Model
-from perf.records.record import write_json
+from perf.records.measurement import write_json
 from perf.studies.memory_estimate.check import SETTINGS, check
 from perf.studies.memory_estimate.measured import feeds_of
 from perf.studies.memory_estimate.zoo import ZOO

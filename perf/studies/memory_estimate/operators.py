@@ -22,7 +22,7 @@ from rich.table import Table
 
 from perf.memory.estimate.batch_memory import Model
 from perf.memory.estimate.graph import ONNX_DOMAINS
-from perf.records.record import write_json
+from perf.records.measurement import write_json
 from perf.studies.memory_estimate.check import Mismatch, mismatches
 from perf.studies.memory_estimate.measured import measure
 from triton_batching.machine import Machine, versions

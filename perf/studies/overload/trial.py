@@ -12,10 +12,10 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.repository import instance_count
 from perf.load import run, target
-from perf.load.load import Load
 from perf.load.target import Target
 from perf.load.timings import RIGHT, Timings
 from perf.load.variant import TIMES, read, waits
+from perf.records.offered_load import Load
 from perf.studies.overload import crowd
 from perf.studies.overload.bound import NONE, bounded
 from perf.studies.overload.crowd import WORKERS, CrowdCounts

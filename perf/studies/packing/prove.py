@@ -13,8 +13,6 @@ from pathlib import Path
 
 from rich.table import Table
 
-from perf.load.load import Load
-from perf.load.result import Result
 from perf.pack import packed_file, plan_file
 from perf.pack.interference import Progress, measure
 from perf.pack.packing import plan
@@ -23,6 +21,8 @@ from perf.pack.replay import Replayed, replay
 from perf.pack.servers import servers
 from perf.pack.validator import between, of
 from perf.pack.workload import Workload
+from perf.records.load_record import LoadResult
+from perf.records.offered_load import Load
 from perf.records.traffic import Traffic
 from perf.studies.packing import stand_in
 from perf.studies.packing.proof import ModelResult, Proof, Round
@@ -101,7 +101,7 @@ def _load(workload: Workload, rate_per_s: float, seconds: float, seed: int) -> L
     return traffic.load(warm_up_s=WARM_UP_S, duration_s=seconds, workers=1, seed=seed)
 
 
-def _result(workload: Workload, result: Result, name: str, expected: Replayed, scale: float) -> ModelResult:
+def _result(workload: Workload, result: LoadResult, name: str, expected: Replayed, scale: float) -> ModelResult:
     model, counted = of(workload, name), result.counted
     latencies = sorted(result.sample.latencies_us)
     in_time = sum(us <= model.sla_ms * 1e3 for us in latencies)

@@ -19,7 +19,7 @@ from perf.measure.sweep import window_ms
 from perf.measure.trial import serving
 from perf.records.candidate import Candidate
 from perf.records.file import RecordError
-from perf.records.record import AnalyzerLoad
+from perf.records.measurement import AnalyzerLoad
 from perf.records.traffic import Traffic
 from perf.studies.prediction import points
 from perf.studies.prediction.points import PredictedPoint, file_name, write

@@ -22,7 +22,7 @@ from export.graph.recipe import digest
 from export.repository import REPOSITORY, config_file, model_file, model_folder, read_config, variants
 from perf.measure.analyzer import Endpoint, measure
 from perf.measure.sweep import STOPPED
-from perf.records.record import AnalyzerLoad, Measurement, MeasurementKey, Store
+from perf.records.measurement import AnalyzerLoad, Measurement, MeasurementKey, Store
 from perf.studies.ragged.length_mix import LengthMix
 from perf.studies.ragged.padding_share import PaddingShare
 from perf.studies.ragged.table import MIXES, ROUTES, RaggedExperiment, Route, folder, rows_of, table

@@ -10,7 +10,7 @@ from rich.table import Table
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.repository import config_file, model_folder, read_config
-from perf.records.record import Measurement, read
+from perf.records.measurement import Measurement, read
 from perf.report.marks import marks
 from perf.report.summary import Ratio
 from perf.studies.ragged.length_mix import LengthMix, Split, cheapest, equal, long_tail, uniform, wasted, whole

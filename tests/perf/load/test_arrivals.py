@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from perf.load.__main__ import main
 from perf.load.arrivals import COOL_DOWN_S, arrivals, climbing, drawn, read_trace
-from perf.load.load import Load
+from perf.records.offered_load import Load
 from triton_batching.terminal import Mistake
 
 

@@ -21,11 +21,11 @@ from tiny_models import python_model
 from export.repository import REPOSITORY, config_file, model_folder, read_config
 from perf.load import __main__ as program
 from perf.load import run
-from perf.load.load import Load
 from perf.load.pool import Pool, Request
-from perf.load.result import Result
 from perf.load.target import Target, running
 from perf.load.variant import Overrides, read, variant
+from perf.records.load_record import LoadResult
+from perf.records.offered_load import Load
 from serve.launcher import Server
 from serve.management import traces
 from serve.management.api import ServerError
@@ -43,7 +43,9 @@ def quiet(text: str, share: float) -> None:
     """No progress."""
 
 
-def measure(target: Target, load: Load, progress: Callable[[Server | None], run.Progress] = lambda _: quiet) -> Result:
+def measure(
+    target: Target, load: Load, progress: Callable[[Server | None], run.Progress] = lambda _: quiet
+) -> LoadResult:
     with running(target, lambda _: None) as server:
         return run.run(target, load, server, run.prepare(target, load, server, quiet), progress(server.server))
 

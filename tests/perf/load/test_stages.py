@@ -5,12 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from perf.load.load import Load
-from perf.load.result import LITTLE, CpuTime, Result, Sample, in_window, summary
 from perf.load.scaling import Scale, fit
-from perf.load.stages import COUNTERS, REMAINDER, TRACES, Stages, stages, traced
+from perf.load.stages import COUNTERS, TRACES, stages, traced
 from perf.load.table import remarks
 from perf.load.timings import FAILED, NOT_SENT, REQUEST, RIGHT, WRONG, Timings
+from perf.load.window import in_window, sample, summary
+from perf.records.load_record import LITTLE, REMAINDER, CpuTime, LoadResult, Stages
+from perf.records.offered_load import Load
 from serve.management.statistics import Counters
 from serve.management.traces import Trace
 
@@ -146,8 +147,8 @@ def test_a_percentile_is_a_latency_that_was_measured() -> None:
     assert summary(slow[:0], Load(), 0, MS).percentiles_us == dict.fromkeys((50, 90, 95, 99), 0.0)
 
 
-def result(measured: Timings, load: Load, window_ms: int) -> Result:
-    return Result(
+def result(measured: Timings, load: Load, window_ms: int) -> LoadResult:
+    return LoadResult(
         load=load,
         outcome=summary(measured, load, 0, window_ms * MS),
         stages=stages(measured, counters(), [trace(2)]),
@@ -156,7 +157,7 @@ def result(measured: Timings, load: Load, window_ms: int) -> Result:
         busy=CpuTime(clients_s=1.0, server_s=0.5, machine_s=1.0, wall_s=1.0, cores=2),
         errors={},
         memory_bytes=0,
-        sample=Sample.of(measured, 0),
+        sample=sample(measured, 0),
         judgement=None,
         checked=True,
         partial=False,

@@ -9,11 +9,11 @@ from tiny_models import python_model
 
 from perf.load import __main__ as program
 from perf.load import run
-from perf.load.load import Load
-from perf.load.result import Result
 from perf.load.sla_check import SlaCheck
 from perf.load.target import Target, running
 from perf.load.variant import Overrides
+from perf.records.load_record import LoadResult
+from perf.records.offered_load import Load
 from perf.stats.sla import Sla
 
 STALL_S = 0.5
@@ -27,7 +27,7 @@ STALLS = """import os, time
 """
 
 
-def stalled(repository: Path, load: Load) -> Result:
+def stalled(repository: Path, load: Load) -> LoadResult:
     """Measure a model that stalls once, a third into the window."""
     trigger = repository / "trigger"
     body = STALLS.format(trigger=str(trigger), stall=STALL_S)

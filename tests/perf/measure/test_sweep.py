@@ -9,7 +9,7 @@ import pytest
 from processes import wait_until
 
 from perf.measure.sweep import Sweep, main, parse_range, parse_shape, run, window_ms
-from perf.records.record import AnalyzerLoad, Ceiling, Measurement, Store, read
+from perf.records.measurement import AnalyzerLoad, Ceiling, Measurement, Store, read
 from triton_batching.terminal import Mistake
 
 ROOT = Path(__file__).parents[3]

@@ -26,7 +26,7 @@ from perf.pack.packing import pack
 from perf.pack.placement import Placement
 from perf.pack.servers import Server, servers
 from perf.pack.workload import Curve, Devices, Model, Workload
-from perf.records.record import AnalyzerResult
+from perf.records.measurement import AnalyzerResult
 from perf.studies.packing import stand_in
 from perf.tune.tuned_file import WriteError
 from serve.launcher import Settings, launch

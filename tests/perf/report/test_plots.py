@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 from PIL import Image
 
-from perf.records.record import Ceiling, Measurement
+from perf.records.measurement import Ceiling, Measurement
 from perf.report.plots import batches, efficiency, gain, plots, save_png, stages, throughput
 from tests.perf.report.test_summary import ceiling, only, record
 

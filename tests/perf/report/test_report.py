@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 from studies import study
 
-from perf.records.record import write
+from perf.records.measurement import write
 from perf.report.__main__ import main, print_tables, summarise, write_csv, write_html
 from tests.perf.report.test_summary import MACHINE, ceiling, record
 

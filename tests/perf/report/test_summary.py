@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from perf.records.record import AnalyzerLoad, AnalyzerResult, AnalyzerWindow, Ceiling, Measurement, MeasurementKey
+from perf.records.measurement import AnalyzerLoad, AnalyzerResult, AnalyzerWindow, Ceiling, Measurement, MeasurementKey
 from perf.report.mixture import MixtureError
 from perf.report.summary import Comparison, Ratio, Row, compare
 from serve.management.statistics import Counters

@@ -12,7 +12,7 @@ from perf.measure.ramp import Level
 from perf.measure.service_curve import Size
 from perf.measure.service_profile import SHARES, Profile, ServiceTimes, load, write
 from perf.records.candidate import Candidate
-from perf.records.record import AnalyzerResult
+from perf.records.measurement import AnalyzerResult
 from perf.records.study import Prediction, Sla
 from perf.records.traffic import Traffic
 from perf.simulate import __main__ as program

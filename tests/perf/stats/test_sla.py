@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from perf.load.load import Load
-from perf.load.result import Sample
 from perf.load.sla_check import SlaCheck
 from perf.load.table import verdict
 from perf.load.timings import FAILED, NOT_SENT, REQUEST, RIGHT, WRONG, Timings
+from perf.load.window import sample
+from perf.records.load_record import Sample
+from perf.records.offered_load import Load
 from perf.stats.sla import Sla, glance, judge, least
 from triton_batching.terminal import Mistake
 
@@ -134,21 +135,21 @@ def test_a_run_does_not_end_before_a_second_and_a_hundred_requests() -> None:
 
 def test_a_request_without_a_right_answer_is_late() -> None:
     parts = [requests([1.0], 5.0, outcome) for outcome in (FAILED, NOT_SENT, WRONG)]
-    sample = Sample.of(np.concatenate([requests([0.0, 2.0, 3.0], 49.9), requests([4.0], 50.1), *parts]), 0)
-    assert sample.due_s == (0.0, 0.001, 0.001, 0.001, 0.002, 0.003, 0.004)
-    assert sample.latencies_us == (49_900.0, math.inf, math.inf, math.inf, 49_900.0, 49_900.0, 50_100.0)
-    assert sample.late(SLA) == 4
-    judged = SlaCheck(sla=SLA).judgement(sample, early=False)
+    window = sample(np.concatenate([requests([0.0, 2.0, 3.0], 49.9), requests([4.0], 50.1), *parts]), 0)
+    assert window.due_s == (0.0, 0.001, 0.001, 0.001, 0.002, 0.003, 0.004)
+    assert window.latencies_us == (49_900.0, math.inf, math.inf, math.inf, 49_900.0, 49_900.0, 50_100.0)
+    assert window.late(SLA) == 4
+    judged = SlaCheck(sla=SLA).judgement(window, early=False)
     assert (judged.requests, judged.late, judged.passed, judged.early) == (7, 4, False, False)
     assert SlaCheck(sla=SLA).judgement(Sample(due_s=(), latencies_us=()), early=False).passed is None
 
 
 def test_the_verdict_names_the_confidence_left_for_the_end() -> None:
-    sample = Sample(due_s=(0.0,) * 470, latencies_us=(1.0,) * 470)
-    whole = SlaCheck(sla=SLA, stops=False).judgement(sample, early=False)
+    window = Sample(due_s=(0.0,) * 470, latencies_us=(1.0,) * 470)
+    whole = SlaCheck(sla=SLA, stops=False).judgement(window, early=False)
     assert (whole.passed, whole.confidence, whole.word) == (True, 0.99, "pass")
     # 0.99^470 is 0.89 %: enough where nobody looked, not where a fifth of the 1 % went to looking.
-    looked = SlaCheck(sla=SLA).judgement(sample, early=False)
+    looked = SlaCheck(sla=SLA).judgement(window, early=False)
     assert (looked.passed, looked.word) == (None, "cannot tell")
     assert looked.confidence == pytest.approx(0.992)
     # 0.99^481 is the first power below 0.8 %.

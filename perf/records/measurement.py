@@ -82,11 +82,15 @@ class MeasurementKey:
 
     @property
     def file_name(self) -> str:
-        """The name of the record, with a digest of the load; another load has another name."""
+        """The name of the record: model, configuration, protocol, rows, digest of the load, concurrency and repeat.
+
+        The digest is the start of the SHA-256 of the load as text. Its form must stay as it is, so that committed
+        records are found again.
+        """
         load = self.load
-        # `Load` is what the class was called when the first records got their names.
-        kind = repr(dataclasses.replace(load, concurrency=0)).replace("AnalyzerLoad(", "Load(", 1)
-        digest = hashlib.sha256(kind.encode()).hexdigest()[:6]
+        values = dataclasses.asdict(load) | {"concurrency": 0}
+        text = f"Load({', '.join(f'{name}={value!r}' for name, value in values.items())})"
+        digest = hashlib.sha256(text.encode()).hexdigest()[:6]
         return (
             f"{self.model}.{self.config_name}.{load.protocol}.b{load.request_rows}.{digest}"
             f".c{load.concurrency:03d}.r{self.repeat}.json"

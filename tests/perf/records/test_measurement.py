@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from perf.records.record import (
+from perf.records.measurement import (
     AnalyzerLoad,
     AnalyzerResult,
     AnalyzerWindow,

@@ -1,23 +1,26 @@
-"""The result of one run: counts, latencies, throughput, and the checks that a sound measurement passes."""
+"""The record of a run of the load generator: what was measured, and on what."""
 
+import itertools
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Self
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
-from perf.load.load import Load
-from perf.load.stages import Stages
-from perf.load.timings import FAILED, NOT_SENT, RIGHT, WRONG, Timings
-from perf.stats.percentile import percentile
+from perf.records import file
+from perf.records.offered_load import Load
 from perf.stats.sla import Judgement, Sla
 from serve.management.statistics import Counters
+from triton_batching.machine import Machine
 
-PERCENTILES = (50, 90, 95, 99)
 # How far Little's law may be off.
 LITTLE = 0.03
-# A request sent this long after it was due was late because of the client, not the server.
-LATE_NS = 1_000_000
+# How far the sum of the stages may be from the latency, as a share of it.
+TOLERANCE = 0.05
+# The source of a stage that is the latency less all other stages.
+REMAINDER = "remainder"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,16 +94,8 @@ class Sample:
     wrong answer.
     """
 
-    due_s: tuple[float, ...]
-    latencies_us: tuple[float, ...]
-
-    @classmethod
-    def of(cls, timings: Timings, first_ns: int) -> Self:
-        """The sample of `timings`, in order of due time."""
-        ordered = np.sort(timings, order="due")
-        latencies = np.where(ordered["outcome"] == RIGHT, (ordered["done"] - ordered["due"]) / 1e3, np.inf)
-        due = (ordered["due"] - first_ns) / 1e9
-        return cls(due_s=tuple(np.round(due, 6).tolist()), latencies_us=tuple(np.round(latencies, 1).tolist()))
+    due_s: tuple[float, ...] = ()
+    latencies_us: tuple[float, ...] = ()
 
     def late(self, sla: Sla) -> int:
         """Number of requests that missed the target."""
@@ -108,8 +103,43 @@ class Sample:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result:
-    """Everything about one run.
+class Stage:
+    """One part of the mean latency, over `sample` requests."""
+
+    name: str
+    mean_us: float
+    source: str
+    sample: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stages:
+    """All stages in the order in which a request passes them; `latency_us` is the mean latency by the clients."""
+
+    parts: tuple[Stage, ...]
+    latency_us: float
+
+    @property
+    def sum_us(self) -> float:
+        """The sum of the stages."""
+        return sum(part.mean_us for part in self.parts)
+
+    @property
+    def error(self) -> float | None:
+        """Sum / latency - 1; None if the network is the remainder of the other stages."""
+        if not self.latency_us or any(part.source == REMAINDER for part in self.parts):
+            return None
+        return self.sum_us / self.latency_us - 1
+
+    @property
+    def holds(self) -> bool | None:
+        """Whether the sum is within `TOLERANCE` of the latency; None if `error` is."""
+        return None if self.error is None else abs(self.error) <= TOLERANCE
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadResult:
+    """Everything that a run of the load generator measured.
 
     `traced_us` maps each stage to microseconds, one value per traced request, all in the same order. `checked`: the
     replies could be checked. `partial`: the run was stopped. `lost` is the number of processes that died. `reloads_s`
@@ -119,17 +149,17 @@ class Result:
     load: Load
     outcome: Summary
     stages: Stages
-    traced_us: Mapping[str, tuple[float, ...]]
     counted: Counters
     busy: CpuTime
     errors: Mapping[str, int]
     memory_bytes: int
-    sample: Sample
-    judgement: Judgement | None
     checked: bool
     partial: bool
     lost: int
     reloads_s: tuple[float, ...]
+    judgement: Judgement | None = None
+    sample: Sample = Sample()
+    traced_us: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     @property
     def little(self) -> float | None:
@@ -174,30 +204,36 @@ class Result:
         return faults
 
 
-def summary(timings: Timings, load: Load, first_ns: int, last_ns: int) -> Summary:
-    """The summary of the requests that were due in the window [first, last)."""
-    ended = timings["outcome"]
-    answered = timings[(ended == RIGHT) | (ended == WRONG)]
-    latencies = (answered["done"] - answered["due"]) / 1e3
-    window_s = (last_ns - first_ns) / 1e9
-    rate = len(answered) / window_s if window_s > 0 else 0.0
-    sent = timings[ended != NOT_SENT]
-    return Summary(
-        window_s=window_s,
-        right=int(np.sum(ended == RIGHT)),
-        wrong=int(np.sum(ended == WRONG)),
-        failed=int(np.sum(ended == FAILED)),
-        not_sent=int(np.sum(ended == NOT_SENT)),
-        late=int(np.sum(sent["called"] - sent["due"] > LATE_NS)),
-        mean_us=float(np.mean(latencies)) if len(latencies) else 0.0,
-        percentiles_us={rank: float(percentile(latencies, rank)) if len(latencies) else 0.0 for rank in PERCENTILES},
-        requests_per_s=rate,
-        rows_per_s=rate * load.rows,
-        offered_per_s=len(timings) / window_s if load.open and window_s > 0 else None,
-        longest_gap_s=float(np.max(np.diff(np.sort(answered["done"])), initial=0)) / 1e9,
-    )
+@dataclass(frozen=True, kw_only=True)
+class LoadRecord(LoadResult):
+    """A result with the model, the configuration that the server reported, its digest, and the machine.
 
+    `time_scale` is the factor on the times of a simulated model.
+    """
 
-def in_window(timings: Timings, first_ns: int, last_ns: int) -> Timings:
-    """The requests that were due in [first, last)."""
-    return timings[(timings["due"] >= first_ns) & (timings["due"] < last_ns)]
+    KIND: ClassVar[str] = "fleet"
+    FORMAT: ClassVar[int] = 1
+
+    model: str
+    config_name: str | None
+    config_sha256: str
+    config: str
+    transport: str
+    time_scale: float
+    started_at: str
+    command: tuple[str, ...]
+    machine: Machine
+    versions: Mapping[str, str]
+
+    def write(self, folder: Path) -> Path:
+        """Write a new file and return its path; raises `RecordError`.
+
+        Its name is model, pattern, processes, rows, a digest of the configuration, the transport and the load, and the
+        number of the run with all of these.
+        """
+        digest = file.digest(self.config_sha256, self.transport, self.load)
+        name = f"{self.model}.{self.load.pattern}.w{self.load.workers:03d}.b{self.load.rows}.{digest}"
+        paths = (folder / f"{name}.r{number}.json" for number in itertools.count(1))
+        # `Path.exists` raises for a folder without permission; the error of the write names the folder.
+        free = next(path for path in paths if not os.path.exists(path))  # noqa: PTH110
+        return file.write(self, free, little=self.little, stages_error=self.stages.error, faults=self.faults)
