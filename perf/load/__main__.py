@@ -20,13 +20,13 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from export.repository import REPOSITORY
 from perf.load import run, scaling, table
 from perf.load.arrivals import read_trace
+from perf.load.deployment import Deployment, running
 from perf.load.pool import Pool
-from perf.load.sla_check import SlaCheck
-from perf.load.target import Target, running
+from perf.load.target_check import TargetCheck
 from perf.load.variant import Overrides, delay_us, read, waits
 from perf.records.load_record import CpuTime, LoadRecord, LoadResult
 from perf.records.offered_load import PATTERNS, Load
-from perf.stats.sla import Sla
+from perf.stats.latency_target import LatencyTarget
 from triton_batching.machine import Machine, versions
 from triton_batching.terminal import Mistake, guarded, program_parser, terminal
 
@@ -45,7 +45,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def measure(arguments: argparse.Namespace, command: tuple[str, ...], console: Console) -> int:
     """Measure, print, write the record, and return the exit code."""
-    target, load, check = _target(arguments), _load(arguments), _check(arguments)
+    deployment, load, check = _deployment(arguments), _load(arguments), _check(arguments)
     if load.trace is not None:
         read_trace(load.trace)  # reports a wrong file before a server starts
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
@@ -58,22 +58,22 @@ def measure(arguments: argparse.Namespace, command: tuple[str, ...], console: Co
 
         prepared: Pool | None = None
         # A latency target applies to the real times.
-        if arguments.p99_ms is None and _is_scaled(arguments.time_scale, target):
-            prepared, factor = _scale(target, load, progress, console)
-            target = target.scaled(factor)
-        with running(target, lambda text: progress(text, 0.0)) as server:
-            prepared = prepared or run.prepare(target, load, server, progress)
-            result = run.run(target, load, server, prepared, progress, check)
+        if arguments.p99_ms is None and _is_scaled(arguments.time_scale, deployment):
+            prepared, factor = _scale(deployment, load, progress, console)
+            deployment = deployment.scaled(factor)
+        with running(deployment, lambda text: progress(text, 0.0)) as server:
+            prepared = prepared or run.prepare(deployment, load, server, progress)
+            result = run.run(deployment, load, server, prepared, progress, check)
             config = server.config
     text = text_format.MessageToString(config)
     record = LoadRecord(
         **vars(result),
-        model=target.model,
-        config_name=target.config_name,
+        model=deployment.model,
+        config_name=deployment.config_name,
         config_sha256=hashlib.sha256(text.encode()).hexdigest(),
         config=text,
-        transport=target.transport,
-        time_scale=target.overrides.time_scale,
+        transport=deployment.transport,
+        time_scale=deployment.overrides.time_scale,
         started_at=started,
         command=command,
         machine=Machine.this(),
@@ -89,19 +89,19 @@ def _exit_code(result: LoadResult) -> int:
     return INTERRUPTED if result.partial else 1 if result.faults else 0
 
 
-def _is_scaled(time_scale: str, target: Target) -> bool:
-    if target.url is not None or time_scale != "auto":
+def _is_scaled(time_scale: str, deployment: Deployment) -> bool:
+    if deployment.url is not None or time_scale != "auto":
         return False
-    return waits(read(target.model, target.config_name, target.repository))
+    return waits(read(deployment.model, deployment.config_name, deployment.repository))
 
 
-def _scale(target: Target, load: Load, progress: run.Progress, console: Console) -> tuple[Pool, float]:
+def _scale(deployment: Deployment, load: Load, progress: run.Progress, console: Console) -> tuple[Pool, float]:
     """Try the load with longer and longer times; returns the pool, which holds for all of them, and the factor."""
     prepared: Pool | None = None
 
     def trial(factor: float) -> CpuTime:
         nonlocal prepared
-        slower = target.scaled(factor)
+        slower = deployment.scaled(factor)
         with running(slower, lambda text: progress(text, 0.0)) as server:
             prepared = prepared or run.prepare(slower, load, server, progress)
             result = run.run(slower, scaling.trial(load), server, prepared, progress)
@@ -112,7 +112,7 @@ def _scale(target: Target, load: Load, progress: run.Progress, console: Console)
     numbers = itertools.count(1)
     scale = scaling.fit(trial, lambda tried: console.print(f"trial {next(numbers)}: {tried}", markup=False))
     if scale.factor > 1 or not scale.holds:
-        console.print(f"scaled: {_scaled(target.model, scale)}", markup=False)
+        console.print(f"scaled: {_scaled(deployment.model, scale)}", markup=False)
     if prepared is None:
         raise Mistake("no trial was made.")
     return prepared, scale.factor
@@ -128,7 +128,7 @@ def _scaled(model: str, scale: scaling.Scale) -> str:
     )
 
 
-def _target(arguments: argparse.Namespace) -> Target:
+def _deployment(arguments: argparse.Namespace) -> Deployment:
     replaced = (arguments.max_batch_size, arguments.instances, arguments.delay_ms, arguments.config_name)
     scale = arguments.time_scale
     if arguments.url is not None and (
@@ -137,7 +137,7 @@ def _target(arguments: argparse.Namespace) -> Target:
         raise Mistake(
             "--url loads a server as it is, so no value of its configuration can be replaced. Leave out one of the two."
         )
-    return Target(
+    return Deployment(
         model=arguments.model,
         config_name=arguments.config_name,
         repository=arguments.repository,
@@ -172,10 +172,12 @@ def _factor(text: str) -> float:
     return factor
 
 
-def _check(arguments: argparse.Namespace) -> SlaCheck | None:
+def _check(arguments: argparse.Namespace) -> TargetCheck | None:
     if arguments.p99_ms is None:
         return None
-    return SlaCheck(sla=Sla(latency_ms=arguments.p99_ms, percent=arguments.percent), stops=not arguments.whole)
+    return TargetCheck(
+        target=LatencyTarget(latency_ms=arguments.p99_ms, percent=arguments.percent), stops=not arguments.whole
+    )
 
 
 def _load(arguments: argparse.Namespace) -> Load:

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from perf.records.load_record import LITTLE, REMAINDER, LoadResult, Stages
-from perf.stats.sla import Judgement, least
+from perf.stats.latency_target import Judgement, least
 
 BAR = 40
 
@@ -28,14 +28,16 @@ def show(result: LoadResult, console: Console) -> None:
 
 def verdict(judged: Judgement, *, late_sends: int) -> str:
     """Whether the target was met, with the counts; if they cannot tell, the number of requests that it takes."""
-    text = f"target {judged.sla}: {judged.word}. {judged.late} of {judged.requests} requests were late or not answered"
-    if judged.passed is False and late_sends > judged.sla.share * judged.requests:
+    text = (
+        f"target {judged.target}: {judged.word}. {judged.late} of {judged.requests} requests were late or not answered"
+    )
+    if judged.passed is False and late_sends > judged.target.share * judged.requests:
         text += f" ({late_sends} were sent more than 1 ms late: perhaps the clients were slow, not the server)"
     if judged.early:
         return f"{text}: certain at {judged.confidence:.1%} after any number of looks, so the run ended early."
     if judged.passed is not None:
         return f"{text}: certain at {judged.confidence:.1%}."
-    needed = least(judged.late, judged.sla.share, judged.confidence)
+    needed = least(judged.late, judged.target.share, judged.confidence)
     return (
         f"{text}. With {judged.late} late, a pass takes {needed} requests to be certain at {judged.confidence:.1%}. "
         "Use a longer --duration."

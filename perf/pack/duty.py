@@ -47,7 +47,7 @@ class Load:
 
     def cycles(self, factor: float = 1.0) -> list[float]:
         """The cycles to try for this model, in milliseconds."""
-        budget = self.model.budget_ms
+        budget = self.model.device_target_ms
         sizes = range(1, self.model.largest + 1)
         ends = [k / self.rate for k in sizes] + [budget - factor * self.model.latency.at(k) for k in sizes]
         return [cycle for cycle in ends if 0 < cycle < budget]
@@ -134,7 +134,7 @@ def together(loads: Sequence[Load], factors: Mapping[str, float], memory_bytes: 
         in_time = all(
             load.rows(duty) <= load.model.largest
             and share.exec_ms <= duty * (1 + EPSILON)
-            and duty + share.exec_ms <= load.model.budget_ms * (1 + EPSILON)
+            and duty + share.exec_ms <= load.model.device_target_ms * (1 + EPSILON)
             for load, share in zip(loads, shares, strict=True)
         )
         if in_time and sum(share.memory_bytes for share in shares) <= memory_bytes:
@@ -147,6 +147,6 @@ def _tables(load: Load, cycles: NDArray[np.float64]) -> tuple[NDArray[np.float64
     model = load.model
     rows = np.maximum(1, np.ceil(cycles * load.rate - EPSILON))
     times = np.interp(rows, model.latency.sizes, model.latency.values)
-    broken = (rows > model.largest) | (cycles + times > model.budget_ms * (1 + EPSILON))
+    broken = (rows > model.largest) | (cycles + times > model.device_target_ms * (1 + EPSILON))
     memory = np.interp(rows, model.memory.sizes, model.memory.values)
     return np.where(broken, np.inf, times), memory

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from export.repository import REPOSITORY, config_file, model_folder, read_config
 from perf.load import run
-from perf.load.target import Running, Target
+from perf.load.deployment import Deployment, Running
 from perf.pack.interference_record import Busy, Interference
 from perf.records.load_record import LoadResult
 from perf.records.offered_load import Load
@@ -65,10 +65,10 @@ def measure(server: Server, loads: Mapping[str, Load], progress: Progress) -> di
     def tell(text: str, share: float) -> None:
         progress(f"{', '.join(loads)}: {text}")
 
-    pools = {name: run.prepare(Target(model=name), load, running[name], tell) for name, load in loads.items()}
+    pools = {name: run.prepare(Deployment(model=name), load, running[name], tell) for name, load in loads.items()}
     with ThreadPoolExecutor(len(loads)) as threads:
         futures = {
-            name: threads.submit(run.run, Target(model=name), load, running[name], pools[name], tell)
+            name: threads.submit(run.run, Deployment(model=name), load, running[name], pools[name], tell)
             for name, load in loads.items()
         }
         results = {name: future.result() for name, future in futures.items()}

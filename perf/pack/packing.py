@@ -70,7 +70,7 @@ def remainders(workload: Workload, headroom: float = 0.0) -> tuple[list[Node], T
         if problem.fullness(frozenset({item})) is None:
             raise Mistake(
                 f"model {load.model.name}: does not fit on a device alone, by memory or by its target of "
-                f"{load.model.sla_ms:g} ms at {load.rate_per_s:g} requests per second. Give devices more memory, or "
+                f"{load.model.target_ms:g} ms at {load.rate_per_s:g} requests per second. Give devices more memory, or "
                 "raise the target."
             )
     return whole, problem

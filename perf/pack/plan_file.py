@@ -19,7 +19,7 @@ KEYS: Mapping[str, frozenset[str]] = {
     "plan": frozenset({"arrivals", "devices", "models", "pairs"}),
     "devices": frozenset({"count", "memory_mib", "kind"}),
     "models": frozenset(
-        {"name", "rate_per_s", "sla_ms", "overhead_ms", "latency_ms", "service_time", "weights_mib", "activation_mib"}
+        {"name", "rate_per_s", "p99_ms", "overhead_ms", "latency_ms", "service_time", "weights_mib", "activation_mib"}
     ),
     "pairs": frozenset({"models", "factors", "record"}),
 }
@@ -33,7 +33,7 @@ LARGEST: Mapping[str, int] = {
     "memory_mib": MOST_MIB,
     "weights_mib": MOST_MIB,
     "rate_per_s": 10**6,
-    "sla_ms": HOUR_MS,
+    "p99_ms": HOUR_MS,
     "overhead_ms": HOUR_MS,
     "fixed": HOUR_MS,
     "row": HOUR_MS,
@@ -81,7 +81,7 @@ def _model(content: Mapping[str, Any], where: str, records: Path, repository: Pa
     return Model(
         name=name,
         rate_per_s=_number(content, "rate_per_s", where),
-        sla_ms=_number(content, "sla_ms", where),
+        target_ms=_number(content, "p99_ms", where),
         overhead_ms=_number(content, "overhead_ms", where, least=0.0) if "overhead_ms" in content else 0.0,
         latency=latency,
         memory=_at(where, lambda: _memory(content, name, latency.largest, where, repository)),

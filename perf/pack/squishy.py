@@ -40,12 +40,12 @@ def saturated(model: Model, memory_bytes: float) -> tuple[list[Node], Load | Non
             f"model {model.name}: holds {model.memory.at(1) / 2**20:,.0f} MiB with one row, and a device has "
             f"{memory_bytes / 2**20:,.0f} MiB. Give devices more memory, or the model a smaller data type."
         )
-    sizes = [k for k in fitting if 2 * model.latency.at(k) <= model.budget_ms * (1 + EPSILON)]
+    sizes = [k for k in fitting if 2 * model.latency.at(k) <= model.device_target_ms * (1 + EPSILON)]
     if not sizes:
         raise Mistake(
             f"model {model.name}: two executions of one row take {2 * model.latency.at(1):g} ms, more than the "
-            f"{model.budget_ms:g} ms that its target leaves, so a request that just misses an execution is late on any "
-            "device. Raise sla_ms, or use a faster device."
+            f"{model.device_target_ms:g} ms that its target leaves, so a request that just misses an execution is late "
+            "on any device. Raise p99_ms, or use a faster device."
         )
     batch = max(sizes, key=lambda k: (k / model.latency.at(k), k))
     duty = model.latency.at(batch)
@@ -63,9 +63,11 @@ def alone(load: Load) -> Alone:
     """
     model = load.model
     sizes = range(1, model.largest + 1)
-    in_time = [k for k in sizes if model.latency.at(k) + k / load.rate <= model.budget_ms * (1 + EPSILON)]
+    in_time = [k for k in sizes if model.latency.at(k) + k / load.rate <= model.device_target_ms * (1 + EPSILON)]
     batch = max(in_time, default=1)
-    return Alone(load=load, batch=batch, duty_ms=min(batch / load.rate, model.budget_ms - model.latency.at(batch)))
+    return Alone(
+        load=load, batch=batch, duty_ms=min(batch / load.rate, model.device_target_ms - model.latency.at(batch))
+    )
 
 
 def squishy(problem: Turns) -> list[Items]:
@@ -97,7 +99,7 @@ def merge(problem: Turns, items: Sequence[int], duty_ms: float) -> float | None:
         return None
     node = turns(loads, duty_ms)
     in_time = all(
-        duty_ms + share.exec_ms <= load.model.budget_ms * (1 + EPSILON)
+        duty_ms + share.exec_ms <= load.model.device_target_ms * (1 + EPSILON)
         for load, share in zip(loads, node.shares, strict=True)
     )
     fits = in_time and node.occupancy <= 1 + EPSILON and node.memory_bytes <= problem.memory_bytes

@@ -11,7 +11,7 @@ import numpy as np
 
 from perf.records import file
 from perf.records.offered_load import Load
-from perf.stats.sla import Judgement, Sla
+from perf.stats.latency_target import Judgement, LatencyTarget
 from serve.management.statistics import Counters
 from triton_batching.machine import Machine
 
@@ -97,9 +97,9 @@ class Sample:
     due_s: tuple[float, ...] = ()
     latencies_us: tuple[float, ...] = ()
 
-    def late(self, sla: Sla) -> int:
+    def late(self, target: LatencyTarget) -> int:
         """Number of requests that missed the target."""
-        return int(np.sum(np.asarray(self.latencies_us) > sla.latency_ms * 1e3))
+        return int(np.sum(np.asarray(self.latencies_us) > target.latency_ms * 1e3))
 
 
 @dataclass(frozen=True, kw_only=True)

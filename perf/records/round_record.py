@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from perf.records import file
 from perf.records.study import NOISE, Trial
-from perf.stats.sla import Sla
+from perf.stats.latency_target import LatencyTarget
 from triton_batching.machine import Machine
 
 
@@ -24,7 +24,7 @@ class TrialKey:
     model_sha256: str
     load: str
     rows: int
-    sla: Sla
+    sla: LatencyTarget
     seconds: float
     stage: str
     round: int

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from perf.records import file
 from perf.records.candidate import Candidate
-from perf.stats.sla import Sla as Sla
+from perf.stats.latency_target import LatencyTarget as LatencyTarget
 from serve.management.statistics import Counters
 from triton_batching.machine import Machine
 
@@ -119,7 +119,7 @@ class Study:
     model: str
     config_name: str
     load: str
-    sla: Sla
+    sla: LatencyTarget
     objective: str
     machine: Machine
     versions: Mapping[str, str]
@@ -136,6 +136,11 @@ class Study:
     before_pbtxt: str
     after_pbtxt: str
     model_sha256: str = ""
+
+    @property
+    def target(self) -> LatencyTarget:
+        """The latency target, which is called `sla` in files."""
+        return self.sla
 
     def write(self, path: Path) -> Path:
         """Write the record and return its path; raises `RecordError`."""

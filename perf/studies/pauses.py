@@ -23,7 +23,7 @@ from rich.table import Table
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from clients.model import Model
-from perf.load.target import Running
+from perf.load.deployment import Running
 from perf.load.variant import read
 from perf.measure.analyzer import AnalyzerError, measure
 from perf.measure.service_profile import COLD

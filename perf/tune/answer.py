@@ -44,7 +44,7 @@ def show(tuning: Tuning, console: Console, *, explain_recipe: bool = False) -> N
 def verdict(tuning: Tuning) -> Iterator[str]:
     """Yield the configuration to use and why, or what would have to change."""
     question, study, chosen = tuning.question, tuning.study, tuning.result.chosen
-    target = f"p99 <= {question.sla.latency_ms:g} ms under {_load(tuning)}"
+    target = f"p99 <= {question.target.latency_ms:g} ms under {_load(tuning)}"
     if chosen is None:
         yield from _refusal(tuning, target)
         return

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from perf.load.arrivals import read_trace
 from perf.records.traffic import Traffic
-from perf.stats.sla import Sla
+from perf.stats.latency_target import LatencyTarget
 from perf.tune.answer import show
 from perf.tune.goal import OBJECTIVES
 from perf.tune.tuning import Question, tune
@@ -92,7 +92,7 @@ def _question(arguments: argparse.Namespace, command: tuple[str, ...]) -> Questi
         )
     return Question(
         model=arguments.model,
-        sla=Sla(latency_ms=arguments.p99_ms),
+        target=LatencyTarget(latency_ms=arguments.p99_ms),
         traffic=traffic,
         objective=arguments.objective,
         config_name=arguments.config_name,

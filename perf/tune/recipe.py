@@ -50,7 +50,7 @@ def follow(
             max_batch_size=size, delay_us=delay_us, instances=default.instances, threads=default.threads
         )
         screened = screen.look(candidate, corrections, requests=screen.fine)
-        met = screened.p99_ms <= screen.goal.sla.latency_ms and screen.goal.carries(screened)
+        met = screened.p99_ms <= screen.goal.target.latency_ms and screen.goal.carries(screened)
         steps.append(RecipeStep(screened=screened, within=met))
         if met:
             end = screened

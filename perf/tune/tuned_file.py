@@ -105,7 +105,7 @@ def check(text: str, before: ModelConfig, candidate: Candidate) -> ModelConfig:
     return config
 
 
-def findings(folder: Path, text: str, *, latency_ms: float) -> list[Finding]:
+def findings(folder: Path, text: str, *, target_ms: float) -> list[Finding]:
     """The doctor's findings in the text as configs/tuned.pbtxt of the model.
 
     The doctor runs on a copy of the model's folder, so that nothing is written before its findings are known.
@@ -117,26 +117,26 @@ def findings(folder: Path, text: str, *, latency_ms: float) -> list[Finding]:
             if entry.name != "configs":
                 (copy / entry.name).symlink_to(entry.resolve())
         (copy / "configs" / f"{TUNED}.pbtxt").write_text(text)
-        target = Target(latency_us=round(latency_ms * 1e3))
+        target = Target(latency_us=round(target_ms * 1e3))
         result = examine(Repository(path=Path(repository), target=target, only=(folder.name,)), all_rules())
     return [finding for finding in result if finding.at.path.name == f"{TUNED}.pbtxt"]
 
 
-def news(folder: Path, before: str, text: str, *, latency_ms: float) -> list[Finding]:
+def news(folder: Path, before: str, text: str, *, target_ms: float) -> list[Finding]:
     """The findings in the text whose code the text `before` does not have."""
-    known = {finding.code for finding in findings(folder, before, latency_ms=latency_ms)}
-    return [finding for finding in findings(folder, text, latency_ms=latency_ms) if finding.code not in known]
+    known = {finding.code for finding in findings(folder, before, target_ms=target_ms)}
+    return [finding for finding in findings(folder, text, target_ms=target_ms) if finding.code not in known]
 
 
 def silenced(
-    folder: Path, before: Document, text_with: Callable[[Collection[str]], str], *, latency_ms: float
+    folder: Path, before: Document, text_with: Callable[[Collection[str]], str], *, target_ms: float
 ) -> set[str]:
     """The lines of config.pbtxt that silence something in the tuned text too; `text_with` makes it with such lines."""
     lines = {line[0] for line in SILENCED.finditer(before.text)}
     if before.path.name != "config.pbtxt" or not lines:
         return set()
     text = text_with(lines)
-    found = findings(folder, text, latency_ms=latency_ms)
+    found = findings(folder, text, target_ms=target_ms)
     idle = {finding.at.line for finding in found if finding.code == IDLE}
     return lines - {line for number, line in enumerate(text.splitlines(keepends=True), 1) if number in idle}
 

@@ -16,7 +16,7 @@ from perf.measure import service_time
 from perf.measure.service_profile import Profile
 from perf.measure.service_records import RESULTS, reaching
 from perf.records.candidate import Candidate
-from perf.records.study import TUNED, Sla, Study
+from perf.records.study import TUNED, LatencyTarget, Study
 from perf.records.traffic import Traffic
 from perf.simulate.batcher.rules import Rules
 from perf.tune import tuned_file, writing
@@ -43,7 +43,7 @@ class Question:
     """What to tune for. `largest` and `instances` widen the search space; records are in the folder `results`."""
 
     model: str
-    sla: Sla
+    target: LatencyTarget
     traffic: Traffic
     objective: str = "throughput"
     config_name: str | None = None
@@ -71,7 +71,7 @@ class Question:
         variant = f".{self.config_name}" if self.config_name else ""
         # The throughput of an open load that is carried is its rate, so the lowest latency wins.
         objective = "latency" if self.traffic.open and self.objective == "throughput" else self.objective
-        name = f"{self.model}{variant}.{load}{rows}.{objective}.p99-{self.sla.latency_ms:g}ms.json"
+        name = f"{self.model}{variant}.{load}{rows}.{objective}.p99-{self.target.latency_ms:g}ms.json"
         return self.results / name
 
 
@@ -105,14 +105,16 @@ def tune(question: Question, progress: Progress) -> Tuning:
     searched = _space(question, config)
     profile = _profile(question, config, searched, progress)
     budget = _budget(question, profile)
-    simulator = ProfiledSimulator(config=config, profile=profile, sla=question.sla)
+    simulator = ProfiledSimulator(config=config, profile=profile, target=question.target)
     candidates = searched.candidates(lambda parallelism, rows: _service_us(simulator, parallelism, rows))
-    goal = Goal(objective=question.objective, sla=question.sla, open=question.traffic.open, margin=question.margin)
+    goal = Goal(
+        objective=question.objective, target=question.target, open=question.traffic.open, margin=question.margin
+    )
     screen = Screen(simulator=simulator, traffic=question.traffic, goal=goal)
     study = _empty_study(question, before, config, candidates, profile)
     with LiveBench(
         config=config,
-        sla=question.sla,
+        target=question.target,
         rows=question.traffic.rows,
         config_name=question.config_name,
         repository=question.repository,
@@ -226,7 +228,7 @@ def _empty_study(
         model=question.model,
         config_name=question.config_name or "default",
         load=str(question.traffic),
-        sla=question.sla,
+        sla=question.target,
         objective=question.objective,
         machine=Machine.this(),
         versions=versions(),
@@ -274,7 +276,7 @@ def _conclude(
         chosen=chosen.candidate,
         why=why,
         command=" ".join(question.command),
-        latency_ms=question.sla.latency_ms,
+        target_ms=question.target.latency_ms,
     ).checked(question.folder)
     path, previous = writing.write(
         text, question.folder, question.repository, question.results, force=question.force, progress=progress

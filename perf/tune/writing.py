@@ -41,7 +41,7 @@ class TunedText:
     chosen: Candidate
     why: Why
     command: str
-    latency_ms: float
+    target_ms: float
 
     def render(self, silenced: Collection[str]) -> str:
         """Return the text, in which the lines `silenced` still silence the doctor."""
@@ -49,9 +49,9 @@ class TunedText:
 
     def checked(self, folder: Path) -> str:
         """Return the text; raises `Failure` if it is not the choice, or if the doctor finds something new in it."""
-        text = self.render(tuned_file.silenced(folder, self.before, self.render, latency_ms=self.latency_ms))
+        text = self.render(tuned_file.silenced(folder, self.before, self.render, target_ms=self.target_ms))
         tuned_file.check(text, self.config, self.chosen)
-        findings = tuned_file.news(folder, self.before.text, text, latency_ms=self.latency_ms)
+        findings = tuned_file.news(folder, self.before.text, text, target_ms=self.target_ms)
         if findings:
             listed = "; ".join(f"{finding.code} {finding.message}" for finding in findings)
             raise Failure(f"the doctor finds in the tuned configuration, which was therefore not written: {listed}")

@@ -16,7 +16,7 @@ from perf.studies.ragged.length_mix import LengthMix, cheapest, equal, long_tail
 from perf.studies.ragged.padding_share import PaddingShare
 from perf.studies.ragged.table import MIXES, ROUTES, SEPARATE, RaggedExperiment, folder, rows_of, splits, table
 from serve.management.statistics import Counters
-from tests.perf.records.test_record import RECORD, counters
+from tests.perf.records.test_measurement import RECORD, counters
 
 TWO = LengthMix(name="two", lengths=(2, 4))
 CROPS = REPOSITORY / "text_recognition_ragged"

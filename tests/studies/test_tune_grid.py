@@ -9,8 +9,8 @@ from perf.records import file
 from perf.records.candidate import Candidate
 from perf.records.study import Study
 from perf.records.traffic import Traffic
+from perf.stats.latency_target import LatencyTarget
 from perf.stats.percentile import percentile
-from perf.stats.sla import Sla
 from perf.studies.grid import judgement
 from perf.studies.grid.__main__ import candidates, measure
 from perf.studies.grid.record import Grid, GridError, GridTrial
@@ -21,7 +21,7 @@ JUDGED_STUDY = RESULTS / "simulated_accelerator.closed-32.throughput.p99-55ms.js
 
 
 def bench() -> SimulatedBench:
-    return SimulatedBench(service=accelerator, sla=Sla(latency_ms=100))
+    return SimulatedBench(service=accelerator, sla=LatencyTarget(latency_ms=100))
 
 
 def empty(seed: int = 1) -> Grid:

@@ -130,7 +130,7 @@ class Evidence:
             return None
 
     def _percentile_ms(self, candidate: Candidate) -> float:
-        return percentile_ms(pooled(self.of(candidate)), self.study.sla.percent)
+        return percentile_ms(pooled(self.of(candidate)), self.study.target.percent)
 
     def _compared(self, candidate: Candidate) -> tuple[Trial, ...]:
         return tuple(trial for trial in self.of(candidate) if trial.stage in COMPARISON)

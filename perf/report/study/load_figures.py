@@ -28,7 +28,7 @@ def candidates(evidence: Evidence) -> Picture:
     axes = figure.subplots()
     plain(axes, "x")
     values = [percentile_ms(trial.latencies_us, percent) for trial in trials for percent in (50, 99)]
-    logarithmic(axes, "x", [*values, evidence.study.sla.latency_ms])
+    logarithmic(axes, "x", [*values, evidence.study.target.latency_ms])
     target(axes, evidence, upright=True)
     for row, candidate in enumerate(order):
         _median_to_p99(axes, evidence, candidate, row)
@@ -73,7 +73,7 @@ def rates(evidence: Evidence) -> Picture:
 def _panel(axes: Axes, evidence: Evidence, trials: Sequence[Trial], percent: float) -> None:
     values = [percentile_ms(trial.latencies_us, percent) for trial in trials]
     plain(axes)
-    logarithmic(axes, "y", [*values, evidence.study.sla.latency_ms])
+    logarithmic(axes, "y", [*values, evidence.study.target.latency_ms])
     target(axes, evidence)
     for candidate in dict.fromkeys(trial.candidate for trial in trials):
         if evidence.role(candidate):
@@ -161,7 +161,7 @@ def throughput(evidence: Evidence) -> Picture:
     simulated = [
         (prediction.throughput_rows_per_s, prediction.percentiles_ms[99]) for prediction in evidence.predicted.values()
     ]
-    logarithmic(axes, "y", [*values, *(latency for _, latency in simulated), evidence.study.sla.latency_ms])
+    logarithmic(axes, "y", [*values, *(latency for _, latency in simulated), evidence.study.target.latency_ms])
     target(axes, evidence)
     axes.plot([x for x, _ in simulated], [y for _, y in simulated], ".", color=INK, alpha=0.4, markersize=5)
     edge = front(simulated)

@@ -150,7 +150,7 @@ def _window(evidence: Evidence, trial: Trial | None) -> Picture | None:
     figure = Figure(figsize=WIDE, layout="constrained")
     axes = figure.subplots()
     plain(axes)
-    logarithmic(axes, "y", [*middles, *tops, evidence.study.sla.latency_ms])
+    logarithmic(axes, "y", [*middles, *tops, evidence.study.target.latency_ms])
     target(axes, evidence)
     axes.plot(x, tops, color=SHOWN, linewidth=1, alpha=0.6, label="slowest of the slice")
     axes.plot(x, middles, color=SHOWN, linewidth=2, label="median of the slice")

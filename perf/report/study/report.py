@@ -83,7 +83,7 @@ def write_html(evidence: Evidence, all_sections: Sequence[Section], folder: Path
     # In an open loop the load fixes the throughput, so the tuner looks for the lowest p99.
     aims = {"throughput": "the lowest p99" if evidence.open else "the highest throughput", "cost": "the lowest cost"}
     aim = aims.get(study.objective, f"the highest {study.objective}")
-    title = f"{study.model}, {study.config_name}: {study.sla.percent:g} % within {study.sla.latency_ms:g} ms"
+    title = f"{study.model}, {study.config_name}: {study.target.percent:g} % within {study.target.latency_ms:g} ms"
     page = render(
         "study.html.j2",
         title=f"{title}, {study.load}, for {aim}",

@@ -116,7 +116,7 @@ def provenance(evidence: Evidence) -> Section:
         "model": study.model,
         "configuration": study.config_name,
         "load": study.load,
-        "target": f"{study.sla.percent:g} % of requests within {study.sla.latency_ms:g} ms",
+        "target": f"{study.target.percent:g} % of requests within {study.target.latency_ms:g} ms",
         "objective": study.objective,
         "started": study.started_at.replace("T", " ").replace("+00:00", " UTC"),
         "CPU": machine.cpu,

@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from perf.load.deployment import Running
 from perf.load.run import Progress
-from perf.load.target import Running
 from perf.measure.trial import WORKERS, Answers, Meter, serving
 from perf.records.study import Trial
 from perf.records.traffic import Traffic
+from perf.stats.latency_target import LatencyTarget
 from perf.stats.percentile import percentile
-from perf.stats.sla import Sla
 from perf.studies.goodput.contender import GREEDY, Contender, StandIn
 from perf.studies.goodput.record import GoodputSearch, MeasuredRate
 from perf.studies.goodput.stream import ArrivalStream
@@ -69,7 +69,7 @@ class Arena:
 
     def _meter(self, warm_up_s: float) -> Meter:
         return Meter(
-            sla=Sla(latency_ms=self.slo_s * 1e3),
+            target=LatencyTarget(latency_ms=self.slo_s * 1e3),
             warm_up_s=warm_up_s,
             command=self.command,
             answers=self.answers,

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from perf.records import file
-from perf.stats.sla import judge
+from perf.stats.latency_target import judge
 from triton_batching.machine import Machine
 
 SHARE = 0.01

@@ -104,12 +104,12 @@ def _load(workload: Workload, rate_per_s: float, seconds: float, seed: int) -> L
 def _result(workload: Workload, result: LoadResult, name: str, expected: Replayed, scale: float) -> ModelResult:
     model, counted = of(workload, name), result.counted
     latencies = sorted(result.sample.latencies_us)
-    in_time = sum(us <= model.sla_ms * 1e3 for us in latencies)
+    in_time = sum(us <= model.target_ms * 1e3 for us in latencies)
     rows = counted.rows_per_execution
     return ModelResult(
         model=name,
         rate_per_s=model.rate_per_s * scale,
-        sla_ms=model.sla_ms,
+        sla_ms=model.target_ms,
         requests=len(latencies),
         late=len(latencies) - in_time,
         late_sends=result.outcome.late,

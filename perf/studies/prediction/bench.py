@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from perf.load.target import Running
+from perf.load.deployment import Running
 from perf.measure import analyzer, service_time
 from perf.measure.service_profile import Profile
 from perf.measure.service_time import StepProgress, profile

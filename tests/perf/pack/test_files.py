@@ -42,7 +42,7 @@ memory_mib = 1000
 [[models]]
 name = "simulated_accelerator"
 rate_per_s = 500
-sla_ms = 60
+p99_ms = 60
 latency_ms = { fixed = 20, row = 0.5, max_batch_size = 8 }
 weights_mib = 50
 activation_mib = { 8 = 16, 1 = 2 }
@@ -73,7 +73,7 @@ def test_the_plan_of_the_nexus_paper_as_a_file() -> None:
     ("old", "new", "said"),
     [
         ("count = 4", "count = 0", r"\[devices\]: count = 0 must be a number from 1e-09 to 1000000"),
-        ("sla_ms = 60", 'sla_ms = "60"', r"model simulated_accelerator: sla_ms = '60' must be a number"),
+        ("p99_ms = 60", 'p99_ms = "60"', r"model simulated_accelerator: p99_ms = '60' must be a number"),
         ("rate_per_s = 500", "rate_per_s = inf", "rate_per_s = inf must be a number from 1e-09 to 1000000"),
         ("rate_per_s = 500", f"rate_per_s = {2**64}", "rate_per_s = 18446744073709551616 must be a number from 1e-09"),
         (
@@ -83,7 +83,7 @@ def test_the_plan_of_the_nexus_paper_as_a_file() -> None:
         ),
         ("max_batch_size = 8", "max_batch_size = 64e6", "max_batch_size = 64000000.0 must be a number from 1e-09"),
         ("memory_mib = 1000", "memory_mib = 1e308", r"memory_mib = 1e\+308 must be a number from 1e-09 to 1073"),
-        ("sla_ms = 60", "sla_ms = nan", "sla_ms = nan must be a number from 1e-09"),
+        ("p99_ms = 60", "p99_ms = nan", "p99_ms = nan must be a number from 1e-09"),
         ("weights_mib = 50", "weights_mib = nan", "weights_mib = nan must be a number from 0 to 1073741824"),
         (
             "8 = 16, 1 = 2",
@@ -94,7 +94,7 @@ def test_the_plan_of_the_nexus_paper_as_a_file() -> None:
         ("fixed = 20, row = 0.5", "fixed = 0, row = 0", "latency_ms of the smallest batch is 0"),
         pytest.param("count = 4", f"count = 1{'0' * 5000}", "cannot be read as TOML", id="digits"),
         pytest.param("[devices]", f"x = {'[' * 10**5}", "cannot be read as TOML", id="depth"),
-        ("sla_ms", "sla", "sla is not known. Known:"),
+        ("p99_ms", "p98_ms", "p98_ms is not known. Known:"),
         ("row = 0.5, ", "", "latency_ms as a line needs the keys fixed, max_batch_size, row"),
         ("8 = 16, 1 = 2", "8 = 1, 1 = 2", "must not fall as the batch grows"),
         ("8 = 16, 1 = 2", "x = 1", "write values by batch size as { 1 = 20.5"),
@@ -243,7 +243,7 @@ def test_what_somebody_wrote_is_not_overwritten(tmp_path: Path, capsys: pytest.C
 
 def slow(name: str, fixed: float) -> Model:
     latency = Curve.line(fixed, 1, 4)
-    return Model(name=name, rate_per_s=2, sla_ms=2000, latency=latency, memory=Curve.line(0, 0, 4))
+    return Model(name=name, rate_per_s=2, target_ms=2000, latency=latency, memory=Curve.line(0, 0, 4))
 
 
 SHARED = Workload(devices=Devices(count=1, memory_bytes=1.0, kind="cpu"), models=(slow("one", 200), slow("two", 300)))

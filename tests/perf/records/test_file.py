@@ -20,8 +20,8 @@ from perf.records.offered_load import Load
 from perf.records.round_record import TrialKey
 from perf.records.study import Study
 from perf.report import __main__ as report
-from perf.stats.sla import Sla
-from tests.perf.records.test_record import MACHINE, RECORD
+from perf.stats.latency_target import LatencyTarget
+from tests.perf.records.test_measurement import MACHINE, RECORD
 
 PERF = Path(__file__).parents[3] / "perf"
 COMMITTED = [*(PERF / "results").rglob("*.json"), *(PERF / "studies" / "results").rglob("*.json")]
@@ -45,7 +45,7 @@ KEY = TrialKey(
     model_sha256="f",
     load="closed:16",
     rows=1,
-    sla=Sla(latency_ms=40),
+    sla=LatencyTarget(latency_ms=40),
     seconds=8.0,
     stage="against the default",
     round=1,

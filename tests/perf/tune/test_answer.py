@@ -8,7 +8,7 @@ from simulated_bench import CONFIG, SimulatedBench, accelerator, searching
 from perf.records.candidate import Candidate
 from perf.records.study import AGAINST, FINAL, NOISE, Trial
 from perf.records.traffic import Traffic
-from perf.stats.sla import Sla
+from perf.stats.latency_target import LatencyTarget
 from perf.tune import recipe
 from perf.tune.answer import figure, pareto, shown
 from perf.tune.bottleneck import bottleneck
@@ -20,7 +20,7 @@ DEFAULT, CHOSEN = Candidate.of(CONFIG), Candidate(max_batch_size=16, instances=2
 
 
 def trial(candidate: Candidate = DEFAULT, load: str = "closed:16", stage: str = FINAL, number: int = 1) -> Trial:
-    bench = SimulatedBench(service=accelerator, sla=Sla(latency_ms=100))
+    bench = SimulatedBench(service=accelerator, sla=LatencyTarget(latency_ms=100))
     return bench.measure(candidate, Traffic.parse(load), stage=stage, round=number, seconds=1.0)
 
 

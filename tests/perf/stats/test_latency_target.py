@@ -11,18 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from perf.load.sla_check import SlaCheck
 from perf.load.table import verdict
+from perf.load.target_check import TargetCheck
 from perf.load.timings import FAILED, NOT_SENT, REQUEST, RIGHT, WRONG, Timings
 from perf.load.window import sample
 from perf.records.load_record import Sample
 from perf.records.offered_load import Load
-from perf.stats.sla import Sla, glance, judge, least
+from perf.stats.latency_target import LatencyTarget, glance, judge, least
 from triton_batching.terminal import Mistake
 
 MS = 1_000_000
 PERCENT = Fraction(1, 100)
-SLA = Sla(latency_ms=50.0)
+SLA = LatencyTarget(latency_ms=50.0)
 
 
 def at_most(count: int, of: int) -> Fraction:
@@ -76,7 +76,7 @@ def test_any_number_of_looks_is_wrong_for_one_in_a_hundred_at_most() -> None:
     assert max(share["glance"]) <= 0.01
     assert min(share["judge"]) > 0.03
     # With a verdict at the end, and what the looks may use up taken off it, the two together keep to 1 %.
-    check = SlaCheck(sla=SLA)
+    check = TargetCheck(target=SLA)
     looks, (at_end, over_end) = verdicts("glance", check.at_looks, 2500), verdicts("judge", check.at_end, 2500)
     wrong_pass = np.any(late <= looks[0], axis=1) | (late[:, -1] <= at_end[-1])
     wrong_fail = np.any(late >= looks[1], axis=1) | (late[:, -1] >= over_end[-1])
@@ -112,7 +112,7 @@ def requests(due_ms: list[float], latency_ms: float, outcome: int = RIGHT) -> Ti
 def test_a_request_counts_once_its_time_is_up() -> None:
     """900 fast requests in 9 s; how many of the last 49 are slow is not known while they are on their way."""
     fast = requests([10.0 * number for number in range(900)], 5.0)
-    check, end = SlaCheck(sla=SLA), 9_000 * MS
+    check, end = TargetCheck(target=SLA), 9_000 * MS
     assert check.is_sure(Going(timings=fast, until_ns=end), 0, end)
     # The rule takes 829 of them with none late. Those that were due in the last 50 ms do not count yet.
     assert not check.is_sure(Going(timings=fast, until_ns=8_330 * MS), 0, end)
@@ -126,7 +126,7 @@ def test_a_request_counts_once_its_time_is_up() -> None:
 def test_a_run_does_not_end_before_a_second_and_a_hundred_requests() -> None:
     """99 late requests give a certain verdict, but the run goes on."""
     late = requests([float(number) for number in range(99)], 400.0)
-    check = SlaCheck(sla=SLA)
+    check = TargetCheck(target=SLA)
     assert glance(99, 99, SLA.share) is False
     assert not check.is_sure(Going(timings=late, until_ns=600 * MS), 0, 9_000 * MS)
     assert not check.is_sure(Going(timings=late, until_ns=2_000 * MS), 0, 9_000 * MS)
@@ -139,17 +139,17 @@ def test_a_request_without_a_right_answer_is_late() -> None:
     assert window.due_s == (0.0, 0.001, 0.001, 0.001, 0.002, 0.003, 0.004)
     assert window.latencies_us == (49_900.0, math.inf, math.inf, math.inf, 49_900.0, 49_900.0, 50_100.0)
     assert window.late(SLA) == 4
-    judged = SlaCheck(sla=SLA).judgement(window, early=False)
+    judged = TargetCheck(target=SLA).judgement(window, early=False)
     assert (judged.requests, judged.late, judged.passed, judged.early) == (7, 4, False, False)
-    assert SlaCheck(sla=SLA).judgement(Sample(due_s=(), latencies_us=()), early=False).passed is None
+    assert TargetCheck(target=SLA).judgement(Sample(due_s=(), latencies_us=()), early=False).passed is None
 
 
 def test_the_verdict_names_the_confidence_left_for_the_end() -> None:
     window = Sample(due_s=(0.0,) * 470, latencies_us=(1.0,) * 470)
-    whole = SlaCheck(sla=SLA, stops=False).judgement(window, early=False)
+    whole = TargetCheck(target=SLA, stops=False).judgement(window, early=False)
     assert (whole.passed, whole.confidence, whole.word) == (True, 0.99, "pass")
     # 0.99^470 is 0.89 %: enough where nobody looked, not where a fifth of the 1 % went to looking.
-    looked = SlaCheck(sla=SLA).judgement(window, early=False)
+    looked = TargetCheck(target=SLA).judgement(window, early=False)
     assert (looked.passed, looked.word) == (None, "cannot tell")
     assert looked.confidence == pytest.approx(0.992)
     # 0.99^481 is the first power below 0.8 %.
@@ -161,7 +161,7 @@ def test_the_verdict_names_the_confidence_left_for_the_end() -> None:
 
 
 def test_a_miss_that_slow_clients_may_have_caused_says_so() -> None:
-    judged = SlaCheck(sla=SLA).judgement(Sample(due_s=(0.0,) * 200, latencies_us=(60_000.0,) * 200), early=True)
+    judged = TargetCheck(target=SLA).judgement(Sample(due_s=(0.0,) * 200, latencies_us=(60_000.0,) * 200), early=True)
     assert "(3 were sent more than 1 ms late: perhaps the clients were slow, not the server)" in verdict(
         judged, late_sends=3
     )
@@ -172,12 +172,12 @@ def test_a_miss_that_slow_clients_may_have_caused_says_so() -> None:
 @pytest.mark.parametrize(("latency_ms", "percent"), [(0.0, 99.0), (math.nan, 99.0), (10.0, 100.0)])
 def test_a_wrong_target_is_a_mistake(latency_ms: float, percent: float) -> None:
     with pytest.raises(Mistake, match="the latency must be a number above 0, the percentile between 0 and 100"):
-        Sla(latency_ms=latency_ms, percent=percent)
+        LatencyTarget(latency_ms=latency_ms, percent=percent)
 
 
 def test_a_run_is_judged_by_a_finite_target() -> None:
     with pytest.raises(Mistake, match="every run meets it"):
-        SlaCheck(sla=Sla(latency_ms=math.inf))
+        TargetCheck(target=LatencyTarget(latency_ms=math.inf))
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])

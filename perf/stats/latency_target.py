@@ -17,8 +17,8 @@ LOOKS = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sla:
-    """A latency target: at least `percent` of all requests are answered within `latency_ms`.
+class LatencyTarget:
+    """At least `percent` of all requests are answered within `latency_ms`.
 
     A request without an answer counts as late. Raises `Mistake` for values that are no target.
     """
@@ -52,12 +52,17 @@ class Judgement:
     `confidence` is that of this verdict: what the looks during the run used up is taken off.
     """
 
-    sla: Sla
+    sla: LatencyTarget
     requests: int
     late: int
     passed: bool | None
     early: bool
     confidence: float
+
+    @property
+    def target(self) -> LatencyTarget:
+        """The latency target, which is called `sla` in files."""
+        return self.sla
 
     @property
     def word(self) -> str:

@@ -25,7 +25,7 @@ EXIT = "--exit-timeout-secs=2"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target:
+class Deployment:
     """The model to load, and the server: the one at `url` (host:port, gRPC), or else one that is started.
 
     A server that is started runs the variant `config_name` with `overrides`, and traces every `trace_rate`-th request;
@@ -41,8 +41,8 @@ class Target:
     transport: Transport = "auto"
     trace_rate: int = 10
 
-    def scaled(self, factor: float) -> "Target":
-        """The same target with the times of a simulated model multiplied by `factor`."""
+    def scaled(self, factor: float) -> "Deployment":
+        """The same with the times of a simulated model multiplied by `factor`."""
         return replace(self, overrides=replace(self.overrides, time_scale=factor))
 
 
@@ -64,40 +64,40 @@ class Running:
 
 
 @contextlib.contextmanager
-def running(target: Target, progress: Callable[[str], None]) -> Iterator[Running]:
-    """The server of `target`, started or already running; raises the errors of launcher and client."""
-    if target.url is not None:
-        request_url = target.http_url if target.transport == "http" else target.url
+def running(deployment: Deployment, progress: Callable[[str], None]) -> Iterator[Running]:
+    """The server of `deployment`, started or already running; raises the errors of launcher and client."""
+    if deployment.url is not None:
+        request_url = deployment.http_url if deployment.transport == "http" else deployment.url
         if request_url is None:
-            raise Mistake(f"--transport http needs the HTTP address of the server at {target.url}: --http-url.")
-        yield Running(url=target.url, request_url=request_url, config=_loaded(target.url, target.model))
+            raise Mistake(f"--transport http needs the HTTP address of the server at {deployment.url}: --http-url.")
+        yield Running(url=deployment.url, request_url=request_url, config=_loaded(deployment.url, deployment.model))
         return
-    config = target.overrides.apply(read(target.model, target.config_name, target.repository))
-    with started(target, config, progress) as server:
+    config = deployment.overrides.apply(read(deployment.model, deployment.config_name, deployment.repository))
+    with started(deployment, config, progress) as server:
         yield server
 
 
 @contextlib.contextmanager
-def started(target: Target, config: ModelConfig, progress: Callable[[str], None]) -> Iterator[Running]:
+def started(deployment: Deployment, config: ModelConfig, progress: Callable[[str], None]) -> Iterator[Running]:
     """Start a server that runs the model of `target` with `config`, and the models that it calls."""
-    folder = model_folder(target.model, target.repository)
+    folder = model_folder(deployment.model, deployment.repository)
     with (
-        variant(config, folder, target.config_name) as repository,
+        variant(config, folder, deployment.config_name) as repository,
         tempfile.TemporaryDirectory(prefix="triton-batching-trace-") as trace_folder,
     ):
-        trace_file = Path(trace_folder) / "trace" if target.trace_rate else None
-        arguments = traces.arguments(trace_file, target.trace_rate) if trace_file else ()
+        trace_file = Path(trace_folder) / "trace" if deployment.trace_rate else None
+        arguments = traces.arguments(trace_file, deployment.trace_rate) if trace_file else ()
         settings = Settings(
-            models=(target.model,), repository=repository, arguments=(*arguments, EXIT), discard_traces=True
+            models=(deployment.model,), repository=repository, arguments=(*arguments, EXIT), discard_traces=True
         )
         with launch(settings, progress=progress) as server, revived(server) as revival:
             yield Running(
                 url=server.grpc_url,
-                request_url=server.http_url if target.transport == "http" else server.grpc_url,
-                config=server.configs[target.model],
+                request_url=server.http_url if deployment.transport == "http" else server.grpc_url,
+                config=server.configs[deployment.model],
                 server=server,
                 trace_file=trace_file,
-                trace_rate=target.trace_rate,
+                trace_rate=deployment.trace_rate,
                 revival=revival,
             )
 

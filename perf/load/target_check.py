@@ -9,7 +9,7 @@ import numpy as np
 from perf.load.timings import RIGHT, Timings
 from perf.load.window import in_window
 from perf.records.load_record import Sample
-from perf.stats.sla import CONFIDENCE, LOOKS, Judgement, Sla, glance, judge
+from perf.stats.latency_target import CONFIDENCE, LOOKS, Judgement, LatencyTarget, glance, judge
 from triton_batching.terminal import Mistake
 
 # Requests and seconds that a run has at least.
@@ -33,7 +33,7 @@ class Ongoing(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SlaCheck:
+class TargetCheck:
     """A target, and whether a run ends as soon as it certainly meets or misses the target (`stops`).
 
     No run ends before one second and 100 requests of it are decided: late requests come together, in one batch or
@@ -41,13 +41,13 @@ class SlaCheck:
     1 - `confidence`, and the verdict at the end has the rest. Raises `Mistake` for an infinite target.
     """
 
-    sla: Sla
+    target: LatencyTarget
     stops: bool = True
     confidence: float = CONFIDENCE
 
     def __post_init__(self) -> None:
-        if math.isinf(self.sla.latency_ms):
-            raise Mistake(f"target {self.sla}: every run meets it. Give a finite latency, or no target.")
+        if math.isinf(self.target.latency_ms):
+            raise Mistake(f"target {self.target}: every run meets it. Give a finite latency, or no target.")
 
     @property
     def at_looks(self) -> float:
@@ -64,7 +64,7 @@ class SlaCheck:
 
         Of requests due later only the fast ones would be known.
         """
-        return run.until_ns - self.sla.limit_ns
+        return run.until_ns - self.target.limit_ns
 
     def is_sure(self, run: Ongoing, first_ns: int, last_ns: int) -> bool:
         """Whether the decided requests of the window [first, last) give a certain verdict, so that the run may end."""
@@ -74,14 +74,16 @@ class SlaCheck:
         finished = in_window(run.timings, first_ns, last_ns)
         going = sum(first_ns <= due < last_ns for due in run.going_ns)
         latencies = finished["done"] - finished["due"]
-        in_time = int(np.sum((finished["outcome"] == RIGHT) & (latencies <= self.sla.limit_ns)))
+        in_time = int(np.sum((finished["outcome"] == RIGHT) & (latencies <= self.target.limit_ns)))
         requests = len(finished) + going
-        return requests >= LEAST and glance(requests, requests - in_time, self.sla.share, self.at_looks) is not None
+        return requests >= LEAST and glance(requests, requests - in_time, self.target.share, self.at_looks) is not None
 
     def judgement(self, sample: Sample, *, early: bool) -> Judgement:
         """The verdict on the whole window; `early` if the run ended before its time."""
-        requests, late = len(sample.latencies_us), sample.late(self.sla)
+        requests, late = len(sample.latencies_us), sample.late(self.target)
         confidence = self.at_looks if early else self.at_end
         rule = glance if early else judge
-        passed = rule(requests, late, self.sla.share, confidence) if requests else None
-        return Judgement(sla=self.sla, requests=requests, late=late, passed=passed, early=early, confidence=confidence)
+        passed = rule(requests, late, self.target.share, confidence) if requests else None
+        return Judgement(
+            sla=self.target, requests=requests, late=late, passed=passed, early=early, confidence=confidence
+        )
