@@ -270,7 +270,7 @@ def test_a_placement_comes_back_from_its_file(tmp_path: Path) -> None:
     placement = pack(PAPER)
     assert Placement.read(placement.write(tmp_path)) == placement
     (tmp_path / "placement.json").write_text("{}")
-    with pytest.raises(Mistake, match="not a record of kind placement"):
+    with pytest.raises(Mistake, match="not a record of kind .placement."):
         Placement.read(tmp_path / "placement.json")
 
 
