@@ -8,7 +8,6 @@ a server that already runs. Every run writes a record.
 import argparse
 import datetime
 import hashlib
-import itertools
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -18,13 +17,12 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from export.repository import REPOSITORY
-from perf.load import run, scaling, table
+from perf.load import run, table
 from perf.load.arrivals import read_trace
 from perf.load.deployment import Deployment, running
-from perf.load.pool import Pool
 from perf.load.target_check import TargetCheck
-from perf.load.variant import Overrides, delay_us, read, waits
-from perf.records.load_record import CpuTime, LoadRecord, LoadResult
+from perf.load.variant import Overrides, delay_us
+from perf.records.load_record import LoadRecord, LoadResult
 from perf.records.offered_load import PATTERNS, Load
 from perf.stats.latency_target import LatencyTarget
 from triton_batching.machine import Machine, versions
@@ -56,13 +54,8 @@ def measure(arguments: argparse.Namespace, command: tuple[str, ...], console: Co
         def progress(text: str, share: float) -> None:
             bar.update(task, description=text, completed=share)
 
-        prepared: Pool | None = None
-        # A latency target applies to the real times.
-        if arguments.p99_ms is None and _is_scaled(arguments.time_scale, deployment):
-            prepared, factor = _scale(deployment, load, progress, console)
-            deployment = deployment.scaled(factor)
         with running(deployment, lambda text: progress(text, 0.0)) as server:
-            prepared = prepared or run.prepare(deployment, load, server, progress)
+            prepared = run.prepare(deployment, load, server, progress)
             result = run.run(deployment, load, server, prepared, progress, check)
             config = server.config
     text = text_format.MessageToString(config)
@@ -89,50 +82,10 @@ def _exit_code(result: LoadResult) -> int:
     return INTERRUPTED if result.partial else 1 if result.faults else 0
 
 
-def _is_scaled(time_scale: str, deployment: Deployment) -> bool:
-    if deployment.url is not None or time_scale != "auto":
-        return False
-    return waits(read(deployment.model, deployment.config_name, deployment.repository))
-
-
-def _scale(deployment: Deployment, load: Load, progress: run.Progress, console: Console) -> tuple[Pool, float]:
-    """Try the load with longer and longer times; returns the pool, which holds for all of them, and the factor."""
-    prepared: Pool | None = None
-
-    def trial(factor: float) -> CpuTime:
-        nonlocal prepared
-        slower = deployment.scaled(factor)
-        with running(slower, lambda text: progress(text, 0.0)) as server:
-            prepared = prepared or run.prepare(slower, load, server, progress)
-            result = run.run(slower, scaling.trial(load), server, prepared, progress)
-        if result.partial:
-            raise KeyboardInterrupt  # no part of a trial is kept
-        return result.busy
-
-    numbers = itertools.count(1)
-    scale = scaling.fit(trial, lambda tried: console.print(f"trial {next(numbers)}: {tried}", markup=False))
-    if scale.factor > 1 or not scale.holds:
-        console.print(f"scaled: {_scaled(deployment.model, scale)}", markup=False)
-    if prepared is None:
-        raise Mistake("no trial was made.")
-    return prepared, scale.factor
-
-
-def _scaled(model: str, scale: scaling.Scale) -> str:
-    factor = f"the times of {model} and its queue delay are multiplied by {scale.factor:g}"
-    if scale.holds:
-        return f"{factor}. In the trial with them the cores of this machine were {scale.busy:.1%} busy."
-    return (
-        f"{factor}, but in the last of {scaling.TRIES} trials the cores of this machine were {scale.busy:.1%} busy, "
-        f"above the limit of {scaling.LIMIT:.0%}: clients and server wait for a core. Use fewer --workers."
-    )
-
-
 def _deployment(arguments: argparse.Namespace) -> Deployment:
     replaced = (arguments.max_batch_size, arguments.instances, arguments.delay_ms, arguments.config_name)
-    scale = arguments.time_scale
     if arguments.url is not None and (
-        arguments.parameter or scale != "auto" or any(value is not None for value in replaced)
+        arguments.parameter or arguments.time_scale != 1 or any(value is not None for value in replaced)
     ):
         raise Mistake(
             "--url loads a server as it is, so no value of its configuration can be replaced. Leave out one of the two."
@@ -146,7 +99,7 @@ def _deployment(arguments: argparse.Namespace) -> Deployment:
             instances=arguments.instances,
             delay_us=None if arguments.delay_ms is None else delay_us(arguments.delay_ms),
             parameters=dict(_parameter(text) for text in arguments.parameter),
-            time_scale=1.0 if scale == "auto" else _factor(scale),
+            time_scale=_factor(arguments.time_scale),
         ),
         url=arguments.url,
         http_url=arguments.http_url,
@@ -162,13 +115,9 @@ def _parameter(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _factor(text: str) -> float:
-    try:
-        factor = float(text)
-    except ValueError:
-        factor = 0.0
+def _factor(factor: float) -> float:
     if not 0 < factor <= MOST_SCALE:
-        raise Mistake(f"--time-scale {text}: write auto or a factor above 0, at most {MOST_SCALE}; 1 keeps the times.")
+        raise Mistake(f"--time-scale {factor:g}: a factor is above 0 and at most {MOST_SCALE}; 1 keeps the times.")
     return factor
 
 
@@ -244,9 +193,7 @@ def _parser() -> argparse.ArgumentParser:
     served.add_argument("--instances", type=int, help="replaces the instance count of the configuration")
     served.add_argument("--delay-ms", type=float, help="replaces the queue delay, and turns dynamic batching on")
     served.add_argument("--parameter", action="append", default=[], metavar="NAME=VALUE", help="replaces a parameter")
-    served.add_argument(
-        "--time-scale", default="auto", help="factor on the times of a simulated model; auto: cores under 70 %% busy"
-    )
+    served.add_argument("--time-scale", type=float, default=1.0, help="factor on the times of a simulated model")
     served.add_argument("--trace-rate", type=int, default=10, help="trace every n-th request, 0 none (default 10)")
     parser.add_argument("--results", type=Path, default=Path("build/load"), help="folder of the records")
     return parser

@@ -12,7 +12,7 @@ from perf.records.candidate import Candidate
 from perf.records.measurement import RecordError
 from perf.records.study import AGAINST, FINAL, NOISE, PROFILE, Prediction, Study, Trial
 from perf.records.traffic import Traffic
-from perf.stats.quantile import percentile_ms
+from perf.stats.percentile import percentile_ms
 
 COMPARISON = (FINAL, AGAINST, NOISE)
 

@@ -16,7 +16,7 @@ from perf.report.study.evidence import Evidence, pooled
 from perf.report.study.points import TARGET, middle
 from perf.report.study.section import Picture, Section
 from perf.report.study.units import count, number
-from perf.stats.quantile import percentile_ms
+from perf.stats.percentile import percentile_ms
 
 TITLE = "Delay and largest batch: simulated, then verified"
 # The page has at most this many maps, those closest to the shown candidate first.

@@ -15,7 +15,7 @@ from perf.report.page import make_folder, render, write
 from perf.report.study.difference import difference
 from perf.report.study.evidence import Evidence
 from perf.report.study.heat import heat
-from perf.report.study.load import load
+from perf.report.study.latency_by_load import latency_by_load
 from perf.report.study.noise import noise
 from perf.report.study.parts import parts
 from perf.report.study.search import provenance, search
@@ -26,7 +26,7 @@ from perf.report.study.verdict import verdict
 from triton_batching.terminal import Mistake
 
 FORMAT = 1
-PARTS = (verdict, difference, load, tail, service, parts, heat, search, noise, provenance)
+PARTS = (verdict, difference, latency_by_load, tail, service, parts, heat, search, noise, provenance)
 STUDY_FORMATS = ("table", "html", "png", "json")
 # The page includes the figures, so PNG files are written only on request.
 STUDY_DEFAULT = ("table", "html", "json")

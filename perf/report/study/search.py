@@ -7,7 +7,7 @@ from perf.records.study import PROFILE, Trial
 from perf.report.study.evidence import Evidence, word
 from perf.report.study.section import Grid, Section
 from perf.report.study.units import count, duration, ms, rate
-from perf.stats.quantile import percentile_ms
+from perf.stats.percentile import percentile_ms
 
 TITLE = "The search, and what it left out"
 # Settings that affect batching but are not searched.

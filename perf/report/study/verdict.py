@@ -12,7 +12,7 @@ from perf.report.study.section import Grid, Section
 from perf.report.study.units import count, ms, number, percent, plain_ms, rate
 from perf.stats.bootstrap import paired
 from perf.stats.latency_target import glance, judge
-from perf.stats.quantile import percentile_ms
+from perf.stats.percentile import percentile_ms
 
 TITLE = "Verdict"
 

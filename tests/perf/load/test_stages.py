@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from perf.load.scaling import Scale, fit
 from perf.load.stages import COUNTERS, TRACES, stages, traced
 from perf.load.table import remarks
 from perf.load.timings import FAILED, NOT_SENT, REQUEST, RIGHT, WRONG, Timings
@@ -191,23 +190,6 @@ def test_littles_law_is_checked_less_strictly_on_a_short_window() -> None:
     # The same edges are 3 % of a window six times as long, and then idle processes show.
     many = replace(some.outcome, window_s=1.8, requests_per_s=some.outcome.requests_per_s * 0.9)
     assert any("Little" in fault for fault in replace(some, outcome=many).faults)
-
-
-@pytest.mark.parametrize(
-    ("work", "factors", "holds"),
-    [(0.5, [1.0], True), (1.5, [1.0, 1.67, 2.5], True), (1e9, [1.0, 1.67, 2.78, 4.63, 7.72, 12.87], False)],
-)
-def test_the_scaling_reports_its_last_trial(work: float, factors: list[float], holds: bool) -> None:
-    tried: list[Scale] = []
-
-    def measure(factor: float) -> CpuTime:
-        share = min(1.0, work / factor)
-        return CpuTime(clients_s=2 * share, server_s=0.0, machine_s=0.0, wall_s=1.0, cores=2)
-
-    found = fit(measure, tried.append)
-    assert [one.factor for one in tried] == pytest.approx(factors, rel=0.01)
-    assert found == tried[-1]
-    assert found.holds is holds
 
 
 def test_every_fault_is_listed() -> None:

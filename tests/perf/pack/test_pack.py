@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from perf.pack import exact, solver
-from perf.pack.duty import Load, Turns
+from perf.pack.duty import Portion, Turns
 from perf.pack.heuristics import best_fit_decreasing
 from perf.pack.improve import improve
 from perf.pack.packing import ALGORITHMS, pack, plan
@@ -42,8 +42,8 @@ PAPER = Workload(devices=Devices(count=2, memory_bytes=1.0), models=(A, B, C))
 
 
 def together(*models: Model) -> float | None:
-    loads = [Load(model=one, rate_per_s=one.rate_per_s) for one in models]
-    return Turns(loads=loads, memory_bytes=1.0).fullness(frozenset(range(len(loads))))
+    portions = [Portion(model=one, rate_per_s=one.rate_per_s) for one in models]
+    return Turns(portions=portions, memory_bytes=1.0).fullness(frozenset(range(len(portions))))
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -71,8 +71,8 @@ def test_one_device_is_exact_against_a_fine_grid_of_cycles() -> None:
     for seed in range(12):
         workload = instances.workload(seed, 3)
         workload = changed(workload, **{one.name: (0.1 + 0.03 * seed) * one.rate_per_s for one in workload.models})
-        loads = [Load(model=one, rate_per_s=one.rate_per_s) for one in workload.models]
-        exactly = Turns(loads=loads, memory_bytes=workload.devices.memory_bytes).fullness(frozenset({0, 1, 2}))
+        portions = [Portion(model=one, rate_per_s=one.rate_per_s) for one in workload.models]
+        exactly = Turns(portions=portions, memory_bytes=workload.devices.memory_bytes).fullness(frozenset({0, 1, 2}))
         grid = np.linspace(0.1, max(one.target_ms for one in workload.models), 20_000)
         rows = [np.maximum(1, np.ceil(grid * one.rate_per_s / 1e3)) for one in workload.models]
         curves = [one.latency for one in workload.models]
@@ -116,8 +116,8 @@ def test_the_solver_agrees_with_the_subsets() -> None:
     assert solver.assign(problem.sizes, 150, expected, 5.0)[1] == expected
     assert solver.assign(problem.sizes, 150, expected - 1, 5.0) == (None, expected)
     workload = instances.workload(6, 11)
-    loads = [Load(model=one, rate_per_s=one.rate_per_s) for one in workload.models]
-    turns = Turns(loads=loads, memory_bytes=workload.devices.memory_bytes)
+    portions = [Portion(model=one, rate_per_s=one.rate_per_s) for one in workload.models]
+    turns = Turns(portions=portions, memory_bytes=workload.devices.memory_bytes)
     expected = len(exact.subsets(turns))
     found, bound = solver.cover(11, exact._maximal(turns), 1, 11, 5.0)
     assert found is not None
@@ -270,7 +270,7 @@ def test_a_placement_comes_back_from_its_file(tmp_path: Path) -> None:
     placement = pack(PAPER)
     assert Placement.read(placement.write(tmp_path)) == placement
     (tmp_path / "placement.json").write_text("{}")
-    with pytest.raises(Mistake, match="not a record of kind .placement."):
+    with pytest.raises(Mistake, match=r"not a record of kind .placement."):
         Placement.read(tmp_path / "placement.json")
 
 

@@ -1,7 +1,7 @@
-"""The figures of latency against load: by configuration, by offered rate (open loop), by throughput (closed loop)."""
+"""Part 3: latency against offered rate (open loop) or throughput (closed loop), with the table of all trials."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -9,15 +9,97 @@ from matplotlib.figure import Figure
 from perf.records.candidate import Candidate
 from perf.records.study import Trial
 from perf.report.drawing import INK, NARROW, plain
-from perf.report.study.evidence import Evidence
+from perf.report.study.evidence import Evidence, word
 from perf.report.study.points import colour, keys, logarithmic, middle, point, target
-from perf.report.study.section import Picture
-from perf.report.study.units import count, ms, number
+from perf.report.study.section import Grid, Picture, Section
+from perf.report.study.units import count, ms, number, percent
 from perf.stats import pareto
-from perf.stats.quantile import percentile_ms
+from perf.stats.percentile import percentile_ms
 
 PERCENTS = (50.0, 95.0, 99.0)
 TALL = (NARROW[0], 6.4)
+TITLES = (
+    *("configuration", "measured for", "load", "round", "requests\nn", "offered\nrequests/s", "achieved\nrows/s"),
+    *("p50\nms", "p95\nms", "p99\nms", "late\n%", "sent late\n%", "not sent\nn", "failed\nn", "target"),
+)
+
+
+def latency_by_load(evidence: Evidence) -> Section:
+    """Latency against load; if all trials have the same rate, only by configuration."""
+    trials = evidence.trials
+    title = f"Latency against {'offered rate' if evidence.open else 'throughput'}"
+    if not trials:
+        return Section(name="load", title=title, missing=("No configuration was measured.",))
+    pictures = [candidates(evidence)]
+    if evidence.open and len({trial.load for trial in trials}) > 1:
+        pictures = [rates(evidence), completion(evidence), *pictures]
+    if not evidence.open:
+        pictures = [throughput(evidence), *pictures]
+    return Section(
+        name="load",
+        title=title,
+        sentences=(_sentence(evidence),),
+        pictures=tuple(pictures),
+        grids=(grid(evidence, trials, f"All {count(len(trials), 'measurement')}"),),
+        data={"trials": [data(trial) for trial in trials]},
+    )
+
+
+def _sentence(evidence: Evidence) -> str:
+    trials = evidence.trials
+    requests = sum(trial.requests for trial in trials)
+    passed = [sum(trial.passed is value for trial in trials) for value in (True, False, None)]
+    not_sent, failed = sum(trial.not_sent for trial in trials), sum(trial.failed for trial in trials)
+    sent_late = percent(sum(trial.late_sends for trial in trials) / max(requests, 1))
+    loop = "open loop: latency counts from the time at which a request was due" if evidence.open else "closed loop"
+    return (
+        f"{count(len(trials), 'measurement')} of {requests:,} requests in all ({loop}): {passed[0]} pass the target, "
+        f"{passed[1]} fail it, {passed[2]} cannot tell. {not_sent:,} not sent, {failed:,} failed, {sent_late} sent "
+        "more than 1 ms late."
+    )
+
+
+def grid(evidence: Evidence, trials: Iterable[Trial], summary: str = "") -> Grid:
+    """A row per trial in the order of measurement; latencies are of all due requests, answered or not."""
+    return Grid(titles=TITLES, rows=tuple(_row(evidence, trial) for trial in trials), left=3, summary=summary)
+
+
+def data(trial: Trial) -> dict[str, object]:
+    """The row of a trial for the JSON file."""
+    return {
+        "candidate": str(trial.candidate),
+        "stage": trial.stage,
+        "load": trial.load,
+        "round": trial.round,
+        "requests": trial.requests,
+        "offered_per_s": trial.offered_per_s,
+        "throughput_rows_per_s": trial.throughput_rows_per_s,
+        **{f"p{q}_ms": percentile_ms(trial.latencies_us, q) for q in (50, 95, 99)},
+        "late": trial.late,
+        "late_sends": trial.late_sends,
+        "not_sent": trial.not_sent,
+        "failed": trial.failed,
+        "target": word(trial.passed),
+    }
+
+
+def _row(evidence: Evidence, trial: Trial) -> tuple[str, ...]:
+    requests = max(trial.requests, 1)
+    return (
+        evidence.label(trial.candidate),
+        trial.stage,
+        trial.load,
+        str(trial.round),
+        f"{trial.requests:,}",
+        "" if trial.offered_per_s is None else number(trial.offered_per_s),
+        number(trial.throughput_rows_per_s),
+        *(number(percentile_ms(trial.latencies_us, q)) for q in (50, 95, 99)),
+        percent(trial.late / requests)[:-2],
+        percent(trial.late_sends / requests)[:-2],
+        f"{trial.not_sent:,}",
+        f"{trial.failed:,}",
+        word(trial.passed),
+    )
 
 
 def candidates(evidence: Evidence) -> Picture:
@@ -27,7 +109,7 @@ def candidates(evidence: Evidence) -> Picture:
     figure = Figure(figsize=(NARROW[0], 1.9 + 0.42 * len(order)), layout="constrained")
     axes = figure.subplots()
     plain(axes, "x")
-    values = [percentile_ms(trial.latencies_us, percent) for trial in trials for percent in (50, 99)]
+    values = [percentile_ms(trial.latencies_us, q) for trial in trials for q in (50, 99)]
     logarithmic(axes, "x", [*values, evidence.study.target.latency_ms])
     target(axes, evidence, upright=True)
     for row, candidate in enumerate(order):
@@ -54,8 +136,8 @@ def _median_to_p99(axes: Axes, evidence: Evidence, candidate: Candidate, row: in
         point(axes, value, row, trial, shade)
 
 
-def _percentiles(evidence: Evidence, candidate: Candidate, percent: float) -> list[float]:
-    return [percentile_ms(trial.latencies_us, percent) for trial in evidence.of(candidate)]
+def _percentiles(evidence: Evidence, candidate: Candidate, q: float) -> list[float]:
+    return [percentile_ms(trial.latencies_us, q) for trial in evidence.of(candidate)]
 
 
 def rates(evidence: Evidence) -> Picture:
@@ -63,25 +145,25 @@ def rates(evidence: Evidence) -> Picture:
     figure = Figure(figsize=TALL, layout="constrained")
     trials = [trial for trial in evidence.trials if trial.offered_per_s is not None]
     panels = figure.subplots(len(PERCENTS), 1, sharex=True)
-    for axes, percent in zip(panels, PERCENTS, strict=True):
-        _panel(axes, evidence, trials, percent)
+    for axes, q in zip(panels, PERCENTS, strict=True):
+        _panel(axes, evidence, trials, q)
     panels[-1].set_xlabel("offered, requests per second")
     figure.legend(handles=keys(evidence, trials), loc="outside upper left", ncols=2, columnspacing=1.4)
     return Picture(name="rates", caption=_highest_passing(evidence, trials), figure=figure)
 
 
-def _panel(axes: Axes, evidence: Evidence, trials: Sequence[Trial], percent: float) -> None:
-    values = [percentile_ms(trial.latencies_us, percent) for trial in trials]
+def _panel(axes: Axes, evidence: Evidence, trials: Sequence[Trial], q: float) -> None:
+    values = [percentile_ms(trial.latencies_us, q) for trial in trials]
     plain(axes)
     logarithmic(axes, "y", [*values, evidence.study.target.latency_ms])
     target(axes, evidence)
     for candidate in dict.fromkeys(trial.candidate for trial in trials):
         if evidence.role(candidate):
-            _medians(axes, evidence, candidate, [trial for trial in trials if trial.candidate == candidate], percent)
+            _medians(axes, evidence, candidate, [trial for trial in trials if trial.candidate == candidate], q)
     for trial, value in zip(trials, values, strict=True):
         point(axes, _shifted_rate(evidence, trial), value, trial, colour(evidence, trial.candidate))
     axes.set_xlim(0, 1.06 * max(trial.offered_per_s or 0.0 for trial in trials))
-    axes.set_ylabel(f"p{percent:g}, ms")
+    axes.set_ylabel(f"p{q:g}, ms")
 
 
 def _shifted_rate(evidence: Evidence, trial: Trial) -> float:
@@ -91,13 +173,13 @@ def _shifted_rate(evidence: Evidence, trial: Trial) -> float:
     return (trial.offered_per_s or 0.0) + 0.018 * shift * top
 
 
-def _medians(axes: Axes, evidence: Evidence, candidate: Candidate, trials: Sequence[Trial], percent: float) -> None:
+def _medians(axes: Axes, evidence: Evidence, candidate: Candidate, trials: Sequence[Trial], q: float) -> None:
     """A line through the medians of each load."""
     line = []
     for load in {trial.load: None for trial in trials}:
         same_load = [trial for trial in trials if trial.load == load]
         rate = middle(trial.offered_per_s or 0.0 for trial in same_load)
-        line.append((rate, middle(percentile_ms(trial.latencies_us, percent) for trial in same_load)))
+        line.append((rate, middle(percentile_ms(trial.latencies_us, q) for trial in same_load)))
     line.sort()
     axes.plot([x for x, _ in line], [y for _, y in line], color=colour(evidence, candidate), linewidth=1.2, alpha=0.7)
 
