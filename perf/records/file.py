@@ -143,6 +143,12 @@ def digest(*parts: object) -> str:
     return hashlib.sha256(msgspec.json.encode(parts, enc_hook=_encoded)).hexdigest()[:6]
 
 
+def json_text(content: object) -> str:
+    """The JSON of any values; null stands for a number that is not finite."""
+    text = msgspec.json.encode(content, enc_hook=_encoded)
+    return msgspec.json.format(text, indent=1).decode() + "\n"
+
+
 def kind_of(path: Path) -> str:
     """The `kind` that a file says it is, in whatever format; empty if it says none or is no JSON."""
     try:

@@ -24,7 +24,6 @@ from perf.report.drawing import (
     stacked,
     svg,
 )
-from perf.report.page import make_folder
 from perf.report.summary import BASELINE, Comparison, Ratio, Row, Stages
 
 STAGES = {
@@ -62,7 +61,6 @@ def plots(comparison: Comparison, prefix: str = "") -> tuple[Plot, ...]:
 
 def save_png(comparison: Comparison, folder: Path, prefix: str = "") -> tuple[Path, ...]:
     """Write the same figures as PNG files."""
-    make_folder(folder)
     paths = []
     with mpl.rc_context(STYLE):
         for name, (caption, draw, _) in FIGURES.items():
