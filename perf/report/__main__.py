@@ -18,13 +18,13 @@ from rich.console import Console
 
 from perf.records.measurement import AnalyzerLoad, Ceiling, Measurement, MeasurementKey, is_record, read
 from perf.records.study import is_study
-from perf.report.marks import LITTLE_LIMIT, SPREAD_LIMIT, percent
 from perf.report.page import render
-from perf.report.plots import plots, save_png
 from perf.report.study.report import STUDY_DEFAULT, STUDY_FORMATS, report_studies
-from perf.report.summary import Comparison, Row, compare
-from perf.report.table import filled, markdown, table
-from perf.report.verdict import sentences
+from perf.report.sweep.marks import LITTLE_LIMIT, SPREAD_LIMIT, percent
+from perf.report.sweep.plots import plots, save_png
+from perf.report.sweep.summary import Comparison, Row, compare
+from perf.report.sweep.table import filled, markdown, table
+from perf.report.sweep.verdict import sentences
 from triton_batching import whole_file
 from triton_batching.machine import Machine
 from triton_batching.terminal import Mistake, guarded, program_parser, terminal

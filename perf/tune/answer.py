@@ -16,7 +16,7 @@ from perf.stats import pareto as pareto_front
 from perf.stats.bootstrap import Interval
 from perf.tune.goal import Goal
 from perf.tune.remedy import remedies
-from perf.tune.screen import Screened
+from perf.tune.screening import Screened
 from perf.tune.search import SearchResult
 from perf.tune.trials import PooledTrials, last_rounds, p99_ms
 from perf.tune.tuning import Tuning

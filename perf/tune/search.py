@@ -13,7 +13,7 @@ from perf.records.study import AGAINST, FINAL, HALVING, NOISE, Prediction, Trial
 from perf.records.traffic import Traffic
 from perf.tune.goal import Goal
 from perf.tune.reasons import is_better, simplified
-from perf.tune.screen import Screen, Screened
+from perf.tune.screening import Screen, Screened
 from perf.tune.simulator import Corrections, fit
 from perf.tune.space import Parallelism
 from perf.tune.study_log import FINAL_POINTS, SURVIVORS, Budget, StudyLog

@@ -24,7 +24,7 @@ from perf.tune.bottleneck import bottleneck
 from perf.tune.goal import Goal
 from perf.tune.live import LiveBench
 from perf.tune.reasons import reasons
-from perf.tune.screen import Screen
+from perf.tune.screening import Screen
 from perf.tune.search import Search, SearchResult
 from perf.tune.simulator import ProfiledSimulator
 from perf.tune.space import Parallelism, Space, space, tried_values

@@ -18,13 +18,13 @@ from perf.simulate.batcher.rules import Rules
 from perf.simulate.batcher.simulation import SimulationResult, simulate
 from perf.stats.latency_target import judge
 from perf.tune.goal import Goal
-from perf.tune.screen import Screen
+from perf.tune.screening import Screen
 from perf.tune.search import Search
 from perf.tune.simulator import Correction
 from perf.tune.space import Parallelism, space, tried_values
 from perf.tune.study_log import WARM_UP_S, Budget, StudyLog
 from serve.management.statistics import Counters
-from tests.perf.report.test_summary import MACHINE, NOTHING
+from tests.perf.report.sweep.test_summary import MACHINE, NOTHING
 
 CONFIG = ModelConfig(
     name="invented", max_batch_size=8, instance_group=[ModelInstanceGroup(count=1, kind=ModelInstanceGroup.KIND_CPU)]

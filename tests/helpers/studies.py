@@ -16,7 +16,7 @@ from perf.simulate.batcher.request import Time
 from perf.simulate.batcher.rules import Rules
 from perf.simulate.batcher.simulation import SimulationResult, simulate
 from serve.management.statistics import Counters
-from tests.perf.report.test_summary import MACHINE, NOTHING
+from tests.perf.report.sweep.test_summary import MACHINE, NOTHING
 
 DEFAULT, CHOSEN = Candidate(max_batch_size=4), Candidate(max_batch_size=16, delay_us=1000)
 SPACE = {"max_batch_size": (4, 8, 16, 32), "delay_us": (0, 1000, 4000), "instances": (1,)}

@@ -14,7 +14,7 @@ from perf.stats.percentile import percentile
 from perf.studies.grid import judgement
 from perf.studies.grid.__main__ import candidates, measure
 from perf.studies.grid.record import Grid, GridError, GridTrial
-from tests.perf.report.test_summary import MACHINE
+from tests.perf.report.sweep.test_summary import MACHINE
 
 RESULTS = Path("perf/studies/results/grid")
 JUDGED_STUDY = RESULTS / "simulated_accelerator.closed-32.throughput.p99-55ms.json"

@@ -9,7 +9,7 @@ from studies import study
 
 from perf.records.measurement import write
 from perf.report.__main__ import main, print_tables, summarise, write_csv, write_html
-from tests.perf.report.test_summary import MACHINE, ceiling, record
+from tests.perf.report.sweep.test_summary import MACHINE, ceiling, record
 
 
 @pytest.fixture

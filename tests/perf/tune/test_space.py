@@ -7,7 +7,7 @@ from perf.records.candidate import THREADS, Candidate
 from perf.records.study import LatencyTarget
 from perf.records.traffic import Traffic
 from perf.tune.goal import Goal
-from perf.tune.screen import Screen, distinct
+from perf.tune.screening import Screen, distinct
 from perf.tune.simulator import Corrections
 from perf.tune.space import Parallelism, space
 from triton_batching.terminal import Mistake

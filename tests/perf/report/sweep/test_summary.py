@@ -4,8 +4,8 @@ from dataclasses import replace
 import pytest
 
 from perf.records.measurement import AnalyzerLoad, AnalyzerResult, AnalyzerWindow, Ceiling, Measurement, MeasurementKey
-from perf.report.mixture import MixtureError
-from perf.report.summary import Comparison, Ratio, Row, compare
+from perf.report.sweep.mixture import MixtureError
+from perf.report.sweep.summary import Comparison, Ratio, Row, compare
 from serve.management.statistics import Counters
 from triton_batching.machine import Machine
 

@@ -8,8 +8,8 @@ from typing import Self
 import numpy as np
 
 from perf.records.measurement import AnalyzerLoad, Ceiling, Measurement
-from perf.report.marks import marks, spread, window_spread
-from perf.report.mixture import refuse
+from perf.report.sweep.marks import marks, spread, window_spread
+from perf.report.sweep.mixture import refuse
 from serve.management.statistics import Counters
 
 BASELINE = "baseline"

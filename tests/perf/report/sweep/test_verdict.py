@@ -1,5 +1,5 @@
-from perf.report.verdict import gained, sentences
-from tests.perf.report.test_summary import ceiling, only, record
+from perf.report.sweep.verdict import gained, sentences
+from tests.perf.report.sweep.test_summary import ceiling, only, record
 
 
 def test_a_gain_names_figures_and_the_batches() -> None:

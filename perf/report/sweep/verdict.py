@@ -1,7 +1,7 @@
 """The verdict of a comparison: the gain of each configuration over another, in sentences with figures."""
 
-from perf.report.marks import SPREAD_LIMIT
-from perf.report.summary import BASELINE, Comparison, Ratio, Row
+from perf.report.sweep.marks import SPREAD_LIMIT
+from perf.report.sweep.summary import BASELINE, Comparison, Ratio, Row
 
 # What a configuration adds, and the configuration to compare it with; others are compared with the baseline.
 STEPS = {"dynamic": ("dynamic batching", BASELINE), "dynamic_2_instances": ("a second instance", "dynamic")}

@@ -9,8 +9,8 @@ from matplotlib.patches import Rectangle
 from PIL import Image
 
 from perf.records.measurement import Ceiling, Measurement
-from perf.report.plots import batches, efficiency, gain, plots, save_png, stages, throughput
-from tests.perf.report.test_summary import ceiling, only, record
+from perf.report.sweep.plots import batches, efficiency, gain, plots, save_png, stages, throughput
+from tests.perf.report.sweep.test_summary import ceiling, only, record
 
 SWEEP = [
     record(config_name, rate=rate * number, concurrency=number)

@@ -24,7 +24,7 @@ from perf.report.drawing import (
     stacked,
     svg,
 )
-from perf.report.summary import BASELINE, Comparison, Ratio, Row, Stages
+from perf.report.sweep.summary import BASELINE, Comparison, Ratio, Row, Stages
 
 STAGES = {
     "client send": ("client_send_us", "#56B4E9"),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from rich import box
 from rich.table import Table
 
-from perf.report.summary import Comparison, Ratio, Row
+from perf.report.sweep.summary import Comparison, Ratio, Row
 
 
 @dataclass(frozen=True, kw_only=True)
