@@ -95,13 +95,13 @@ def _records(planned: ServiceTimes, folder: Path) -> Iterator[ServiceTimes]:
 
 
 def _same(record: ServiceTimes, planned: ServiceTimes, config: ModelConfig) -> bool:
-    wanted = dataclasses.replace(
+    expected = dataclasses.replace(
         planned,
         config_name=record.config_name,
         config_sha256=_ramped_sha256(config, record.max_batch_size, planned.instances, planned.threads),
         max_batch_size=record.max_batch_size,
     )
-    return record.max_batch_size >= planned.max_batch_size and record.same(wanted)
+    return record.max_batch_size >= planned.max_batch_size and record.same(expected)
 
 
 def _ramped_sha256(config: ModelConfig, largest: int, instances: int, threads: int | None) -> str:

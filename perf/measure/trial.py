@@ -41,8 +41,8 @@ def serving(
 
     It traces every `trace_rate`-th request; 0 traces none. Raises the launcher's errors.
     """
-    wanted = Deployment(model=model, config_name=config_name, repository=repository, trace_rate=trace_rate)
-    with deployment.started(wanted, config, progress) as server:
+    model_and_variant = Deployment(model=model, config_name=config_name, repository=repository, trace_rate=trace_rate)
+    with deployment.started(model_and_variant, config, progress) as server:
         yield server
 
 

@@ -1,5 +1,6 @@
 """Reads a plan file: devices and models in TOML, with missing values from records and model files."""
 
+import itertools
 import re
 import tomllib
 from collections.abc import Callable, Mapping
@@ -116,11 +117,9 @@ def _latency(content: Mapping[str, Any], name: str, where: str, records: Path, r
         )
     # A larger batch may be measured a little faster by noise; the plan does not rely on that.
     table_us, gap = times.table_us, times.gap
-    highest, values = 0.0, []
-    for rows in range(1, times.max_batch_size + 1):
-        highest = max(highest, (table_us[rows] + gap.at(rows)) / 1e3)
-        values.append(highest)
-    return Curve(sizes=tuple(range(1, times.max_batch_size + 1)), values=tuple(values))
+    sizes = range(1, times.max_batch_size + 1)
+    values = itertools.accumulate(((table_us[rows] + gap.at(rows)) / 1e3 for rows in sizes), max)
+    return Curve(sizes=tuple(sizes), values=tuple(values))
 
 
 def _max_batch_size(name: str, repository: Path) -> int:
@@ -151,8 +150,8 @@ def _memory(content: Mapping[str, Any], name: str, largest: int, where: str, rep
         )
     estimate = MemoryModel.of(file)
     sizes = sorted({*(2**power for power in range(largest.bit_length())), largest})
-    held = [float(estimate.at(size, {}).held) for size in sizes]
-    return Curve(sizes=tuple(sizes), values=tuple(max(held[: at + 1]) for at in range(len(held))))
+    held_bytes = [float(estimate.at(size, {}).held) for size in sizes]
+    return Curve(sizes=tuple(sizes), values=tuple(itertools.accumulate(held_bytes, max)))
 
 
 def _by_size(content: Mapping[str, Any], key: str, most: int) -> Curve:

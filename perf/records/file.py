@@ -89,7 +89,7 @@ class _Header(msgspec.Struct):
     kind: str = ""
 
 
-def read(path: Path, wanted: type[StoredType], *, remedy: str = REMEDY) -> StoredType:
+def read(path: Path, record_type: type[StoredType], *, remedy: str = REMEDY) -> StoredType:
     """The record of a file.
 
     Raises `RecordError` for a file that cannot be read, is of another kind or format, or has a value of another type.
@@ -97,21 +97,23 @@ def read(path: Path, wanted: type[StoredType], *, remedy: str = REMEDY) -> Store
     """
     content = _content(path, remedy)
     kind, version = content.pop("kind", None), content.pop("format", None)
-    if kind != wanted.KIND:
-        what = KINDS[wanted.KIND][0] if wanted.KIND in KINDS else f"a '{wanted.KIND}'"
+    if kind != record_type.KIND:
+        what = KINDS[record_type.KIND][0] if record_type.KIND in KINDS else f"a '{record_type.KIND}'"
         raise RecordError(
-            other_kind(path, kind, what) or f"{path}: not a record of kind '{wanted.KIND}' but {kind!r}. {remedy}"
+            other_kind(path, kind, what) or f"{path}: not a record of kind '{record_type.KIND}' but {kind!r}. {remedy}"
         )
-    if version != wanted.FORMAT:
-        raise RecordError(f"{path}: its format is {version!r}, and this version reads format {wanted.FORMAT}. {remedy}")
-    return convert(content, wanted, path, remedy=remedy)
+    if version != record_type.FORMAT:
+        raise RecordError(
+            f"{path}: its format is {version!r}, and this version reads format {record_type.FORMAT}. {remedy}"
+        )
+    return convert(content, record_type, path, remedy=remedy)
 
 
-def convert(content: Any, wanted: type[Value], path: Path, *, remedy: str = REMEDY) -> Value:
-    """Decoded JSON as a value of the type `wanted`, for files that are not one record; raises `RecordError`."""
+def convert(content: Any, record_type: type[Value], path: Path, *, remedy: str = REMEDY) -> Value:
+    """Decoded JSON as a value of the type `record_type`, for files that are not one record; raises `RecordError`."""
     try:
         return msgspec.convert(
-            _replaced(content, None, math.inf), wanted, str_keys=True, dec_hook=lambda kind, value: kind(value)
+            _replaced(content, None, math.inf), record_type, str_keys=True, dec_hook=lambda kind, value: kind(value)
         )
     except msgspec.ValidationError as error:
         raise RecordError(f"{path}: {_explained(str(error), content)}. {remedy}") from error
@@ -157,12 +159,12 @@ def kind_of(path: Path) -> str:
         return ""
 
 
-def other_kind(path: Path, kind: object, wanted: str) -> str | None:
-    """One line for a record of a known kind that is not what was `wanted`; None for an unknown kind."""
+def other_kind(path: Path, kind: object, expected: str) -> str | None:
+    """One line for a record of a known kind that is not what was `expected`; None for an unknown kind."""
     if not isinstance(kind, str) or kind not in KINDS:
         return None
     what, command = KINDS[kind]
-    return f"{path}: {what} ('{kind}'), not {wanted}. It is read by: {command.format(folder=path.parent, file=path)}"
+    return f"{path}: {what} ('{kind}'), not {expected}. It is read by: {command.format(folder=path.parent, file=path)}"
 
 
 def start_time(started_at: str, path: Path) -> datetime:

@@ -184,9 +184,9 @@ class Store:
         record = self._load(point.file_name)
         return record if isinstance(record, Measurement) and record.point == point else None
 
-    def has_ceiling(self, wanted: Ceiling) -> bool:
+    def has_ceiling(self, planned: Ceiling) -> bool:
         """Whether there is a ceiling of this model file, thread count, machine and repeat."""
-        return _same_ceiling(self._load(wanted.file_name), wanted)
+        return _same_ceiling(self._load(planned.file_name), planned)
 
     def add(self, entry: Measurement | Ceiling) -> Path:
         """Write a record and return its path; raises `RecordError`."""
@@ -199,7 +199,7 @@ class Store:
             return None
 
 
-def _same_ceiling(entry: object, wanted: Ceiling) -> bool:
+def _same_ceiling(entry: object, planned: Ceiling) -> bool:
     return isinstance(entry, Ceiling) and dataclasses.replace(
         entry, started_at="", rows_per_s={}
-    ) == dataclasses.replace(wanted, started_at="", rows_per_s={})
+    ) == dataclasses.replace(planned, started_at="", rows_per_s={})

@@ -136,8 +136,8 @@ def silenced(
     if before.path.name != "config.pbtxt" or not lines:
         return set()
     text = text_with(lines)
-    found = findings(folder, text, target_ms=target_ms)
-    idle = {finding.at.line for finding in found if finding.code == IDLE}
+    examined = findings(folder, text, target_ms=target_ms)
+    idle = {finding.at.line for finding in examined if finding.code == IDLE}
     return lines - {line for number, line in enumerate(text.splitlines(keepends=True), 1) if number in idle}
 
 
