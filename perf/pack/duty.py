@@ -66,6 +66,7 @@ class Turns:
     _times: NDArray[np.float64] = field(init=False)
     _bytes: NDArray[np.float64] = field(init=False)
     _cycles: NDArray[np.float64] = field(init=False)
+    _fullness: dict[Items, float | None] = field(init=False, default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         cycles = np.unique([cycle for portion in self.portions for cycle in portion.cycles()])
@@ -95,8 +96,10 @@ class Turns:
 
     def fullness(self, items: Items) -> float | None:
         """The lowest occupancy over all cycles; None if no cycle meets all targets."""
-        node = self.node(items)
-        return None if node is None else node.occupancy
+        if items not in self._fullness:
+            node = self.node(items)
+            self._fullness[items] = None if node is None else node.occupancy
+        return self._fullness[items]
 
     def node(self, items: Items) -> Node | None:
         """The device with these portions; None if they do not fit."""
