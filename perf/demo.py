@@ -15,7 +15,7 @@ from triton_batching.terminal import guarded, program_parser, terminal
 
 if TYPE_CHECKING:
     from perf.measure.sweeping import Sweep
-    from perf.records.record import Store
+    from perf.records.measurement import Store
 
 PICTURES = Path(__file__).parents[1] / "clients" / "pictures"
 CONFIGS = ("baseline", "dynamic", "dynamic_2_instances")
@@ -25,7 +25,7 @@ PICTURE_SHAPE = (("input.1", (1, 32, 100)),)
 def studies(*, quick: bool) -> list[Sweep]:
     """The measured sweeps: a simulated accelerator, and two models on this CPU."""
     from perf.measure.sweeping import Sweep, parse_range
-    from perf.records.record import AnalyzerLoad
+    from perf.records.measurement import AnalyzerLoad
 
     window_ms, repeats = (300, 1) if quick else (700, 2)
     # Models that compute vary more than one that sleeps.
@@ -98,7 +98,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
 
     def action() -> int:
-        from perf.records.record import Store
+        from perf.records.measurement import Store
 
         return demo(Store(arguments.results), quick=arguments.quick)
 

@@ -2,8 +2,6 @@
 
 import argparse
 import dataclasses
-import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from perf.compare.comparison import SLOWER, QuantityComparison, compare
-from perf.records import runs
+from perf.records import file, runs
 from perf.stats.bootstrap import LEAST, Interval
 from triton_batching import whole_file
 from triton_batching.terminal import Mistake
@@ -92,14 +90,4 @@ def _write(lines: Sequence[QuantityComparison], titles: tuple[str, str], thresho
         "threshold": threshold,
         "lines": [dataclasses.asdict(line) | {"verdict": line.verdict, "gained": line.gained} for line in lines],
     }
-    # JSON knows no infinity, so an open end of an interval is null; so is the ratio of two infinite values.
-    text = json.dumps(_finite(content), indent=1, allow_nan=False) + "\n"
-    return whole_file.write(path, text, remedy="Name another file: --out.")
-
-
-def _finite(value: object) -> object:
-    if isinstance(value, dict):
-        return {name: _finite(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return whole_file.write(path, file.json_text(content), remedy="Name another file: --out.")

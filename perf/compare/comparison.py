@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perf.records.record import RecordError
+from perf.records.measurement import RecordError
 from perf.records.runs import Run, Runs
-from perf.report.verdict import LEAST_NOISE
+from perf.report.sweep.verdict import LEAST_NOISE
 from perf.stats import bootstrap
 from perf.stats.bootstrap import Interval
 from perf.stats.percentile import percentile

@@ -15,7 +15,7 @@ from export.graph.recipe import digest
 from export.repository import model_file, model_folder
 from perf.compare.command import show
 from perf.compare.comparison import SLOWER, compare
-from perf.load.target import Running
+from perf.load.deployment import Running
 from perf.load.variant import read
 from perf.measure.interleaved import Lane, interleaved, lanes
 from perf.measure.trial import Meter
@@ -24,7 +24,7 @@ from perf.records.round_record import TrialKey
 from perf.records.runs import Runs, of_trial
 from perf.records.study import AGAINST, NOISE, Trial
 from perf.records.traffic import Traffic
-from perf.stats.sla import Sla
+from perf.stats.latency_target import LatencyTarget
 from triton_batching.machine import Machine, versions
 from triton_batching.terminal import Mistake
 
@@ -54,7 +54,7 @@ class VersusPlan:
             model_sha256=self.model_sha256[name],
             load=str(self.traffic),
             rows=self.traffic.rows,
-            sla=self.meter.sla,
+            sla=self.meter.target,
             seconds=self.seconds,
             stage=stage,
             round=number,
@@ -93,7 +93,7 @@ def versus(plan: VersusPlan, console: Console, *, together: bool = True) -> int:
     show(lines, console, titles=(a.title, b.title))
     for name, trials in sides.items():
         passed = ", ".join({True: "pass", False: "fail", None: "cannot tell"}[trial.passed] for trial in trials)
-        console.print(f"{plan.meter.sla}, {name}: {passed}", markup=False)
+        console.print(f"{plan.meter.target}, {name}: {passed}", markup=False)
     console.print(f"records: {plan.folder}", markup=False)
     return 1 if any(line.verdict == SLOWER for line in lines) else 0
 
@@ -153,7 +153,7 @@ def planned(arguments: argparse.Namespace, command: Sequence[str]) -> VersusPlan
         configs=configs,
         model_sha256={name: _model_sha256(arguments, config) for name, config in configs.items()},
         traffic=Traffic.parse(arguments.load, rows=arguments.rows),
-        meter=Meter(sla=Sla(latency_ms=arguments.p99_ms), command=tuple(command)),
+        meter=Meter(target=LatencyTarget(latency_ms=arguments.p99_ms), command=tuple(command)),
         seconds=arguments.seconds,
         rounds=arguments.rounds,
         repository=arguments.repository,

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from export import repository
-from perf.load.load import PATTERNS
+from perf.records.offered_load import PATTERNS
 from triton_batching.terminal import guarded, program_parser, terminal
 
 
@@ -74,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     served.add_argument("--delay-ms", type=float, help="replaces the queue delay, and turns dynamic batching on")
     served.add_argument("--parameter", action="append", default=[], metavar="NAME=VALUE", help="replaces a parameter")
     served.add_argument(
-        "--time-scale", default="auto", help="factor on the times of a simulated model; auto: cores under 70 %% busy"
+        "--time-scale", type=float, default=1.0, help="factor on the times of a simulated model (default 1)"
     )
     served.add_argument("--trace-rate", type=int, default=10, help="trace every n-th request, 0 none (default 10)")
     parser.add_argument("--results", type=Path, default=Path("build/load"), help="folder of the records")

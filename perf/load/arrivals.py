@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from perf.load.load import Load
+from perf.records.offered_load import Load
 from triton_batching.terminal import Mistake
 
 Times = NDArray[np.float64]

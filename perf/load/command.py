@@ -2,21 +2,22 @@
 
 import argparse
 import datetime
-import itertools
+import hashlib
+from importlib.metadata import version
 
+from google.protobuf import text_format
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from perf.load import record, run, scaling, table
+from perf.load import run, table
 from perf.load.arrivals import read_trace
-from perf.load.load import Load
-from perf.load.pool import Pool
-from perf.load.record import Setting
-from perf.load.result import CpuTime, Result
-from perf.load.sla_check import SlaCheck
-from perf.load.target import Target, running
-from perf.load.variant import Overrides, delay_us, read, waits
-from perf.stats.sla import Sla
+from perf.load.deployment import Deployment, running
+from perf.load.target_check import TargetCheck
+from perf.load.variant import Overrides, delay_us
+from perf.records.load_record import LoadRecord, LoadResult
+from perf.records.offered_load import Load
+from perf.stats.latency_target import LatencyTarget
+from triton_batching.machine import Machine, versions
 from triton_batching.terminal import Mistake
 
 INTERRUPTED = 130
@@ -25,7 +26,7 @@ MOST_SCALE = 1_000_000
 
 def measure(arguments: argparse.Namespace, command: tuple[str, ...], console: Console) -> int:
     """Measure, print, write the record, and return the exit code."""
-    target, load, check = _target(arguments), _load(arguments), _check(arguments)
+    deployment, load, check = _deployment(arguments), _load(arguments), _check(arguments)
     if load.trace is not None:
         read_trace(load.trace)  # reports a wrong file before a server starts
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
@@ -36,83 +37,43 @@ def measure(arguments: argparse.Namespace, command: tuple[str, ...], console: Co
         def progress(text: str, share: float) -> None:
             bar.update(task, description=text, completed=share)
 
-        prepared: Pool | None = None
-        # A latency target applies to the real times.
-        if arguments.p99_ms is None and _is_scaled(arguments.time_scale, target):
-            prepared, factor = _scale(target, load, progress, console)
-            target = target.scaled(factor)
-        with running(target, lambda text: progress(text, 0.0)) as server:
-            prepared = prepared or run.prepare(target, load, server, progress)
-            result = run.run(target, load, server, prepared, progress, check)
+        with running(deployment, lambda text: progress(text, 0.0)) as server:
+            prepared = run.prepare(deployment, load, server, progress)
+            result = run.run(deployment, load, server, prepared, progress, check)
             config = server.config
-    setting = Setting(
-        model=target.model,
-        config_name=target.config_name,
-        config=config,
-        transport=target.transport,
-        time_scale=target.overrides.time_scale,
+    text = text_format.MessageToString(config)
+    record = LoadRecord(
+        **vars(result),
+        model=deployment.model,
+        config_name=deployment.config_name,
+        config_sha256=hashlib.sha256(text.encode()).hexdigest(),
+        config=text,
+        transport=deployment.transport,
+        time_scale=deployment.overrides.time_scale,
         started_at=started,
         command=command,
+        machine=Machine.this(),
+        versions={**versions(), "grpcio": version("grpcio")},
     )
-    path = record.write(result, setting, arguments.results)
+    path = record.write(arguments.results)
     table.show(result, console)
     console.print(f"record: {path}", markup=False)
     return _exit_code(result)
 
 
-def _exit_code(result: Result) -> int:
+def _exit_code(result: LoadResult) -> int:
     return INTERRUPTED if result.partial else 1 if result.faults else 0
 
 
-def _is_scaled(time_scale: str, target: Target) -> bool:
-    if target.url is not None or time_scale != "auto":
-        return False
-    return waits(read(target.model, target.config_name, target.repository))
-
-
-def _scale(target: Target, load: Load, progress: run.Progress, console: Console) -> tuple[Pool, float]:
-    """Try the load with longer and longer times; returns the pool, which holds for all of them, and the factor."""
-    prepared: Pool | None = None
-
-    def trial(factor: float) -> CpuTime:
-        nonlocal prepared
-        slower = target.scaled(factor)
-        with running(slower, lambda text: progress(text, 0.0)) as server:
-            prepared = prepared or run.prepare(slower, load, server, progress)
-            result = run.run(slower, scaling.trial(load), server, prepared, progress)
-        if result.partial:
-            raise KeyboardInterrupt  # no part of a trial is kept
-        return result.busy
-
-    numbers = itertools.count(1)
-    scale = scaling.fit(trial, lambda tried: console.print(f"trial {next(numbers)}: {tried}", markup=False))
-    if scale.factor > 1 or not scale.holds:
-        console.print(f"scaled: {_scaled(target.model, scale)}", markup=False)
-    if prepared is None:
-        raise Mistake("no trial was made.")
-    return prepared, scale.factor
-
-
-def _scaled(model: str, scale: scaling.Scale) -> str:
-    factor = f"the times of {model} and its queue delay are multiplied by {scale.factor:g}"
-    if scale.holds:
-        return f"{factor}. In the trial with them the cores of this machine were {scale.busy:.1%} busy."
-    return (
-        f"{factor}, but in the last of {scaling.TRIES} trials the cores of this machine were {scale.busy:.1%} busy, "
-        f"above the limit of {scaling.LIMIT:.0%}: clients and server wait for a core. Use fewer --workers."
-    )
-
-
-def _target(arguments: argparse.Namespace) -> Target:
+def _deployment(arguments: argparse.Namespace) -> Deployment:
     replaced = (arguments.max_batch_size, arguments.instances, arguments.delay_ms, arguments.config_name)
-    scale = arguments.time_scale
     if arguments.url is not None and (
-        arguments.parameter or scale != "auto" or any(value is not None for value in replaced)
+        arguments.parameter or arguments.time_scale != 1 or any(value is not None for value in replaced)
     ):
         raise Mistake(
             "--url loads a server as it is, so no value of its configuration can be replaced. Leave out one of the two."
         )
-    return Target(
+    return Deployment(
         model=arguments.model,
         config_name=arguments.config_name,
         repository=arguments.repository,
@@ -121,7 +82,7 @@ def _target(arguments: argparse.Namespace) -> Target:
             instances=arguments.instances,
             delay_us=None if arguments.delay_ms is None else delay_us(arguments.delay_ms),
             parameters=dict(_parameter(text) for text in arguments.parameter),
-            time_scale=1.0 if scale == "auto" else _factor(scale),
+            time_scale=_factor(arguments.time_scale),
         ),
         url=arguments.url,
         http_url=arguments.http_url,
@@ -137,20 +98,18 @@ def _parameter(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _factor(text: str) -> float:
-    try:
-        factor = float(text)
-    except ValueError:
-        factor = 0.0
+def _factor(factor: float) -> float:
     if not 0 < factor <= MOST_SCALE:
-        raise Mistake(f"--time-scale {text}: write auto or a factor above 0, at most {MOST_SCALE}; 1 keeps the times.")
+        raise Mistake(f"--time-scale {factor:g}: a factor is above 0 and at most {MOST_SCALE}; 1 keeps the times.")
     return factor
 
 
-def _check(arguments: argparse.Namespace) -> SlaCheck | None:
+def _check(arguments: argparse.Namespace) -> TargetCheck | None:
     if arguments.p99_ms is None:
         return None
-    return SlaCheck(sla=Sla(latency_ms=arguments.p99_ms, percent=arguments.percent), stops=not arguments.whole)
+    return TargetCheck(
+        target=LatencyTarget(latency_ms=arguments.p99_ms, percent=arguments.percent), stops=not arguments.whole
+    )
 
 
 def _load(arguments: argparse.Namespace) -> Load:

@@ -14,14 +14,15 @@ from clients.errors import RejectedError
 from perf.load import pool
 from perf.load.arrivals import arrivals
 from perf.load.crew import Crew, crew
-from perf.load.load import Load
+from perf.load.deployment import Deployment, Running
 from perf.load.pool import Pool
-from perf.load.result import CpuTime, Result, Sample, in_window, summary
-from perf.load.sla_check import SlaCheck
 from perf.load.stages import stages, traced
-from perf.load.target import Running, Target
+from perf.load.target_check import TargetCheck
 from perf.load.timings import NOT_SENT, RIGHT, WRONG, Timings
+from perf.load.window import in_window, sample, summary
 from perf.load.worker import Job
+from perf.records.load_record import CpuTime, LoadResult
+from perf.records.offered_load import Load
 from serve.management import traces
 from serve.management.statistics import Counters
 from triton_batching import processes
@@ -60,8 +61,13 @@ class Window:
 
 
 def run(
-    target: Target, load: Load, server: Running, prepared: Pool, progress: Progress, check: SlaCheck | None = None
-) -> Result:
+    deployment: Deployment,
+    load: Load,
+    server: Running,
+    prepared: Pool,
+    progress: Progress,
+    check: TargetCheck | None = None,
+) -> LoadResult:
     """Measure a load on a server that runs.
 
     Ctrl-C ends the window early and keeps what was measured until then, and so does a `check` whose verdict is certain.
@@ -70,20 +76,20 @@ def run(
     """
     if server.server is not None and server.trace_file is not None:
         traces.start(server.server.http_url, server.trace_rate)
-    jobs = _jobs(target, load, server, prepared)
+    jobs = _jobs(deployment, load, server, prepared)
     with crew(jobs) as members:
         members.await_ready(lambda text: progress(text, 0.0))
         memory = processes.memory_bytes([member.process.pid or 0 for member in members.members])
-        window = _measure(target, load, server, members, progress, check)
+        window = _measure(deployment, load, server, members, progress, check)
         timings = in_window(members.timings, window.first_ns, window.last_ns)
         errors, lost = dict(members.errors), members.lost
     traced_requests = []
     if server.server is not None and server.trace_file is not None:
         traces.stop(server.server.http_url)
         traced_requests = traces.read(server.trace_file)
-    sample = Sample.of(timings, window.first_ns)
+    requests = sample(timings, window.first_ns)
     answered = timings[(timings["outcome"] == RIGHT) | (timings["outcome"] == WRONG)]
-    return Result(
+    return LoadResult(
         load=load,
         outcome=summary(timings, load, window.first_ns, window.last_ns),
         stages=stages(answered, window.counted, traced_requests),
@@ -92,8 +98,8 @@ def run(
         busy=window.busy,
         errors=errors,
         memory_bytes=memory,
-        sample=sample,
-        judgement=check.judgement(sample, early=window.early) if check else None,
+        sample=requests,
+        judgement=check.judgement(requests, early=window.early) if check else None,
         checked=prepared.tells_apart,
         partial=window.partial,
         lost=lost,
@@ -101,18 +107,18 @@ def run(
     )
 
 
-def prepare(target: Target, load: Load, server: Running, progress: Progress) -> Pool:
+def prepare(deployment: Deployment, load: Load, server: Running, progress: Progress) -> Pool:
     """Draw the requests of a load and collect the right answers, one request at a time."""
     limit = server.config.max_batch_size
     if load.rows > max(1, limit):
-        raise Mistake(f"--rows {load.rows}: '{target.model}' takes at most {max(1, limit)} rows in one request.")
+        raise Mistake(f"--rows {load.rows}: '{deployment.model}' takes at most {max(1, limit)} rows in one request.")
     # A deadline policy rejects requests that would miss its slo_ms, as a full batch may always do. A request may have a
     # longer deadline of its own.
     parameters = server.config.parameters
     is_timed = "batch_policy" in parameters and parameters["batch_policy"].string_value == "deadline"
     patience = {"timeout": round(load.timeout_s * 1e6)} if is_timed else None
     each = max(CLOSED_EACH * load.in_flight, -(-(OPEN_ALL if load.open else CLOSED_ALL) // load.workers))
-    with Model(target.model, url=server.url, transport="grpc", timeout_s=load.timeout_s) as model:
+    with Model(deployment.model, url=server.url, transport="grpc", timeout_s=load.timeout_s) as model:
 
         def ask(inputs: Mapping[str, NDArray[np.generic]]) -> pool.Arrays:
             outputs = _patiently(lambda: model.predict(dict(inputs), parameters=patience))
@@ -137,14 +143,14 @@ def _patiently(ask: Callable[[], Any]) -> Any:
     return ask()
 
 
-def _jobs(target: Target, load: Load, server: Running, prepared: Pool) -> list[Job]:
+def _jobs(deployment: Deployment, load: Load, server: Running, prepared: Pool) -> list[Job]:
     due, number = arrivals(load) if load.open else None, time.monotonic_ns() // 1000
     return [
         Job(
             worker=worker,
             url=server.request_url,
-            model=target.model,
-            transport=target.transport,
+            model=deployment.model,
+            transport=deployment.transport,
             timeout_s=load.timeout_s,
             requests=[(request.inputs, request.outputs) for request in prepared.requests[worker :: load.workers]],
             tolerance=prepared.tolerance,
@@ -161,7 +167,7 @@ def _jobs(target: Target, load: Load, server: Running, prepared: Pool) -> list[J
 
 
 def _measure(
-    target: Target, load: Load, server: Running, members: Crew, progress: Progress, check: SlaCheck | None
+    deployment: Deployment, load: Load, server: Running, members: Crew, progress: Progress, check: TargetCheck | None
 ) -> Window:
     """Start the processes, and read counters and CPU time at both ends of the window."""
     partial = early = False
@@ -169,7 +175,7 @@ def _measure(
     counting = load.requests is not None
     first = start if counting else start + int(load.warm_up_s * 1e9)
     last = start + int(1e18) if counting else first + int(load.duration_s * 1e9)
-    before, busy = Counters.read(server.url, target.model), _cpu_time(server, members)
+    before, busy = Counters.read(server.url, deployment.model), _cpu_time(server, members)
 
     def warming(_: Crew) -> bool:
         progress("warming up", 0.0)
@@ -190,7 +196,7 @@ def _measure(
     try:
         if not counting:
             members.listen(first, warming)
-            before, busy = Counters.read(server.url, target.model), _cpu_time(server, members)
+            before, busy = Counters.read(server.url, deployment.model), _cpu_time(server, members)
         members.listen(last, over)
         early = sure()
     except KeyboardInterrupt:
@@ -200,7 +206,7 @@ def _measure(
     if early and check is not None:
         last = min(last, check.decided_ns(members))
     busy = _cpu_time(server, members) - busy
-    after = Counters.read(server.url, target.model)
+    after = Counters.read(server.url, deployment.model)
     if not (partial or early or counting or members.ended):
         # The load goes on after the window, so that its last requests meet the same load as the others.
         try:
@@ -212,7 +218,7 @@ def _measure(
     if counting:
         timings = members.timings
         first, last = (int(timings["due"].min()), int(timings["done"].max())) if len(timings) else (start, last)
-        after = _settled(server, target.model, before, int(np.sum(timings["outcome"] != NOT_SENT)))
+        after = _settled(server, deployment.model, before, int(np.sum(timings["outcome"] != NOT_SENT)))
     return Window(
         first_ns=first,
         last_ns=last,

@@ -8,15 +8,14 @@ requests are in the counters, or if time passes that no stage covers.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from perf.load.timings import Timings, request_id
+from perf.records.load_record import REMAINDER, Stage, Stages
 from serve.management.statistics import Counters
 from serve.management.traces import Trace
 
-TOLERANCE = 0.05
 NAMES = ("late send", "client write", "network", "queue", "batch gather", "run", "split", "copy back")
 # The first and last moment of each stage, on the client's clock and on the server's.
 _OUTSIDE = {
@@ -31,42 +30,7 @@ _INSIDE = {
     "run": ("COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START"),
     "split": ("COMPUTE_OUTPUT_START", "INFER_RESPONSE_COMPLETE"),
 }
-CLIENT, COUNTERS, TRACES, REMAINDER = "client clock", "server counters", "server traces", "remainder"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Stage:
-    """One part of the mean latency, over `sample` requests."""
-
-    name: str
-    mean_us: float
-    source: str
-    sample: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Stages:
-    """All stages in the order in which a request passes them; `latency_us` is the mean latency by the clients."""
-
-    parts: tuple[Stage, ...]
-    latency_us: float
-
-    @property
-    def sum_us(self) -> float:
-        """The sum of the stages."""
-        return sum(part.mean_us for part in self.parts)
-
-    @property
-    def error(self) -> float | None:
-        """Sum / latency - 1; None if the network is the remainder of the other stages."""
-        if not self.latency_us or any(part.source == REMAINDER for part in self.parts):
-            return None
-        return self.sum_us / self.latency_us - 1
-
-    @property
-    def holds(self) -> bool | None:
-        """Whether the sum is within `TOLERANCE` of the latency; None if `error` is."""
-        return None if self.error is None else abs(self.error) <= TOLERANCE
+CLIENT, COUNTERS, TRACES = "client clock", "server counters", "server traces"
 
 
 def stages(timings: Timings, counted: Counters, traces: Sequence[Trace]) -> Stages:

@@ -6,14 +6,13 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from perf.load.result import LITTLE, Result
-from perf.load.stages import REMAINDER, Stages
-from perf.stats.sla import Judgement, least
+from perf.records.load_record import LITTLE, REMAINDER, LoadResult, Stages
+from perf.stats.latency_target import Judgement, least
 
 BAR = 40
 
 
-def show(result: Result, console: Console) -> None:
+def show(result: LoadResult, console: Console) -> None:
     """Print the tables, the remarks, the verdict on the target, and last the faults of the run."""
     console.print(figures(result), batches(result), stage_table(result.stages))
     for line in remarks(result):
@@ -29,21 +28,23 @@ def show(result: Result, console: Console) -> None:
 
 def verdict(judged: Judgement, *, late_sends: int) -> str:
     """Whether the target was met, with the counts; if they cannot tell, the number of requests that it takes."""
-    text = f"target {judged.sla}: {judged.word}. {judged.late} of {judged.requests} requests were late or not answered"
-    if judged.passed is False and late_sends > judged.sla.share * judged.requests:
+    text = (
+        f"target {judged.target}: {judged.word}. {judged.late} of {judged.requests} requests were late or not answered"
+    )
+    if judged.passed is False and late_sends > judged.target.share * judged.requests:
         text += f" ({late_sends} were sent more than 1 ms late: perhaps the clients were slow, not the server)"
     if judged.early:
         return f"{text}: certain at {judged.confidence:.1%} after any number of looks, so the run ended early."
     if judged.passed is not None:
         return f"{text}: certain at {judged.confidence:.1%}."
-    needed = least(judged.late, judged.sla.share, judged.confidence)
+    needed = least(judged.late, judged.target.share, judged.confidence)
     return (
         f"{text}. With {judged.late} late, a pass takes {needed} requests to be certain at {judged.confidence:.1%}. "
         "Use a longer --duration."
     )
 
 
-def figures(result: Result) -> Table:
+def figures(result: LoadResult) -> Table:
     """Mean, percentiles and throughput, as one row."""
     outcome = result.outcome
     table = Table(title=result.load.title + (" - PARTIAL" if result.partial else ""), box=box.SIMPLE)
@@ -65,7 +66,7 @@ def figures(result: Result) -> Table:
     return table
 
 
-def batches(result: Result) -> Table:
+def batches(result: LoadResult) -> Table:
     """The number of executions of each batch size, by the server's counters."""
     table = Table("rows in an execution", "executions", "", title="batch sizes (server counters)", box=box.SIMPLE)
     most = max(result.counted.batches.values(), default=1)
@@ -89,7 +90,7 @@ def stage_table(stages: Stages) -> Table:
     return table
 
 
-def remarks(result: Result) -> Iterator[str]:
+def remarks(result: LoadResult) -> Iterator[str]:
     """The lines below the tables: use of the cores, what an open loop did not send, and what was not checked."""
     busy, outcome = result.busy, result.outcome
     server = "" if busy.server_s is None else f", the server {busy.share(busy.server_s):.0%}"

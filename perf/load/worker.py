@@ -23,9 +23,8 @@ from numpy.typing import NDArray
 from clients import AsyncModel, Model
 from clients.errors import ClientError, RejectedError
 from clients.transport import Transport
-from perf.load import stopwatch
 from perf.load.differ import differ
-from perf.load.timings import FAILED, NOT_SENT, REQUEST, RIGHT, WRONG, Timings, request_id
+from perf.load.timings import FAILED, HOOKS, MOMENTS, NOT_SENT, REQUEST, RIGHT, WRONG, Moments, Timings, request_id
 
 REPORT_NS = 500_000_000
 # Time between two checks for a message of the parent; a check costs a tenth of a request.
@@ -103,7 +102,7 @@ class Notes:
     going: dict[int, int] = field(default_factory=dict)
     next_ns: int = NEVER_NS
 
-    def add(self, number: int, due: int, called: int, moments: stopwatch.Moments, outcome: int) -> None:
+    def add(self, number: int, due: int, called: int, moments: Moments, outcome: int) -> None:
         """Add a finished request."""
         now = time.monotonic_ns()
         self.rows.append((self.worker, number, due, called, moments.written, moments.received, now, outcome))
@@ -148,9 +147,7 @@ def work(job: Job, parent: Connection) -> None:
 
 
 def _closed(job: Job, parent: Connection) -> None:
-    with Model(
-        job.model, url=job.url, transport=job.transport, timeout_s=job.timeout_s, hooks=stopwatch.HOOKS
-    ) as model:
+    with Model(job.model, url=job.url, transport=job.transport, timeout_s=job.timeout_s, hooks=HOOKS) as model:
         with contextlib.suppress(RejectedError):  # a rejection is an answer too
             model.predict(*job.requests[0][0])
         _start(parent)
@@ -159,8 +156,8 @@ def _closed(job: Job, parent: Connection) -> None:
             if notes.stopped():
                 break
             inputs, outputs = job.requests[number % len(job.requests)]
-            moments = stopwatch.Moments()
-            stopwatch.MOMENTS.set(moments)
+            moments = Moments()
+            MOMENTS.set(moments)
             called = time.monotonic_ns()
             try:
                 reply = model.predict(*inputs, request_id=request_id(job.worker, number))
@@ -178,7 +175,7 @@ def _closed(job: Job, parent: Connection) -> None:
 async def _many(job: Job, parent: Connection) -> None:
     """Many requests in flight in one process."""
     async with AsyncModel(
-        job.model, url=job.url, transport=job.transport, timeout_s=job.timeout_s, hooks=stopwatch.HOOKS
+        job.model, url=job.url, transport=job.transport, timeout_s=job.timeout_s, hooks=HOOKS
     ) as model:
         with contextlib.suppress(RejectedError):  # a rejection is an answer too
             await model.predict(*job.requests[0][0])
@@ -190,7 +187,7 @@ async def _many(job: Job, parent: Connection) -> None:
             await _open(job, model, notes, start + (job.due_s * 1e9).astype(np.int64))
         for number, due in notes.going.items():
             notes.errors[f"no answer {job.timeout_s:g} s after the last request"] += 1
-            notes.add(number, due, due, stopwatch.Moments(), FAILED)
+            notes.add(number, due, due, Moments(), FAILED)
         notes.going.clear()
         notes.send(last=True)
 
@@ -226,7 +223,7 @@ async def _open(job: Job, model: AsyncModel, notes: Notes, due_ns: NDArray[np.in
             going.add(task)
             task.add_done_callback(going.discard)
         else:
-            notes.add(number, due, 0, stopwatch.Moments(), NOT_SENT)
+            notes.add(number, due, 0, Moments(), NOT_SENT)
         # Lets requests leave and answers arrive even if all requests are overdue.
         await asyncio.sleep(0)
     notes.next_ns = NEVER_NS
@@ -248,8 +245,8 @@ async def _send(
     job: Job, model: AsyncModel, notes: Notes, number: int, due: int, request: tuple[Arrays, Arrays]
 ) -> None:
     inputs, outputs = request
-    moments = stopwatch.Moments()
-    stopwatch.MOMENTS.set(moments)
+    moments = Moments()
+    MOMENTS.set(moments)
     notes.going[number] = due
     called = time.monotonic_ns()
     try:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.graph.samples import sample
-from perf.records.record import AnalyzerLoad, AnalyzerResult, AnalyzerWindow
+from perf.records.measurement import AnalyzerLoad, AnalyzerResult, AnalyzerWindow
 from serve import hidden_arguments
 from serve.installation import bundled_libraries, link_plain_names
 from serve.management import admin

@@ -16,7 +16,7 @@ from export.graph.ragged_feed import is_ragged
 from export.graph.recipe import digest
 from export.graph.samples import sample
 from export.repository import REPOSITORY, config_file, model_file, model_folder, read_config
-from perf.records.record import Ceiling, Store
+from perf.records.measurement import Ceiling, Store
 from triton_batching.machine import Machine, cores, versions
 from triton_batching.terminal import Mistake, terminal
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.repository import REPOSITORY
-from perf.load.target import Running
+from perf.load.deployment import Running
 from perf.measure.trial import serving
 from perf.records.candidate import Candidate
 from perf.records.study import NOISE, Trial

@@ -16,7 +16,7 @@ from rich.table import Table
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.repository import REPOSITORY
-from perf.load.target import Running
+from perf.load.deployment import Running
 from perf.load.variant import read
 from perf.measure import gpu_use
 from perf.measure.analyzer import Endpoint

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from perf.measure.analyzer import AnalyzerError, Endpoint, measure
-from perf.records.record import AnalyzerLoad, AnalyzerResult
+from perf.records.measurement import AnalyzerLoad, AnalyzerResult
 from serve.management.statistics import Counters, Statistics
 
 # Period of the readings of the server's counters. If an execution takes longer than half of it, most readings see a

@@ -14,7 +14,7 @@ from perf.measure import RESULTS as RESULTS
 from perf.measure.ramp import levels
 from perf.measure.service_profile import ServiceTimes, load
 from perf.records.candidate import Candidate
-from perf.records.record import RecordError
+from perf.records.measurement import RecordError
 from perf.records.traffic import Traffic
 from triton_batching.machine import Machine, versions
 
@@ -94,13 +94,13 @@ def _records(planned: ServiceTimes, folder: Path) -> Iterator[ServiceTimes]:
 
 
 def _same(record: ServiceTimes, planned: ServiceTimes, config: ModelConfig) -> bool:
-    wanted = dataclasses.replace(
+    expected = dataclasses.replace(
         planned,
         config_name=record.config_name,
         config_sha256=_ramped_sha256(config, record.max_batch_size, planned.instances, planned.threads),
         max_batch_size=record.max_batch_size,
     )
-    return record.max_batch_size >= planned.max_batch_size and record.same(wanted)
+    return record.max_batch_size >= planned.max_batch_size and record.same(expected)
 
 
 def _ramped_sha256(config: ModelConfig, largest: int, instances: int, threads: int | None) -> str:

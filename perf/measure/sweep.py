@@ -21,7 +21,7 @@ def main(argv: list[str] | None = None) -> int:
 
     def action() -> None:
         from perf.measure.sweeping import planned_sweep, run_with_progress
-        from perf.records.record import Store
+        from perf.records.measurement import Store
 
         console = terminal()
         run_with_progress([planned_sweep(arguments)], Store(folder), console)

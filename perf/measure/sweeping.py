@@ -28,7 +28,7 @@ from export.repository import (
 )
 from perf.measure import ceiling_rounds
 from perf.measure.analyzer import WINDOWS, Endpoint, measure
-from perf.records.record import AnalyzerLoad, Ceiling, Measurement, MeasurementKey, Store
+from perf.records.measurement import AnalyzerLoad, Ceiling, Measurement, MeasurementKey, Store
 from serve.launcher import Server, Settings, launch
 from serve.management.statistics import Counters
 from triton_batching.machine import Machine, versions

@@ -10,15 +10,15 @@ from pathlib import Path
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.repository import REPOSITORY
-from perf.load import run, target
-from perf.load.load import Load
+from perf.load import deployment, run
+from perf.load.deployment import Deployment, Running
 from perf.load.pool import Pool
-from perf.load.sla_check import SlaCheck
-from perf.load.target import Running, Target
+from perf.load.target_check import TargetCheck
 from perf.records.candidate import Candidate
+from perf.records.offered_load import Load
 from perf.records.study import Trial
 from perf.records.traffic import Traffic
-from perf.stats.sla import Sla
+from perf.stats.latency_target import LatencyTarget
 
 WARM_UP_S = 1.0
 # One traced request in 20 shows where the slow ones spend their time. A trace costs the server one line.
@@ -41,8 +41,8 @@ def serving(
 
     It traces every `trace_rate`-th request; 0 traces none. Raises the launcher's errors.
     """
-    wanted = Target(model=model, config_name=config_name, repository=repository, trace_rate=trace_rate)
-    with target.started(wanted, config, progress) as server:
+    model_and_variant = Deployment(model=model, config_name=config_name, repository=repository, trace_rate=trace_rate)
+    with deployment.started(model_and_variant, config, progress) as server:
         yield server
 
 
@@ -61,7 +61,7 @@ class Answers:
         model = server.config.name
         key = _key(model, server.config.max_batch_size, load)
         if key not in self.pools:
-            self.pools[key] = run.prepare(Target(model=model), load, server, progress)
+            self.pools[key] = run.prepare(Deployment(model=model), load, server, progress)
         return self.pools[key]
 
     def keep(self, pool: Pool, model: str, largest: int, load: Load) -> None:
@@ -77,11 +77,11 @@ def _key(model: str, largest: int, load: Load) -> tuple[object, ...]:
 class Meter:
     """How the trials of a study are made: what all of them have in common.
 
-    `sla` is the latency target they are judged by. With `stops` a trial ends as soon as the verdict is certain. The
+    `target` is the latency target they are judged by. With `stops` a trial ends as soon as the verdict is certain. The
     clients are at most `workers` processes, which send for `warm_up_s` before the window. `command` is recorded.
     """
 
-    sla: Sla
+    target: LatencyTarget
     stops: bool = False
     warm_up_s: float = WARM_UP_S
     workers: int = WORKERS
@@ -109,8 +109,8 @@ class Meter:
         prepared = self.answers.of(server, load, self.progress)
         started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         load_average = os.getloadavg()[0]
-        check = SlaCheck(sla=self.sla, stops=self.stops)
-        result = run.run(Target(model=server.config.name), load, server, prepared, self.progress, check)
+        check = TargetCheck(target=self.target, stops=self.stops)
+        result = run.run(Deployment(model=server.config.name), load, server, prepared, self.progress, check)
         if result.partial or result.judgement is None:
             raise KeyboardInterrupt
         outcome, judged = result.outcome, result.judgement

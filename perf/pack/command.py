@@ -55,7 +55,7 @@ def _print(workload: Workload, placement: Placement, replayed: list[Replayed], c
         "device", "cycle ms", "full %", "memory MiB", "model", "requests/s", "batch", "ms", "p99 ms", "target"
     )
     results = {(result.device, result.model): result for result in replayed}
-    sla = {model.name: model.sla_ms for model in workload.models}
+    target = {model.name: model.target_ms for model in workload.models}
     for number, node in enumerate(placement.nodes):
         for first, share in zip((True, *(False,) * len(node.shares)), node.shares, strict=False):
             device_cells = (
@@ -71,7 +71,7 @@ def _print(workload: Workload, placement: Placement, replayed: list[Replayed], c
                 str(share.batch),
                 f"{share.exec_ms:.4g}",
                 f"{results[number, share.model].p99_ms:.4g}",
-                f"{sla[share.model]:g}",
+                f"{target[share.model]:g}",
             )
     console.print(table)
     console.print(

@@ -23,7 +23,7 @@ EPSILON = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
-class Load:
+class Portion:
     """A part of a model's requests that goes to one device."""
 
     model: Model
@@ -39,7 +39,7 @@ class Load:
         return max(1, math.ceil(duty_ms * self.rate - EPSILON))
 
     def share(self, rows: int, factor: float = 1.0) -> Share:
-        """This load on a device, in executions of at most `rows` that take `factor` times their time alone."""
+        """This portion on a device, in executions of at most `rows` that take `factor` times their time alone."""
         model = self.model
         exec_ms = model.latency.at(rows) * factor
         memory = model.memory.at(rows)
@@ -47,7 +47,7 @@ class Load:
 
     def cycles(self, factor: float = 1.0) -> list[float]:
         """The cycles to try for this model, in milliseconds."""
-        budget = self.model.budget_ms
+        budget = self.model.device_target_ms
         sizes = range(1, self.model.largest + 1)
         ends = [k / self.rate for k in sizes] + [budget - factor * self.model.latency.at(k) for k in sizes]
         return [cycle for cycle in ends if 0 < cycle < budget]
@@ -55,33 +55,34 @@ class Load:
 
 @dataclass(frozen=True, kw_only=True)
 class Turns:
-    """The packing problem of loads on devices of `memory_bytes`; the `fullness` of a set is its lowest occupancy.
+    """The packing problem of portions on devices of `memory_bytes`; the `fullness` of a set is its lowest occupancy.
 
     Pairs with measured interference may also run at the same time if they do not fit in turns.
     """
 
-    loads: Sequence[Load]
+    portions: Sequence[Portion]
     memory_bytes: float
     pairs: Sequence[Pair] = ()
     _times: NDArray[np.float64] = field(init=False)
     _bytes: NDArray[np.float64] = field(init=False)
     _cycles: NDArray[np.float64] = field(init=False)
+    _fullness: dict[Items, float | None] = field(init=False, default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        cycles = np.unique([cycle for load in self.loads for cycle in load.cycles()])
-        tables = [_tables(load, cycles) for load in self.loads]
+        cycles = np.unique([cycle for portion in self.portions for cycle in portion.cycles()])
+        tables = [_tables(portion, cycles) for portion in self.portions]
         object.__setattr__(self, "_cycles", cycles)
         object.__setattr__(self, "_times", np.array([times for times, _ in tables]))
         object.__setattr__(self, "_bytes", np.array([memory for _, memory in tables]))
 
     @property
     def count(self) -> int:
-        """The number of loads."""
-        return len(self.loads)
+        """The number of portions."""
+        return len(self.portions)
 
     @property
     def least(self) -> int:
-        """A lower bound on the number of devices: the sum of the loads' occupancies alone, which sharing only raises.
+        """A lower bound on the number of devices: the sum of the occupancies alone, which sharing only raises.
 
         Models that run at the same time share their occupancy, so with pairs the bound is 1.
         """
@@ -89,64 +90,71 @@ class Turns:
         return 1 if self.pairs else max(1, math.ceil(occupancy - 1e-6))
 
     def size(self, item: int) -> float:
-        """The occupancy of a device with only this load; above 1 if it fits on no device."""
+        """The occupancy of a device with only this portion; above 1 if it fits on no device."""
         alone = self.fullness(frozenset({item}))
         return 2.0 if alone is None else alone
 
     def fullness(self, items: Items) -> float | None:
         """The lowest occupancy over all cycles; None if no cycle meets all targets."""
-        node = self.node(items)
-        return None if node is None else node.occupancy
+        if items not in self._fullness:
+            node = self.node(items)
+            self._fullness[items] = None if node is None else node.occupancy
+        return self._fullness[items]
 
     def node(self, items: Items) -> Node | None:
-        """The device with these loads; None if they do not fit."""
+        """The device with these portions; None if they do not fit."""
         rows = sorted(items)
         total = self._times[rows].sum(axis=0)
         fits = total <= self._cycles * (1 + EPSILON)
         fits &= self._bytes[rows].sum(axis=0) <= self.memory_bytes
         if fits.any():
             shares = np.where(fits, total / self._cycles, np.inf)
-            return turns([self.loads[item] for item in rows], float(self._cycles[int(np.argmin(shares))]))
+            return turns([self.portions[item] for item in rows], float(self._cycles[int(np.argmin(shares))]))
         return self._together(rows) if len(rows) == 2 and self.pairs else None
 
     def _together(self, rows: Sequence[int]) -> Node | None:
-        loads = [self.loads[item] for item in rows]
-        names = {load.model.name for load in loads}
+        portions = [self.portions[item] for item in rows]
+        names = {portion.model.name for portion in portions}
         for pair in self.pairs:
             if names == set(pair.models):
-                return together(loads, dict(zip(pair.models, pair.factors, strict=True)), self.memory_bytes)
+                return together(portions, dict(zip(pair.models, pair.factors, strict=True)), self.memory_bytes)
         return None
 
 
-def turns(loads: Sequence[Load], duty_ms: float) -> Node:
+def turns(portions: Sequence[Portion], duty_ms: float) -> Node:
     """A device whose models take turns in this cycle."""
-    return Node(duty_ms=duty_ms, shares=tuple(load.share(load.rows(duty_ms)) for load in loads))
+    return Node(duty_ms=duty_ms, shares=tuple(portion.share(portion.rows(duty_ms)) for portion in portions))
 
 
-def together(loads: Sequence[Load], factors: Mapping[str, float], memory_bytes: float) -> Node | None:
+def together(portions: Sequence[Portion], factors: Mapping[str, float], memory_bytes: float) -> Node | None:
     """A device whose models run at the same time, each slowed down by its factor; None if a target is missed.
 
     The cycle is the longest that meets all targets.
     """
-    cycles = sorted({cycle for load in loads for cycle in load.cycles(factors[load.model.name])}, reverse=True)
+    cycles = sorted(
+        {cycle for portion in portions for cycle in portion.cycles(factors[portion.model.name])}, reverse=True
+    )
     for duty in cycles:
-        shares = tuple(load.share(min(load.rows(duty), load.model.largest), factors[load.model.name]) for load in loads)
+        shares = tuple(
+            portion.share(min(portion.rows(duty), portion.model.largest), factors[portion.model.name])
+            for portion in portions
+        )
         in_time = all(
-            load.rows(duty) <= load.model.largest
+            portion.rows(duty) <= portion.model.largest
             and share.exec_ms <= duty * (1 + EPSILON)
-            and duty + share.exec_ms <= load.model.budget_ms * (1 + EPSILON)
-            for load, share in zip(loads, shares, strict=True)
+            and duty + share.exec_ms <= portion.model.device_target_ms * (1 + EPSILON)
+            for portion, share in zip(portions, shares, strict=True)
         )
         if in_time and sum(share.memory_bytes for share in shares) <= memory_bytes:
             return Node(duty_ms=duty, shares=shares, together=True)
     return None
 
 
-def _tables(load: Load, cycles: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The load's execution time in each cycle, in ms (infinity if it misses its target), and its memory in bytes."""
-    model = load.model
-    rows = np.maximum(1, np.ceil(cycles * load.rate - EPSILON))
+def _tables(portion: Portion, cycles: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The portion's execution time in each cycle, in ms (infinity if it misses its target), and its memory in bytes."""
+    model = portion.model
+    rows = np.maximum(1, np.ceil(cycles * portion.rate - EPSILON))
     times = np.interp(rows, model.latency.sizes, model.latency.values)
-    broken = (rows > model.largest) | (cycles + times > model.budget_ms * (1 + EPSILON))
+    broken = (rows > model.largest) | (cycles + times > model.device_target_ms * (1 + EPSILON))
     memory = np.interp(rows, model.memory.sizes, model.memory.values)
     return np.where(broken, np.inf, times), memory

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from perf.pack import solver
 from perf.pack.heuristics import best_fit_decreasing
 from perf.pack.improve import improve
-from perf.pack.problem import Cached, Items, Plain, Problem
+from perf.pack.problem import Items, Plain, Problem
 
 # The dynamic program takes 3^n steps: 0.2 s for 11 items.
 MAX_ITEMS = 11
@@ -38,15 +38,14 @@ def fewest(problem: Problem, *, time_limit_s: float = TIME_LIMIT_S) -> Answer:
     if problem.count <= MAX_ITEMS:
         bins = subsets(problem)
         return Answer(bins=tuple(bins), bound=len(bins))
-    cached = Cached(problem=problem)
-    start = improve(cached, best_fit_decreasing(cached), bound=problem.least)
+    start = improve(problem, best_fit_decreasing(problem), bound=problem.least)
     if len(start) == problem.least:
         return Answer(bins=tuple(start), bound=problem.least)
     fewer = len(start) - 1
     if isinstance(problem, Plain):
         better, bound = solver.assign(problem.sizes, problem.capacity, fewer, time_limit_s)
     else:
-        better, bound = solver.cover(problem.count, _maximal(cached), problem.least, fewer, time_limit_s)
+        better, bound = solver.cover(problem.count, _maximal(problem), problem.least, fewer, time_limit_s)
     return Answer(bins=tuple(better or start), bound=bound)
 
 

@@ -9,7 +9,7 @@ import random
 from itertools import combinations
 
 from perf.pack.heuristics import fullest
-from perf.pack.problem import Cached, Items, Problem, canonical
+from perf.pack.problem import Items, Problem, canonical
 
 # Tries per item of the problem before a bin is given up, and random moves after each ejection.
 TRIES, SHAKES = 60, 8
@@ -19,11 +19,10 @@ MAX_EJECTED = 2
 
 def improve(problem: Problem, bins: list[Items], *, bound: int = 1, seed: int = 0) -> list[Items]:
     """A packing with as many or fewer bins, but not below `bound`; equal seeds give equal packings."""
-    cached = Cached(problem=problem)
     chance = random.Random(seed)
     best = canonical(bins)
     while len(best) > bound:
-        better = _without_one(cached, best, chance)
+        better = _without_one(problem, best, chance)
         if better is None:
             return best
         best = canonical(better)

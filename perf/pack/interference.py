@@ -8,23 +8,28 @@ import contextlib
 import datetime
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from google.protobuf import text_format
 from rich.table import Table
 
 from export.repository import REPOSITORY, config_file, model_folder, read_config
-from perf.load.result import Result
+from perf.load import run
+from perf.load.deployment import Deployment, Running
 from perf.pack.interference_record import Busy, Interference
-from perf.pack.live import Progress, measure
+from perf.records.load_record import LoadResult
+from perf.records.offered_load import Load
 from perf.records.traffic import Traffic
-from serve.launcher import Settings, launch
+from serve.launcher import Server, Settings, launch
 from triton_batching.machine import Machine, versions
 from triton_batching.terminal import guarded, program_parser, terminal
 
 RESULTS = Path("perf/results/local/pack")
 WARM_UP_S = 2.0
+
+Progress = Callable[[str], None]
 
 
 def interference(
@@ -47,6 +52,31 @@ def interference(
     return names, (_busy(alone[0]), _busy(alone[1])), (_busy(both[first]), _busy(both[second]))
 
 
+def measure(server: Server, loads: Mapping[str, Load], progress: Progress) -> dict[str, LoadResult]:
+    """Run all loads at the same time; the windows begin together except for the start of processes.
+
+    The expected answers are requested before, model by model. Raises `KeyboardInterrupt` if a run was stopped.
+    """
+    running = {
+        name: Running(url=server.grpc_url, request_url=server.grpc_url, config=server.configs[name], server=server)
+        for name in loads
+    }
+
+    def tell(text: str, share: float) -> None:
+        progress(f"{', '.join(loads)}: {text}")
+
+    pools = {name: run.prepare(Deployment(model=name), load, running[name], tell) for name, load in loads.items()}
+    with ThreadPoolExecutor(len(loads)) as threads:
+        futures = {
+            name: threads.submit(run.run, Deployment(model=name), load, running[name], pools[name], tell)
+            for name, load in loads.items()
+        }
+        results = {name: future.result() for name, future in futures.items()}
+    if any(result.partial for result in results.values()):
+        raise KeyboardInterrupt
+    return results
+
+
 @contextlib.contextmanager
 def _twice(model: str, config_name: str | None) -> Iterator[Path]:
     """A repository with a model and a copy of it."""
@@ -62,7 +92,7 @@ def _twice(model: str, config_name: str | None) -> Iterator[Path]:
         yield Path(repository)
 
 
-def _busy(result: Result) -> Busy:
+def _busy(result: LoadResult) -> Busy:
     counted = result.counted
     times = {rows: counted.execution_ns(rows) / count / 1e6 for rows, count in counted.batches.items() if count}
     executions = {rows: count for rows, count in counted.batches.items() if count}

@@ -1,14 +1,14 @@
 """The record of two models on one device: how much each slows the other down."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
-from perf.pack.placement import FORMAT, read_record
 from perf.pack.workload import Pair
-from perf.records.record import write_json
+from perf.records import file
 from triton_batching.machine import Machine
 
 
@@ -40,6 +40,9 @@ class Busy:
 @dataclass(frozen=True, kw_only=True)
 class Interference:
     """Two models, each alone and then both together, for `seconds` each, with `clients` per model in a closed loop."""
+
+    KIND: ClassVar[str] = "interference"
+    FORMAT: ClassVar[int] = 1
 
     models: tuple[str, str]
     config_name: str
@@ -80,14 +83,12 @@ class Interference:
 
     def write(self, folder: Path) -> Path:
         """Write the record, with the factors and the gain for human readers."""
-        derived = {"factors": self.factors, "gain": self.gain}
-        content = {"format": FORMAT, "kind": "interference", **asdict(self), "derived": derived}
-        return write_json(self.file_name, content, folder)
+        return file.write(self, folder / self.file_name, derived={"factors": self.factors, "gain": self.gain})
 
     @classmethod
     def read(cls, path: Path) -> "Interference":
         """Read a record; raises `RecordError`."""
-        return read_record(path, cls, kind="interference", remedy="Measure again: python -m perf.pack.interference.")
+        return file.read(path, cls, remedy="Measure again: python -m perf.pack.interference.")
 
 
 def read(path: Path) -> Pair:

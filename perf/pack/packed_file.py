@@ -11,9 +11,9 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from export.repository import model_folder
 from perf.pack.placement import Share
 from perf.pack.servers import Server
-from perf.records import tuned_file
 from perf.records.candidate import Candidate
-from perf.records.tuned_file import Why
+from perf.tune import tuned_file
+from perf.tune.tuned_file import Why
 from serve.doctor.document import Document
 from triton_batching.terminal import Mistake
 

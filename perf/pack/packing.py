@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from perf.pack import exact
-from perf.pack.duty import Load, Turns
+from perf.pack.duty import Portion, Turns
 from perf.pack.heuristics import best_fit_decreasing, best_fit_online, first_fit_decreasing
 from perf.pack.improve import improve
 from perf.pack.placement import Node, Placement
@@ -60,18 +60,18 @@ def at_true_rates(node: Node, headroom: float) -> Node:
 def remainders(workload: Workload, headroom: float = 0.0) -> tuple[list[Node], Turns]:
     """The devices that one model fills, and the packing problem of the remainders; raises `Mistake`."""
     whole: list[Node] = []
-    loads: list[Load] = []
+    portions: list[Portion] = []
     for model in workload.models:
-        nodes, load = saturated(raised(model, headroom), workload.devices.memory_bytes)
+        nodes, portion = saturated(raised(model, headroom), workload.devices.memory_bytes)
         whole += nodes
-        loads += [load] if load else []
-    problem = Turns(loads=loads, memory_bytes=workload.devices.memory_bytes, pairs=workload.pairs)
-    for item, load in enumerate(loads):
+        portions += [portion] if portion else []
+    problem = Turns(portions=portions, memory_bytes=workload.devices.memory_bytes, pairs=workload.pairs)
+    for item, portion in enumerate(portions):
         if problem.fullness(frozenset({item})) is None:
             raise Mistake(
-                f"model {load.model.name}: does not fit on a device alone, by memory or by its target of "
-                f"{load.model.sla_ms:g} ms at {load.rate_per_s:g} requests per second. Give devices more memory, or "
-                "raise the target."
+                f"model {portion.model.name}: does not fit on a device alone, by memory or by its target of "
+                f"{portion.model.target_ms:g} ms at {portion.rate_per_s:g} requests per second. Give devices more "
+                "memory, or raise the target."
             )
     return whole, problem
 

@@ -2,16 +2,10 @@
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import ClassVar
 
-import msgspec
+from perf.records import file
 
-from perf.records.file import UNREADABLE
-from perf.records.record import RecordError, write_json
-
-T = TypeVar("T")
-
-FORMAT = 1
 NAME = "placement.json"
 
 
@@ -59,37 +53,20 @@ class Node:
 class Placement:
     """All devices. `bound` is a proven lower bound on their number, if each model's remainder is on one device."""
 
+    KIND: ClassVar[str] = "placement"
+    FORMAT: ClassVar[int] = 1
+
     algorithm: str
     nodes: tuple[Node, ...]
     bound: int
     headroom: float = 0.0
 
     def write(self, folder: Path) -> Path:
-        """Write placement.json."""
+        """Write placement.json, with the occupancy and the memory of each device for other readers."""
         nodes = [asdict(node) | {"occupancy": node.occupancy, "memory_bytes": node.memory_bytes} for node in self.nodes]
-        content = {"format": FORMAT, "kind": "placement", **asdict(self), "nodes": nodes}
-        return write_json(NAME, content, folder)
+        return file.write(self, folder / NAME, nodes=nodes)
 
     @classmethod
     def read(cls, path: Path) -> "Placement":
         """Read a placement; raises `RecordError`."""
-        return read_record(path, cls, kind="placement", remedy="Pack again.")
-
-
-class _Head(msgspec.Struct):
-    format: int
-    kind: str
-
-
-def read_record(path: Path, record: type[T], *, kind: str, remedy: str) -> T:
-    """Read a record of this type from a file of this `kind`; raises `RecordError`, which ends with `remedy`."""
-    try:
-        data = path.read_bytes()
-        head = msgspec.json.decode(data, type=_Head)
-        if (head.format, head.kind) != (FORMAT, kind):
-            raise msgspec.ValidationError(f"kind {head.kind}, format {head.format}")
-        return msgspec.json.decode(data, type=record)
-    except OSError as error:
-        raise RecordError(f"{path}: cannot be read ({error.strerror}). {remedy}") from error
-    except UNREADABLE as error:
-        raise RecordError(f"{path}: not a record of kind {kind}, format {FORMAT} ({error}). {remedy}") from error
+        return file.read(path, cls, remedy="Pack again.")

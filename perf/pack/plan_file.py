@@ -1,5 +1,6 @@
 """Reads a plan file: devices and models in TOML, with missing values from records and model files."""
 
+import itertools
 import re
 import tomllib
 from collections.abc import Callable, Mapping
@@ -19,7 +20,7 @@ KEYS: Mapping[str, frozenset[str]] = {
     "plan": frozenset({"arrivals", "devices", "models", "pairs"}),
     "devices": frozenset({"count", "memory_mib", "kind"}),
     "models": frozenset(
-        {"name", "rate_per_s", "sla_ms", "overhead_ms", "latency_ms", "service_time", "weights_mib", "activation_mib"}
+        {"name", "rate_per_s", "p99_ms", "overhead_ms", "latency_ms", "service_time", "weights_mib", "activation_mib"}
     ),
     "pairs": frozenset({"models", "factors", "record"}),
 }
@@ -33,7 +34,7 @@ LARGEST: Mapping[str, int] = {
     "memory_mib": MOST_MIB,
     "weights_mib": MOST_MIB,
     "rate_per_s": 10**6,
-    "sla_ms": HOUR_MS,
+    "p99_ms": HOUR_MS,
     "overhead_ms": HOUR_MS,
     "fixed": HOUR_MS,
     "row": HOUR_MS,
@@ -81,7 +82,7 @@ def _model(content: Mapping[str, Any], where: str, records: Path, repository: Pa
     return Model(
         name=name,
         rate_per_s=_number(content, "rate_per_s", where),
-        sla_ms=_number(content, "sla_ms", where),
+        target_ms=_number(content, "p99_ms", where),
         overhead_ms=_number(content, "overhead_ms", where, least=0.0) if "overhead_ms" in content else 0.0,
         latency=latency,
         memory=_at(where, lambda: _memory(content, name, latency.largest, where, repository)),
@@ -116,11 +117,9 @@ def _latency(content: Mapping[str, Any], name: str, where: str, records: Path, r
         )
     # A larger batch may be measured a little faster by noise; the plan does not rely on that.
     table_us, gap = times.table_us, times.gap
-    highest, values = 0.0, []
-    for rows in range(1, times.max_batch_size + 1):
-        highest = max(highest, (table_us[rows] + gap.at(rows)) / 1e3)
-        values.append(highest)
-    return Curve(sizes=tuple(range(1, times.max_batch_size + 1)), values=tuple(values))
+    sizes = range(1, times.max_batch_size + 1)
+    values = itertools.accumulate(((table_us[rows] + gap.at(rows)) / 1e3 for rows in sizes), max)
+    return Curve(sizes=tuple(sizes), values=tuple(values))
 
 
 def _max_batch_size(name: str, repository: Path) -> int:
@@ -151,8 +150,8 @@ def _memory(content: Mapping[str, Any], name: str, largest: int, where: str, rep
         )
     estimate = MemoryModel.of(file)
     sizes = sorted({*(2**power for power in range(largest.bit_length())), largest})
-    held = [float(estimate.at(size, {}).held) for size in sizes]
-    return Curve(sizes=tuple(sizes), values=tuple(max(held[: at + 1]) for at in range(len(held))))
+    held_bytes = [float(estimate.at(size, {}).held) for size in sizes]
+    return Curve(sizes=tuple(sizes), values=tuple(itertools.accumulate(held_bytes, max)))
 
 
 def _by_size(content: Mapping[str, Any], key: str, most: int) -> Curve:

@@ -1,7 +1,7 @@
 """The packing problem of the algorithms: numbered items, and which sets of them fit into one bin."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 Items = frozenset[int]
@@ -50,34 +50,6 @@ class Plain:
         """The share of a bin that these items take; None if they do not fit."""
         total = sum(self.sizes[item] for item in items)
         return total / self.capacity if total <= self.capacity else None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cached:
-    """A problem with a cache of the fullness of each set."""
-
-    problem: Problem
-    cache: dict[Items, float | None] = field(default_factory=dict)
-
-    @property
-    def count(self) -> int:
-        """The problem's count."""
-        return self.problem.count
-
-    @property
-    def least(self) -> int:
-        """The problem's lower bound."""
-        return self.problem.least
-
-    def size(self, item: int) -> float:
-        """The problem's size of an item."""
-        return self.problem.size(item)
-
-    def fullness(self, items: Items) -> float | None:
-        """The problem's fullness of a set."""
-        if items not in self.cache:
-            self.cache[items] = self.problem.fullness(items)
-        return self.cache[items]
 
 
 def by_size(problem: Problem) -> list[int]:

@@ -77,7 +77,7 @@ def _slots(workload: Workload, old: Placement, whole: Sequence[Node], problem: T
     A model keeps the devices that it had alone. Its remainder stays on a device that it shared, else on the last device
     that it had alone.
     """
-    item_of = {load.model.name: item for item, load in enumerate(problem.loads)}
+    item_of = {portion.model.name: item for item, portion in enumerate(problem.portions)}
     left = list(whole)
     slots: list[Node | Items] = []
     for node in old.nodes:

@@ -63,7 +63,7 @@ def replay(
         for share, stream, answered in zip(node.shares, streams, answers, strict=True):
             model = of(workload, share.model)
             latencies = answered - stream.arrivals + model.overhead_ms
-            late = int(np.sum(latencies > model.sla_ms * (1 + 1e-9)))
+            late = int(np.sum(latencies > model.target_ms * (1 + 1e-9)))
             p99 = float(np.quantile(latencies, SHARE_IN_TIME, method="higher"))
             count = len(answered)
             results.append(Replayed(device=number, model=share.model, requests=count, late=late, p99_ms=p99))

@@ -7,7 +7,7 @@ device with a model of a shorter cycle.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from perf.pack.duty import EPSILON, Load, Turns, turns
+from perf.pack.duty import EPSILON, Portion, Turns, turns
 from perf.pack.placement import Node
 from perf.pack.problem import Items
 from perf.pack.workload import Model
@@ -16,20 +16,20 @@ from triton_batching.terminal import Mistake
 
 @dataclass(frozen=True, kw_only=True)
 class Alone:
-    """A load alone on a device: the longest cycle and the largest batch that its target allows."""
+    """A portion alone on a device: the longest cycle and the largest batch that its target allows."""
 
-    load: Load
+    portion: Portion
     batch: int
     duty_ms: float
 
     @property
     def occupancy(self) -> float:
         """The share of the cycle in which it executes."""
-        return self.load.model.latency.at(self.batch) / self.duty_ms
+        return self.portion.model.latency.at(self.batch) / self.duty_ms
 
 
-def saturated(model: Model, memory_bytes: float) -> tuple[list[Node], Load | None]:
-    """The devices that one model fills, and the remaining load.
+def saturated(model: Model, memory_bytes: float) -> tuple[list[Node], Portion | None]:
+    """The devices that one model fills, and the remaining portion.
 
     A request that just misses an execution waits for it, so two executions must be within the target. Of the batch
     sizes that allow this, the one with the highest throughput is taken. Raises `Mistake` if there is none.
@@ -40,37 +40,41 @@ def saturated(model: Model, memory_bytes: float) -> tuple[list[Node], Load | Non
             f"model {model.name}: holds {model.memory.at(1) / 2**20:,.0f} MiB with one row, and a device has "
             f"{memory_bytes / 2**20:,.0f} MiB. Give devices more memory, or the model a smaller data type."
         )
-    sizes = [k for k in fitting if 2 * model.latency.at(k) <= model.budget_ms * (1 + EPSILON)]
+    sizes = [k for k in fitting if 2 * model.latency.at(k) <= model.device_target_ms * (1 + EPSILON)]
     if not sizes:
         raise Mistake(
             f"model {model.name}: two executions of one row take {2 * model.latency.at(1):g} ms, more than the "
-            f"{model.budget_ms:g} ms that its target leaves, so a request that just misses an execution is late on any "
-            "device. Raise sla_ms, or use a faster device."
+            f"{model.device_target_ms:g} ms that its target leaves, so a request that just misses an execution is late "
+            "on any device. Raise p99_ms, or use a faster device."
         )
     batch = max(sizes, key=lambda k: (k / model.latency.at(k), k))
     duty = model.latency.at(batch)
     throughput = batch / duty * 1e3
     whole = int(model.rate_per_s / throughput + EPSILON)
-    node = turns([Load(model=model, rate_per_s=throughput)], duty)
+    node = turns([Portion(model=model, rate_per_s=throughput)], duty)
     left = model.rate_per_s - whole * throughput
-    return [node] * whole, Load(model=model, rate_per_s=left) if left > EPSILON * model.rate_per_s else None
+    return [node] * whole, Portion(model=model, rate_per_s=left) if left > EPSILON * model.rate_per_s else None
 
 
-def alone(load: Load) -> Alone:
+def alone(portion: Portion) -> Alone:
     """The largest batch with l(b) + b / rate <= budget, at least one row.
 
     The cycle is the time in which the batch arrives, at most as long as the target allows.
     """
-    model = load.model
+    model = portion.model
     sizes = range(1, model.largest + 1)
-    in_time = [k for k in sizes if model.latency.at(k) + k / load.rate <= model.budget_ms * (1 + EPSILON)]
+    in_time = [k for k in sizes if model.latency.at(k) + k / portion.rate <= model.device_target_ms * (1 + EPSILON)]
     batch = max(in_time, default=1)
-    return Alone(load=load, batch=batch, duty_ms=min(batch / load.rate, model.budget_ms - model.latency.at(batch)))
+    return Alone(
+        portion=portion,
+        batch=batch,
+        duty_ms=min(batch / portion.rate, model.device_target_ms - model.latency.at(batch)),
+    )
 
 
 def squishy(problem: Turns) -> list[Items]:
     """Put each remainder, the fullest first, into the device that is fullest with it; the shorter cycle is taken."""
-    parts = [alone(load) for load in problem.loads]
+    parts = [alone(portion) for portion in problem.portions]
     bins: list[tuple[Items, float]] = []
     for item in sorted(range(len(parts)), key=lambda at: -parts[at].occupancy):
         fits = []
@@ -91,14 +95,14 @@ def squishy(problem: Turns) -> list[Items]:
 
 
 def merge(problem: Turns, items: Sequence[int], duty_ms: float) -> float | None:
-    """The occupancy of a device with these loads in one cycle; None if they do not fit."""
-    loads = [problem.loads[item] for item in items]
-    if any(load.rows(duty_ms) > load.model.largest for load in loads):
+    """The occupancy of a device with these portions in one cycle; None if they do not fit."""
+    portions = [problem.portions[item] for item in items]
+    if any(portion.rows(duty_ms) > portion.model.largest for portion in portions):
         return None
-    node = turns(loads, duty_ms)
+    node = turns(portions, duty_ms)
     in_time = all(
-        duty_ms + share.exec_ms <= load.model.budget_ms * (1 + EPSILON)
-        for load, share in zip(loads, node.shares, strict=True)
+        duty_ms + share.exec_ms <= portion.model.device_target_ms * (1 + EPSILON)
+        for portion, share in zip(portions, node.shares, strict=True)
     )
     fits = in_time and node.occupancy <= 1 + EPSILON and node.memory_bytes <= problem.memory_bytes
     return node.occupancy if fits else None

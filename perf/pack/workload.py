@@ -44,7 +44,7 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """One model: `rate_per_s` requests of one row, each with a latency target of `sla_ms`.
+    """One model: `rate_per_s` requests of one row, each with a latency target of `target_ms`.
 
     `latency` is the time of an execution on the device in milliseconds. `overhead_ms` is the part of the target for
     network, client, pre- and post-processing. `memory` is the memory in bytes: weights, activations and arena.
@@ -52,15 +52,15 @@ class Model:
 
     name: str
     rate_per_s: float
-    sla_ms: float
+    target_ms: float
     latency: Curve
     memory: Curve
     overhead_ms: float = 0.0
 
     @property
-    def budget_ms(self) -> float:
+    def device_target_ms(self) -> float:
         """The part of the target for waiting and executing."""
-        return self.sla_ms - self.overhead_ms
+        return self.target_ms - self.overhead_ms
 
     @property
     def largest(self) -> int:

@@ -7,7 +7,6 @@ from typing import Any
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
 from export.repository import instance_count
-from perf.batcher.rules import Rules
 
 THREADS = "intra_op_thread_count"
 
@@ -62,10 +61,6 @@ class Candidate:
         if self.threads is not None:
             changed.parameters[THREADS].string_value = str(self.threads)
         return changed
-
-    def rules(self, config: ModelConfig) -> Rules:
-        """The rules of the batcher with these values."""
-        return Rules.of(self.apply(config))
 
     def __str__(self) -> str:
         """In words: `max 32, 2 ms, 2 instances`."""

@@ -14,16 +14,17 @@ a whole number to a float, and fields that the type does not have are ignored: r
 meaning.
 """
 
+import hashlib
 import json
 import math
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import msgspec
 
-from perf.records.record_kind import KINDS, other
 from triton_batching import whole_file
 from triton_batching.terminal import Mistake
 
@@ -36,6 +37,44 @@ PLACE = re.compile(r"(?P<problem>.*?)(?: - at (?P<place>.*))?", re.DOTALL)
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 # Characters of a wrong value that a message shows.
 SHOWN = 40
+
+# Kind -> what it is, and the command that reads it; {folder} is the folder of the record, {file} its path.
+KINDS: Mapping[str, tuple[str, str]] = {
+    "record": ("a measurement of a sweep", "python -m perf.report {folder}"),
+    "ceiling": ("the ceiling of a sweep", "python -m perf.report {folder}"),
+    "study": ("a study (one tuning)", "python -m perf.report {folder}"),
+    "fleet": ("a run of the load generator", "python -m perf.compare {file} OTHER"),
+    "round": ("a round of perf.compare.versus", "python -m perf.compare {folder}:A {folder}:B --noise {folder}:noise"),
+    "service_times": ("service times", "python -m perf.simulate MODEL --load closed:16 --results {folder}"),
+    "study figures": ("the figures of a study's page", "python -m perf.report {folder}"),
+    "comparison": ("a comparison", "python -m perf.compare A B"),
+    "grid": ("a full grid", "python -m perf.studies.grid MODEL --results {folder}"),
+    "judgement": ("a tuner's choice compared with a full grid", "python -m perf.studies.grid MODEL --results {folder}"),
+    "predicted_point": (
+        "a measurement beside a prediction",
+        "python -m perf.studies.prediction --only-compare --results {folder}/..",
+    ),
+    "pauses": ("the cost of pauses", "python -m perf.studies.pauses"),
+    "goodput": ("a measurement of goodput", "python -m perf.studies.goodput --results {folder}"),
+    "peers": ("a comparison with other servers", "python -m perf.studies.peers --results {folder}"),
+    "pictures": ("a measurement of perf.studies.pictures", "python -m perf.studies.pictures --results {folder}"),
+    "transports": ("a measurement of transports", "python -m perf.studies.transports"),
+    "backend_overhead": ("a measurement of the backend's overhead", "python -m perf.studies.backend_overhead"),
+    "served_share": ("a measurement of perf.studies.served_share", "python -m perf.studies.served_share"),
+    "aimd_cap": ("a measurement of perf.studies.aimd_cap", "python -m perf.studies.aimd_cap"),
+    "soak": ("a soak", "python -m perf.studies.soak --show {file}"),
+    "overload": ("an overload", "python -m perf.studies.overload MODEL --target-ms MS --results {folder}"),
+    "memory trace": ("a memory trace", "python -m perf.studies.memory_lab {file}"),
+    "estimate": ("a checked memory estimate", "python -m perf.studies.memory_estimate --results {folder}"),
+    "memory lab": ("a comparison of allocators on a trace", "python -m perf.studies.memory_lab"),
+    "packing_study": ("the experiment of packing", "python -m perf.studies.packing --results {folder}"),
+    "compared predictions": (
+        "predictions compared with measurements",
+        "python -m perf.studies.prediction --only-compare --results {folder}",
+    ),
+    "later rounds": ("later rounds of a grid", "python -m perf.studies.grid MODEL --results {folder}"),
+    "operators": ("checked operators", "python -m perf.studies.memory_estimate.operators --results {folder}"),
+}
 
 
 class RecordError(Mistake):
@@ -57,7 +96,7 @@ class _Header(msgspec.Struct):
     kind: str = ""
 
 
-def read(path: Path, wanted: type[StoredType], *, remedy: str = REMEDY) -> StoredType:
+def read(path: Path, record_type: type[StoredType], *, remedy: str = REMEDY) -> StoredType:
     """The record of a file.
 
     Raises `RecordError` for a file that cannot be read, is of another kind or format, or has a value of another type.
@@ -65,21 +104,23 @@ def read(path: Path, wanted: type[StoredType], *, remedy: str = REMEDY) -> Store
     """
     content = _content(path, remedy)
     kind, version = content.pop("kind", None), content.pop("format", None)
-    if kind != wanted.KIND:
-        what = KINDS[wanted.KIND][0] if wanted.KIND in KINDS else f"a '{wanted.KIND}'"
+    if kind != record_type.KIND:
+        what = KINDS[record_type.KIND][0] if record_type.KIND in KINDS else f"a '{record_type.KIND}'"
         raise RecordError(
-            other(path, kind, what) or f"{path}: not a record of kind '{wanted.KIND}' but {kind!r}. {remedy}"
+            other_kind(path, kind, what) or f"{path}: not a record of kind '{record_type.KIND}' but {kind!r}. {remedy}"
         )
-    if version != wanted.FORMAT:
-        raise RecordError(f"{path}: its format is {version!r}, and this version reads format {wanted.FORMAT}. {remedy}")
-    return convert(content, wanted, path, remedy=remedy)
+    if version != record_type.FORMAT:
+        raise RecordError(
+            f"{path}: its format is {version!r}, and this version reads format {record_type.FORMAT}. {remedy}"
+        )
+    return convert(content, record_type, path, remedy=remedy)
 
 
-def convert(content: Any, wanted: type[Value], path: Path, *, remedy: str = REMEDY) -> Value:
-    """Decoded JSON as a value of the type `wanted`, for files that are not one record; raises `RecordError`."""
+def convert(content: Any, record_type: type[Value], path: Path, *, remedy: str = REMEDY) -> Value:
+    """Decoded JSON as a value of the type `record_type`, for files that are not one record; raises `RecordError`."""
     try:
         return msgspec.convert(
-            _replaced(content, None, math.inf), wanted, str_keys=True, dec_hook=lambda kind, value: kind(value)
+            _replaced(content, None, math.inf), record_type, str_keys=True, dec_hook=lambda kind, value: kind(value)
         )
     except msgspec.ValidationError as error:
         raise RecordError(f"{path}: {_explained(str(error), content)}. {remedy}") from error
@@ -106,12 +147,31 @@ def write_content(content: dict[str, Any], path: Path) -> Path:
         raise RecordError(str(error)) from error
 
 
+def digest(*parts: object) -> str:
+    """The first six hex digits of the SHA-256 of the values as JSON; it makes the name of a record unique."""
+    return hashlib.sha256(msgspec.json.encode(parts, enc_hook=_encoded)).hexdigest()[:6]
+
+
+def json_text(content: object) -> str:
+    """The JSON of any values; null stands for a number that is not finite."""
+    text = msgspec.json.encode(content, enc_hook=_encoded)
+    return msgspec.json.format(text, indent=1).decode() + "\n"
+
+
 def kind_of(path: Path) -> str:
     """The `kind` that a file says it is, in whatever format; empty if it says none or is no JSON."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=_Header).kind
     except (OSError, *UNREADABLE):
         return ""
+
+
+def other_kind(path: Path, kind: object, expected: str) -> str | None:
+    """One line for a record of a known kind that is not what was `expected`; None for an unknown kind."""
+    if not isinstance(kind, str) or kind not in KINDS:
+        return None
+    what, command = KINDS[kind]
+    return f"{path}: {what} ('{kind}'), not {expected}. It is read by: {command.format(folder=path.parent, file=path)}"
 
 
 def start_time(started_at: str, path: Path) -> datetime:

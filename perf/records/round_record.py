@@ -1,13 +1,12 @@
 """The record of one trial in one round of perf.compare.versus."""
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from perf.records import file
 from perf.records.study import NOISE, Trial
-from perf.stats.sla import Sla
+from perf.stats.latency_target import LatencyTarget
 from triton_batching.machine import Machine
 
 
@@ -25,7 +24,7 @@ class TrialKey:
     model_sha256: str
     load: str
     rows: int
-    sla: Sla
+    sla: LatencyTarget
     seconds: float
     stage: str
     round: int
@@ -38,10 +37,8 @@ class TrialKey:
         return NOISE if self.stage == NOISE else self.name
 
     def path(self, folder: Path) -> Path:
-        """The path of the record, with a digest of the key; another key has another path."""
-        # `Slot` is what the class was called when the first records got their names.
-        digest = hashlib.sha256(repr(self).replace("TrialKey(", "Slot(", 1).encode()).hexdigest()[:8]
-        return folder / f"{self.model}.{self.side}.{digest}.r{self.round}.json"
+        """The path of the record. Its name is model, side, digest of the key as JSON, and round."""
+        return folder / f"{self.model}.{self.side}.{file.digest(self)}.r{self.round}.json"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,19 +1,19 @@
 """Runs to compare, read from records of any kind: measurements, runs of the load generator, trials, studies."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from perf.load.load import Load
-from perf.records import file, record, record_kind, round_record
+from perf.records import file, measurement, round_record
 from perf.records.candidate import Candidate
 from perf.records.file import RecordError
-from perf.records.record import Measurement
+from perf.records.load_record import LoadRecord
+from perf.records.measurement import Measurement
 from perf.records.round_record import KeyedTrial
 from perf.records.study import AGAINST, FINAL, NOISE, Study, Trial, is_study
 from perf.stats.percentile import percentile
@@ -54,41 +54,6 @@ class Runs:
     title: str
     runs: tuple[Run, ...]
     noise: tuple[Run, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoadSample:
-    """Due time and latency of every request."""
-
-    due_s: tuple[float, ...] = ()
-    latencies_us: tuple[float, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoadFigures:
-    """The figures of a run."""
-
-    window_s: float
-    rows_per_s: float
-    percentiles_us: Mapping[int, float | None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoadRecord:
-    """What a comparison reads of the record that `perf.load` writes."""
-
-    KIND: ClassVar[str] = "fleet"
-    FORMAT: ClassVar[int] = 1
-
-    model: str
-    config_name: str | None
-    config: str
-    transport: str
-    time_scale: float
-    started_at: str
-    load: Load
-    outcome: LoadFigures
-    sample: LoadSample = LoadSample()
 
 
 def read(text: str) -> Runs:
@@ -246,21 +211,21 @@ def _of_file(path: Path) -> Iterator[Run]:
         if study.chosen is None:
             raise _OtherError(f"{path}: {_unchosen(study)}. See: python -m perf.report {path.parent}")
         yield from _chosen(study, path).runs
-    elif kind not in record.KINDS and (message := record_kind.other(path, kind, WANTED)):
+    elif kind not in measurement.KINDS and (message := file.other_kind(path, kind, WANTED)):
         raise _OtherError(message)
-    elif isinstance(measurement := record.load(path), Measurement):
-        yield _of_analyzer(measurement, path)
+    elif isinstance(swept := measurement.load(path), Measurement):
+        yield _of_analyzer(swept, path)
 
 
-def _of_analyzer(measurement: Measurement, path: Path) -> Run:
-    load, measured = measurement.point.load, measurement.measured
+def _of_analyzer(swept: Measurement, path: Path) -> Run:
+    load, measured = swept.point.load, swept.measured
     shared = ", shared memory" if load.shared_memory else ""
     return Run(
-        model=measurement.point.model,
-        config=measurement.point.config_name,
-        name=measurement.point.config_name,
+        model=swept.point.model,
+        config=swept.point.config_name,
+        name=swept.point.config_name,
         load=f"closed:{load.concurrency} x {load.request_rows} rows, {load.protocol}{shared}, {load.data} inputs",
-        started_at=file.start_time(measurement.started_at, path),
+        started_at=file.start_time(swept.started_at, path),
         seconds=len(measured.windows) * measured.window_ms / 1e3,
         throughput_rows_per_s=measured.throughput_rows_per_s,
         p50_us=measured.p50_us,

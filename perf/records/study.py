@@ -11,10 +11,12 @@ from typing import ClassVar
 
 from perf.records import file
 from perf.records.candidate import Candidate
-from perf.stats.sla import Sla as Sla
+from perf.stats.latency_target import LatencyTarget as LatencyTarget
 from serve.management.statistics import Counters
 from triton_batching.machine import Machine
 
+# The variant of the model that a study writes: configs/tuned.pbtxt.
+TUNED = "tuned"
 # The stages of a study: why a trial was made. The trials of `NOISE` repeat the default (A/A noise).
 PROFILE, HALVING, FINAL, AGAINST, NOISE = "profile", "halving", "final", "against the default", "noise"
 
@@ -117,7 +119,7 @@ class Study:
     model: str
     config_name: str
     load: str
-    sla: Sla
+    sla: LatencyTarget
     objective: str
     machine: Machine
     versions: Mapping[str, str]
@@ -134,6 +136,11 @@ class Study:
     before_pbtxt: str
     after_pbtxt: str
     model_sha256: str = ""
+
+    @property
+    def target(self) -> LatencyTarget:
+        """The latency target, which is called `sla` in files."""
+        return self.sla
 
     def write(self, path: Path) -> Path:
         """Write the record and return its path; raises `RecordError`."""

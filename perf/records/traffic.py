@@ -1,4 +1,4 @@
-"""Traffic: a load in words, as users give it with --load, from which simulation and load generator make theirs.
+"""Traffic: a load in words, as users give it with --load, for the simulation and for the load generator.
 
 closed:16     16 clients, each of which waits for an answer before it sends again
 poisson:300   an open loop of 300 requests per second; so is constant:300
@@ -7,19 +7,13 @@ ramp:100:400  a Poisson stream whose rate rises from 100 to 400 requests per sec
 trace:FILE    an open loop at the times in a file, seconds, one a line
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
-from perf.batcher.load import Arrivals, ClosedLoop, RequestSource
-from perf.batcher.request import Request, Time
-from perf.load import load
-from perf.load.arrivals import climbing, drawn, read_trace
+from perf.records.offered_load import CV2S, RATES, Load
 from triton_batching.terminal import Mistake
 
-NS = 1_000_000_000
 # Requests in flight in an open loop; a load that needs more exceeds the capacity of the server.
 IN_FLIGHT_LIMIT = 1024
 
@@ -53,7 +47,7 @@ class Traffic:
             if pattern == "closed" and len(values) == 1 and int(rest) > 0:
                 return cls(pattern=pattern, clients=int(rest), rows=rows)
             numbers = [float(value) for value in values]
-            limits = (load.RATES, load.CV2S if pattern == "gamma" else load.RATES)
+            limits = (RATES, CV2S if pattern == "gamma" else RATES)
             if not all(least <= number <= most for number, (least, most) in zip(numbers, limits, strict=False)):
                 raise ValueError
             if pattern in ("poisson", "constant") and len(numbers) == 1:
@@ -67,8 +61,8 @@ class Traffic:
         raise Mistake(
             f"--load {text}: not a load. Write closed:16 (clients), poisson:300 or constant:300 (requests per second), "
             "gamma:300:4 (rate and burstiness cv2), ramp:100:400 (first and last rate), or trace:FILE (arrival "
-            f"times in seconds, one a line). A rate is {load.RATES[0]:g} to {load.RATES[1]:.0f}, "
-            f"cv2 {load.CV2S[0]:g} to {load.CV2S[1]:.0f}."
+            f"times in seconds, one a line). A rate is {RATES[0]:g} to {RATES[1]:.0f}, "
+            f"cv2 {CV2S[0]:g} to {CV2S[1]:.0f}."
         )
 
     def __str__(self) -> str:
@@ -89,17 +83,11 @@ class Traffic:
         """The most rows in flight: those of the clients of a closed loop; None for an open loop, which has no limit."""
         return None if self.open else self.clients * self.rows
 
-    def simulated(self, requests: int, *, turnaround: Time, seed: int = 0) -> RequestSource:
-        """The load for `perf.batcher`; clients of a closed loop send again `turnaround` ns after an answer."""
-        if not self.open:
-            return ClosedLoop(self.clients, requests, self.request, turnaround=turnaround)
-        return Arrivals(list(self.arrivals(requests, seed)))
-
-    def load(self, *, warm_up_s: float, duration_s: float, workers: int = 1, seed: int = 0) -> load.Load:
+    def load(self, *, warm_up_s: float, duration_s: float, workers: int = 1, seed: int = 0) -> Load:
         """The load for `perf.load`; the clients of a closed loop are spread evenly over at most `workers` processes."""
         if not self.open:
             workers = max(count for count in range(1, workers + 1) if self.clients % count == 0)
-        return load.Load(
+        return Load(
             workers=workers,
             rows=self.rows,
             pattern=self.pattern,
@@ -113,24 +101,3 @@ class Traffic:
             duration_s=duration_s,
             seed=seed,
         )
-
-    def arrivals(self, requests: int, seed: int) -> Iterator[Request]:
-        """The first `requests` requests of an open loop, in order of time."""
-        if self.times_s:
-            times = np.array(self.times_s[:requests])
-        elif self.trace is not None:
-            times = read_trace(self.trace)[:requests]
-        elif self.pattern == "ramp":
-            counts = np.cumsum(np.random.default_rng(seed).exponential(size=requests))
-            rise_s = 2 * requests / (self.rate_per_s + self.rate_to_per_s)
-            times = climbing(counts, self.rate_per_s, self.rate_to_per_s, rise_s)
-        else:
-            end = 1.2 * requests / self.rate_per_s + 10 * self.cv2 / self.rate_per_s
-            times = drawn(self.pattern, self.rate_per_s, end, self.cv2, np.random.default_rng(seed))[:requests]
-        for number, at in enumerate((times * NS).astype(np.int64).tolist(), 1):
-            yield self.request(number, 0, at)
-
-    def request(self, number: int, client: int, at: Time) -> Request:
-        """One request of this load, due at `at` nanoseconds."""
-        shapes = self.shapes[(number - 1) % len(self.shapes)] if self.shapes else {}
-        return Request(number=number, client=client, at=at, rows=self.rows, shapes=shapes)

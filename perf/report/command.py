@@ -11,15 +11,16 @@ from pathlib import Path
 from markupsafe import Markup
 from rich.console import Console
 
-from perf.records.record import AnalyzerLoad, Ceiling, Measurement, MeasurementKey, is_record, read
+from perf.records.measurement import AnalyzerLoad, Ceiling, Measurement, MeasurementKey, is_record, read
 from perf.records.study import is_study
-from perf.report.marks import LITTLE_LIMIT, SPREAD_LIMIT, percent
-from perf.report.page import render, write
-from perf.report.plots import plots, save_png
+from perf.report.page import render
 from perf.report.study.report import STUDY_DEFAULT, STUDY_FORMATS, report_studies
-from perf.report.summary import Comparison, Row, compare
-from perf.report.table import filled, markdown, table
-from perf.report.verdict import sentences
+from perf.report.sweep.marks import LITTLE_LIMIT, SPREAD_LIMIT, percent
+from perf.report.sweep.plots import plots, save_png
+from perf.report.sweep.summary import Comparison, Row, compare
+from perf.report.sweep.table import filled, markdown, table
+from perf.report.sweep.verdict import sentences
+from triton_batching import whole_file
 from triton_batching.machine import Machine
 from triton_batching.terminal import Mistake, terminal
 
@@ -106,7 +107,7 @@ def write_csv(summary: Summary, folder: Path) -> Path:
     writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    return write(folder / "summary.csv", text.getvalue())
+    return whole_file.write(folder / "summary.csv", text.getvalue())
 
 
 def write_html(summary: Summary, folder: Path) -> Path:
@@ -119,7 +120,7 @@ def write_html(summary: Summary, folder: Path) -> Path:
         limits={"little": percent(LITTLE_LIMIT), "spread": percent(SPREAD_LIMIT)},
         command=f"python -m perf.report {summary.folder}",
     )
-    return write(folder / "report.html", page)
+    return whole_file.write(folder / "report.html", page)
 
 
 def write_png(summary: Summary, folder: Path) -> tuple[Path, ...]:

@@ -18,6 +18,8 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, MultipleLocator
 
+from triton_batching.terminal import Mistake
+
 # The SVG replaces them by the page's own colours; a PNG keeps them.
 INK, PAPER = "#1f2328", "#fefefe"
 # The colours of Okabe and Ito's palette with a contrast of 3 on white and on near-black.
@@ -71,11 +73,15 @@ def svg(figure: Figure, name: str, alt: str = "") -> str:
 
 
 def png(figure: Figure, path: Path, title: str) -> Path:
-    """Write the figure on white at 200 dots per inch, with a title."""
+    """Write the figure on white at 200 dots per inch, with a title; raises `Mistake` if the folder is closed."""
     figure.set_facecolor("white")
     _title(figure, title)
     FigureCanvasAgg(figure)
-    figure.savefig(path, dpi=200)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=200)
+    except OSError as error:
+        raise Mistake(f"{path}: cannot be written ({error.strerror}). Name another folder.") from error
     return path
 
 

@@ -1,10 +1,8 @@
-"""Renders the pages from the jinja2 templates of this folder, and writes files."""
+"""Renders the pages from the jinja2 templates of this folder."""
 
 from pathlib import Path
 
 import jinja2
-
-from triton_batching.terminal import Mistake
 
 
 def render(template: str, **values: object) -> str:
@@ -17,21 +15,3 @@ def render(template: str, **values: object) -> str:
         lstrip_blocks=True,
     )
     return environment.get_template(template).render(**values)
-
-
-def write(path: Path, text: str) -> Path:
-    """Write a file and create its folder; raises `Mistake` if that fails."""
-    try:
-        make_folder(path.parent).joinpath(path.name).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise Mistake(f"{path}: cannot be written ({error.strerror}). Name another folder.") from error
-    return path
-
-
-def make_folder(path: Path) -> Path:
-    """Create a folder if it is absent; raises `Mistake` if that fails."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise Mistake(f"{path}: the folder cannot be created ({error.strerror}). Name another folder.") from error
-    return path

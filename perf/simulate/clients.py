@@ -1,15 +1,17 @@
-"""A load with its clients: answers come back one by one, each after its way between server and client."""
+"""The requests of a load in a simulation: their arrivals, and clients whose answers come back one by one."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from perf.batcher.load import Answer
-from perf.batcher.request import US, Request, Time
+from perf.load.arrivals import climbing, drawn, read_trace
 from perf.measure.service_profile import Way
 from perf.records.traffic import Traffic
+from perf.simulate.batcher.request import US, Request, Time
+from perf.simulate.batcher.request_source import Answer
 
+NS = 1_000_000_000
 DRAWN = 8192
 # A lone request's way has a gamma distribution with this shape. As traced on two cores, nine of ten first answers of a
 # batch came back within 0.7 to 1.5 times their mean; the times between further answers were exponential.
@@ -37,7 +39,7 @@ class Clients:
     def arrivals(self) -> Iterator[Request]:
         """Yield an open loop's requests, or each client's first, a short time apart."""
         if self._traffic.open:
-            yield from self._traffic.arrivals(self._left, self._seed[0])
+            yield from arrivals(self._traffic, self._left, self._seed[0])
             return
         at = 0.0
         for client in range(min(self._traffic.clients, self._left)):
@@ -60,4 +62,28 @@ class Clients:
 
     def _next(self, client: int, at: Time) -> Request:
         self._left -= 1
-        return self._traffic.request(next(self._numbers), client, at)
+        return request(self._traffic, next(self._numbers), client, at)
+
+
+def arrivals(traffic: Traffic, requests: int, seed: int) -> Iterator[Request]:
+    """The first `requests` requests of an open loop, in order of time."""
+    if traffic.times_s:
+        times = np.array(traffic.times_s[:requests])
+    elif traffic.trace is not None:
+        times = read_trace(traffic.trace)[:requests]
+    elif traffic.pattern == "ramp":
+        counts = np.cumsum(np.random.default_rng(seed).exponential(size=requests))
+        rise_s = 2 * requests / (traffic.rate_per_s + traffic.rate_to_per_s)
+        times = climbing(counts, traffic.rate_per_s, traffic.rate_to_per_s, rise_s)
+    else:
+        end = 1.2 * requests / traffic.rate_per_s + 10 * traffic.cv2 / traffic.rate_per_s
+        rng = np.random.default_rng(seed)
+        times = drawn(traffic.pattern, traffic.rate_per_s, end, traffic.cv2, rng)[:requests]
+    for number, at in enumerate((times * NS).astype(np.int64).tolist(), 1):
+        yield request(traffic, number, 0, at)
+
+
+def request(traffic: Traffic, number: int, client: int, at: Time) -> Request:
+    """One request of the load, due at `at` nanoseconds."""
+    shapes = traffic.shapes[(number - 1) % len(traffic.shapes)] if traffic.shapes else {}
+    return Request(number=number, client=client, at=at, rows=traffic.rows, shapes=shapes)

@@ -11,15 +11,15 @@ from rich.progress import track
 from rich.table import Table
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from perf.batcher.mix import Mix, read_sizes
 from perf.load.arrivals import read_trace
 from perf.load.variant import delay_us, read
 from perf.measure.profiling import bar, numbers, profile
 from perf.measure.service_profile import Profile
 from perf.measure.service_records import climbed, reaching
 from perf.records.candidate import Candidate
-from perf.records.study import Prediction, Sla
+from perf.records.study import LatencyTarget, Prediction
 from perf.records.traffic import Traffic
+from perf.simulate.batcher.mix import Mix, read_sizes
 from perf.simulate.costs import Costs
 from perf.simulate.earlier import EarlierTrials, earlier_trials
 from perf.simulate.predict import predict
@@ -29,16 +29,16 @@ from triton_batching.terminal import Mistake, terminal
 def run(arguments: argparse.Namespace, command: tuple[str, ...]) -> None:
     """Predict each configuration under the load, and print the predictions."""
     config, console = read(arguments.model, arguments.config_name, arguments.repository), terminal()
-    sla = Sla(latency_ms=arguments.p99_ms)
+    target = LatencyTarget(latency_ms=arguments.p99_ms)
     candidates = _candidates(arguments, config)
     traffic = _traffic(arguments, config, candidates)
     profile = _profile(arguments, config, candidates, traffic, command, console)
     predictions = [
-        predict(candidate, config, traffic, profile, sla, requests=arguments.requests, seed=arguments.seed)
+        predict(candidate, config, traffic, profile, target, requests=arguments.requests, seed=arguments.seed)
         for candidate in track(candidates, "simulating", console=Console(stderr=True), transient=True)
     ]
     earlier = earlier_trials(arguments.results, config, traffic, profile.ramps[0])
-    show(predictions, earlier, sla, f"{arguments.model}, {traffic}", console)
+    show(predictions, earlier, target, f"{arguments.model}, {traffic}", console)
     for note in dict.fromkeys(note for prediction in predictions for note in _notes(prediction, profile)):
         console.print(f"not measured: {note}", markup=False)
 
@@ -121,7 +121,7 @@ def _profile(
 def show(
     predictions: Sequence[Prediction],
     earlier: Mapping[Candidate, EarlierTrials],
-    sla: Sla,
+    target: LatencyTarget,
     title: str,
     console: Console,
 ) -> None:
@@ -130,7 +130,7 @@ def show(
         "configuration",
         "rows/s",
         *(f"p{percent} ms" for percent in (50, 90, 95, 99)),
-        f"over {sla.latency_ms:g} ms",
+        f"over {target.latency_ms:g} ms",
         "rows/execution",
         "queue",
         "busy",
@@ -145,7 +145,7 @@ def show(
             f"{prediction.rows_per_execution:.2f}",
             f"{prediction.queue_share:.0%}",
             f"{prediction.busy:.0%}",
-            style=None if prediction.late <= 1 - sla.percent / 100 else "dim",
+            style=None if prediction.late <= 1 - target.percent / 100 else "dim",
         )
     console.print(table)
     for prediction in predictions:

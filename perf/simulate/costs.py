@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from perf.batcher.request import US, Time
 from perf.measure.service_curve import fit, smoothed
 from perf.measure.service_profile import SHARES, Profile, ServiceTimes, Way
 from perf.records.candidate import Candidate
+from perf.simulate.batcher.request import US, Time
 
 DRAWN = 4096
 # The next three are medians over three models (`perf.studies.pauses`). The way of a lone request of perf_analyzer's

@@ -8,12 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from perf.batcher.request import US
-from perf.batcher.simulation import SimulationResult, simulate
 from perf.measure.service_profile import Profile
 from perf.records.candidate import Candidate
-from perf.records.study import Prediction, Sla
+from perf.records.study import LatencyTarget, Prediction
 from perf.records.traffic import Traffic
+from perf.simulate.batcher.request import US
+from perf.simulate.batcher.rules import Rules
+from perf.simulate.batcher.simulation import SimulationResult, simulate
 from perf.simulate.clients import Clients
 from perf.simulate.costs import LATE_US, Costs
 from perf.stats.percentile import percentile
@@ -33,7 +34,7 @@ def predict(
     config: ModelConfig,
     traffic: Traffic,
     profile: Profile,
-    sla: Sla,
+    target: LatencyTarget,
     *,
     requests: int = 20_000,
     seed: int = 0,
@@ -49,7 +50,7 @@ def predict(
         config: the model's configuration.
         traffic: the load. Its first requests are left out of the result, unless their times are given.
         profile: measured service times.
-        sla: the latency target, for the share of late requests.
+        target: the latency target, for the share of late requests.
         requests: how many to simulate.
         seed: of arrivals and noise.
         overhead_us: how much longer a request's way is than that of perf_analyzer, a light client.
@@ -58,7 +59,7 @@ def predict(
     Raises `Mistake` for threads without a ramp, `RulesError` for another scheduler than the dynamic batcher.
     """
     costs = Costs.of(candidate, profile, open_loop=traffic.open).stretched(stretch)
-    rules = candidate.rules(config)
+    rules = Rules.of(candidate.apply(config))
     slowdown = costs.slowdown if costs.instances > 1 else None
     times = _times(traffic, requests)
     way = costs.way.longer(overhead_us)
@@ -79,7 +80,7 @@ def predict(
         )
         warm_up = 0.0 if traffic.times_s else WARM_UP
         runs.append(_cut(outcome, costs, load.extra_us, warm_up=warm_up, drain=traffic.clients))
-    return SimulatedRun.pooled(runs).prediction(candidate, sla, traffic.rows)
+    return SimulatedRun.pooled(runs).prediction(candidate, target, traffic.rows)
 
 
 def _times(traffic: Traffic, requests: int) -> int:
@@ -137,10 +138,10 @@ class SimulatedRun:
         """Mean latency."""
         return float(np.mean(self.latencies_us)) if len(self.latencies_us) else 0.0
 
-    def prediction(self, candidate: Candidate, sla: Sla, rows: int) -> Prediction:
+    def prediction(self, candidate: Candidate, target: LatencyTarget, rows: int) -> Prediction:
         """Return the prediction, as studies store it."""
         served = len(self.latencies_us)
-        late = int(np.sum(self.latencies_us > sla.latency_ms * 1e3)) + self.refused
+        late = int(np.sum(self.latencies_us > target.latency_ms * 1e3)) + self.refused
         executions = sum(self.sizes.values())
         return Prediction(
             candidate=candidate,

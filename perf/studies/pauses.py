@@ -21,7 +21,7 @@ from rich.table import Table
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from clients.model import Model
-from perf.load.target import Running
+from perf.load.deployment import Running
 from perf.load.variant import read
 from perf.measure.analyzer import AnalyzerError, measure
 from perf.measure.profiling import StepProgress, bar, target
@@ -30,7 +30,7 @@ from perf.measure.service_time import recorded
 from perf.measure.trial import serving
 from perf.records import file
 from perf.records.candidate import Candidate
-from perf.records.record import AnalyzerLoad
+from perf.records.measurement import AnalyzerLoad
 from perf.simulate.costs import ASLEEP, LATE_US, cooled
 from perf.studies.experiment import now, origin
 from perf.studies.prediction.comparison import MODELS

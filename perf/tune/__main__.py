@@ -56,7 +56,6 @@ def _parser() -> argparse.ArgumentParser:
     cost.add_argument("--points", type=int, default=13, help="measurements at most, ramps included (default 13)")
     cost.add_argument("--seconds", type=float, default=90.0, help="of live load at most, ramps included (default 90)")
     cost.add_argument("--margin", type=float, default=0.05, help="share of the target to keep free (default 0.05)")
-    parser.add_argument("--explain-recipe", action="store_true", help="also print the classic recipe's path")
     parser.add_argument("--force", action="store_true", help="replace a tuned.pbtxt changed by hand (a copy is kept)")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the records")
     repository.add_option(parser)

@@ -10,15 +10,13 @@ from rich.table import Table
 from export.repository import REPOSITORY
 from perf.measure.interleaved import gain
 from perf.records.candidate import Candidate
-from perf.records.study import Trial
+from perf.records.study import TUNED, Trial
 from perf.records.traffic import Traffic
-from perf.records.tuned_file import NAME
 from perf.stats import pareto as pareto_front
 from perf.stats.bootstrap import Interval
-from perf.tune import recipe
 from perf.tune.goal import Goal
 from perf.tune.remedy import remedies
-from perf.tune.screen import Screened
+from perf.tune.screening import Screened
 from perf.tune.search import SearchResult
 from perf.tune.trials import PooledTrials, last_rounds, p99_ms
 from perf.tune.tuning import Tuning
@@ -29,15 +27,12 @@ FRONT_LINES = 10
 BUSY = 1.5
 
 
-def show(tuning: Tuning, console: Console, *, explain_recipe: bool = False) -> None:
+def show(tuning: Tuning, console: Console) -> None:
     """Print everything."""
     for line in verdict(tuning):
         console.print(line, markup=False)
     console.print(front(tuning))
     console.print(predicted_and_measured(tuning))
-    if explain_recipe:
-        for line in _recipe(tuning, console):
-            console.print(line, markup=False)
     for line in cost(tuning):
         console.print(line, markup=False, soft_wrap=True)  # so that paths and commands stay whole
 
@@ -45,7 +40,7 @@ def show(tuning: Tuning, console: Console, *, explain_recipe: bool = False) -> N
 def verdict(tuning: Tuning) -> Iterator[str]:
     """Yield the configuration to use and why, or what would have to change."""
     question, study, chosen = tuning.question, tuning.study, tuning.result.chosen
-    target = f"p99 <= {question.sla.latency_ms:g} ms under {_load(tuning)}"
+    target = f"p99 <= {question.target.latency_ms:g} ms under {_load(tuning)}"
     if chosen is None:
         yield from _refusal(tuning, target)
         return
@@ -212,30 +207,7 @@ def cost(tuning: Tuning) -> Iterator[str]:
     yield f"record: {question.record}"
     yield f"as a page: make report RESULTS={question.results}"
     if tuning.path is not None and question.repository == REPOSITORY:
-        yield f"to serve it: make serve MODEL={question.model} CONFIG={NAME}"
-
-
-def _recipe(tuning: Tuning, console: Console) -> Iterator[str]:
-    space, result = tuning.space, tuning.result
-    delays = sorted({each.candidate.delay_us for each in result.screened if each.candidate.delay_us})
-    path = recipe.follow(tuning.screen, result.corrections, space.default, space.sizes, delays)
-    table = Table("step", "the recipe's configuration", "rows/s", "p99 ms", "", title="the classic recipe, simulated")
-    for number, step in enumerate(path.steps, 1):
-        screened = step.screened
-        figures = figure(screened.throughput_rows_per_s), figure(screened.p99_ms)
-        table.add_row(str(number), str(screened.candidate), *figures, "within" if step.within else "over the target")
-    console.print(table)
-    end = "nowhere: its first step is over the target" if path.end is None else f"at {path.end.candidate}"
-    yield (
-        f"the recipe ends {end} after {len(path.steps)} measurements, some {path.seconds} s with perf_analyzer's "
-        "default windows"
-    )
-    chosen = result.chosen
-    if path.end is not None and chosen is not None:
-        share = path.end.throughput_rows_per_s / chosen.throughput_rows_per_s
-        yield (
-            f"  {path.end.throughput_rows_per_s:.4g} rows/s expected there, {share:.0%} of what {chosen.candidate} does"
-        )
+        yield f"to serve it: make serve MODEL={question.model} CONFIG={TUNED}"
 
 
 def _marked(candidate: Candidate, tuning: Tuning) -> str:

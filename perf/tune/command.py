@@ -7,7 +7,7 @@ from rich.console import Console
 
 from perf.load.arrivals import read_trace
 from perf.records.traffic import Traffic
-from perf.stats.sla import Sla
+from perf.stats.latency_target import LatencyTarget
 from perf.tune.answer import show
 from perf.tune.tuning import Question, tune
 from triton_batching.terminal import Mistake
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace, command: tuple[str, ...], console: Consol
                 lines.update(text)
 
         tuning = tune(question, progress)
-    show(tuning, console, explain_recipe=arguments.explain_recipe)
+    show(tuning, console)
     return 0 if tuning.result.chosen is not None else 1
 
 
@@ -73,7 +73,7 @@ def _question(arguments: argparse.Namespace, command: tuple[str, ...]) -> Questi
         )
     return Question(
         model=arguments.model,
-        sla=Sla(latency_ms=arguments.p99_ms),
+        target=LatencyTarget(latency_ms=arguments.p99_ms),
         traffic=traffic,
         objective=arguments.objective,
         config_name=arguments.config_name,

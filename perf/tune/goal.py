@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from perf.records.candidate import Candidate
-from perf.records.study import Sla
+from perf.records.study import LatencyTarget
 
 OBJECTIVES = ("throughput", "goodput", "cost")
 # A server carries an open load if it answers this share of it within a window; a growing queue loses more.
@@ -46,14 +46,14 @@ class Goal:
     """
 
     objective: str
-    sla: Sla
+    target: LatencyTarget
     open: bool = False
     margin: float = 0.05
 
     @property
     def limit_ms(self) -> float:
         """The highest p99 that a chosen configuration may have."""
-        return self.sla.latency_ms * (1 - self.margin)
+        return self.target.latency_ms * (1 - self.margin)
 
     def carries(self, figures: Figures) -> bool:
         """Return whether the offered load is answered."""

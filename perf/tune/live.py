@@ -12,10 +12,10 @@ from pathlib import Path
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.repository import REPOSITORY
-from perf.load.target import Running
+from perf.load.deployment import Running
 from perf.measure.trial import TRACE_RATE, Answers, Meter, serving
 from perf.records.candidate import Candidate
-from perf.records.study import AGAINST, FINAL, NOISE, Sla, Trial
+from perf.records.study import AGAINST, FINAL, NOISE, LatencyTarget, Trial
 from perf.records.traffic import Traffic
 from perf.tune.study_log import WARM_UP_S
 from serve.management import traces
@@ -31,7 +31,7 @@ class LiveBench:
     """Servers of `config` with each candidate's values; a context that stops them all at its end."""
 
     config: ModelConfig
-    sla: Sla
+    target: LatencyTarget
     rows: int = 1
     config_name: str | None = None
     repository: Path = REPOSITORY
@@ -58,7 +58,7 @@ class LiveBench:
         thousand requests can stop answering.
         """
         meter = Meter(
-            sla=self.sla,
+            target=self.target,
             warm_up_s=WARM_UP_S,
             command=self.command,
             answers=self.answers,

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from perf.records.candidate import Candidate
 from perf.tune.goal import Figures, Goal
-from perf.tune.screen import Screen, Screened
+from perf.tune.screening import Screen, Screened
 from perf.tune.simulator import Corrections
 
 

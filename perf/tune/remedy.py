@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from perf.records.candidate import Candidate
 from perf.records.traffic import Traffic
-from perf.tune.screen import Screen
+from perf.tune.screening import Screen
 from perf.tune.simulator import NO_CORRECTION, Corrections
 from perf.tune.space import Parallelism
 from perf.tune.trials import PooledTrials

@@ -13,7 +13,7 @@ from perf.records.study import AGAINST, FINAL, HALVING, NOISE, Prediction, Trial
 from perf.records.traffic import Traffic
 from perf.tune.goal import Goal
 from perf.tune.reasons import is_better, simplified
-from perf.tune.screen import Screen, Screened
+from perf.tune.screening import Screen, Screened
 from perf.tune.simulator import Corrections, fit
 from perf.tune.space import Parallelism
 from perf.tune.study_log import FINAL_POINTS, SURVIVORS, Budget, StudyLog
@@ -179,13 +179,13 @@ class Search:
         for trial in self.log.study.trials:
             groups.setdefault((trial.candidate, trial.load), []).append(trial)
         rows = self.screen.traffic.rows
-        pooled = (PooledTrials.of(trials, self.goal.sla, rows=rows) for trials in groups.values())
+        pooled = (PooledTrials.of(trials, self.goal.target, rows=rows) for trials in groups.values())
         return self.goal.ranked(pooled, default=self.default)
 
     def _verified(self, pooled: PooledTrials) -> bool:
         """Return whether it may be chosen: within the margin, within the target in every trial, and by enough."""
         sure = pooled.passed is True or (pooled.passed is None and pooled.requests < ENOUGH)
-        return sure and self.goal.met(pooled) and pooled.worst_p99_ms <= self.goal.sla.latency_ms
+        return sure and self.goal.met(pooled) and pooled.worst_p99_ms <= self.goal.target.latency_ms
 
     def _best(self) -> PooledTrials | None:
         return next((pooled for pooled in self._measured() if self._verified(pooled)), None)

@@ -15,7 +15,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from perf.measure.service_profile import Profile
 from perf.records.candidate import Candidate
-from perf.records.study import Prediction, Sla, Trial
+from perf.records.study import LatencyTarget, Prediction, Trial
 from perf.records.traffic import Traffic
 from perf.simulate.costs import Costs
 from perf.simulate.predict import predict
@@ -58,11 +58,11 @@ class Simulator(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class ProfiledSimulator:
-    """Simulates a model from the ramps of its profile; lateness is counted against `sla`."""
+    """Simulates a model from the ramps of its profile; lateness is counted against `target`."""
 
     config: ModelConfig
     profile: Profile
-    sla: Sla
+    target: LatencyTarget
     _uncorrected: dict[tuple[Candidate, str], Prediction] = field(default_factory=dict, repr=False)
 
     def predict(self, candidate: Candidate, traffic: Traffic, correction: Correction, *, requests: int) -> Prediction:
@@ -72,7 +72,7 @@ class ProfiledSimulator:
             self.config,
             traffic,
             self.profile,
-            self.sla,
+            self.target,
             requests=requests,
             overhead_us=correction.overhead_us,
             stretch=correction.contention,

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from perf.records.candidate import Candidate
-from perf.records.study import AGAINST, FINAL, NOISE, Sla, Trial
+from perf.records.study import AGAINST, FINAL, NOISE, LatencyTarget, Trial
 from perf.records.traffic import Traffic
+from perf.stats.latency_target import judge
 from perf.stats.percentile import percentile
-from perf.stats.sla import judge
 
 
 def p99_ms(trial: Trial) -> float:
@@ -31,12 +31,12 @@ class PooledTrials:
     passed: bool | None
 
     @classmethod
-    def of(cls, trials: Sequence[Trial], sla: Sla, *, rows: int = 1) -> "PooledTrials":
+    def of(cls, trials: Sequence[Trial], target: LatencyTarget, *, rows: int = 1) -> "PooledTrials":
         """Pool trials whose requests have `rows` rows; raises `ValueError` unless all are of one configuration."""
         if len({trial.candidate for trial in trials}) != 1:
             raise ValueError("trials of one configuration are needed")
         latencies = np.concatenate([np.asarray(trial.latencies_us, dtype=np.float64) for trial in trials])
-        late = int(np.sum(latencies > sla.latency_ms * 1e3))
+        late = int(np.sum(latencies > target.latency_ms * 1e3))
         seconds = sum(trial.seconds for trial in trials)
         traffic = Traffic.parse(trials[0].load)
         return cls(
@@ -47,7 +47,7 @@ class PooledTrials:
             p99_ms=float(percentile(latencies, 99)) / 1e3,
             requests=len(latencies),
             late=late,
-            passed=judge(len(latencies), late, sla.share) if len(latencies) else None,
+            passed=judge(len(latencies), late, target.share) if len(latencies) else None,
         )
 
     @property

@@ -12,25 +12,24 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.graph.recipe import digest
 from export.repository import REPOSITORY, config_file, model_file, model_folder, read_config, variants, with_steps
-from perf.batcher.rules import Rules
 from perf.measure import profiling
 from perf.measure.service_profile import Profile
 from perf.measure.service_records import RESULTS, reaching
-from perf.records import tuned_file
 from perf.records.candidate import Candidate
-from perf.records.study import Sla, Study
+from perf.records.study import TUNED, LatencyTarget, Study
 from perf.records.traffic import Traffic
-from perf.records.tuned_file import NAME, Why
-from perf.tune import writing
+from perf.simulate.batcher.rules import Rules
+from perf.tune import tuned_file, writing
 from perf.tune.bottleneck import bottleneck
 from perf.tune.goal import Goal
 from perf.tune.live import LiveBench
 from perf.tune.reasons import reasons
-from perf.tune.screen import Screen
+from perf.tune.screening import Screen
 from perf.tune.search import Search, SearchResult
 from perf.tune.simulator import ProfiledSimulator
 from perf.tune.space import Parallelism, Space, space, tried_values
 from perf.tune.study_log import Budget, StudyLog
+from perf.tune.tuned_file import Why
 from perf.tune.writing import HEADLINE, PreviousFile, TunedText
 from serve.doctor.document import Document
 from triton_batching.machine import Machine, cores, versions
@@ -44,7 +43,7 @@ class Question:
     """What to tune for. `largest` and `instances` widen the search space; records are in the folder `results`."""
 
     model: str
-    sla: Sla
+    target: LatencyTarget
     traffic: Traffic
     objective: str = "throughput"
     config_name: str | None = None
@@ -72,7 +71,7 @@ class Question:
         variant = f".{self.config_name}" if self.config_name else ""
         # The throughput of an open load that is carried is its rate, so the lowest latency wins.
         objective = "latency" if self.traffic.open and self.objective == "throughput" else self.objective
-        name = f"{self.model}{variant}.{load}{rows}.{objective}.p99-{self.sla.latency_ms:g}ms.json"
+        name = f"{self.model}{variant}.{load}{rows}.{objective}.p99-{self.target.latency_ms:g}ms.json"
         return self.results / name
 
 
@@ -102,18 +101,20 @@ def tune(question: Question, progress: Progress) -> Tuning:
     began = time.monotonic()
     before, config = _current(question)
     _check_writable(question.results)
-    tuned_file.refuse_foreign(question.folder / "configs" / f"{NAME}.pbtxt", force=question.force)
+    tuned_file.refuse_foreign(question.folder / "configs" / f"{TUNED}.pbtxt", force=question.force)
     searched = _space(question, config)
     profile = _profile(question, config, searched, progress)
     budget = _budget(question, profile)
-    simulator = ProfiledSimulator(config=config, profile=profile, sla=question.sla)
+    simulator = ProfiledSimulator(config=config, profile=profile, target=question.target)
     candidates = searched.candidates(lambda parallelism, rows: _service_us(simulator, parallelism, rows))
-    goal = Goal(objective=question.objective, sla=question.sla, open=question.traffic.open, margin=question.margin)
+    goal = Goal(
+        objective=question.objective, target=question.target, open=question.traffic.open, margin=question.margin
+    )
     screen = Screen(simulator=simulator, traffic=question.traffic, goal=goal)
     study = _empty_study(question, before, config, candidates, profile)
     with LiveBench(
         config=config,
-        sla=question.sla,
+        target=question.target,
         rows=question.traffic.rows,
         config_name=question.config_name,
         repository=question.repository,
@@ -144,7 +145,7 @@ def _current(question: Question) -> tuple[Document, ModelConfig]:
     path = config_file(question.folder, question.config_name)
     config = read_config(path)
     Rules.of(config)  # raises for another scheduler than the dynamic batcher
-    if question.config_name == NAME:
+    if question.config_name == TUNED:
         raise Mistake(f"{path}: this file is the output. Name another configuration to begin with, or leave it out.")
     for name in with_steps([question.model], question.config_name, question.repository):
         folder = model_folder(name, question.repository)
@@ -166,7 +167,7 @@ def _check_writable(folder: Path) -> None:
 
 
 def _space(question: Question, config: ModelConfig) -> Space:
-    names = [name for name in variants(question.folder) if name != NAME]
+    names = [name for name in variants(question.folder) if name != TUNED]
     sizes = [read_config(config_file(question.folder, name)).max_batch_size for name in names]
     largest = max([config.max_batch_size, *sizes, question.largest or 0])
     if question.traffic.rows > largest > 0:
@@ -227,7 +228,7 @@ def _empty_study(
         model=question.model,
         config_name=question.config_name or "default",
         load=str(question.traffic),
-        sla=question.sla,
+        sla=question.target,
         objective=question.objective,
         machine=Machine.this(),
         versions=versions(),
@@ -275,7 +276,7 @@ def _conclude(
         chosen=chosen.candidate,
         why=why,
         command=" ".join(question.command),
-        latency_ms=question.sla.latency_ms,
+        target_ms=question.target.latency_ms,
     ).checked(question.folder)
     path, previous = writing.write(
         text, question.folder, question.repository, question.results, force=question.force, progress=progress

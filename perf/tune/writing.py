@@ -11,9 +11,10 @@ from pathlib import Path
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from perf.records import tuned_file
 from perf.records.candidate import Candidate
-from perf.records.tuned_file import NAME, Why
+from perf.records.study import TUNED
+from perf.tune import tuned_file
+from perf.tune.tuned_file import Why
 from serve.doctor.document import Document
 from triton_batching import whole_file
 from triton_batching.terminal import Failure
@@ -40,7 +41,7 @@ class TunedText:
     chosen: Candidate
     why: Why
     command: str
-    latency_ms: float
+    target_ms: float
 
     def render(self, silenced: Collection[str]) -> str:
         """Return the text, in which the lines `silenced` still silence the doctor."""
@@ -48,9 +49,9 @@ class TunedText:
 
     def checked(self, folder: Path) -> str:
         """Return the text; raises `Failure` if it is not the choice, or if the doctor finds something new in it."""
-        text = self.render(tuned_file.silenced(folder, self.before, self.render, latency_ms=self.latency_ms))
+        text = self.render(tuned_file.silenced(folder, self.before, self.render, target_ms=self.target_ms))
         tuned_file.check(text, self.config, self.chosen)
-        findings = tuned_file.news(folder, self.before.text, text, latency_ms=self.latency_ms)
+        findings = tuned_file.news(folder, self.before.text, text, target_ms=self.target_ms)
         if findings:
             listed = "; ".join(f"{finding.code} {finding.message}" for finding in findings)
             raise Failure(f"the doctor finds in the tuned configuration, which was therefore not written: {listed}")
@@ -65,7 +66,7 @@ def write(
     Returns the path, and the previous file if it differed. Raises `WriteError` for a file that a person changed
     (unless `force`), and the errors of a server that does not load it.
     """
-    previous = keep(folder / "configs" / f"{NAME}.pbtxt", text, results)
+    previous = keep(folder / "configs" / f"{TUNED}.pbtxt", text, results)
     path = tuned_file.write(folder, text, force=force)
     tuned_file.load(folder.name, repository, progress)
     return path, previous

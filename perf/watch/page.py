@@ -1,6 +1,5 @@
 """The history of a server as one page without script or network, written whole or not at all."""
 
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,7 @@ from perf.watch.chart import Line, chart
 from perf.watch.history import COARSE_S, History, Track
 from perf.watch.sample import Sample
 from perf.watch.screen import GIB, RECENT_S, machine, notes, own, sizes
-from triton_batching.terminal import Mistake
+from triton_batching import whole_file
 
 GAP_S = 2.5 * COARSE_S
 BARS = 32
@@ -22,14 +21,7 @@ Value = Callable[[Sample], float | None]
 
 def write(history: History, url: str, file: Path, *, refresh_s: int | None) -> None:
     """Replace `file` by the new page at once, so that a browser never reads a part of it."""
-    try:
-        with tempfile.NamedTemporaryFile("w", dir=file.parent, prefix=f".{file.name}.", delete=False) as draft:
-            draft.write(page(history, url, refresh_s=refresh_s))
-        path = Path(draft.name)
-        path.chmod(0o644)
-        path.replace(file)
-    except OSError as error:
-        raise Mistake(f"{file}: the page cannot be written there ({error.strerror}). Name another file.") from error
+    whole_file.write(file, page(history, url, refresh_s=refresh_s))
 
 
 def page(history: History, url: str, *, refresh_s: int | None) -> str:

@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from perf.batcher.instances import Execution
-from perf.batcher.payload import Closing, ClosingRule
-from perf.batcher.rules import Rules
+from perf.simulate.batcher.instances import Execution
+from perf.simulate.batcher.payload import Closing, ClosingRule
+from perf.simulate.batcher.rules import Rules
 
 
 @dataclass(kw_only=True)

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelDynamicBatching, ModelInstanceGroup
 
 from export.repository import NO_BATCHES
-from perf.batcher.instances import ServiceTime
-from perf.batcher.load import RequestSource
-from perf.batcher.payload import ClosingRule
-from perf.batcher.request import US
-from perf.batcher.rules import Rules
-from perf.batcher.simulation import SimulationResult, simulate
+from perf.simulate.batcher.instances import ServiceTime
+from perf.simulate.batcher.payload import ClosingRule
+from perf.simulate.batcher.request import US
+from perf.simulate.batcher.request_source import RequestSource
+from perf.simulate.batcher.rules import Rules
+from perf.simulate.batcher.simulation import SimulationResult, simulate
 from perf.why.boundaries import differing
 
 DELAYS_MS = (0, 1, 2, 5, 10, 20, 50, 100)

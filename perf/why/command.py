@@ -11,10 +11,10 @@ from rich.progress import track
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.repository import config_file, model_folder, read_config
-from perf.batcher.load import Arrivals, RequestSource
-from perf.batcher.mix import Mix, read_sizes
-from perf.batcher.requests_file import read_requests
-from perf.batcher.rules import STRATEGY_FILE, Rules, RulesError, own_strategy
+from perf.simulate.batcher.mix import Mix, read_sizes
+from perf.simulate.batcher.request_source import Arrivals, RequestSource
+from perf.simulate.batcher.requests_file import read_requests
+from perf.simulate.batcher.rules import STRATEGY_FILE, Rules, RulesError, own_strategy
 from perf.why import live
 from perf.why.changes import Change, diagnose
 from perf.why.report import as_dict, show

@@ -9,7 +9,7 @@ from rich.progress import track
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.repository import NO_BATCHES
-from perf.batcher.rules import Rules
+from perf.simulate.batcher.rules import Rules
 from perf.why.changes import Diagnosis, diagnose
 from perf.why.recording import HOW, Recording, recording
 from perf.why.report import FULL, as_dict, show

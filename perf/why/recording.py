@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from perf.batcher.load import EXTRA_REQUESTS, Arrivals, ClosedLoop, RequestSource
-from perf.batcher.request import Request, Time
+from perf.simulate.batcher.request import Request, Time
+from perf.simulate.batcher.request_source import EXTRA_REQUESTS, Arrivals, ClosedLoop, RequestSource
 from serve.management import traces
 from serve.management.api import RestrictedError, ServerError
 from serve.management.traces import Trace

@@ -7,8 +7,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from perf.batcher.request import MS, Time
-from perf.batcher.simulation import SimulationResult
+from perf.simulate.batcher.request import MS, Time
+from perf.simulate.batcher.simulation import SimulationResult
 from perf.why.boundaries import boundaries
 from perf.why.changes import WORTH, Diagnosis, Effect
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from perf.batcher.instances import ServiceTime
-from perf.batcher.request import MS, Time
+from perf.simulate.batcher.instances import ServiceTime
+from perf.simulate.batcher.request import MS, Time
 from triton_batching.terminal import Mistake
 
 

@@ -4,8 +4,8 @@ import random
 from collections.abc import Sequence
 from itertools import permutations
 
-from perf.memory.offline.buffer import Buffer
-from perf.memory.trace.trace import Allocation, Trace
+from perf.memory.greedy import Buffer
+from perf.studies.memory_lab.traces.trace import Allocation, Trace
 
 
 def guillotine(seed: int, pieces: int, *, capacity: int = 1 << 20, time: int = 1 << 12) -> tuple[Buffer, ...]:

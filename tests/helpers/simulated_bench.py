@@ -8,21 +8,23 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+from request_sources import request_source
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
-from perf.batcher.simulation import SimulationResult, simulate
 from perf.records.candidate import Candidate
-from perf.records.study import Prediction, Sla, Study, Trial
+from perf.records.study import LatencyTarget, Prediction, Study, Trial
 from perf.records.traffic import Traffic
-from perf.stats.sla import judge
+from perf.simulate.batcher.rules import Rules
+from perf.simulate.batcher.simulation import SimulationResult, simulate
+from perf.stats.latency_target import judge
 from perf.tune.goal import Goal
-from perf.tune.screen import Screen
+from perf.tune.screening import Screen
 from perf.tune.search import Search
 from perf.tune.simulator import Correction
 from perf.tune.space import Parallelism, space, tried_values
 from perf.tune.study_log import WARM_UP_S, Budget, StudyLog
 from serve.management.statistics import Counters
-from tests.perf.report.test_summary import MACHINE, NOTHING
+from tests.perf.report.sweep.test_summary import MACHINE, NOTHING
 
 CONFIG = ModelConfig(
     name="invented", max_batch_size=8, instance_group=[ModelInstanceGroup(count=1, kind=ModelInstanceGroup.KIND_CPU)]
@@ -50,8 +52,8 @@ def outcome(
 ) -> SimulationResult:
     """One run of the batcher."""
     parallelism = Parallelism.of(candidate)
-    load = traffic.simulated(requests, turnaround=int((OUTSIDE_US + extra_us) * 1e3), seed=seed)
-    return simulate(candidate.rules(CONFIG), lambda rows: int(service(parallelism, rows) * 1e3), load)
+    load = request_source(traffic, requests, turnaround=int((OUTSIDE_US + extra_us) * 1e3), seed=seed)
+    return simulate(Rules.of(candidate.apply(CONFIG)), lambda rows: int(service(parallelism, rows) * 1e3), load)
 
 
 def latencies_ms(run: SimulationResult, extra_us: float = 0.0) -> list[float]:
@@ -107,7 +109,7 @@ class SimulatedBench:
     """Measures by simulation with the true service times; after `stop_after` trials it is interrupted."""
 
     service: Service
-    sla: Sla
+    sla: LatencyTarget
     stop_after: int | None = None
     measured: list[tuple[Candidate, str, int, str]] = field(default_factory=list)
     retired: list[Candidate] = field(default_factory=list)
@@ -182,7 +184,7 @@ def searching(
     stop_after: int | None = None,
 ) -> Search:
     """A search over these maximum batch sizes, five delays and one or two instances, with its record at `path`."""
-    sla, traffic = Sla(latency_ms=p99_ms), Traffic.parse(load)
+    sla, traffic = LatencyTarget(latency_ms=p99_ms), Traffic.parse(load)
     searched = replace(space(CONFIG, largest=16, cores=2, gpu=False), sizes=sizes)
     candidates = searched.candidates(believed)
     study = Study(
@@ -210,7 +212,7 @@ def searching(
     screen = Screen(
         simulator=InventedSimulator(service=believed),
         traffic=traffic,
-        goal=Goal(objective=objective, sla=sla, open=traffic.open),
+        goal=Goal(objective=objective, target=sla, open=traffic.open),
         coarse=400,
         fine=2_000 if objective == "goodput" else 1_000,
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import tritonclient.grpc.aio as triton
 
-from perf.batcher.request import US, Request
+from perf.simulate.batcher.request import US, Request
 
 # The configurations are complete; to complete them Triton would start another process for each model.
 PLAIN = ("--disable-auto-complete-config",)

@@ -6,15 +6,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
+from request_sources import request_source
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
-from perf.batcher.request import Time
-from perf.batcher.simulation import SimulationResult, simulate
 from perf.records.candidate import Candidate
-from perf.records.study import AGAINST, FINAL, HALVING, NOISE, Prediction, Sla, Step, Study, Trial
+from perf.records.study import AGAINST, FINAL, HALVING, NOISE, LatencyTarget, Prediction, Step, Study, Trial
 from perf.records.traffic import Traffic
+from perf.simulate.batcher.request import Time
+from perf.simulate.batcher.rules import Rules
+from perf.simulate.batcher.simulation import SimulationResult, simulate
 from serve.management.statistics import Counters
-from tests.perf.report.test_summary import MACHINE, NOTHING
+from tests.perf.report.sweep.test_summary import MACHINE, NOTHING
 
 DEFAULT, CHOSEN = Candidate(max_batch_size=4), Candidate(max_batch_size=16, delay_us=1000)
 SPACE = {"max_batch_size": (4, 8, 16, 32), "delay_us": (0, 1000, 4000), "instances": (1,)}
@@ -54,15 +56,15 @@ def _outcome(
 ) -> SimulationResult:
     kind = ModelInstanceGroup.KIND_CPU
     config = ModelConfig(name="ranker", instance_group=[ModelInstanceGroup(count=1, kind=kind)])
-    traffic = Traffic.parse(load).simulated(requests, turnaround=300_000, seed=seed)
-    return simulate(candidate.rules(config), _service(rng, scale), traffic)
+    traffic = request_source(Traffic.parse(load), requests, turnaround=300_000, seed=seed)
+    return simulate(Rules.of(candidate.apply(config)), _service(rng, scale), traffic)
 
 
 def _latencies_ms(outcome: SimulationResult) -> list[float]:
     return [float(answer.latency) / 1e6 for answer in outcome.answers]
 
 
-def prediction(candidate: Candidate, load: str, sla: Sla, requests: int = 1500) -> Prediction:
+def prediction(candidate: Candidate, load: str, sla: LatencyTarget, requests: int = 1500) -> Prediction:
     """The simulation without noise."""
     outcome = _outcome(candidate, load, requests, 1, None, 1.0)
     latencies_ms = _latencies_ms(outcome)
@@ -87,7 +89,14 @@ def prediction(candidate: Candidate, load: str, sla: Sla, requests: int = 1500) 
 
 
 def trial(
-    candidate: Candidate, stage: str, load: str, sla: Sla, *, number: int, requests: int = 700, scale: float = 1.0
+    candidate: Candidate,
+    stage: str,
+    load: str,
+    sla: LatencyTarget,
+    *,
+    number: int,
+    requests: int = 700,
+    scale: float = 1.0,
 ) -> Trial:
     """A synthetic trial on a machine with noise."""
     rng = np.random.default_rng(number)
@@ -154,7 +163,7 @@ def _counted(outcome: SimulationResult, parts: dict[str, list[float]]) -> Counte
 
 def impossible() -> Study:
     """A study whose target no execution can meet: all requests of all candidates are late, by more or less."""
-    sla, load = Sla(latency_ms=2), "closed:16"
+    sla, load = LatencyTarget(latency_ms=2), "closed:16"
     order = (DEFAULT, Candidate(max_batch_size=8), CHOSEN, Candidate(max_batch_size=32))
     trials = tuple(trial(one, HALVING, load, sla, number=number) for number, one in enumerate(order, 1))
     text = "compute: an execution takes longer than the target"
@@ -164,7 +173,7 @@ def impossible() -> Study:
 @functools.cache
 def study(load: str = "poisson:380", *, same: bool = False, name: str = "ranker") -> Study:
     """A whole study; `same` measures the default under the chosen one's name, so that there is no gain to find."""
-    sla = Sla(latency_ms=40)
+    sla = LatencyTarget(latency_ms=40)
     chosen = CHOSEN
     grid = [
         Candidate(max_batch_size=rows, delay_us=delay, instances=1)

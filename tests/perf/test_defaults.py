@@ -6,13 +6,14 @@ import pytest
 
 from perf.measure import service_records
 from perf.memory import __main__ as memory
-from perf.memory import record
-from perf.pack import interference, prove
+from perf.pack import interference
 from perf.studies.grid import __main__ as grid
 from perf.studies.memory_estimate import __main__ as memory_estimate
 from perf.studies.memory_estimate import operators
 from perf.studies.memory_lab import __main__ as lab
+from perf.studies.memory_lab import record
 from perf.studies.packing import __main__ as study
+from perf.studies.packing import prove
 from perf.studies.prediction import __main__ as prediction
 from perf.tune.tuning import Question
 

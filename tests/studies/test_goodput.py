@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perf.batcher.load import Arrivals
-from perf.batcher.request import MS, Request
-from perf.batcher.rules import Rules
-from perf.batcher.simulation import simulate
 from perf.load.variant import read as read_config
 from perf.records.file import RecordError
+from perf.simulate.batcher.request import MS, Request
+from perf.simulate.batcher.request_source import Arrivals
+from perf.simulate.batcher.rules import Rules
+from perf.simulate.batcher.simulation import simulate
 from perf.stats.bootstrap import Interval, paired
 from perf.studies.goodput.__main__ import main
 from perf.studies.goodput.contender import AIMD, DEADLINE, GREEDY, HALF, NONE, SimulatedDevice, contenders

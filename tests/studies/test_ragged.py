@@ -10,13 +10,13 @@ import pytest
 from export.__main__ import main as export
 from export.repository import REPOSITORY, read_config
 from perf.measure import ceiling_rounds as limit
-from perf.records.record import AnalyzerResult, AnalyzerWindow, Measurement, Store, read
+from perf.records.measurement import AnalyzerResult, AnalyzerWindow, Measurement, Store, read
 from perf.studies.ragged.__main__ import main, requests
 from perf.studies.ragged.length_mix import LengthMix, cheapest, equal, long_tail, uniform, wasted, whole
 from perf.studies.ragged.padding_share import PaddingShare
 from perf.studies.ragged.table import MIXES, ROUTES, SEPARATE, RaggedExperiment, folder, rows_of, splits, table
 from serve.management.statistics import Counters
-from tests.perf.records.test_record import RECORD, counters
+from tests.perf.records.test_measurement import RECORD, counters
 
 TWO = LengthMix(name="two", lengths=(2, 4))
 CROPS = REPOSITORY / "text_recognition_ragged"

@@ -9,19 +9,19 @@ from perf.records import file
 from perf.records.candidate import Candidate
 from perf.records.study import Study
 from perf.records.traffic import Traffic
+from perf.stats.latency_target import LatencyTarget
 from perf.stats.percentile import percentile
-from perf.stats.sla import Sla
 from perf.studies.grid import judgement
 from perf.studies.grid.__main__ import candidates, measure
 from perf.studies.grid.record import Grid, GridError, GridTrial
-from tests.perf.report.test_summary import MACHINE
+from tests.perf.report.sweep.test_summary import MACHINE
 
 RESULTS = Path("perf/studies/results/grid")
 JUDGED_STUDY = RESULTS / "simulated_accelerator.closed-32.throughput.p99-55ms.json"
 
 
 def bench() -> SimulatedBench:
-    return SimulatedBench(service=accelerator, sla=Sla(latency_ms=100))
+    return SimulatedBench(service=accelerator, sla=LatencyTarget(latency_ms=100))
 
 
 def empty(seed: int = 1) -> Grid:

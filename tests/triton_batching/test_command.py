@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from clients.endpoint import DEFAULT_URL
-from perf.batcher.requests_file import MOST_REQUESTS
 from perf.memory import __main__ as memory_program
 from perf.memory.command import STRATEGIES
 from perf.memory.estimate.session import LEVELS
 from perf.pack import __main__ as pack_program
 from perf.pack.exact import TIME_LIMIT_S
 from perf.pack.packing import ALGORITHMS
+from perf.simulate.batcher.requests_file import MOST_REQUESTS
 from perf.tune import __main__ as tune_program
 from perf.tune.goal import OBJECTIVES
 from perf.watch import __main__ as watch_program

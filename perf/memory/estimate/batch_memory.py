@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from perf.memory import greedy
 from perf.memory.allocators.bfc import NEXT_POWER_OF_TWO, BfcRules
 from perf.memory.allocators.device import rounded
 from perf.memory.estimate.checked import unchecked
@@ -14,8 +15,7 @@ from perf.memory.estimate.shapes import Shapes, infer, inputs_at
 from perf.memory.estimate.simulated import Session
 from perf.memory.estimate.timeline import Lifetime, Timeline
 from perf.memory.estimate.weights import Weights, weights
-from perf.memory.offline import greedy
-from perf.memory.offline.buffer import Buffer, load
+from perf.memory.greedy import Buffer, peak_bytes
 from triton_batching.terminal import Failure
 
 # The arena's alignment, which the offset plan keeps.
@@ -119,7 +119,7 @@ class Model:
             weights=self.weights.bytes,
             activations_peak=last.peak - in_arena,
             arena_held=last.held - in_arena,
-            lower_bound=load(buffers),
+            lower_bound=peak_bytes(buffers),
             packed=greedy.plan(buffers).height,
             peak_node=f"{node.op_type} {node.name}".strip(),
             live=tuple(self._live(first)),

@@ -37,10 +37,10 @@ class Pattern:
         if not need:
             return
         gaps, top = [], 0
-        for offset, held, _ in self._live:
+        for offset, size_held, _ in self._live:
             if offset - top >= need:
                 gaps.append((offset - top, top))
-            top = max(top, offset + held)
+            top = max(top, offset + size_held)
         if self.peak - top >= need:
             gaps.append((self.peak - top, top))
         at = min(gaps)[1] if gaps else top

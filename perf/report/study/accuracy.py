@@ -13,7 +13,7 @@ from perf.report.study.points import SHOWN, colour, logarithmic
 from perf.report.study.section import Grid, Picture
 from perf.report.study.units import change, count, number, whole_percent
 from perf.simulate.predict import LIMITS
-from perf.stats.quantile import percentile_ms
+from perf.stats.percentile import percentile_ms
 
 # The widest limit is drawn for all percentiles.
 BAND = LIMITS["p95"]

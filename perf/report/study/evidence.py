@@ -9,10 +9,10 @@ from pathlib import Path
 
 from perf.measure.service_profile import ServiceTimes, load
 from perf.records.candidate import Candidate
-from perf.records.record import RecordError
+from perf.records.measurement import RecordError
 from perf.records.study import AGAINST, FINAL, NOISE, PROFILE, Prediction, Study, Trial
 from perf.records.traffic import Traffic
-from perf.stats.quantile import percentile_ms
+from perf.stats.percentile import percentile_ms
 
 COMPARISON = (FINAL, AGAINST, NOISE)
 
@@ -130,7 +130,7 @@ class Evidence:
             return None
 
     def _percentile_ms(self, candidate: Candidate) -> float:
-        return percentile_ms(pooled(self.of(candidate)), self.study.sla.percent)
+        return percentile_ms(pooled(self.of(candidate)), self.study.target.percent)
 
     def _compared(self, candidate: Candidate) -> tuple[Trial, ...]:
         return tuple(trial for trial in self.of(candidate) if trial.stage in COMPARISON)

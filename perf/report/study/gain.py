@@ -11,7 +11,7 @@ from perf.records.study import Trial
 from perf.report.study.evidence import Evidence
 from perf.report.study.units import change, count, number, percent
 from perf.stats.bootstrap import Interval, paired
-from perf.stats.quantile import percentile_ms
+from perf.stats.percentile import percentile_ms
 
 Pairs = Sequence[tuple[Trial, Trial]]
 Verdict = Literal["gain", "loss", "not significant"]

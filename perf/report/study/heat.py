@@ -16,7 +16,7 @@ from perf.report.study.evidence import Evidence, pooled
 from perf.report.study.points import TARGET, middle
 from perf.report.study.section import Picture, Section
 from perf.report.study.units import count, number
-from perf.stats.quantile import percentile_ms
+from perf.stats.percentile import percentile_ms
 
 TITLE = "Delay and largest batch: simulated, then verified"
 # The page has at most this many maps, those closest to the shown candidate first.
@@ -93,7 +93,7 @@ def _map(evidence: Evidence, predictions: Sequence[Prediction], order: int) -> P
     low, high = float(np.nanmin(table)), float(np.nanmax(table))
     if evidence.open:
         # The latencies of an overload, far above the target, would leave no shades for the others.
-        high = max(low, min(high, DARKEST * evidence.study.sla.latency_ms))
+        high = max(low, min(high, DARKEST * evidence.study.target.latency_ms))
     norm = (
         mpl.colors.LogNorm(low, high) if evidence.open and low > 0 and high > low else mpl.colors.Normalize(low, high)
     )
@@ -128,7 +128,7 @@ def _cell(
     # The ink depends on the colour of the cell, not on the theme of the page.
     ink = "#f5f5f5" if dark else "#111111"
     measured = _measured(evidence, prediction.candidate)
-    missed = prediction.late > evidence.study.sla.share
+    missed = prediction.late > evidence.study.target.share
     if not small:
         text = number(value) + (" ✕" if missed else "") + ("" if measured is None else f"\n[{number(measured)}]")
         axes.text(x + 0.5, y + 0.5, text, ha="center", va="center", color=ink, fontsize=9, linespacing=1.0)
@@ -155,7 +155,7 @@ def _caption(evidence: Evidence, predictions: Sequence[Prediction]) -> str:
     where += f", preferred {list(first.preferred)}" if first.preferred else ""
     what = "p99, ms" if evidence.open else "rows/s"
     choose = min if evidence.open else max
-    met = [prediction for prediction in predictions if prediction.late <= evidence.study.sla.share]
+    met = [prediction for prediction in predictions if prediction.late <= evidence.study.target.share]
     best = choose(met, key=lambda prediction: _value(evidence, prediction), default=None)
     result = (
         "no simulated cell meets the target"

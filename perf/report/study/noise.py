@@ -7,12 +7,12 @@ from matplotlib.figure import Figure
 
 from perf.records.study import Trial
 from perf.report.drawing import COLOURS, GREY, INK, NARROW, WIDE, plain
-from perf.report.marks import SPREAD_LIMIT
 from perf.report.study.evidence import Evidence
 from perf.report.study.gain import p99_ms, rows_per_s, spreads
 from perf.report.study.points import OTHER, SHOWN, TARGET, logarithmic, target
 from perf.report.study.section import Picture, Section
 from perf.report.study.units import change, count, number, percent
+from perf.report.sweep.marks import SPREAD_LIMIT
 
 TITLE = "Noise"
 # A tail varies more than a rate: by chance alone the p99 of two windows of 1,000 requests differs by some 20 %.
@@ -150,7 +150,7 @@ def _window(evidence: Evidence, trial: Trial | None) -> Picture | None:
     figure = Figure(figsize=WIDE, layout="constrained")
     axes = figure.subplots()
     plain(axes)
-    logarithmic(axes, "y", [*middles, *tops, evidence.study.sla.latency_ms])
+    logarithmic(axes, "y", [*middles, *tops, evidence.study.target.latency_ms])
     target(axes, evidence)
     axes.plot(x, tops, color=SHOWN, linewidth=1, alpha=0.6, label="slowest of the slice")
     axes.plot(x, middles, color=SHOWN, linewidth=2, label="median of the slice")

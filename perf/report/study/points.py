@@ -57,16 +57,16 @@ def keys(evidence: Evidence, trials: Iterable[Trial]) -> list[Line2D]:
 
 def target(axes: Axes, evidence: Evidence, *, upright: bool = False) -> None:
     """Draw a labelled line at the latency target."""
-    sla = evidence.study.sla
+    target_ms = evidence.study.target.latency_ms
     line = axes.axvline if upright else axes.axhline
-    line(sla.latency_ms, color=TARGET, linewidth=1.4, linestyle=(0, (5, 3)), zorder=1)
-    text = f"target {plain_ms(sla.latency_ms)}"
+    line(target_ms, color=TARGET, linewidth=1.4, linestyle=(0, (5, 3)), zorder=1)
+    text = f"target {plain_ms(target_ms)}"
     if upright:
         over = axes.get_xaxis_transform()
-        axes.text(sla.latency_ms, 1.0, text, transform=over, color=INK, fontsize=9, ha="center", va="bottom")
+        axes.text(target_ms, 1.0, text, transform=over, color=INK, fontsize=9, ha="center", va="bottom")
     else:
         over = axes.get_yaxis_transform()
-        axes.text(0.01, sla.latency_ms, text, transform=over, color=INK, fontsize=9, ha="left", va="bottom")
+        axes.text(0.01, target_ms, text, transform=over, color=INK, fontsize=9, ha="left", va="bottom")
 
 
 def logarithmic(axes: Axes, axis: str, values: Iterable[float]) -> None:

@@ -1,21 +1,20 @@
 """The report of a study: its ten parts on the terminal, as a page, as PNG files, and as JSON of the figures."""
 
-import json
-import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib as mpl
 from markupsafe import Markup
 from rich.console import Console
 
+from perf.records import file
 from perf.report.drawing import STYLE, png, svg
-from perf.report.page import make_folder, render, write
+from perf.report.page import render
 from perf.report.study.difference import difference
 from perf.report.study.evidence import Evidence
 from perf.report.study.heat import heat
-from perf.report.study.load import load
+from perf.report.study.latency_by_load import latency_by_load
 from perf.report.study.noise import noise
 from perf.report.study.parts import parts
 from perf.report.study.search import provenance, search
@@ -23,10 +22,11 @@ from perf.report.study.section import Picture, Section
 from perf.report.study.service import service
 from perf.report.study.tail import tail
 from perf.report.study.verdict import verdict
+from triton_batching import whole_file
 from triton_batching.terminal import Mistake
 
 FORMAT = 1
-PARTS = (verdict, difference, load, tail, service, parts, heat, search, noise, provenance)
+PARTS = (verdict, difference, latency_by_load, tail, service, parts, heat, search, noise, provenance)
 STUDY_FORMATS = ("table", "html", "png", "json")
 # The page includes the figures, so PNG files are written only on request.
 STUDY_DEFAULT = ("table", "html", "json")
@@ -83,7 +83,7 @@ def write_html(evidence: Evidence, all_sections: Sequence[Section], folder: Path
     # In an open loop the load fixes the throughput, so the tuner looks for the lowest p99.
     aims = {"throughput": "the lowest p99" if evidence.open else "the highest throughput", "cost": "the lowest cost"}
     aim = aims.get(study.objective, f"the highest {study.objective}")
-    title = f"{study.model}, {study.config_name}: {study.sla.percent:g} % within {study.sla.latency_ms:g} ms"
+    title = f"{study.model}, {study.config_name}: {study.target.percent:g} % within {study.target.latency_ms:g} ms"
     page = render(
         "study.html.j2",
         title=f"{title}, {study.load}, for {aim}",
@@ -91,12 +91,11 @@ def write_html(evidence: Evidence, all_sections: Sequence[Section], folder: Path
         figures=figures,
         command=f"Made by python -m perf.report from {evidence.name}.json.",
     )
-    return write(folder / f"{evidence.name}.html", page)
+    return whole_file.write(folder / f"{evidence.name}.html", page)
 
 
 def write_png(evidence: Evidence, all_sections: Sequence[Section], folder: Path) -> tuple[Path, ...]:
     """Write the figures to files named after the study and the figure."""
-    make_folder(folder)
     with mpl.rc_context(STYLE):
         return tuple(
             png(picture.figure, folder / f"{evidence.name}-{picture.name}.png", _title(evidence, picture))
@@ -116,8 +115,7 @@ def write_json(evidence: Evidence, all_sections: Sequence[Section], folder: Path
             for section in all_sections
         },
     }
-    text = json.dumps(_plain(content), indent=1, allow_nan=False) + "\n"
-    return write(folder / f"{evidence.name}.figures.json", text)
+    return whole_file.write(folder / f"{evidence.name}.figures.json", file.json_text(content))
 
 
 def _title(evidence: Evidence, picture: Picture) -> str:
@@ -128,12 +126,3 @@ def _title(evidence: Evidence, picture: Picture) -> str:
 def _figure(picture: Picture) -> dict[str, object]:
     text = Markup(svg(picture.figure, picture.name, picture.caption))
     return {"caption": picture.caption, "wide": picture.wide, "svg": text}
-
-
-def _plain(value: object) -> object:
-    """The value in types of JSON."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

@@ -7,7 +7,7 @@ from perf.records.study import PROFILE, Trial
 from perf.report.study.evidence import Evidence, word
 from perf.report.study.section import Grid, Section
 from perf.report.study.units import count, duration, ms, rate
-from perf.stats.quantile import percentile_ms
+from perf.stats.percentile import percentile_ms
 
 TITLE = "The search, and what it left out"
 # Settings that affect batching but are not searched.
@@ -116,7 +116,7 @@ def provenance(evidence: Evidence) -> Section:
         "model": study.model,
         "configuration": study.config_name,
         "load": study.load,
-        "target": f"{study.sla.percent:g} % of requests within {study.sla.latency_ms:g} ms",
+        "target": f"{study.target.percent:g} % of requests within {study.target.latency_ms:g} ms",
         "objective": study.objective,
         "started": study.started_at.replace("T", " ").replace("+00:00", " UTC"),
         "CPU": machine.cpu,

@@ -14,7 +14,7 @@ from perf.report.study.evidence import Evidence, pooled
 from perf.report.study.points import colour, logarithmic, target
 from perf.report.study.section import Grid, Picture, Section
 from perf.report.study.units import count, ms, number
-from perf.stats.quantile import Quantile, quantile
+from perf.stats.percentile import Quantile, quantile
 
 TITLE = "Latency tail at the operating point"
 PERCENTS = (50.0, 90.0, 95.0, 99.0, 99.9)
@@ -48,7 +48,7 @@ def tail(evidence: Evidence) -> Section:
 def _sentence(evidence: Evidence, candidate: Candidate, quantiles: Sequence[Quantile]) -> str:
     p99 = next(q for q in quantiles if q.percent == 99)
     windows = count(len(evidence.of(candidate)), "window")
-    limit = evidence.study.sla.latency_ms
+    limit = evidence.study.target.latency_ms
     if p99.high_ms <= limit:
         verdict = "all of it within the target"
     elif p99.low_ms > limit:
@@ -85,7 +85,7 @@ def _picture(evidence: Evidence, latencies: dict[Candidate, tuple[float, ...]]) 
     plain(axes)
     longest = max(map(len, latencies.values()))
     all_ms = [us / 1e3 for values in latencies.values() for us in values]
-    logarithmic(axes, "y", [*all_ms, evidence.study.sla.latency_ms])
+    logarithmic(axes, "y", [*all_ms, evidence.study.target.latency_ms])
     target(axes, evidence)
     for candidate, values in reversed(latencies.items()):
         _line(axes, evidence, candidate, values)
@@ -128,6 +128,6 @@ def _caption(evidence: Evidence, latencies: dict[Candidate, tuple[float, ...]]) 
     for candidate, values in latencies.items():
         lost = sum(not math.isfinite(us) for us in values)
         end = f"{lost:,} of {len(values):,} never answered" if lost else f"the slowest {ms(max(values) / 1e3)}"
-        over = sum(us > evidence.study.sla.latency_ms * 1e3 for us in values)
+        over = sum(us > evidence.study.target.latency_ms * 1e3 for us in values)
         texts.append(f"{evidence.label(candidate)}: {over:,} of {len(values):,} requests above the target, {end}")
     return "; ".join(texts)

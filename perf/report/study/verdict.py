@@ -4,16 +4,15 @@ import math
 from collections.abc import Sequence
 
 from perf.records.candidate import Candidate
-from perf.records.study import Trial
+from perf.records.study import TUNED, Trial
 from perf.records.traffic import Traffic
-from perf.records.tuned_file import NAME
 from perf.report.study.evidence import Evidence, pooled, rows_per_s, word
 from perf.report.study.gain import Gain, gains
 from perf.report.study.section import Grid, Section
 from perf.report.study.units import count, ms, number, percent, plain_ms, rate
 from perf.stats.bootstrap import paired
-from perf.stats.quantile import percentile_ms
-from perf.stats.sla import glance, judge
+from perf.stats.latency_target import glance, judge
+from perf.stats.percentile import percentile_ms
 
 TITLE = "Verdict"
 
@@ -55,7 +54,7 @@ def verdict(evidence: Evidence) -> Section:
 def headline(evidence: Evidence, all_gains: Sequence[Gain]) -> str:
     """The verdict in one sentence."""
     study = evidence.study
-    goal = f"{study.sla.percent:g} % of requests within {plain_ms(study.sla.latency_ms)}"
+    goal = f"{study.target.percent:g} % of requests within {plain_ms(study.target.latency_ms)}"
     if evidence.unfinished:
         return "No verdict: the study is unfinished; the same command continues it"
     if study.chosen is None:
@@ -87,7 +86,7 @@ def passes(evidence: Evidence, candidate: Candidate) -> bool | None:
     trials = evidence.of(candidate)
     requests, late = sum(trial.requests for trial in trials), sum(trial.late for trial in trials)
     rule = glance if any(trial.early for trial in trials) else judge
-    return rule(requests, late, evidence.study.sla.share) if requests else None
+    return rule(requests, late, evidence.study.target.share) if requests else None
 
 
 def _verified(evidence: Evidence, trials: Sequence[Trial]) -> str:
@@ -97,7 +96,7 @@ def _verified(evidence: Evidence, trials: Sequence[Trial]) -> str:
         False: "the target is missed, at 99 % confidence",
         None: "too few requests to tell",
     }[passes(evidence, evidence.shown)]
-    share, allowed = percent(late / max(requests, 1)), percent(evidence.study.sla.share)
+    share, allowed = percent(late / max(requests, 1)), percent(evidence.study.target.share)
     return (
         f"{evidence.label(evidence.shown)} under {evidence.loads[evidence.shown]}: {late:,} of {requests:,} requests "
         f"late ({share}, allowed {allowed}) in {count(len(trials), 'window')}: {result}."
@@ -148,14 +147,14 @@ def _closest(evidence: Evidence) -> str:
     trials = evidence.of(evidence.shown)
     if not trials:
         return "; nothing was measured"
-    p99 = percentile_ms(pooled(trials), evidence.study.sla.percent)
-    over = f", {p99 / evidence.study.sla.latency_ms:.2f} x the target" if math.isfinite(p99) else ""
-    return f"; the closest is {evidence.shown} with p{evidence.study.sla.percent:g} {ms(p99)}{over}"
+    p99 = percentile_ms(pooled(trials), evidence.study.target.percent)
+    over = f", {p99 / evidence.study.target.latency_ms:.2f} x the target" if math.isfinite(p99) else ""
+    return f"; the closest is {evidence.shown} with p{evidence.study.target.percent:g} {ms(p99)}{over}"
 
 
 def _needed(evidence: Evidence) -> str:
     """A sentence on the targets that can be met: the lowest measured and the lowest simulated latency."""
-    percent = evidence.study.sla.percent
+    percent = evidence.study.target.percent
     measured = [(percentile_ms(pooled(evidence.of(c)), percent), c) for c in evidence.candidates]
     simulated = [(prediction.percentiles_ms[99], prediction.candidate) for prediction in evidence.study.predictions]
     texts = []
@@ -173,7 +172,7 @@ def _next(evidence: Evidence, all_gains: Sequence[Gain]) -> str:
     study = evidence.study
     if not study.after_pbtxt or not headline(evidence, all_gains).startswith("Use "):
         return ""
-    command = f"make serve MODEL={study.model} CONFIG={NAME}"
+    command = f"make serve MODEL={study.model} CONFIG={TUNED}"
     if "--repository" in study.command[:-1]:
         repository = study.command[study.command.index("--repository") + 1]
         command += f' ARGS="--repository {repository}"'

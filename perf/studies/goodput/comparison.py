@@ -16,14 +16,14 @@ from pathlib import Path
 import numpy as np
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from perf.load.deployment import Running
 from perf.load.run import Progress
-from perf.load.target import Running
 from perf.measure.trial import WORKERS, Answers, Meter, serving
 from perf.records.file import RecordError
 from perf.records.study import Trial
 from perf.records.traffic import Traffic
+from perf.stats.latency_target import LatencyTarget
 from perf.stats.percentile import percentile
-from perf.stats.sla import Sla
 from perf.studies.goodput import simulated
 from perf.studies.goodput.contender import GREEDY, Contender, SimulatedDevice
 from perf.studies.goodput.record import GoodputSearch, MeasuredRate, load
@@ -137,8 +137,8 @@ class GoodputComparison:
             self._meter(0.0, progress).measure(server, contender.candidate, traffic, stage="settle", seconds=seconds)
 
     def _meter(self, warm_up_s: float, progress: Progress) -> Meter:
-        sla = Sla(latency_ms=self.slo_s * 1e3)
-        return Meter(sla=sla, warm_up_s=warm_up_s, command=self.command, answers=self.answers, progress=progress)
+        target = LatencyTarget(latency_ms=self.slo_s * 1e3)
+        return Meter(target=target, warm_up_s=warm_up_s, command=self.command, answers=self.answers, progress=progress)
 
     def _collect_answers(self, progress: Progress) -> None:
         """Get the right answers for all contenders from one server.

@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from perf.load.scaling import LIMIT
 from perf.records import file
 from perf.studies.goodput.search import RateTrial, edge, following
 from triton_batching.machine import Machine
@@ -15,6 +14,8 @@ from triton_batching.machine import Machine
 ANSWER = ("points", "command", "simulated_per_s")
 # The most trials of one search, disturbed ones included.
 ATTEMPTS = 20
+# The share of the cores that may be busy.
+LIMIT = 0.7
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from perf.batcher.load import Arrivals
-from perf.batcher.request import Request
-from perf.batcher.simulation import simulate
+from perf.simulate.batcher.request import Request
+from perf.simulate.batcher.request_source import Arrivals
+from perf.simulate.batcher.rules import Rules
+from perf.simulate.batcher.simulation import simulate
 from perf.studies.goodput.contender import Contender, SimulatedDevice
 from perf.studies.goodput.search import RateTrial, swept
 from perf.studies.goodput.stream import ArrivalStream
@@ -55,7 +56,7 @@ def _batched(contender: Contender, config: ModelConfig, device: SimulatedDevice,
     """When Triton's own batcher has each request answered; (requests,), seconds."""
     requests = [Request(number=number, at=round(at * NS)) for number, at in enumerate(arrivals.tolist())]
     result = simulate(
-        contender.candidate.rules(config), lambda rows: round(device.seconds(rows) * NS), Arrivals(requests)
+        Rules.of(contender.candidate.apply(config)), lambda rows: round(device.seconds(rows) * NS), Arrivals(requests)
     )
     answers = np.full(len(arrivals), math.inf)
     for answer in result.served:

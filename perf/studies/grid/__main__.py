@@ -22,7 +22,7 @@ from perf.records import file
 from perf.records.candidate import Candidate
 from perf.records.study import Study
 from perf.records.traffic import Traffic
-from perf.stats.sla import Sla
+from perf.stats.latency_target import LatencyTarget
 from perf.studies.experiment import command_line
 from perf.studies.grid import judgement
 from perf.studies.grid.record import Grid, GridError, GridTrial
@@ -35,7 +35,7 @@ from triton_batching.terminal import Mistake, guarded, program_parser, terminal
 GRID = "grid"
 INCOMPLETE = 3
 # A target that no request misses; the targets of the studies are applied later.
-NO_TARGET = Sla(latency_ms=60_000)
+NO_TARGET = LatencyTarget(latency_ms=60_000)
 
 
 def candidates(
@@ -97,7 +97,7 @@ def run(arguments: argparse.Namespace, command: tuple[str, ...], console: Consol
     until = time.monotonic() + arguments.limit
     with (
         Console(stderr=True, emoji=False).status("starting") as status,
-        LiveBench(config=read_variant(arguments.model, None), sla=NO_TARGET, command=command) as bench,
+        LiveBench(config=read_variant(arguments.model, None), target=NO_TARGET, command=command) as bench,
     ):
         grid = measure(grid, planned, path, bench, seconds=arguments.seconds, until=until, progress=status.update)
         missing = sum(grid.of(candidate) is None for candidate in planned)

@@ -19,7 +19,7 @@ from perf.records.study import Study, Trial
 from perf.records.traffic import Traffic
 from perf.stats import bootstrap
 from perf.stats.bootstrap import Interval
-from perf.stats.sla import Sla
+from perf.stats.latency_target import LatencyTarget
 from perf.studies.grid.record import Grid, GridError, GridTrial
 from perf.tune.study_log import WARM_UP_S, Bench
 
@@ -42,7 +42,7 @@ class GridJudgement:
     study: str
     model: str
     load: str
-    sla: Sla
+    sla: LatencyTarget
     tuned: Candidate
     best: Candidate
     best_once: GridTrial
@@ -133,7 +133,7 @@ def _profile_cost(study: Study, folder: Path) -> tuple[int, float]:
     return len(ramps), sum(level.seconds for ramp in ramps for level in ramp.levels)
 
 
-def _with_late(trial: Trial, sla: Sla) -> Trial:
+def _with_late(trial: Trial, sla: LatencyTarget) -> Trial:
     """The trial with its late requests counted by the study's target."""
     late = int(np.sum(np.asarray(trial.latencies_us) > sla.latency_ms * 1e3))
     return dataclasses.replace(trial, late=late)

@@ -14,7 +14,7 @@ from export.graph.ragged_feed import draw_items, feed, is_ragged
 from export.repository import REPOSITORY, config_file, model_folder, models, read_config
 from perf.memory.estimate import session
 from perf.memory.estimate.timeline import Boundary
-from perf.memory.trace.onnxruntime_events import NodeEvent, nodes_by_run
+from perf.studies.memory_lab.traces.onnxruntime_events import NodeEvent, nodes_by_run
 from triton_batching.terminal import Mistake
 
 Array = NDArray[np.generic]

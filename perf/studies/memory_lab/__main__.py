@@ -1,8 +1,8 @@
 """Compare memory allocators on recorded traces: space, device calls, time, fragmentation and locality.
 
-It reads traces of `perf.memory.record`, TensorFlow logs, torch snapshots and profiles, and onnxruntime profiles. It
-replays each trace on all allocators, plans it offline, serves it from the plan, and serves changed inferences from the
-same plan. There is one record per trace. A trace that has a record is printed and not measured again.
+It reads traces of `perf.studies.memory_lab.record`, TensorFlow logs, torch snapshots and profiles, and onnxruntime
+profiles. It replays each trace on all allocators, plans it offline, serves it from the plan, and serves changed
+inferences from the same plan. There is one record per trace. A trace that has a record is printed, not measured again.
 """
 
 import sys
@@ -12,13 +12,13 @@ from pathlib import Path
 from rich.table import Table
 
 from perf.memory.allocators.device import DeviceCosts
-from perf.memory.trace import trace_file
-from perf.memory.trace.trace import Trace
 from perf.studies.experiment import command_line, progress_line
 from perf.studies.memory_lab import comparison, memory_map
 from perf.studies.memory_lab.comparison import LabRecord
 from perf.studies.memory_lab.replay import Replay
+from perf.studies.memory_lab.traces import trace_file
 from perf.studies.memory_lab.traces.reading import named
+from perf.studies.memory_lab.traces.trace import Trace
 from perf.studies.memory_lab.trial import PLANNED
 from triton_batching.terminal import Mistake, guarded, program_parser, terminal
 
@@ -34,7 +34,8 @@ def traces(paths: Sequence[Path]) -> dict[str, Trace]:
         by_name |= named(path)
     if not by_name:
         raise Mistake(
-            f"{', '.join(map(str, paths))}: no file has an allocation. Record: python -m perf.memory.record MODEL."
+            f"{', '.join(map(str, paths))}: no file has an allocation. Record one: "
+            "python -m perf.studies.memory_lab.record MODEL."
         )
     return by_name
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 
-from perf.memory.trace.trace import Allocation, Trace
+from perf.studies.memory_lab.traces.trace import Allocation, Trace
 
 
 def scaled(trace: Trace, factor: float) -> Trace:

@@ -9,18 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from perf.memory import greedy
 from perf.memory.allocators.device import Device, DeviceCosts
-from perf.memory.offline import greedy, omni
-from perf.memory.offline.buffer import Buffer, Placement, load
-from perf.memory.offline.checker import faults
-from perf.memory.trace.trace import Trace
+from perf.memory.greedy import Buffer, Placement, peak_bytes
 from perf.records import file
 from perf.records.file import RecordError
 from perf.studies.experiment import Origin, now, origin
+from perf.studies.memory_lab import omni
 from perf.studies.memory_lab.allocators.plan import Plan, best_placement, buffers_of, planned
 from perf.studies.memory_lab.allocators.planned import Planned, Unplanned
 from perf.studies.memory_lab.changes import CHANGES
+from perf.studies.memory_lab.checker import faults
 from perf.studies.memory_lab.replay import Replay, overlaps, replay
+from perf.studies.memory_lab.traces.trace import Trace
 from perf.studies.memory_lab.trial import AllocatorTrial, allocators, trial
 from triton_batching.terminal import Failure
 
@@ -147,7 +148,7 @@ def _planning(
     placement = run(buffers)
     seconds = time.perf_counter() - started
     problems = faults(placement, buffers)
-    if problems or placement.height < load(buffers):
+    if problems or placement.height < peak_bytes(buffers):
         raise Failure(f"{name} gave no valid placement: {problems[0] if problems else 'it is below the load'}.")
     height = placement.height
     return Planning(planner=name, held_bytes=height, held_over_load=height / load_bytes, seconds=seconds)

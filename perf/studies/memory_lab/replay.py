@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from perf.memory.allocators.device import Allocator, Device, DeviceCosts
-from perf.memory.trace.trace import Trace
+from perf.studies.memory_lab.traces.trace import Trace
 
 MAX_SAMPLES = 400
 

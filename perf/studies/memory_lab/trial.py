@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from perf.memory.allocators.bfc import onnxruntime_power, onnxruntime_same, tensorflow
 from perf.memory.allocators.device import Allocator, Device, DeviceCosts
-from perf.memory.trace.trace import Trace
 from perf.studies.memory_lab.allocators.best_fit import BestFit
 from perf.studies.memory_lab.allocators.buddy import Buddy
 from perf.studies.memory_lab.allocators.caching import Caching
@@ -14,6 +13,7 @@ from perf.studies.memory_lab.allocators.plan import Plan
 from perf.studies.memory_lab.allocators.planned import Planned, Unplanned
 from perf.studies.memory_lab.allocators.slab import Slab
 from perf.studies.memory_lab.replay import Replay, operation_us, overlaps, replay
+from perf.studies.memory_lab.traces.trace import Trace
 from triton_batching.terminal import Failure
 
 PLANNED = "planned"

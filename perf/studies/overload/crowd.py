@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from perf.load.crew import Crew, crew
+from perf.load.deployment import Running
 from perf.load.pool import Pool
 from perf.load.run import Progress
-from perf.load.target import Running
 from perf.load.timings import Timings
 from perf.load.worker import Job
 from perf.studies.overload.schedule import Schedule

@@ -10,11 +10,11 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.repository import instance_count
-from perf.load import run, target
-from perf.load.load import Load
-from perf.load.target import Target
+from perf.load import deployment, run
+from perf.load.deployment import Deployment
 from perf.load.timings import RIGHT, Timings
 from perf.load.variant import TIMES, read, waits
+from perf.records.offered_load import Load
 from perf.studies.experiment import now, origin
 from perf.studies.overload import crowd
 from perf.studies.overload.bound import NONE, bounded
@@ -69,7 +69,7 @@ class OverloadTrial:
         started_at = now()
         capacity = self._capacity(progress)
         schedule = Schedule(capacity_per_s=capacity, times=self.times, seconds=self.seconds, calm_s=self.calm_s)
-        with target.started(self._target, self.config, _starting(progress)) as server:
+        with deployment.started(self._target, self.config, _starting(progress)) as server:
             load = Load(workers=WORKERS, pattern="poisson", rate_per_s=1.0)
             pool = run.prepare(self._target, load, server, progress)
             counts = crowd.send(self.model, server, pool, schedule, timeout_s=self.timeout_s, progress=progress)
@@ -116,15 +116,15 @@ class OverloadTrial:
         return bounded(config, bound)
 
     @property
-    def _target(self) -> Target:
-        return Target(model=self.model, config_name=self.config_name, repository=self.repository, trace_rate=0)
+    def _target(self) -> Deployment:
+        return Deployment(model=self.model, config_name=self.config_name, repository=self.repository, trace_rate=0)
 
     def _capacity(self, progress: run.Progress) -> float:
         """Rows per second of full batches, without a bound, since Triton's queue policies slow this load down too."""
         config = self._with(NONE)
         each = max(1, FULL * max(1, config.max_batch_size) * instance_count(config) // WORKERS)
         load = Load(workers=WORKERS, in_flight=each, warm_up_s=WARM_UP_S, duration_s=CAPACITY_S)
-        with target.started(self._target, config, _starting(progress)) as server:
+        with deployment.started(self._target, config, _starting(progress)) as server:
             pool = run.prepare(self._target, load, server, progress)
             result = run.run(self._target, load, server, pool, progress)
         if result.partial:

@@ -23,14 +23,14 @@ def workload(seed: int, count: int) -> Workload:
 
 def _model(name: str, rng: random.Random, scale: float) -> Model:
     fixed, row = rng.uniform(2, 30), rng.uniform(0.2, 4)
-    sla = rng.uniform(5, 20) * (fixed + row)
-    batch = max(k for k in range(1, 65) if 2 * (fixed + row * k) <= sla)
+    target = rng.uniform(5, 20) * (fixed + row)
+    batch = max(k for k in range(1, 65) if 2 * (fixed + row * k) <= target)
     throughput = batch / (fixed + row * batch) * 1e3
     weights, each = rng.uniform(0.1, 4) * GIB, rng.uniform(0.005, 0.05) * GIB
     return Model(
         name=name,
         rate_per_s=scale * rng.uniform(0.1, 0.9) * throughput,
-        sla_ms=sla,
+        target_ms=target,
         latency=Curve.line(fixed, row, 64),
         memory=Curve.line(weights, each, 64),
     )

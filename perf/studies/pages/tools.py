@@ -9,8 +9,8 @@ from perf.measure import interleaved
 from perf.records import file
 from perf.records.study import Study, Trial
 from perf.report.command import summarise
-from perf.report.table import markdown as report_markdown
-from perf.report.verdict import sentences
+from perf.report.sweep.table import markdown as report_markdown
+from perf.report.sweep.verdict import sentences
 from perf.simulate.costs import ASLEEP, LATE_US, cooled
 from perf.stats import bootstrap
 from perf.studies.archive import RESULTS, ROOT, unpacked

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from perf.load.target import Running
+from perf.load.deployment import Running
 from perf.measure import analyzer, profiling
 from perf.measure.profiling import StepProgress, profile
 from perf.measure.service_profile import Profile
@@ -18,7 +18,7 @@ from perf.measure.sweeping import window_ms
 from perf.measure.trial import serving
 from perf.records.candidate import Candidate
 from perf.records.file import RecordError
-from perf.records.record import AnalyzerLoad
+from perf.records.measurement import AnalyzerLoad
 from perf.records.traffic import Traffic
 from perf.studies.experiment import now, origin
 from perf.studies.prediction import points

@@ -12,7 +12,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from perf.measure.service_profile import Profile
 from perf.records import file
 from perf.records.candidate import Candidate
-from perf.records.study import Prediction, Sla
+from perf.records.study import LatencyTarget, Prediction
 from perf.records.traffic import Traffic
 from perf.simulate.predict import LIMITS, predict
 from perf.studies.experiment import Origin
@@ -75,7 +75,7 @@ class PredictedPoint(Origin):
 
     def predicted(self, config: ModelConfig, profile: Profile, *, stretch: float = 1.0) -> Prediction:
         """The prediction from the service times, with executions `stretch` times as long."""
-        traffic, sla = Traffic.parse(self.load), Sla(latency_ms=float("inf"))
+        traffic, sla = Traffic.parse(self.load), LatencyTarget(latency_ms=float("inf"))
         if traffic.pattern == "poisson":
             traffic = replace(traffic, times_s=tuple(poisson(traffic.rate_per_s, self.requests).tolist()))
         return predict(self.candidate, config, traffic, profile, sla, requests=REQUESTS, stretch=stretch)

@@ -19,7 +19,7 @@ from export.repository import REPOSITORY, config_file, model_file, model_folder,
 from perf.measure.analyzer import Endpoint, measure
 from perf.measure.profiling import StepProgress, bar
 from perf.measure.sweep import STOPPED
-from perf.records.record import AnalyzerLoad, Measurement, MeasurementKey, Store
+from perf.records.measurement import AnalyzerLoad, Measurement, MeasurementKey, Store
 from perf.studies.experiment import now
 from perf.studies.ragged.length_mix import LengthMix
 from perf.studies.ragged.padding_share import PaddingShare

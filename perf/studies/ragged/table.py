@@ -9,9 +9,9 @@ from rich.table import Table
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.repository import config_file, model_folder, read_config
-from perf.records.record import Measurement, read
-from perf.report.marks import marks
-from perf.report.summary import Ratio
+from perf.records.measurement import Measurement, read
+from perf.report.sweep.marks import marks
+from perf.report.sweep.summary import Ratio
 from perf.studies.ragged.length_mix import LengthMix, Split, cheapest, equal, long_tail, uniform, wasted, whole
 from perf.studies.tables import plain_table
 from triton_batching.machine import Machine

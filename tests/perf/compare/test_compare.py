@@ -9,19 +9,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from perf.compare import __main__ as compare
 from perf.compare.comparison import CANNOT_TELL, FASTER, SLOWER
 from perf.compare.comparison import compare as lines_of
-from perf.load import record as load_record
-from perf.load.load import Load
-from perf.load.record import Setting
-from perf.load.result import CpuTime, Result, Sample, summary
-from perf.load.stages import Stages
 from perf.load.timings import REQUEST
-from perf.records import record, runs
-from perf.records.record import AnalyzerLoad, AnalyzerResult, Measurement, MeasurementKey, RecordError
+from perf.load.window import sample, summary
+from perf.records import measurement, runs
+from perf.records.load_record import CpuTime, LoadRecord, Stages
+from perf.records.measurement import AnalyzerLoad, AnalyzerResult, Measurement, MeasurementKey, RecordError
+from perf.records.offered_load import Load
 from perf.records.runs import Run, Runs
 from serve.management.statistics import Counters
 from triton_batching.machine import Machine
@@ -132,32 +129,31 @@ def fleet(folder: Path, seed: int, mean_ms: float, repeat: int = 0) -> Path:
     timings["due"] = timings["called"] = np.sort(rng.integers(0, 10 * 10**9, 2000))
     timings["done"] = timings["due"] + (rng.exponential(mean_ms, 2000) * 1e6).astype(np.int64)
     load = Load(workers=2, pattern="poisson", rate_per_s=200.0)
-    result = Result(
+    record = LoadRecord(
+        model="ranker",
+        config_name="dynamic",
+        config_sha256="",
+        config='name: "ranker" max_batch_size: 8',
+        transport="grpc",
+        time_scale=1.0,
+        started_at=(BEGIN + timedelta(seconds=20 * repeat)).isoformat(),
+        command=("python", "-m", "perf.load"),
+        machine=Machine(cpu="A", cores=2, memory_bytes=1, system="Linux", gpu=None),
+        versions={},
         load=load,
         outcome=summary(timings, load, 0, 10 * 10**9),
         stages=Stages(parts=(), latency_us=mean_ms * 1e3),
-        traced_us={},
         counted=NONE,
         busy=CpuTime(clients_s=1.0, server_s=1.0, machine_s=2.0, wall_s=10.0, cores=2),
         errors={},
         memory_bytes=0,
-        sample=Sample.of(timings, 0),
-        judgement=None,
+        sample=sample(timings, 0),
         checked=True,
         partial=False,
         lost=0,
         reloads_s=(),
     )
-    setting = Setting(
-        model="ranker",
-        config_name="dynamic",
-        config=ModelConfig(name="ranker", max_batch_size=8),
-        transport="grpc",
-        time_scale=1.0,
-        started_at=(BEGIN + timedelta(seconds=20 * repeat)).isoformat(),
-        command=("python", "-m", "perf.load"),
-    )
-    return load_record.write(result, setting, folder)
+    return record.write(folder)
 
 
 def test_single_runs_are_compared_by_their_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -223,7 +219,7 @@ def analyzer(folder: Path, config: str, speeds: Sequence[float]) -> None:
         entry = Measurement(
             point=replace(point, repeat=repeat), started_at=at, command=("x",), measured=seen, before=NONE, after=NONE
         )
-        record.write(entry, folder)
+        measurement.write(entry, folder)
 
 
 def test_a_configuration_of_many_is_named_behind_its_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

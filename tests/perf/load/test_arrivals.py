@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from perf.load.__main__ import main
 from perf.load.arrivals import COOL_DOWN_S, arrivals, climbing, drawn, read_trace
-from perf.load.load import Load
+from perf.records.offered_load import Load
 from triton_batching.terminal import Mistake
 
 
@@ -120,7 +120,7 @@ def test_a_trace_is_read_before_anything_is_started(tmp_path: Path, capsys: pyte
         (["--max-batch-size", str(2**40)], "--max-batch-size 1099511627776: must be from 0 to 2147483647."),
         (
             ["--time-scale", "nan"],
-            "--time-scale nan: write auto or a factor above 0, at most 1000000; 1 keeps the times.",
+            "--time-scale nan: a factor is above 0 and at most 1000000; 1 keeps the times.",
         ),
     ],
 )

@@ -22,11 +22,11 @@ from tiny_models import python_model
 from export.repository import REPOSITORY, config_file, model_folder, read_config
 from perf.load import __main__ as program
 from perf.load import run
-from perf.load.load import Load
+from perf.load.deployment import Deployment, running
 from perf.load.pool import Pool, Request
-from perf.load.result import Result
-from perf.load.target import Target, running
 from perf.load.variant import Overrides, read, variant
+from perf.records.load_record import LoadResult
+from perf.records.offered_load import Load
 from serve.launcher import Server
 from serve.management import traces
 from serve.management.api import ServerError
@@ -44,7 +44,9 @@ def quiet(text: str, share: float) -> None:
     """No progress."""
 
 
-def measure(target: Target, load: Load, progress: Callable[[Server | None], run.Progress] = lambda _: quiet) -> Result:
+def measure(
+    target: Deployment, load: Load, progress: Callable[[Server | None], run.Progress] = lambda _: quiet
+) -> LoadResult:
     with running(target, lambda _: None) as server:
         return run.run(target, load, server, run.prepare(target, load, server, quiet), progress(server.server))
 
@@ -120,7 +122,7 @@ def test_every_request_is_counted_and_answered_right(tmp_path: Path, capsys: pyt
 def test_a_reply_of_another_request_is_wrong(tmp_path: Path) -> None:
     """A model that swaps the answers of requests that run together."""
     python_model(tmp_path, "swapped", INPUTS + ECHO.format(order="arrays[1:] + arrays[:1]"))
-    target = Target(model="swapped", repository=tmp_path, overrides=Overrides(instances=1, delay_us=20_000))
+    target = Deployment(model="swapped", repository=tmp_path, overrides=Overrides(instances=1, delay_us=20_000))
     result = measure(target, Load(workers=4, requests=200))
     together = sum(rows * count for rows, count in result.counted.batches.items() if rows > 1)
     assert together > 0
@@ -133,7 +135,7 @@ def test_a_full_batch_leaves_at_once(tmp_path: Path) -> None:
     """With a delay of 0.5 s, four processes fill batches of four that never wait for it."""
     python_model(tmp_path, "echo", INPUTS + ECHO.format(order="arrays"))
     overrides = Overrides(max_batch_size=4, instances=1, delay_us=500_000)
-    target = Target(model="echo", repository=tmp_path, overrides=overrides, trace_rate=1)
+    target = Deployment(model="echo", repository=tmp_path, overrides=overrides, trace_rate=1)
     with running(target, lambda _: None) as server:
         assert server.trace_file is not None
         load = Load(workers=4, requests=80)
@@ -170,7 +172,7 @@ def test_a_stall_is_in_the_latency_of_every_request_due_in_it() -> None:
 
     # A fifth of the shipped limit of the queue would refuse what waits for the stopped process.
     overrides = Overrides(max_batch_size=32, time_scale=0.2, parameters={"queue_limit_ms": "60000"})
-    target = Target(model=MODEL, overrides=overrides)
+    target = Deployment(model=MODEL, overrides=overrides)
     load = Load(workers=2, pattern="constant", rate_per_s=100.0, warm_up_s=0.5, duration_s=1.5)
     result = measure(target, load, progress)
     assert stopped.is_set()
@@ -183,7 +185,7 @@ def test_a_stall_is_in_the_latency_of_every_request_due_in_it() -> None:
 
 @pytest.mark.server
 def test_requests_over_the_limit_in_flight_are_counted_as_not_sent() -> None:
-    target = Target(model=MODEL, overrides=Overrides(max_batch_size=1, instances=1))
+    target = Deployment(model=MODEL, overrides=Overrides(max_batch_size=1, instances=1))
     load = Load(workers=2, pattern="poisson", rate_per_s=200.0, in_flight_limit=4, warm_up_s=0.5, duration_s=1.0)
     outcome = measure(target, load).outcome
     # One request takes 20.5 ms, so at most 49 of about 200 can be answered.

@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from perf.load.load import Load
-from perf.load.result import LITTLE, CpuTime, Result, Sample, in_window, summary
-from perf.load.scaling import Scale, fit
-from perf.load.stages import COUNTERS, REMAINDER, TRACES, Stages, stages, traced
+from perf.load.stages import COUNTERS, TRACES, stages, traced
 from perf.load.table import remarks
 from perf.load.timings import FAILED, NOT_SENT, REQUEST, RIGHT, WRONG, Timings
+from perf.load.window import in_window, sample, summary
+from perf.records.load_record import LITTLE, REMAINDER, CpuTime, LoadResult, Stages
+from perf.records.offered_load import Load
 from serve.management.statistics import Counters
 from serve.management.traces import Trace
 
@@ -146,8 +146,8 @@ def test_a_percentile_is_a_latency_that_was_measured() -> None:
     assert summary(slow[:0], Load(), 0, MS).percentiles_us == dict.fromkeys((50, 90, 95, 99), 0.0)
 
 
-def result(measured: Timings, load: Load, window_ms: int) -> Result:
-    return Result(
+def result(measured: Timings, load: Load, window_ms: int) -> LoadResult:
+    return LoadResult(
         load=load,
         outcome=summary(measured, load, 0, window_ms * MS),
         stages=stages(measured, counters(), [trace(2)]),
@@ -156,7 +156,7 @@ def result(measured: Timings, load: Load, window_ms: int) -> Result:
         busy=CpuTime(clients_s=1.0, server_s=0.5, machine_s=1.0, wall_s=1.0, cores=2),
         errors={},
         memory_bytes=0,
-        sample=Sample.of(measured, 0),
+        sample=sample(measured, 0),
         judgement=None,
         checked=True,
         partial=False,
@@ -200,23 +200,6 @@ def test_littles_law_is_checked_less_strictly_on_a_short_window() -> None:
     # The same edges are 3 % of a window six times as long, and then idle processes show.
     many = replace(some.outcome, window_s=1.8, requests_per_s=some.outcome.requests_per_s * 0.9)
     assert any("Little" in fault for fault in replace(some, outcome=many).faults)
-
-
-@pytest.mark.parametrize(
-    ("work", "factors", "holds"),
-    [(0.5, [1.0], True), (1.5, [1.0, 1.67, 2.5], True), (1e9, [1.0, 1.67, 2.78, 4.63, 7.72, 12.87], False)],
-)
-def test_the_scaling_reports_its_last_trial(work: float, factors: list[float], holds: bool) -> None:
-    tried: list[Scale] = []
-
-    def measure(factor: float) -> CpuTime:
-        share = min(1.0, work / factor)
-        return CpuTime(clients_s=2 * share, server_s=0.0, machine_s=0.0, wall_s=1.0, cores=2)
-
-    found = fit(measure, tried.append)
-    assert [one.factor for one in tried] == pytest.approx(factors, rel=0.01)
-    assert found == tried[-1]
-    assert found.holds is holds
 
 
 def test_every_fault_is_listed() -> None:

@@ -9,12 +9,12 @@ from tiny_models import python_model
 
 from perf.load import __main__ as program
 from perf.load import run
-from perf.load.load import Load
-from perf.load.result import Result
-from perf.load.sla_check import SlaCheck
-from perf.load.target import Target, running
+from perf.load.deployment import Deployment, running
+from perf.load.target_check import TargetCheck
 from perf.load.variant import Overrides
-from perf.stats.sla import Sla
+from perf.records.load_record import LoadResult
+from perf.records.offered_load import Load
+from perf.stats.latency_target import LatencyTarget
 
 STALL_S = 0.5
 # Answers at once, but sleeps for half a second in the execution after a file has appeared, and takes the file away.
@@ -27,7 +27,7 @@ STALLS = """import os, time
 """
 
 
-def stalled(repository: Path, load: Load) -> Result:
+def stalled(repository: Path, load: Load) -> LoadResult:
     """Measure a model that stalls once, a third into the window."""
     trigger = repository / "trigger"
     body = STALLS.format(trigger=str(trigger), stall=STALL_S)
@@ -39,7 +39,7 @@ def stalled(repository: Path, load: Load) -> Result:
             fired.append(share)
             trigger.touch()
 
-    target = Target(model="staller", repository=repository, trace_rate=0)
+    target = Deployment(model="staller", repository=repository, trace_rate=0)
     with running(target, lambda _: None) as server:
         result = run.run(target, load, server, run.prepare(target, load, server, lambda text, share: None), progress)
     assert len(fired) == 1
@@ -93,12 +93,21 @@ def test_many_clients_in_one_process_are_a_closed_loop(tmp_path: Path) -> None:
 @pytest.mark.server
 def test_a_run_ends_as_soon_as_its_verdict_is_certain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One request takes 4 ms and more: all are later than 1 ms, and none as late as 3 s."""
-    target = Target(model="simulated_accelerator", overrides=Overrides(max_batch_size=32, time_scale=0.2), trace_rate=0)
+    target = Deployment(
+        model="simulated_accelerator", overrides=Overrides(max_batch_size=32, time_scale=0.2), trace_rate=0
+    )
     load = Load(workers=2, pattern="poisson", rate_per_s=300.0, warm_up_s=0.5, duration_s=20.0)
     with running(target, lambda _: None) as server:
         pool = run.prepare(target, load, server, lambda text, share: None)
         results = [
-            run.run(target, load, server, pool, lambda text, share: None, SlaCheck(sla=Sla(latency_ms=limit)))
+            run.run(
+                target,
+                load,
+                server,
+                pool,
+                lambda text, share: None,
+                TargetCheck(target=LatencyTarget(latency_ms=limit)),
+            )
             for limit in (1.0, 3_000.0)
         ]
     missed, met = (result.judgement for result in results)

@@ -13,7 +13,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from export.repository import REPOSITORY
 from perf.measure import analyzer
 from perf.measure.analyzer import AnalyzerError, Endpoint, measure, parse, write_samples
-from perf.records.record import AnalyzerLoad, AnalyzerResult, AnalyzerWindow
+from perf.records.measurement import AnalyzerLoad, AnalyzerResult, AnalyzerWindow
 from serve.launcher import Server, Settings, launch
 from serve.management.statistics import Counters
 

@@ -7,7 +7,7 @@ import pytest
 
 from perf.measure.ramp import Level
 from perf.measure.service_curve import Size, burden, fit, smoothed
-from perf.records.record import AnalyzerResult
+from perf.records.measurement import AnalyzerResult
 from serve.management.statistics import Counters
 
 

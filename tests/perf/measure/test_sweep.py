@@ -10,7 +10,7 @@ from processes import wait_until
 
 from perf.measure.sweep import main
 from perf.measure.sweeping import Sweep, parse_range, parse_shape, run, window_ms
-from perf.records.record import AnalyzerLoad, Ceiling, Measurement, Store, read
+from perf.records.measurement import AnalyzerLoad, Ceiling, Measurement, Store, read
 from triton_batching.terminal import Mistake
 
 ROOT = Path(__file__).parents[3]

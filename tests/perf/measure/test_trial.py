@@ -15,15 +15,17 @@ from export.repository import REPOSITORY
 from perf.compare import __main__ as compare
 from perf.compare.rounds import VersusPlan, versus
 from perf.load.arrivals import arrivals
-from perf.load.target import Running
+from perf.load.deployment import Running
 from perf.load.variant import Overrides, read
 from perf.measure.interleaved import Lane, gain, interleaved, lanes
 from perf.measure.trial import Meter, serving
 from perf.records import round_record, runs
 from perf.records.candidate import Candidate
 from perf.records.study import AGAINST, NOISE, Trial
-from perf.records.traffic import NS, Traffic
-from perf.stats.sla import Sla
+from perf.records.traffic import Traffic
+from perf.simulate.clients import NS
+from perf.simulate.clients import arrivals as simulated_arrivals
+from perf.stats.latency_target import LatencyTarget
 from triton_batching.terminal import Mistake, terminal
 
 MODEL = "simulated_accelerator"
@@ -46,7 +48,7 @@ def test_simulation_and_load_generator_have_the_same_arrivals_on_average(words: 
     load = traffic.load(warm_up_s=1.0, duration_s=10.0, workers=2, seed=3)
     due = arrivals(load)
     due = due[(due >= 1.0) & (due < 11.0)] - 1.0
-    simulated = np.array([request.at / NS for request in traffic.simulated(3000, turnaround=0, seed=3).arrivals()])
+    simulated = np.array([request.at / NS for request in simulated_arrivals(traffic, 3000, 3)])
     # 3,000 requests in 10 s in both. Counts of gamma gaps vary by cv2 as much as Poisson's.
     spread = 4 * np.sqrt(3000 * traffic.cv2)
     assert abs(len(due) - 3000) <= spread
@@ -83,7 +85,11 @@ def test_configurations_are_measured_in_turn_on_servers_of_their_own(
         configs={"one": ONE.apply(fast()), "two": TWO.apply(fast())},
         model_sha256={"one": "1", "two": "2"},
         traffic=Traffic.parse("closed:8"),
-        meter=Meter(sla=Sla(latency_ms=5000.0), warm_up_s=0.3, command=("python", "-m", "perf.compare.versus", MODEL)),
+        meter=Meter(
+            target=LatencyTarget(latency_ms=5000.0),
+            warm_up_s=0.3,
+            command=("python", "-m", "perf.compare.versus", MODEL),
+        ),
         seconds=1.0,
         rounds=1,
         repository=REPOSITORY,
@@ -144,7 +150,7 @@ def test_configurations_are_measured_in_turn_on_servers_of_their_own(
 
 @pytest.mark.server
 def test_a_server_is_measured_and_traced_several_times() -> None:
-    meter = Meter(sla=Sla(latency_ms=5000.0), warm_up_s=0.3)
+    meter = Meter(target=LatencyTarget(latency_ms=5000.0), warm_up_s=0.3)
     with serving(MODEL, ONE.apply(fast()), trace_rate=1) as server:
         trials = [
             meter.measure(server, ONE, Traffic.parse(load), stage=AGAINST, seconds=1.0)

@@ -9,15 +9,15 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from perf.memory import greedy
 from perf.memory.estimate.batch_memory import Model, batches
 from perf.memory.estimate.graph import Graph
 from perf.memory.estimate.pattern import Pattern, key
 from perf.memory.estimate.planner import NEW, OUTPUT, REUSE, Plan, plan
 from perf.memory.estimate.weights import Kept, weights
-from perf.memory.offline import greedy
-from perf.memory.offline.buffer import Buffer
-from perf.memory.offline.checker import faults
+from perf.memory.greedy import Buffer
 from perf.studies.memory_estimate.zoo import ZOO
+from perf.studies.memory_lab.checker import faults
 from triton_batching.terminal import Failure, Mistake
 
 KIB = 1024

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from perf.pack import exact, solver
-from perf.pack.duty import Load, Turns
+from perf.pack.duty import Portion, Turns
 from perf.pack.heuristics import best_fit_decreasing
 from perf.pack.improve import improve
 from perf.pack.packing import ALGORITHMS, pack, plan
@@ -30,9 +30,9 @@ RECORD = Path("perf/studies/results/pack") / study.NAME
 NOTHING = Curve(sizes=(1, 16), values=(0.0, 0.0))
 
 
-def model(name: str, rate: float, sla: float, times: tuple[float, ...], memory: Curve = NOTHING) -> Model:
+def model(name: str, rate: float, target: float, times: tuple[float, ...], memory: Curve = NOTHING) -> Model:
     latency = Curve(sizes=(4, 8, 16), values=times)
-    return Model(name=name, rate_per_s=rate, sla_ms=sla, latency=latency, memory=memory)
+    return Model(name=name, rate_per_s=rate, target_ms=target, latency=latency, memory=memory)
 
 
 A = model("A", 64, 200, (50.0, 75.0, 100.0))
@@ -42,8 +42,8 @@ PAPER = Workload(devices=Devices(count=2, memory_bytes=1.0), models=(A, B, C))
 
 
 def together(*models: Model) -> float | None:
-    loads = [Load(model=one, rate_per_s=one.rate_per_s) for one in models]
-    return Turns(loads=loads, memory_bytes=1.0).fullness(frozenset(range(len(loads))))
+    portions = [Portion(model=one, rate_per_s=one.rate_per_s) for one in models]
+    return Turns(portions=portions, memory_bytes=1.0).fullness(frozenset(range(len(portions))))
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -71,16 +71,16 @@ def test_one_device_is_exact_against_a_fine_grid_of_cycles() -> None:
     for seed in range(12):
         workload = instances.workload(seed, 3)
         workload = changed(workload, **{one.name: (0.1 + 0.03 * seed) * one.rate_per_s for one in workload.models})
-        loads = [Load(model=one, rate_per_s=one.rate_per_s) for one in workload.models]
-        exactly = Turns(loads=loads, memory_bytes=workload.devices.memory_bytes).fullness(frozenset({0, 1, 2}))
-        grid = np.linspace(0.1, max(one.sla_ms for one in workload.models), 20_000)
+        portions = [Portion(model=one, rate_per_s=one.rate_per_s) for one in workload.models]
+        exactly = Turns(portions=portions, memory_bytes=workload.devices.memory_bytes).fullness(frozenset({0, 1, 2}))
+        grid = np.linspace(0.1, max(one.target_ms for one in workload.models), 20_000)
         rows = [np.maximum(1, np.ceil(grid * one.rate_per_s / 1e3)) for one in workload.models]
         curves = [one.latency for one in workload.models]
         steps = [(one.values[1] - one.values[0]) / 63 for one in curves]
         times = [one.values[0] + (b - 1) * step for one, step, b in zip(curves, steps, rows, strict=True)]
         fits = sum(times) <= grid
         for one, b, takes in zip(workload.models, rows, times, strict=True):
-            fits &= (b <= 64) & (grid + takes <= one.sla_ms)
+            fits &= (b <= 64) & (grid + takes <= one.target_ms)
         if fits.any():  # a grid finds no cycle that the points miss, and none of lower occupancy
             assert exactly is not None
             assert exactly <= float(np.min(sum(times)[fits] / grid[fits])) + 1e-6
@@ -116,8 +116,8 @@ def test_the_solver_agrees_with_the_subsets() -> None:
     assert solver.assign(problem.sizes, 150, expected, 5.0)[1] == expected
     assert solver.assign(problem.sizes, 150, expected - 1, 5.0) == (None, expected)
     workload = instances.workload(6, 11)
-    loads = [Load(model=one, rate_per_s=one.rate_per_s) for one in workload.models]
-    turns = Turns(loads=loads, memory_bytes=workload.devices.memory_bytes)
+    portions = [Portion(model=one, rate_per_s=one.rate_per_s) for one in workload.models]
+    turns = Turns(portions=portions, memory_bytes=workload.devices.memory_bytes)
     expected = len(exact.subsets(turns))
     found, bound = solver.cover(11, exact._maximal(turns), 1, 11, 5.0)
     assert found is not None
@@ -189,7 +189,7 @@ def test_what_fills_devices_gets_whole_ones() -> None:
     with pytest.raises(Mistake, match="3 devices are needed"):
         pack(replace(workload, devices=Devices(count=2, memory_bytes=1.0)))
     with pytest.raises(Mistake, match="two executions of one row take 100 ms"):
-        pack(replace(workload, models=(replace(A, sla_ms=99),)))
+        pack(replace(workload, models=(replace(A, target_ms=99),)))
 
 
 def test_memory_parts_models_that_time_would_not() -> None:
@@ -270,7 +270,7 @@ def test_a_placement_comes_back_from_its_file(tmp_path: Path) -> None:
     placement = pack(PAPER)
     assert Placement.read(placement.write(tmp_path)) == placement
     (tmp_path / "placement.json").write_text("{}")
-    with pytest.raises(Mistake, match="not a record of kind placement"):
+    with pytest.raises(Mistake, match=r"not a record of kind .placement."):
         Placement.read(tmp_path / "placement.json")
 
 

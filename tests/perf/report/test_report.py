@@ -7,10 +7,10 @@ import pytest
 from rich.console import Console
 from studies import study
 
-from perf.records.record import write
+from perf.records.measurement import write
 from perf.report.__main__ import main
 from perf.report.command import print_tables, summarise, write_csv, write_html
-from tests.perf.report.test_summary import MACHINE, ceiling, record
+from tests.perf.report.sweep.test_summary import MACHINE, ceiling, record
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from perf.measure import service_records
 from perf.measure.profiling import bar, profile
 from perf.measure.service_profile import Profile, ServiceTimes, load, write
 from perf.records.candidate import Candidate
-from perf.records.study import Prediction, Sla, Study
+from perf.records.study import LatencyTarget, Prediction, Study
 from perf.records.traffic import Traffic
 from perf.simulate.command import show
 from perf.simulate.earlier import EarlierTrials, earlier_trials
@@ -76,7 +76,7 @@ def test_a_prediction_has_what_was_measured_beside_it(here: Study, tmp_path: Pat
 
 def shown(predictions: Sequence[Prediction], measured: Mapping[Candidate, EarlierTrials]) -> str:
     text = io.StringIO()
-    show(predictions, measured, Sla(latency_ms=55), MODEL, Console(file=text, width=200))
+    show(predictions, measured, LatencyTarget(latency_ms=55), MODEL, Console(file=text, width=200))
     return " ".join(text.getvalue().split())
 
 

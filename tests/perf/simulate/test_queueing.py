@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from queueing import bound, capacity, mean_latency
 
-from perf.batcher.load import Arrivals, ClosedLoop
-from perf.batcher.request import MS, Request, Time
-from perf.batcher.rules import Rules
-from perf.batcher.simulation import simulate
+from perf.simulate.batcher.request import MS, Request, Time
+from perf.simulate.batcher.request_source import Arrivals, ClosedLoop
+from perf.simulate.batcher.rules import Rules
+from perf.simulate.batcher.simulation import simulate
 
 FIXED, ROW = 5.0, 1.0
 # No cap: never do so many wait.

@@ -12,8 +12,8 @@ from perf.measure.ramp import Level
 from perf.measure.service_curve import Size
 from perf.measure.service_profile import SHARES, Profile, ServiceTimes, load, write
 from perf.records.candidate import Candidate
-from perf.records.record import AnalyzerResult
-from perf.records.study import Prediction, Sla
+from perf.records.measurement import AnalyzerResult
+from perf.records.study import LatencyTarget, Prediction
 from perf.records.traffic import Traffic
 from perf.simulate import __main__ as program
 from perf.simulate.costs import ASLEEP, Costs, contention
@@ -24,7 +24,7 @@ from triton_batching.terminal import Mistake
 
 MACHINE = Machine(cpu="none", cores=2, memory_bytes=1, system="none", gpu=None)
 CONFIG = ModelConfig(name="hand_made", max_batch_size=8)
-SLA = Sla(latency_ms=50.0)
+SLA = LatencyTarget(latency_ms=50.0)
 
 
 def counters(

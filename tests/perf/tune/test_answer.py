@@ -8,8 +8,7 @@ from simulated_bench import CONFIG, SimulatedBench, accelerator, searching
 from perf.records.candidate import Candidate
 from perf.records.study import AGAINST, FINAL, NOISE, Trial
 from perf.records.traffic import Traffic
-from perf.stats.sla import Sla
-from perf.tune import recipe
+from perf.stats.latency_target import LatencyTarget
 from perf.tune.answer import figure, pareto, shown
 from perf.tune.bottleneck import bottleneck
 from perf.tune.reasons import reasons, simplified
@@ -20,7 +19,7 @@ DEFAULT, CHOSEN = Candidate.of(CONFIG), Candidate(max_batch_size=16, instances=2
 
 
 def trial(candidate: Candidate = DEFAULT, load: str = "closed:16", stage: str = FINAL, number: int = 1) -> Trial:
-    bench = SimulatedBench(service=accelerator, sla=Sla(latency_ms=100))
+    bench = SimulatedBench(service=accelerator, sla=LatencyTarget(latency_ms=100))
     return bench.measure(candidate, Traffic.parse(load), stage=stage, round=number, seconds=1.0)
 
 
@@ -86,21 +85,6 @@ def test_the_last_rounds_are_paired_and_the_noise_is_of_one_configuration() -> N
     assert [(trial.round, trial.candidate) for trial in against] == [(1, DEFAULT), (2, DEFAULT)]
     assert [(one.stage, other.stage) for one, other in noise] == [(NOISE, AGAINST)]
     assert last_rounds([]) == ([], [], [])
-
-
-def test_the_recipe_raises_one_value_after_the_other_until_the_budget_breaks(tmp_path: Path) -> None:
-    search = searching(tmp_path / "s.json", "poisson:200", 70)
-    path = recipe.follow(search.screen, Corrections(), search.default, [1, 2, 4, 8, 16], [5_000, 20_000, 40_000])
-    visited = [(step.screened.candidate.max_batch_size, step.screened.candidate.delay_us) for step in path.steps]
-    # One and two rows in 21 ms do not carry 200 a second; a wait of 40 ms and an execution are over 70 ms.
-    sizes = [(1, 0), (2, 0), (4, 0), (8, 0), (16, 0)]
-    assert visited[:5] == sizes
-    assert visited[5:] == [(16, 5_000), (16, 20_000), (16, 40_000)][: len(visited) - 5]
-    assert [step.within for step in path.steps[:2]] == [False, False]
-    assert path.end is not None
-    assert path.end == [step.screened for step in path.steps if step.within][-1]
-    assert path.end.p99_ms <= 70
-    assert path.seconds == 18 * len(path.steps)
 
 
 def test_every_value_that_differs_has_a_reason(tmp_path: Path) -> None:

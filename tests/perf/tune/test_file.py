@@ -7,9 +7,9 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
 from export.repository import config_file, model_folder, read_config, variants
-from perf.records import tuned_file
 from perf.records.candidate import THREADS, Candidate
-from perf.records.tuned_file import Why, WriteError
+from perf.tune import tuned_file
+from perf.tune.tuned_file import Why, WriteError
 from perf.tune.writing import keep
 from serve.doctor.document import Document
 from triton_batching.terminal import Failure
@@ -162,7 +162,7 @@ def test_the_doctor_finds_nothing_in_a_tuned_configuration(model: str, variant: 
     candidate = Candidate(max_batch_size=32, delay_us=2600, instances=2, threads=threads)
     text = tuned_file.tuned(Document.read(path), candidate, WHY, COMMAND)
     tuned_file.check(text, read_config(path), candidate)
-    assert tuned_file.findings(folder, text, latency_ms=50) == []
+    assert tuned_file.findings(folder, text, target_ms=50) == []
 
 
 def test_what_still_silences_something_stays_and_the_rest_is_named() -> None:
@@ -172,10 +172,10 @@ def test_what_still_silences_something_stays_and_the_rest_is_named() -> None:
     def with_lines(lines: Collection[str]) -> str:
         return tuned_file.tuned(before, candidate, WHY, COMMAND, silenced=lines)
 
-    text = with_lines(tuned_file.silenced(folder, before, with_lines, latency_ms=50))
+    text = with_lines(tuned_file.silenced(folder, before, with_lines, target_ms=50))
     assert re.findall(r"# doctor: ignore=(\S+)", text) == []
     assert "nothing to silence here: ignore=B201 in=baseline." in " ".join(text.replace("\n#", "").split())
-    assert tuned_file.findings(folder, text, latency_ms=50) == []
+    assert tuned_file.findings(folder, text, target_ms=50) == []
     assert tuned_file.is_ours(text)
 
 
@@ -193,7 +193,7 @@ def test_the_doctor_is_really_asked() -> None:
     folder = model_folder("ranker")
     path = config_file(folder, None)
     text = tuned_file.tuned(Document.read(path), Candidate(max_batch_size=8, delay_us=60_000), WHY, COMMAND)
-    assert [one.code for one in tuned_file.findings(folder, text, latency_ms=50)] == ["B206"]
+    assert [one.code for one in tuned_file.findings(folder, text, target_ms=50)] == ["B206"]
 
 
 def test_what_the_current_configuration_has_is_no_news(tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_what_the_current_configuration_has_is_no_news(tmp_path: Path) -> None:
     before = TEXT.replace("  default_queue_policy { max_queue_size: 100 }\n", "")
     (folder / "config.pbtxt").write_text(before)
     text = written(before, Candidate(max_batch_size=16, delay_us=1000))
-    assert "B215" in {one.code for one in tuned_file.findings(folder, text, latency_ms=50)}
-    assert tuned_file.news(folder, before, text, latency_ms=50) == []
+    assert "B215" in {one.code for one in tuned_file.findings(folder, text, target_ms=50)}
+    assert tuned_file.news(folder, before, text, target_ms=50) == []
     late = written(before, Candidate(max_batch_size=16, delay_us=60_000))
-    assert [one.code for one in tuned_file.news(folder, before, late, latency_ms=50)] == ["B206"]
+    assert [one.code for one in tuned_file.news(folder, before, late, target_ms=50)] == ["B206"]

@@ -30,10 +30,10 @@ def steeper(parallelism: Parallelism, rows: int) -> float:
 
 def brute_force(search: Search, true: Service) -> list[PooledTrials]:
     """Every candidate measured for long under the true service times, the best first."""
-    bench = SimulatedBench(service=true, sla=search.goal.sla)
+    bench = SimulatedBench(service=true, sla=search.goal.target)
     load = search.screen.traffic
     measured = [
-        PooledTrials.of([bench.measure(one, load, stage="grid", round=1, seconds=2.0)], search.goal.sla)
+        PooledTrials.of([bench.measure(one, load, stage="grid", round=1, seconds=2.0)], search.goal.target)
         for one in search.candidates
     ]
     return search.goal.ranked(measured, default=search.default)

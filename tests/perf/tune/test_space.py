@@ -4,10 +4,10 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
 from perf.measure.service_records import climbed, reaching
 from perf.records.candidate import THREADS, Candidate
-from perf.records.study import Sla
+from perf.records.study import LatencyTarget
 from perf.records.traffic import Traffic
 from perf.tune.goal import Goal
-from perf.tune.screen import Screen, distinct
+from perf.tune.screening import Screen, distinct
 from perf.tune.simulator import Corrections
 from perf.tune.space import Parallelism, space
 from triton_batching.terminal import Mistake
@@ -75,7 +75,7 @@ def test_of_equal_delays_the_shortest_and_the_longest_stay() -> None:
     screen = Screen(
         simulator=InventedSimulator(service=accelerator),
         traffic=Traffic.parse("closed:8"),
-        goal=Goal(objective="throughput", sla=Sla(latency_ms=100)),
+        goal=Goal(objective="throughput", target=LatencyTarget(latency_ms=100)),
     )
     made = [Candidate(max_batch_size=8, delay_us=delay) for delay in (40_000, 20_000, 30_000)]
     remaining = distinct(
@@ -96,7 +96,7 @@ def test_candidates_that_differ_beyond_the_load_are_one() -> None:
     screen = Screen(
         simulator=InventedSimulator(service=accelerator),
         traffic=traffic,
-        goal=Goal(objective="throughput", sla=Sla(latency_ms=100)),
+        goal=Goal(objective="throughput", target=LatencyTarget(latency_ms=100)),
     )
     made = [Candidate(max_batch_size=size) for size in (8, 4, 16, 2)]
     remaining = distinct([screen.look(candidate, Corrections(), requests=300) for candidate in made], default=made[0])

@@ -8,13 +8,13 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from perf.batcher.load import Arrivals
-from perf.batcher.mix import MixError
-from perf.batcher.payload import ClosingRule
-from perf.batcher.request import MS, Request
-from perf.batcher.requests_file import RequestsError
-from perf.batcher.rules import Rules, RulesError
-from perf.batcher.simulation import simulate
+from perf.simulate.batcher.mix import MixError
+from perf.simulate.batcher.payload import ClosingRule
+from perf.simulate.batcher.request import MS, Request
+from perf.simulate.batcher.request_source import Arrivals
+from perf.simulate.batcher.requests_file import RequestsError
+from perf.simulate.batcher.rules import Rules, RulesError
+from perf.simulate.batcher.simulation import simulate
 from perf.why.__main__ import main
 from perf.why.changes import Diagnosis, diagnose
 from perf.why.recording import Recording, clients, requests_of

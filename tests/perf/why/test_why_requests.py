@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from perf.batcher.mix import Mix, MixError, read_sizes
-from perf.batcher.request import MS
-from perf.batcher.requests_file import RequestsError, read_requests
+from perf.simulate.batcher.mix import Mix, MixError, read_sizes
+from perf.simulate.batcher.request import MS
+from perf.simulate.batcher.requests_file import RequestsError, read_requests
 from perf.why.service import ServiceError, read_service
 from tests.perf.why.test_why import LENGTHS, X, config
 

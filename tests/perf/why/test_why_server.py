@@ -15,14 +15,14 @@ from streams import counted as read_counters
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from clients.connection import Connection, connect
-from perf.batcher.load import Arrivals
-from perf.batcher.request import MS, Request
-from perf.batcher.rules import Rules
+from perf.simulate.batcher.request import MS, Request
+from perf.simulate.batcher.request_source import Arrivals
+from perf.simulate.batcher.rules import Rules
 from perf.why.__main__ import main
 from perf.why.changes import Diagnosis, diagnose
 from serve.launcher import Server, Settings, launch
 from serve.management.statistics import Counters
-from tests.perf.batcher.test_server import CASES, VARIABLE, requests
+from tests.perf.simulate.batcher.test_server import CASES, VARIABLE, requests
 
 pytestmark = pytest.mark.server
 # Every request of a prediction waits before the batcher looks: on a busy machine they would come too late for a batch.

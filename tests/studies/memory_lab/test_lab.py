@@ -8,11 +8,11 @@ from memory_instances import random_trace, trace_of
 
 from perf.memory.allocators.bfc import onnxruntime_same
 from perf.memory.allocators.device import Allocator, Device, DeviceCosts
-from perf.memory.trace import trace_file
 from perf.studies.memory_lab import __main__ as lab
 from perf.studies.memory_lab import comparison, memory_map
 from perf.studies.memory_lab.allocators.plan import plan
 from perf.studies.memory_lab.replay import Placed, Replay, operation_us, overlaps, replay
+from perf.studies.memory_lab.traces import trace_file
 from perf.studies.memory_lab.traces.reading import read
 from perf.studies.memory_lab.trial import ONLINE, PLANNED, allocators, locality, trial
 

@@ -6,15 +6,15 @@ from dataclasses import replace
 import pytest
 from memory_instances import guillotine, random_trace, trace_of
 
+from perf.memory import greedy
 from perf.memory.allocators.device import Device
-from perf.memory.offline import greedy, omni
-from perf.memory.offline.buffer import load
-from perf.memory.offline.checker import faults
-from perf.memory.trace.trace import Trace
-from perf.studies.memory_lab import changes
+from perf.memory.greedy import peak_bytes
+from perf.studies.memory_lab import changes, omni
 from perf.studies.memory_lab.allocators.plan import Plan, best_placement, buffers_of, plan
 from perf.studies.memory_lab.allocators.planned import Planned, Unplanned
+from perf.studies.memory_lab.checker import faults
 from perf.studies.memory_lab.replay import overlaps, replay
+from perf.studies.memory_lab.traces.trace import Trace
 
 KIB = 1024
 SIZES = {"a": 4 * KIB, "b": 8 * KIB, "c": 4 * KIB, "d": 2 * KIB}
@@ -195,11 +195,11 @@ def test_the_planner_for_a_trace_is_valid_and_near_the_bound(seed: int) -> None:
     buffers = buffers_of(trace, 256)
     placement = best_placement(buffers, 1.0)
     assert faults(placement, buffers) == []
-    assert trace.live_peak_bytes <= load(buffers) <= placement.height <= greedy.plan(buffers).height
+    assert trace.live_peak_bytes <= peak_bytes(buffers) <= placement.height <= greedy.plan(buffers).height
 
 
 def test_a_trace_without_omnimalloc_is_planned_by_greedy(monkeypatch: pytest.MonkeyPatch) -> None:
     buffers = guillotine(3, 60)
-    assert greedy.plan(buffers).height > load(buffers)
+    assert greedy.plan(buffers).height > peak_bytes(buffers)
     monkeypatch.setattr(omni, "installed", lambda: None)
     assert best_placement(buffers).planner == greedy.NAME

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 from memory_instances import trace_of
 
-from perf.memory.trace import trace_file
-from perf.memory.trace.trace import Allocation
-from perf.studies.memory_lab.traces import reading, tensorflow_log, torch_profile
+from perf.studies.memory_lab.traces import reading, tensorflow_log, torch_profile, trace_file
+from perf.studies.memory_lab.traces.trace import Allocation
 from triton_batching.terminal import Mistake
 
 PREFIX = "2019-11-27 08:19:35.172: I tensorflow/core/framework/log_memory.cc:35] __LOG_MEMORY__ "

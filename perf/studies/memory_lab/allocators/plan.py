@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from perf.memory import greedy
 from perf.memory.allocators.device import ALIGNMENT, rounded
-from perf.memory.offline import greedy, omni
-from perf.memory.offline.buffer import Buffer, Placement, load
-from perf.memory.trace.trace import Trace
+from perf.memory.greedy import Buffer, Placement, peak_bytes
+from perf.studies.memory_lab import omni
+from perf.studies.memory_lab.traces.trace import Trace
 
 # Above this a search is worse than greedy: with 18,692 buffers 1.065 of the load after 3 s, greedy 1.008.
 MAX_SEARCHED_BUFFERS = 2000
@@ -52,7 +53,7 @@ def best_placement(buffers: Sequence[Buffer], timeout_s: float = 3.0) -> Placeme
     Without omnimalloc it is the greedy placement. The placement names its planner.
     """
     quick = greedy.plan(buffers)
-    if quick.height == load(buffers) or len(buffers) > MAX_SEARCHED_BUFFERS or omni.installed() is None:
+    if quick.height == peak_bytes(buffers) or len(buffers) > MAX_SEARCHED_BUFFERS or omni.installed() is None:
         return quick
     return omni.minimised(buffers, timeout_s, quick)
 

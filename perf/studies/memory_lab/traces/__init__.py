@@ -1,1 +1,1 @@
-"""Readers of the memory traces that frameworks write."""
+"""Memory traces: the type, its file, and readers of what frameworks write."""

@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from perf.memory.trace.fields import field
-from perf.memory.trace.ledger import Ledger
-from perf.memory.trace.trace import Trace
 from perf.studies.memory_lab.traces import plain_pickle
+from perf.studies.memory_lab.traces.fields import field
+from perf.studies.memory_lab.traces.ledger import Ledger
+from perf.studies.memory_lab.traces.trace import Trace
 from triton_batching.terminal import Mistake
 
 SOURCE = "torch cuda snapshot"

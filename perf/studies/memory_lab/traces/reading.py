@@ -2,15 +2,14 @@
 
 from pathlib import Path
 
-from perf.memory.trace import onnxruntime_profile, trace_file
-from perf.memory.trace.fields import content
-from perf.memory.trace.trace import Trace
-from perf.studies.memory_lab.traces import cuda_snapshot, tensorflow_log, torch_profile
+from perf.studies.memory_lab.traces import cuda_snapshot, onnxruntime_profile, tensorflow_log, torch_profile, trace_file
+from perf.studies.memory_lab.traces.fields import content
+from perf.studies.memory_lab.traces.trace import Trace
 from triton_batching.terminal import Mistake
 
 ADVICE = (
-    "Give a trace of python -m perf.memory.record, a TensorFlow log with __LOG_MEMORY__ lines, a torch.cuda.memory "
-    "snapshot, a torch.profiler chrome trace or an onnxruntime profile."
+    "Give a trace of python -m perf.studies.memory_lab.record, a TensorFlow log with __LOG_MEMORY__ lines, a "
+    "torch.cuda.memory snapshot, a torch.profiler chrome trace or an onnxruntime profile."
 )
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 
-from perf.memory.trace.ledger import Ledger
-from perf.memory.trace.trace import Trace
+from perf.studies.memory_lab.traces.ledger import Ledger
+from perf.studies.memory_lab.traces.trace import Trace
 from triton_batching.terminal import Mistake
 
 SOURCE = "tensorflow log"

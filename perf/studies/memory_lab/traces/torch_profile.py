@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from perf.memory.trace.fields import field, parsed
-from perf.memory.trace.ledger import Ledger
-from perf.memory.trace.trace import Trace
+from perf.studies.memory_lab.traces.fields import field, parsed
+from perf.studies.memory_lab.traces.ledger import Ledger
+from perf.studies.memory_lab.traces.trace import Trace
 from triton_batching.terminal import Mistake
 
 SOURCE = "torch profile"

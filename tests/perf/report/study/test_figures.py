@@ -14,14 +14,14 @@ from perf.report.drawing import STYLE
 from perf.report.study.accuracy import checks
 from perf.report.study.evidence import Evidence
 from perf.report.study.heat import heat
-from perf.report.study.load import load
-from perf.report.study.load_figures import front, rates, throughput
+from perf.report.study.latency_by_load import front, rates, throughput
+from perf.report.study.latency_by_load import latency_by_load as by_load
 from perf.report.study.parts import bands_of, parts, simulated
 from perf.report.study.search import search, untested
 from perf.report.study.service import curves
 from perf.report.study.tail import tail
 from perf.simulate.predict import SimulatedRun
-from perf.stats.quantile import percentile_ms, quantile
+from perf.stats.percentile import percentile_ms, quantile
 
 
 def evidence(of: Study) -> Evidence:
@@ -89,14 +89,21 @@ def test_with_a_rate_for_each_configuration_each_is_judged_at_its_own() -> None:
     of = evidence(replace(study(), load="poisson:100", objective="goodput", trials=trials))
     assert of.loads == {CHOSEN: "poisson:608", DEFAULT: "poisson:380"}
     assert [(a.load, b.load) for a, b in of.pairs] == [("poisson:608", "poisson:380")] * 4
-    assert [figure.name for figure in load(of).pictures] == ["rates", "completion", "candidates"]
+    assert [figure.name for figure in by_load(of).pictures] == ["rates", "completion", "candidates"]
 
 
 def test_one_rate_is_drawn_candidate_by_candidate() -> None:
     one = [trial for trial in study().trials if trial.load == "poisson:380"]
-    assert [figure.name for figure in load(evidence(replace(study(), trials=tuple(one)))).pictures] == ["candidates"]
-    assert [figure.name for figure in load(evidence(study())).pictures] == ["rates", "completion", "candidates"]
-    assert [figure.name for figure in load(evidence(study("closed:16"))).pictures] == ["throughput", "candidates"]
+    assert [figure.name for figure in by_load(evidence(replace(study(), trials=tuple(one)))).pictures] == ["candidates"]
+    assert [figure.name for figure in by_load(evidence(study())).pictures] == [
+        "rates",
+        "completion",
+        "candidates",
+    ]
+    assert [figure.name for figure in by_load(evidence(study("closed:16"))).pictures] == [
+        "throughput",
+        "candidates",
+    ]
 
 
 def test_a_closed_loop_draws_every_measurement_and_the_front() -> None:

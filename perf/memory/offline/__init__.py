@@ -1,1 +1,0 @@
-"""Offline planning of memory offsets with all lifetimes known: planners, their checker, and instances as CSV files."""

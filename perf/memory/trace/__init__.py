@@ -1,1 +1,0 @@
-"""Traces of memory allocations: the type, its file, and the reader of onnxruntime profiles."""

@@ -1,0 +1,1 @@
+"""The report on the records of sweeps: comparisons of configurations, their tables, figures and verdicts."""

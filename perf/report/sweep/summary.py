@@ -1,0 +1,252 @@
+"""Comparisons from records: medians over repeats, ratios paired by repeat, and marks on points that are not stable."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+
+from perf.records.measurement import AnalyzerLoad, Ceiling, Measurement
+from perf.report.sweep.marks import marks, spread, window_spread
+from perf.report.sweep.mixture import refuse
+from serve.management.statistics import Counters
+
+BASELINE = "baseline"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ratio:
+    """A ratio computed repeat by repeat: its median and its range."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Mapping[int, float], reference: Mapping[int, float]) -> Self | None:
+        """Divide the values of the same repeat (same key); None if no repeat has both."""
+        ratios = [values[key] / reference[key] for key in values if reference.get(key)]
+        return cls(median=float(np.median(ratios)), low=min(ratios), high=max(ratios)) if ratios else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stages:
+    """The time of a request by stage, in order: microseconds per request, medians over repeats.
+
+    Client stages are None if perf_analyzer printed no summary. Each request counts the whole time of its execution.
+    """
+
+    client_send_us: float | None
+    network_us: float | None
+    queue_us: float
+    compute_input_us: float
+    compute_infer_us: float
+    compute_output_us: float
+    client_receive_us: float | None
+
+    @property
+    def compute_us(self) -> float:
+        """The sum of input, inference and output."""
+        return self.compute_input_us + self.compute_infer_us + self.compute_output_us
+
+
+@dataclass(frozen=True, kw_only=True)
+class Top:
+    """The ceiling of a model: onnxruntime without a server at its best batch size, `rows` on `threads` threads.
+
+    `spread` is the spread over all rounds.
+    """
+
+    model_sha256: str
+    rows: int
+    threads: int
+    throughput_rows_per_s: float
+    by_repeat: Mapping[int, float]
+    spread: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One configuration of one model under one load: medians over `repeats` measurements; without marks it is stable.
+
+    `batches` maps batch sizes to executions, summed over repeats. `infer_us_per_row` is execution time over rows.
+    Spreads are (max - min) / median.
+    """
+
+    model: str
+    config_name: str
+    config_sha256: str
+    model_sha256: str
+    load: AnalyzerLoad
+    repeats: int
+    requests: int | None
+    failed_requests: int
+    throughput_rows_per_s: float
+    throughput_by_repeat: Mapping[int, float]
+    throughput_spread: float | None
+    window_spread: float
+    mean_us: float | None
+    p50_us: float | None
+    p90_us: float | None
+    p95_us: float | None
+    p99_us: float | None
+    p95_us_by_repeat: Mapping[int, float]
+    stages: Stages
+    rows_per_execution: float
+    infer_us_per_row: float
+    batches: Mapping[int, int]
+    to_baseline: Ratio | None = None
+    p95_to_baseline: Ratio | None = None
+    to_ceiling: Ratio | None = None
+    marks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """One model under one kind of load, over configurations and concurrencies.
+
+    `setting` is the load with concurrency 0; `rows` are in the order of `config_names` and concurrency.
+    """
+
+    model: str
+    setting: AnalyzerLoad
+    rows: tuple[Row, ...]
+    ceiling: Top | None
+
+    @property
+    def config_names(self) -> tuple[str, ...]:
+        """The names of the configurations, the baseline first."""
+        return tuple(dict.fromkeys(row.config_name for row in self.rows))
+
+    @property
+    def common_concurrencies(self) -> tuple[int, ...]:
+        """The concurrencies that were measured for all configurations, ascending; may be empty."""
+        measured = [{row.load.concurrency for row in self.of(name)} for name in self.config_names]
+        return tuple(sorted(set.intersection(*measured)))
+
+    def of(self, config_name: str) -> tuple[Row, ...]:
+        """The rows of one configuration, by concurrency."""
+        return tuple(row for row in self.rows if row.config_name == config_name)
+
+    def at(self, config_name: str, concurrency: int) -> Row | None:
+        """The row of a configuration at a concurrency; None if it was not measured."""
+        return next((row for row in self.of(config_name) if row.load.concurrency == concurrency), None)
+
+
+def compare(entries: Iterable[Measurement | Ceiling]) -> tuple[Comparison, ...]:
+    """The comparisons of these records; raises `MixtureError` for records that must not share a table."""
+    entries = tuple(entries)
+    records = [entry for entry in entries if isinstance(entry, Measurement)]
+    ceilings = [entry for entry in entries if isinstance(entry, Ceiling)]
+    refuse(records, ceilings)
+    groups: dict[tuple[str, AnalyzerLoad], list[Measurement]] = defaultdict(list)
+    for record in records:
+        groups[record.point.model, replace(record.point.load, concurrency=0)].append(record)
+    return tuple(
+        _comparison(model, setting, groups[model, setting], top([c for c in ceilings if c.model == model]))
+        for model, setting in sorted(groups, key=repr)
+    )
+
+
+def top(ceilings: Sequence[Ceiling]) -> Top | None:
+    """The ceiling of one model: its fastest batch size on all cores."""
+    chosen = [ceiling for ceiling in ceilings if ceiling.threads == ceiling.machine.cores]
+    if not chosen:
+        return None
+    rates: dict[int, list[float]] = defaultdict(list)
+    for ceiling in chosen:
+        for size, rounds in ceiling.rows_per_s.items():
+            rates[size].extend(rounds)
+    rows = max(rates, key=lambda size: float(np.median(rates[size])))
+    by_repeat = {
+        ceiling.repeat: float(np.median(ceiling.rows_per_s[rows])) for ceiling in chosen if ceiling.rows_per_s.get(rows)
+    }
+    return Top(
+        model_sha256=chosen[0].model_sha256,
+        rows=rows,
+        threads=chosen[0].threads,
+        throughput_rows_per_s=float(np.median(rates[rows])),
+        by_repeat=by_repeat,
+        spread=spread(rates[rows]),
+    )
+
+
+def _comparison(model: str, setting: AnalyzerLoad, records: list[Measurement], ceiling: Top | None) -> Comparison:
+    points: dict[tuple[str, int], list[Measurement]] = defaultdict(list)
+    for record in sorted(records, key=lambda record: record.point.repeat):
+        points[record.point.config_name, record.point.load.concurrency].append(record)
+    merged = {key: _row(points[key], ceiling) for key in sorted(points, key=lambda key: (key[0] != BASELINE, key))}
+    rows = tuple(_related(row, merged.get((BASELINE, concurrency))) for (_, concurrency), row in merged.items())
+    return Comparison(model=model, setting=setting, rows=rows, ceiling=ceiling)
+
+
+def _related(row: Row, baseline: Row | None) -> Row:
+    if baseline is None:
+        return row
+    return replace(
+        row,
+        to_baseline=Ratio.of(row.throughput_by_repeat, baseline.throughput_by_repeat),
+        p95_to_baseline=Ratio.of(row.p95_us_by_repeat, baseline.p95_us_by_repeat),
+    )
+
+
+def _row(records: Sequence[Measurement], ceiling: Top | None) -> Row:
+    point = records[0].point
+    if ceiling and ceiling.model_sha256 != point.model_sha256:
+        ceiling = None
+    rates = {record.point.repeat: record.measured.throughput_rows_per_s for record in records}
+    counted = sum((record.counters for record in records[1:]), records[0].counters)
+    requests = [record.measured.requests for record in records if record.measured.requests is not None]
+    p95s = {record.point.repeat: record.measured.p95_us for record in records}
+    return Row(
+        model=point.model,
+        config_name=point.config_name,
+        config_sha256=point.config_sha256,
+        model_sha256=point.model_sha256,
+        load=point.load,
+        repeats=len(records),
+        requests=sum(requests) if requests else None,
+        failed_requests=counted.failed_requests,
+        throughput_rows_per_s=float(np.median(list(rates.values()))),
+        throughput_by_repeat=rates,
+        throughput_spread=spread(list(rates.values())) if len(records) > 1 else None,
+        window_spread=max(window_spread(record) for record in records),
+        mean_us=_median(record.measured.mean_us for record in records),
+        p50_us=_median(record.measured.p50_us for record in records),
+        p90_us=_median(record.measured.p90_us for record in records),
+        p95_us=_median(p95s.values()),
+        p99_us=_median(record.measured.p99_us for record in records),
+        p95_us_by_repeat={repeat: value for repeat, value in p95s.items() if value is not None},
+        stages=_stages(records),
+        rows_per_execution=float(np.median([record.counters.rows_per_execution for record in records])),
+        infer_us_per_row=float(np.median([_infer_us_per_row(record.counters) for record in records])),
+        batches=counted.batches,
+        to_ceiling=Ratio.of(rates, ceiling.by_repeat) if ceiling else None,
+        marks=marks(records, ceiling.spread if ceiling else None),
+    )
+
+
+def _stages(records: Sequence[Measurement]) -> Stages:
+    def server(name: str) -> float:
+        counters = [record.counters for record in records]
+        return float(np.median([counter.per_request_us(getattr(counter, name)) for counter in counters]))
+
+    return Stages(
+        client_send_us=_median(record.measured.client_send_us for record in records),
+        network_us=_median(record.measured.network_us for record in records),
+        queue_us=server("queue_ns"),
+        compute_input_us=server("compute_input_ns"),
+        compute_infer_us=server("compute_infer_ns"),
+        compute_output_us=server("compute_output_ns"),
+        client_receive_us=_median(record.measured.client_receive_us for record in records),
+    )
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.median(known)) if known else None
+
+
+def _infer_us_per_row(counters: Counters) -> float:
+    return sum(counters.batches_ns.values()) / counters.rows / 1e3 if counters.rows else 0.0

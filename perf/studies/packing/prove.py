@@ -1,0 +1,220 @@
+"""Prove a plan of one device on a real server: it must meet its targets at its rates and miss one at 30 % more.
+
+Simulated accelerators take the planned time of the models, and Triton's rate limiter makes them take turns, as on one
+device.
+"""
+
+import datetime
+import math
+import sys
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.table import Table
+
+from perf.pack import packed_file, plan_file
+from perf.pack.interference import Progress, measure
+from perf.pack.packing import plan
+from perf.pack.placement import Placement
+from perf.pack.replay import Replayed, replay
+from perf.pack.servers import servers
+from perf.pack.validator import between, of
+from perf.pack.workload import Workload
+from perf.records.load_record import LoadResult
+from perf.records.offered_load import Load
+from perf.records.traffic import Traffic
+from perf.studies.packing import stand_in
+from perf.studies.packing.proof import ModelResult, Proof, Round
+from serve.launcher import Server, Settings, launch
+from triton_batching.machine import Machine, versions
+from triton_batching.terminal import Mistake, guarded, program_parser, terminal
+
+RESULTS = Path("perf/results/local/pack")
+SCALES = (1.0, 1.3)
+WARM_UP_S = 4.0
+# The names of the arrivals in `Traffic`.
+PATTERNS = {"uniform": "constant", "poisson": "poisson"}
+
+
+def prove(
+    workload: Workload,
+    placement: Placement,
+    *,
+    seconds: float,
+    own_work_ms: tuple[float, float],
+    seed: int,
+    command: str,
+    progress: Progress,
+) -> tuple[Round, ...]:
+    """Run both rounds on one server with the files of `packed_file`.
+
+    `own_work_ms` (fixed, per row) is the server's own share of each planned execution. Raises the launcher's errors,
+    and `Mistake` unless the placement has one device of kind cpu.
+    """
+    planned = servers(placement)
+    if len(placement.nodes) != 1 or workload.devices.kind != "cpu":
+        raise Mistake(
+            f"the plan has {len(placement.nodes)} devices of kind {workload.devices.kind}. Simulated accelerators can "
+            "only prove a plan with one device of kind cpu."
+        )
+    with tempfile.TemporaryDirectory(prefix="triton-batching-pack-") as folder:
+        fixed, row = own_work_ms
+        repository = stand_in.build(workload.models, Path(folder), server_ms=fixed, server_row_ms=row)
+        packed_file.write(planned[0], repository, kind=workload.devices.kind, command=command)
+        settings = Settings(
+            models=placement.nodes[0].models,
+            config_name=planned[0].config_name,
+            repository=repository,
+            arguments=planned[0].arguments,
+        )
+        with launch(settings, progress=progress) as server:
+            return tuple(_round(workload, placement, server, scale, seconds, seed, progress) for scale in SCALES)
+
+
+def _round(
+    workload: Workload,
+    placement: Placement,
+    server: Server,
+    scale: float,
+    seconds: float,
+    seed: int,
+    progress: Progress,
+) -> Round:
+    results = measure(
+        server,
+        {
+            share.model: _load(workload, share.rate_per_s * scale, seconds, seed + number)
+            for number, share in enumerate(placement.nodes[0].shares)
+        },
+        lambda text: progress(f"{scale:g} x the planned rates: {text}"),
+    )
+    expected = {replayed.model: replayed for replayed in replay(workload, placement, scale=scale, seed=seed)}
+    models = tuple(_result(workload, results[name], name, expected[name], scale) for name in placement.nodes[0].models)
+    window = max(result.outcome.window_s for result in results.values())
+    busy = sum(model.exec_ms * model.executions for model in models) / 1e3 / window
+    return Round(scale=scale, seconds=window, busy_share=busy, models=models)
+
+
+def _load(workload: Workload, rate_per_s: float, seconds: float, seed: int) -> Load:
+    traffic = Traffic(pattern=PATTERNS[workload.arrivals], rate_per_s=rate_per_s)
+    return traffic.load(warm_up_s=WARM_UP_S, duration_s=seconds, workers=1, seed=seed)
+
+
+def _result(workload: Workload, result: LoadResult, name: str, expected: Replayed, scale: float) -> ModelResult:
+    model, counted = of(workload, name), result.counted
+    latencies = sorted(result.sample.latencies_us)
+    in_time = sum(us <= model.target_ms * 1e3 for us in latencies)
+    rows = counted.rows_per_execution
+    return ModelResult(
+        model=name,
+        rate_per_s=model.rate_per_s * scale,
+        sla_ms=model.target_ms,
+        requests=len(latencies),
+        late=len(latencies) - in_time,
+        late_sends=result.outcome.late,
+        p50_ms=_ms(latencies[len(latencies) // 2]),
+        p99_ms=_ms(latencies[min(len(latencies) - 1, int(0.99 * len(latencies)))]),
+        executions=counted.executions,
+        batch_rows=rows,
+        largest_batch=max(counted.batches),
+        exec_ms=counted.busy_ns / max(1, counted.executions) / 1e6,
+        planned_ms=between(model.latency.sizes, model.latency.values, round(rows)),
+        replayed_late_share=expected.late / expected.requests,
+        replayed_p99_ms=expected.p99_ms,
+    )
+
+
+def _ms(latency_us: float) -> float | None:
+    return latency_us / 1e3 if math.isfinite(latency_us) else None
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Prove a plan; exit code 0 if it meets and misses its targets as expected, 1 if not, 2 for a user's mistake."""
+    parser = program_parser(
+        "python -m perf.studies.packing.prove", __doc__, example="perf/pack/plans/three_models.toml"
+    )
+    parser.add_argument("plan", type=Path)
+    parser.add_argument("--seconds", type=float, default=40.0, help="length of each round's window (default 40)")
+    parser.add_argument(
+        "--server-ms",
+        type=float,
+        default=1.5,
+        help="the server's own share of each planned execution, in ms (default 1.5)",
+    )
+    parser.add_argument("--server-row-ms", type=float, default=0.08, help="and per row, in ms (default 0.08)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--results", type=Path, default=RESULTS, help=f"folder of the record (default {RESULTS})")
+    arguments = parser.parse_args(argv)
+    words = ("python", "-m", "perf.studies.packing.prove", *(sys.argv[1:] if argv is None else argv))
+
+    def run() -> int:
+        console = terminal()
+        workload = plan_file.read(arguments.plan)
+        placement = plan(workload, "squishy")
+        started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        with console.status("starting") as status:
+            rounds = prove(
+                workload,
+                placement,
+                seconds=arguments.seconds,
+                own_work_ms=(arguments.server_ms, arguments.server_row_ms),
+                seed=arguments.seed,
+                command=" ".join(words),
+                progress=status.update,
+            )
+        proof = Proof(
+            plan=arguments.plan.name,
+            arrivals=workload.arrivals,
+            placement=asdict(placement),
+            own_work_ms=(arguments.server_ms, arguments.server_row_ms),
+            rounds=rounds,
+            started_at=started,
+            command=words,
+            machine=Machine.this(),
+            versions=versions(),
+        )
+        path = proof.write(arguments.results, f"proof.{arguments.plan.stem}.json")
+        console.print(_table(proof))
+        console.print(f"written to {path}", markup=False)
+        return 0 if [round_.in_time for round_ in rounds] == [True, False] else 1
+
+    return guarded(run, on_interrupt="stopped; nothing was recorded.")
+
+
+def _table(proof: Proof) -> Table:
+    table = Table(
+        "rates",
+        "model",
+        "target ms",
+        "requests",
+        "late %",
+        "replayed %",
+        "p99 ms",
+        "replayed",
+        "rows",
+        "ms",
+        "plan ms",
+        title=f"{proof.plan}, {proof.arrivals} arrivals",
+    )
+    words = {True: "in time", False: "late", None: "cannot tell"}
+    for round_ in proof.rounds:
+        for model in round_.models:
+            table.add_row(
+                f"{round_.scale:g} x: {words[round_.in_time]}",
+                model.model,
+                f"{model.sla_ms:g}",
+                str(model.requests),
+                f"{100 * model.late_share:.2f}",
+                f"{100 * model.replayed_late_share:.2f}",
+                "no answer" if model.p99_ms is None else f"{model.p99_ms:.0f}",
+                f"{model.replayed_p99_ms:.0f}",
+                f"{model.batch_rows:.1f}",
+                f"{model.exec_ms:.1f}",
+                f"{model.planned_ms:.1f}",
+            )
+    return table
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,279 @@
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from perf.records.measurement import AnalyzerLoad, AnalyzerResult, AnalyzerWindow, Ceiling, Measurement, MeasurementKey
+from perf.report.sweep.mixture import MixtureError
+from perf.report.sweep.summary import Comparison, Ratio, Row, compare
+from serve.management.statistics import Counters
+from triton_batching.machine import Machine
+
+MACHINE = Machine(cpu="test", cores=2, memory_bytes=2**33, system="Linux", gpu=None)
+NOTHING = Counters(
+    requests=0,
+    failed_requests=0,
+    rows=0,
+    executions=0,
+    queue_ns=0,
+    compute_input_ns=0,
+    compute_infer_ns=0,
+    compute_output_ns=0,
+    batches={},
+    batches_ns={},
+)
+
+
+def record(
+    config_name: str = "baseline",
+    *,
+    rate: float = 100.0,
+    concurrency: int = 4,
+    repeat: int = 1,
+    mean_us: float | None = None,
+    windows: tuple[float, ...] | None = None,
+    batches: Mapping[int, int] | None = None,
+    execution_us: float = 1000,
+    failed: int = 0,
+    summary: bool = True,
+    model: str = "m",
+) -> Measurement:
+    """A stable point of 2 rows per request, unless told otherwise; the mean then follows from Little's law."""
+    mean = mean_us or concurrency * 2 / rate * 1e6
+    batches = batches or {2: 50}
+    rows = sum(size * count for size, count in batches.items())
+    requests = rows // 2
+    latency = {name: mean * part for name, part in (("p50_us", 0.9), ("p90_us", 1.1), ("p95_us", 1.2), ("p99_us", 2.0))}
+    parts = {"mean_us": mean, "client_send_us": 10.0, "network_us": 20.0, "client_receive_us": 1.0}
+    counted = replace(
+        NOTHING,
+        requests=requests,
+        failed_requests=failed,
+        rows=rows,
+        executions=sum(batches.values()),
+        queue_ns=requests * 7_000,
+        compute_input_ns=requests * 2_000,
+        compute_infer_ns=requests * 30_000,
+        compute_output_ns=requests * 4_000,
+        batches=batches,
+        batches_ns={size: int(count * execution_us * 1e3) for size, count in batches.items()},
+    )
+    before = replace(NOTHING, requests=5, rows=10, executions=5, failed_requests=3, queue_ns=999, batches={2: 5})
+    return Measurement(
+        point=MeasurementKey(
+            model=model,
+            config_name=config_name,
+            config_sha256=f"sha of {config_name}",
+            model_sha256="sha of model",
+            load=AnalyzerLoad(concurrency=concurrency, request_rows=2),
+            repeat=repeat,
+            machine=MACHINE,
+            versions={"python": "3.11"},
+        ),
+        started_at=f"2030-01-01T00:00:{repeat:02d}+00:00",
+        command=("perf_analyzer", "-m", model),
+        measured=AnalyzerResult(
+            window_ms=500,
+            windows=tuple(
+                AnalyzerWindow(throughput_rows_per_s=one, latency_us=mean * 1.2)
+                for one in windows or (rate, rate, rate)
+            ),
+            throughput_rows_per_s=rate,
+            requests=requests if summary else None,
+            **(latency | parts if summary else {}),
+        ),
+        before=before,
+        after=before + counted,
+    )
+
+
+def ceiling(*, repeat: int = 1, rates: tuple[float, ...] = (200.0, 200.0, 200.0), threads: int = 2) -> Ceiling:
+    return Ceiling(
+        model="m",
+        model_sha256="sha of model",
+        threads=threads,
+        repeat=repeat,
+        machine=MACHINE,
+        versions={"python": "3.11"},
+        started_at="2030-01-01T00:00:00+00:00",
+        rows_per_s={1: (33.0,), 8: rates, 16: (44.0, 55.0)},
+    )
+
+
+def only(*entries: Measurement | Ceiling) -> Comparison:
+    (found,) = compare(entries)
+    return found
+
+
+def row(*entries: Measurement | Ceiling) -> Row:
+    return only(*entries).rows[-1]
+
+
+def test_medians_over_repeats() -> None:
+    # mean latency is 8 / rate seconds: 80, 40 and 20 ms, p95 1.2 of it
+    found = row(*(record(rate=rate, repeat=repeat) for repeat, rate in enumerate((100.0, 200.0, 400.0), 1)))
+    assert found.repeats == 3
+    assert found.throughput_rows_per_s == 200
+    assert found.mean_us == pytest.approx(40_000)
+    assert found.p95_us == pytest.approx(48_000)
+    assert found.p99_us == pytest.approx(80_000)
+    assert found.throughput_spread == pytest.approx((400 - 100) / 200)
+    assert found.requests == 150
+
+
+def test_stages_are_per_request_of_this_measurement_alone() -> None:
+    stages = row(record()).stages
+    assert (stages.client_send_us, stages.network_us, stages.client_receive_us) == (10, 20, 1)
+    assert (stages.queue_us, stages.compute_input_us, stages.compute_infer_us, stages.compute_output_us) == (
+        7,
+        2,
+        30,
+        4,
+    )
+    assert stages.compute_us == 36
+
+
+def test_batches_are_summed_and_rows_per_execution_is_a_median() -> None:
+    found = row(record(batches={2: 10, 8: 10}), record(batches={8: 20}, repeat=2))
+    assert found.batches == {2: 10, 8: 30}
+    assert found.rows_per_execution == pytest.approx((100 / 20 + 160 / 20) / 2)
+    assert found.infer_us_per_row == pytest.approx((20 * 1000 / 100 + 20 * 1000 / 160) / 2)
+
+
+def test_ratios_are_paired_by_repeat() -> None:
+    # 300/100 and 200/200: the median ratio is 2, while the ratio of the medians would be 250/150
+    base = [record(rate=100, repeat=1), record(rate=200, repeat=2)]
+    found = row(*base, record("dynamic", rate=200, repeat=2), record("dynamic", rate=300, repeat=1))
+    assert found.to_baseline == Ratio(median=2.0, low=1.0, high=3.0)
+    # p95 goes as 1 / rate here: 1/3 and 1
+    assert found.p95_to_baseline is not None
+    assert found.p95_to_baseline.median == pytest.approx((1 / 3 + 1) / 2)
+
+
+def test_a_repeat_without_partner_has_no_ratio() -> None:
+    found = row(record(rate=100), record("dynamic", rate=300), record("dynamic", rate=900, repeat=2))
+    assert found.to_baseline == Ratio(median=3.0, low=3.0, high=3.0)
+    assert row(record(rate=100), record("dynamic", repeat=2)).to_baseline is None
+
+
+def test_without_a_baseline_at_this_load_there_is_no_ratio() -> None:
+    assert row(record("dynamic")).to_baseline is None
+    assert row(record(concurrency=2), record("dynamic", concurrency=4)).to_baseline is None
+
+
+def test_ceiling_is_the_fastest_batch_and_paired_by_repeat() -> None:
+    ceilings = [ceiling(rates=(190, 200, 210)), ceiling(repeat=2, rates=(400, 400, 400))]
+    found = only(record(rate=100), record(rate=100, repeat=2), *ceilings)
+    assert found.ceiling is not None
+    assert (found.ceiling.rows, found.ceiling.throughput_rows_per_s) == (8, 305)  # of 190 200 210 400 400 400
+    assert found.rows[0].to_ceiling == Ratio(median=0.375, low=0.25, high=0.5)
+    assert row(record()).to_ceiling is None
+
+
+def test_ceiling_is_that_of_all_cores() -> None:
+    """An instance has all cores of the machine (2); what fewer threads reach is not its ceiling."""
+    found = only(record(), ceiling(threads=1, rates=(50,)), ceiling(threads=2, rates=(80,))).ceiling
+    assert found is not None
+    assert (found.threads, found.throughput_rows_per_s) == (2, 80)
+    assert only(record(), ceiling(threads=1)).ceiling is None
+
+
+@pytest.mark.parametrize(
+    ("factor", "reason"),
+    [(1.041, "Little's law off by 4.1 %"), (1.032, "Little's law off by 3.2 %"), (0.95, "Little's law off by 5.0 %")],
+)
+def test_littles_law_is_marked(factor: float, reason: str) -> None:
+    # 4 in flight x 2 rows at 100 rows/s is 80 ms; the mean that makes 8 / mean differ by the factor
+    assert row(record(mean_us=80_000 / factor)).marks == (reason,)
+
+
+def test_littles_law_within_3_percent_is_not_marked() -> None:
+    assert row(record(mean_us=80_000 / 1.029)).marks == ()
+    assert row(record(mean_us=80_000 / 0.971)).marks == ()
+
+
+def test_the_worst_window_spread_of_any_repeat_is_marked() -> None:
+    assert row(record(windows=(95, 100, 105))).marks == ()  # exactly 10 %
+    assert row(record(), record(repeat=2, windows=(94, 100, 106))).marks == ("windows spread 12.0 %",)
+
+
+def test_spread_of_repeats_is_marked() -> None:
+    assert row(record(rate=100), record(rate=109, repeat=2)).marks == ()
+    assert row(record(rate=95), record(rate=105, repeat=2), record(rate=107, repeat=3)).marks == (
+        "repeats spread 11.4 %",
+    )
+
+
+def test_one_repeat_has_no_spread() -> None:
+    assert row(record()).throughput_spread is None
+
+
+def test_a_missing_summary_is_marked_and_has_no_latency() -> None:
+    found = row(record(summary=False))
+    assert found.marks == ("perf_analyzer printed no summary in repeat 1",)
+    assert (found.mean_us, found.p95_us, found.stages.network_us, found.requests) == (None, None, None, None)
+    assert found.stages.queue_us == 7
+
+
+def test_too_few_windows_are_marked() -> None:
+    """perf_analyzer's figure for one window without the end of a request was six times the truth."""
+    assert "1 windows of 3" in row(record(windows=(100.0,))).marks
+    assert row(record(windows=(100.0, 100.0, 100.0))).marks == ()
+
+
+def test_failed_requests_of_the_measurement_alone_are_marked() -> None:
+    assert row(record()).failed_requests == 0  # the builder's counters start at 3
+    assert row(record(failed=2), record(failed=1, repeat=2)).marks == ("failed requests: 3",)
+
+
+def test_spread_of_the_ceiling_is_marked() -> None:
+    """Rounds lie minutes apart, so they show what the machine did in between, within a repeat and over repeats."""
+    assert row(record(), ceiling(rates=(191, 200, 210))).marks == ()
+    assert row(record(), ceiling(rates=(180, 200, 210))).marks == ("ceiling spread 15.0 %",)
+    two = ceiling(rates=(200,)), ceiling(rates=(240,), repeat=2)
+    assert row(record(), record(repeat=2), *two).marks == ("ceiling spread 18.2 %",)
+
+
+def test_rows_are_ordered_baseline_first() -> None:
+    found = only(record("a", concurrency=16), record("a", concurrency=2), record("baseline", concurrency=2))
+    assert [(one.config_name, one.load.concurrency) for one in found.rows] == [("baseline", 2), ("a", 2), ("a", 16)]
+    assert found.common_concurrencies == (2,)
+
+
+def test_loads_of_another_kind_are_not_compared() -> None:
+    other = record("dynamic")
+    other = replace(other, point=replace(other.point, load=replace(other.point.load, protocol="grpc")))
+    assert [len(one.rows) for one in compare([record(), other])] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"machine": replace(MACHINE, cores=64)}, "machine"),
+        ({"versions": {"python": "3.12"}}, "versions"),
+        ({"config_sha256": "another"}, "configuration file"),
+        ({"model_sha256": "another"}, "model file"),
+    ],
+)
+def test_mixtures_are_refused(change: dict[str, object], what: str) -> None:
+    other = record(repeat=2)
+    other = replace(other, point=replace(other.point, **change))  # type: ignore[arg-type]
+    with pytest.raises(
+        MixtureError, match=rf"c004\.r1\.json and .*c004\.r2\.json differ in their {what}.*(Move|Remove)"
+    ):
+        compare([record(), other])
+
+
+def test_a_ceiling_of_another_model_file_is_refused() -> None:
+    with pytest.raises(MixtureError, match=r"m\.ceiling\.t2\.r1\.json .* model file"):
+        compare([record(), replace(ceiling(), model_sha256="another")])
+
+
+def test_the_same_point_twice_is_refused() -> None:
+    with pytest.raises(MixtureError, match="2 records of the same point"):
+        compare([record(), record()])
+
+
+def test_order_of_the_records_does_not_matter() -> None:
+    entries: list[Measurement | Ceiling] = [record(), record("dynamic", rate=300), record(repeat=2), ceiling()]
+    assert compare(entries) == compare(entries[::-1])

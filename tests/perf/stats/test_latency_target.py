@@ -1,0 +1,186 @@
+"""The verdict on a latency target: against exact binomial sums, with any number of looks, and while requests are in
+flight."""
+
+import math
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from perf.load.table import verdict
+from perf.load.target_check import TargetCheck
+from perf.load.timings import FAILED, NOT_SENT, REQUEST, RIGHT, WRONG, Timings
+from perf.load.window import sample
+from perf.records.load_record import Sample
+from perf.records.offered_load import Load
+from perf.stats.latency_target import LatencyTarget, glance, judge, least
+from triton_batching.terminal import Mistake
+
+MS = 1_000_000
+PERCENT = Fraction(1, 100)
+SLA = LatencyTarget(latency_ms=50.0)
+
+
+def at_most(count: int, of: int) -> Fraction:
+    """Probability of at most `count` late ones of `of` at 1 % each, in whole numbers."""
+    return sum(
+        (math.comb(of, late) * PERCENT**late * (1 - PERCENT) ** (of - late) for late in range(count + 1)), Fraction(0)
+    )
+
+
+@pytest.mark.parametrize(("late", "requests"), [(0, 459), (1, 662), (10, 2010)])
+def test_as_many_requests_as_mlperf_asks_for(late: int, requests: int) -> None:
+    assert least(late, SLA.share) == requests
+    assert at_most(late, requests) <= PERCENT < at_most(late, requests - 1)
+    assert judge(requests, late, SLA.share) is True
+    assert judge(requests - 1, late, SLA.share) is None
+
+
+@given(st.integers(1, 400), st.integers(0, 400))
+def test_verdicts_are_those_of_exact_sums(requests: int, late: int) -> None:
+    late = min(late, requests)
+    few, many = at_most(late, requests), 1 - (at_most(late - 1, requests) if late else 0)
+    expected = True if few <= PERCENT else False if many <= PERCENT else None
+    assert judge(requests, late, SLA.share) is expected
+
+
+def verdicts(rule: str, confidence: float, requests: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """For each number of requests: how many late ones still pass (-1: none does), and from how many on it fails."""
+    judged = {"judge": judge, "glance": glance}[rule]
+    passing, failing, at, over = [], [], -1, 1
+    for number in range(1, requests + 1):
+        while judged(number, at + 1, SLA.share, confidence) is True:
+            at += 1
+        while over <= number and judged(number, over, SLA.share, confidence) is not False:
+            over += 1
+        passing.append(at)
+        failing.append(over)
+    return np.array(passing), np.array(failing)
+
+
+def test_any_number_of_looks_is_wrong_for_one_in_a_hundred_at_most() -> None:
+    """4,000 systems with exactly 1 % late, a look after every request: by the rule for looks and by the other.
+
+    Any verdict on such a system is wrong.
+    """
+    late = np.cumsum(np.random.default_rng(6).random((4000, 2500)) < 0.01, axis=1)
+    share = {}
+    for rule, confidence in (("glance", 0.99), ("judge", 0.99)):
+        passing, failing = verdicts(rule, confidence, late.shape[1])
+        share[rule] = (np.mean(np.any(late <= passing, axis=1)), np.mean(np.any(late >= failing, axis=1)))
+    # Three standard errors of a count of 40 in 4,000 are 0.5 %.
+    assert max(share["glance"]) <= 0.01
+    assert min(share["judge"]) > 0.03
+    # With a verdict at the end, and what the looks may use up taken off it, the two together keep to 1 %.
+    check = TargetCheck(target=SLA)
+    looks, (at_end, over_end) = verdicts("glance", check.at_looks, 2500), verdicts("judge", check.at_end, 2500)
+    wrong_pass = np.any(late <= looks[0], axis=1) | (late[:, -1] <= at_end[-1])
+    wrong_fail = np.any(late >= looks[1], axis=1) | (late[:, -1] >= over_end[-1])
+    assert max(np.mean(wrong_pass), np.mean(wrong_fail)) <= 0.015
+
+
+def test_looking_costs_requests() -> None:
+    first = next(number for number in range(1, 2000) if glance(number, 0, SLA.share) is True)
+    # By hand: (1 - 0.99^(n + 1)) / ((n + 1) 0.01 0.99^n) is to reach 100.
+    ratio = (1 - 0.99 ** (first + 1)) / ((first + 1) * 0.01 * 0.99**first)
+    assert (first, ratio >= 100) == (644, True)
+    assert glance(100, 40, SLA.share) is False
+    assert glance(10_000, 100, SLA.share) is None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Going:
+    """A run at one moment."""
+
+    timings: Timings
+    until_ns: int
+    going_ns: tuple[int, ...] = ()
+
+
+def requests(due_ms: list[float], latency_ms: float, outcome: int = RIGHT) -> Timings:
+    timings = np.zeros(len(due_ms), dtype=REQUEST)
+    timings["due"] = [int(due * MS) for due in due_ms]
+    timings["done"] = timings["due"] + int(latency_ms * MS)
+    timings["outcome"] = outcome
+    return timings
+
+
+def test_a_request_counts_once_its_time_is_up() -> None:
+    """900 fast requests in 9 s; how many of the last 49 are slow is not known while they are on their way."""
+    fast = requests([10.0 * number for number in range(900)], 5.0)
+    check, end = TargetCheck(target=SLA), 9_000 * MS
+    assert check.is_sure(Going(timings=fast, until_ns=end), 0, end)
+    # The rule takes 829 of them with none late. Those that were due in the last 50 ms do not count yet.
+    assert not check.is_sure(Going(timings=fast, until_ns=8_330 * MS), 0, end)
+    assert check.is_sure(Going(timings=fast, until_ns=8_340 * MS), 0, end)
+    # One that is on its way and older than the limit is late, so it is not sure any more; a younger one is nothing yet.
+    assert not check.is_sure(Going(timings=fast, until_ns=end, going_ns=(100 * MS,)), 0, end)
+    assert check.is_sure(Going(timings=fast, until_ns=end, going_ns=(8_999 * MS,)), 0, end)
+    assert not replace(check, stops=False).is_sure(Going(timings=fast, until_ns=end), 0, end)
+
+
+def test_a_run_does_not_end_before_a_second_and_a_hundred_requests() -> None:
+    """99 late requests give a certain verdict, but the run goes on."""
+    late = requests([float(number) for number in range(99)], 400.0)
+    check = TargetCheck(target=SLA)
+    assert glance(99, 99, SLA.share) is False
+    assert not check.is_sure(Going(timings=late, until_ns=600 * MS), 0, 9_000 * MS)
+    assert not check.is_sure(Going(timings=late, until_ns=2_000 * MS), 0, 9_000 * MS)
+    assert check.is_sure(Going(timings=late, until_ns=2_000 * MS, going_ns=(1,)), 0, 9_000 * MS)
+
+
+def test_a_request_without_a_right_answer_is_late() -> None:
+    parts = [requests([1.0], 5.0, outcome) for outcome in (FAILED, NOT_SENT, WRONG)]
+    window = sample(np.concatenate([requests([0.0, 2.0, 3.0], 49.9), requests([4.0], 50.1), *parts]), 0)
+    assert window.due_s == (0.0, 0.001, 0.001, 0.001, 0.002, 0.003, 0.004)
+    assert window.latencies_us == (49_900.0, math.inf, math.inf, math.inf, 49_900.0, 49_900.0, 50_100.0)
+    assert window.late(SLA) == 4
+    judged = TargetCheck(target=SLA).judgement(window, early=False)
+    assert (judged.requests, judged.late, judged.passed, judged.early) == (7, 4, False, False)
+    assert TargetCheck(target=SLA).judgement(Sample(due_s=(), latencies_us=()), early=False).passed is None
+
+
+def test_the_verdict_names_the_confidence_left_for_the_end() -> None:
+    window = Sample(due_s=(0.0,) * 470, latencies_us=(1.0,) * 470)
+    whole = TargetCheck(target=SLA, stops=False).judgement(window, early=False)
+    assert (whole.passed, whole.confidence, whole.word) == (True, 0.99, "pass")
+    # 0.99^470 is 0.89 %: enough where nobody looked, not where a fifth of the 1 % went to looking.
+    looked = TargetCheck(target=SLA).judgement(window, early=False)
+    assert (looked.passed, looked.word) == (None, "cannot tell")
+    assert looked.confidence == pytest.approx(0.992)
+    # 0.99^481 is the first power below 0.8 %.
+    assert 0.99**481 < 0.008 < 0.99**480
+    assert "With 0 late, a pass takes 481 requests to be certain at 99.2%." in verdict(looked, late_sends=9)
+    assert verdict(whole, late_sends=9) == (
+        "target p99 <= 50 ms: pass. 0 of 470 requests were late or not answered: certain at 99.0%."
+    )
+
+
+def test_a_miss_that_slow_clients_may_have_caused_says_so() -> None:
+    judged = TargetCheck(target=SLA).judgement(Sample(due_s=(0.0,) * 200, latencies_us=(60_000.0,) * 200), early=True)
+    assert "(3 were sent more than 1 ms late: perhaps the clients were slow, not the server)" in verdict(
+        judged, late_sends=3
+    )
+    assert "perhaps the clients" not in verdict(judged, late_sends=2)
+    assert verdict(judged, late_sends=0).endswith("99.8% after any number of looks, so the run ended early.")
+
+
+@pytest.mark.parametrize(("latency_ms", "percent"), [(0.0, 99.0), (math.nan, 99.0), (10.0, 100.0)])
+def test_a_wrong_target_is_a_mistake(latency_ms: float, percent: float) -> None:
+    with pytest.raises(Mistake, match="the latency must be a number above 0, the percentile between 0 and 100"):
+        LatencyTarget(latency_ms=latency_ms, percent=percent)
+
+
+def test_a_run_is_judged_by_a_finite_target() -> None:
+    with pytest.raises(Mistake, match="every run meets it"):
+        TargetCheck(target=LatencyTarget(latency_ms=math.inf))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_load_is_finite(value: float) -> None:
+    with pytest.raises(Mistake, match=f"--rate {value}: must be a finite number"):
+        Load(pattern="poisson", rate_per_s=value)
