@@ -146,7 +146,7 @@ def rule(
     """
 
     def register(check: Callable[[Any], Iterator[Problem]]) -> Callable[[Any], Iterator[Problem]]:
-        if not re.fullmatch(r"[A-Z]\d{3}", code) or code[:2] not in GROUPS or code in RULES:
+        if not re.fullmatch(r"[A-Z]\d{3}", code) or code[:2] not in GROUPS or code in {*RULES, *MERGED, *DROPPED}:
             raise ValueError(f"{code}: not a free code of a group in GROUPS")
         MERGED.update(dict.fromkeys(merged, code))
         title, _, text = inspect.cleandoc(check.__doc__ or "").partition("\n")

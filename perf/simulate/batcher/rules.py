@@ -129,6 +129,12 @@ def _refuse_other_schedulers(config: ModelConfig) -> None:
                 f'model "{config.name}" has {scheduler}: it forms batches by other rules than the dynamic batcher, so '
                 "they cannot be replayed. Name a model without it (for an ensemble: each of its steps)."
             )
+    policy = config.parameters["batch_policy"].string_value if "batch_policy" in config.parameters else "all"
+    if policy != "all":
+        raise RulesError(
+            f'model "{config.name}" has batch_policy "{policy}": its instances choose batch sizes by what they measure, '
+            "so the configuration alone does not give them. Name a configuration without batch_policy (--config-name)."
+        )
     if "TRITON_BATCH_STRATEGY_PATH" in config.parameters:
         raise RulesError(own_strategy(config.name, "TRITON_BATCH_STRATEGY_PATH"))
 

@@ -232,10 +232,15 @@ def test_changes_with_the_same_outcome_are_one_line(tmp_path: Path, capsys: pyte
 
 
 @pytest.mark.parametrize(
-    "text", ["sequence_batching { }", 'parameters { key: "TRITON_BATCH_STRATEGY_PATH" value { string_value: "x.so" } }']
+    "text",
+    [
+        "sequence_batching { }",
+        'parameters { key: "TRITON_BATCH_STRATEGY_PATH" value { string_value: "x.so" } }',
+        'dynamic_batching { } parameters { key: "batch_policy" value { string_value: "aimd" } }',
+    ],
 )
 def test_other_schedulers_are_refused(text: str) -> None:
-    with pytest.raises(RulesError, match=r"cannot be replayed|of its own"):
+    with pytest.raises(RulesError, match=r"cannot be replayed|of its own|does not give them"):
         Rules.of(config(text))
 
 

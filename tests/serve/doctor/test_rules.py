@@ -10,7 +10,7 @@ from serve.doctor.examination import examine
 from serve.doctor.example import write, write_file
 from serve.doctor.finding import Severity
 from serve.doctor.repository import Repository
-from serve.doctor.rule import Example, Rule
+from serve.doctor.rule import Example, Rule, rule
 from serve.doctor.rules import all_rules
 
 CORRECT = {**doctor_repositories.MODELS, **doctor_ensembles.MODELS}
@@ -40,6 +40,13 @@ def test_a_rule_explains_itself(rule: Rule) -> None:
     assert rule.title.endswith(".")
     assert "Fix:" in rule.explanation
     assert "Source:" in rule.explanation
+
+
+@pytest.mark.parametrize("code", ["B201", "B205", "G112", "B20", "Z100"])
+def test_a_code_is_never_given_twice(code: str) -> None:
+    """B201 is a rule, B205 was merged into one, G112 was dropped; the others are of no group."""
+    with pytest.raises(ValueError, match="not a free code"):
+        rule(code, Severity.INFO, bad=None, good=None)(test_a_rule_explains_itself)
 
 
 def test_correct_models_of_many_backends_have_no_error(tmp_path: Path) -> None:
