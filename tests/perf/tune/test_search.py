@@ -51,7 +51,7 @@ def brute_force(search: Search, true: Service) -> list[PooledTrials]:
 def test_the_choice_is_within_three_percent_of_brute_force(
     tmp_path: Path, load: str, p99_ms: float, believed: Service, true: Service
 ) -> None:
-    search = searching(tmp_path / "study.json", load, p99_ms, believed=believed, true=true)
+    search = searching(tmp_path / "study.json", load, p99_ms, sizes=(4, 8, 16), believed=believed, true=true)
     chosen = search.run().chosen
     best = brute_force(search, true)[0]
     assert chosen is not None
@@ -62,7 +62,7 @@ def test_the_choice_is_within_three_percent_of_brute_force(
 
 
 def test_no_search_costs_more_than_its_budget(tmp_path: Path) -> None:
-    search = searching(tmp_path / "study.json", "closed:24", 70, believed=accelerator, true=steeper)
+    search = searching(tmp_path / "study.json", "closed:24", 70, sizes=(4, 8, 16), believed=accelerator, true=steeper)
     search.run()
     assert search.budget == Budget(points=13, seconds=90.0, profile_points=2, profile_s=30.0)
     assert 2 + len(bench_of(search).measured) <= 13
