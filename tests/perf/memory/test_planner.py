@@ -14,10 +14,6 @@ from perf.memory.estimate.graph import Graph
 from perf.memory.estimate.pattern import Pattern, key
 from perf.memory.estimate.planner import NEW, OUTPUT, REUSE, Plan, plan
 from perf.memory.estimate.weights import Kept, weights
-from perf.memory.offline import greedy
-from perf.memory.offline.buffer import Buffer
-from perf.memory.offline.checker import faults
-from perf.studies.memory_estimate.zoo import ZOO
 from triton_batching.terminal import Failure, Mistake
 
 KIB = 1024
@@ -175,20 +171,6 @@ def test_a_chain_needs_two_tensors_at_a_time(tmp_path: Path) -> None:
     assert {tenant.bytes for tenant in found.live} == {8 * KIB}
 
 
-@pytest.mark.parametrize("name", ["dense_net", "transformer", "unet"])
-def test_an_offset_plan_is_sound_and_not_below_what_is_live(name: str, tmp_path: Path) -> None:
-    path = tmp_path / "model.onnx"
-    onnx.save(ZOO[name](), path)
-    model = Model.of(path)
-    found = model.at(4, {})
-    buffers: list[Buffer] = model.buffers(model.shapes(model.inputs(4, {})))
-    placement = greedy.plan(buffers)
-    assert faults(placement, tuple(buffers)) == []
-    live = [sum(one.size for one in buffers if one.lower <= at < one.upper) for at in range(len(model.graph.nodes))]
-    assert found.lower_bound == max(live)
-    assert max(live) <= found.packed == placement.height <= found.activations_peak
-
-
 def test_the_names_at_the_peak_are_of_tensors_that_live_there(tmp_path: Path) -> None:
     names = ["x", "a", "b", "c", "d"]
     nodes = [_node("Exp", source, to=made) for source, made in itertools.pairwise(names)]
@@ -235,11 +217,3 @@ def test_a_constant_target_keeps_the_shapes_that_a_computed_one_loses(tmp_path: 
     )
     # `a` is free, but of another shape; `d` finds `b`.
     assert [made.buffers[name] for name in "bcd"] == ["b", "c", "b"]
-
-
-@pytest.mark.parametrize("name", sorted(ZOO))
-def test_the_arena_never_holds_less_for_the_memory_pattern(name: str, tmp_path: Path) -> None:
-    path = tmp_path / "model.onnx"
-    onnx.save(ZOO[name](), path)
-    on, off = (Model.of(path, level="all", pattern=pattern).at(32, {}).arena_held for pattern in (True, False))
-    assert off <= on
