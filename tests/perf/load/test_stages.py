@@ -22,8 +22,8 @@ def timings(count: int = 10, *, wait_ms: int = 50, outcome: int = RIGHT) -> Timi
     rows = []
     for number in range(count):
         at = number * 100 * MS
-        written, received = at + MS, at + MS + wait_ms * MS
-        rows.append((0, number, at, at, written, received, received + 2 * MS, outcome))
+        sent, received = at + MS, at + MS + wait_ms * MS
+        rows.append((0, number, at, at, sent, received, received + 2 * MS, outcome))
     return np.array(rows, dtype=REQUEST)
 
 
@@ -197,16 +197,16 @@ def test_littles_law_is_checked_less_strictly_on_a_short_window() -> None:
     [(0.5, [1.0], True), (1.5, [1.0, 1.67, 2.5], True), (1e9, [1.0, 1.67, 2.78, 4.63, 7.72, 12.87], False)],
 )
 def test_the_scaling_reports_its_last_trial(work: float, factors: list[float], holds: bool) -> None:
-    tried: list[Scale] = []
+    scales: list[Scale] = []
 
     def measure(factor: float) -> CpuTime:
         share = min(1.0, work / factor)
         return CpuTime(clients_s=2 * share, server_s=0.0, machine_s=0.0, wall_s=1.0, cores=2)
 
-    found = fit(measure, tried.append)
-    assert [one.factor for one in tried] == pytest.approx(factors, rel=0.01)
-    assert found == tried[-1]
-    assert found.holds is holds
+    last = fit(measure, scales.append)
+    assert [scale.factor for scale in scales] == pytest.approx(factors, rel=0.01)
+    assert last == scales[-1]
+    assert last.holds is holds
 
 
 def test_every_fault_is_listed() -> None:

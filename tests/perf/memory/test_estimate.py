@@ -61,8 +61,8 @@ def test_an_output_that_no_node_takes_stays_to_the_end(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("Split", ["x"], ["a", "b"], axis=1),
         *(
-            helper.make_node("Exp", [source], [made])
-            for source, made in (("a", "c"), ("c", "d"), ("d", "e"), ("e", "y"))
+            helper.make_node("Exp", [source], [target])
+            for source, target in (("a", "c"), ("c", "d"), ("d", "e"), ("e", "y"))
         ),
     ]
     path = _saved(nodes, [64], tmp_path)

@@ -49,14 +49,14 @@ activation_mib = { 8 = 16, 1 = 2 }
 """
 
 
-def written(tmp_path: Path, text: str = PLAN) -> Path:
+def plan_path(tmp_path: Path, text: str = PLAN) -> Path:
     path = tmp_path / "plan.toml"
     path.write_text(text)
     return path
 
 
 def test_a_plan_file_is_read(tmp_path: Path) -> None:
-    workload = plan_file.read(written(tmp_path))
+    workload = plan_file.read(plan_path(tmp_path))
     (model,) = workload.models
     assert workload.devices == Devices(count=4, memory_bytes=1000 * 2**20)
     assert [model.latency.at(rows) for rows in (1, 2, 8)] == [20.5, 21.0, 24.0]
@@ -70,7 +70,7 @@ def test_the_plan_of_the_nexus_paper_as_a_file() -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         ("count = 4", "count = 0", r"\[devices\]: count = 0 must be a number from 1e-09 to 1000000"),
         ("sla_ms = 60", 'sla_ms = "60"', r"model simulated_accelerator: sla_ms = '60' must be a number"),
@@ -108,17 +108,17 @@ def test_the_plan_of_the_nexus_paper_as_a_file() -> None:
         ("weights_mib = 50", "", "is no ONNX file whose memory can be estimated"),
     ],
 )
-def test_a_wrong_plan_file_says_where_and_what(tmp_path: Path, old: str, new: str, said: str) -> None:
+def test_a_wrong_plan_file_says_where_and_what(tmp_path: Path, old: str, new: str, message: str) -> None:
     text = PLAN.replace(old, new)
     if "weights_mib" not in text:
         text = text.replace("activation", "#")
-    with pytest.raises(Mistake, match=f"(?i){said}"):
-        plan_file.read(written(tmp_path, text), records=tmp_path)
+    with pytest.raises(Mistake, match=f"(?i){message}"):
+        plan_file.read(plan_path(tmp_path, text), records=tmp_path)
 
 
 def test_memory_of_an_onnx_model_is_estimated(tmp_path: Path, ranker: Path) -> None:
     text = PLAN.split("weights_mib")[0].replace("simulated_accelerator", "ranker")
-    (model,) = plan_file.read(written(tmp_path, text)).models
+    (model,) = plan_file.read(plan_path(tmp_path, text)).models
     estimate = MemoryModel.of(ranker)
     assert [model.memory.at(rows) for rows in (1, 8)] == [estimate.at(rows, {}).held for rows in (1, 8)]
 
@@ -159,17 +159,17 @@ def test_latency_is_taken_from_a_service_time_record(tmp_path: Path) -> None:
     )
     write(record, tmp_path)
     text = PLAN.replace("latency_ms = { fixed = 20, row = 0.5, max_batch_size = 8 }", "")
-    (model,) = plan_file.read(written(tmp_path, text), records=tmp_path).models
-    found = [model.latency.at(rows) for rows in range(1, 9)]
-    assert found == pytest.approx([22, 23, 24, 25, 25, 27, 28, 29], abs=0.01)
+    (model,) = plan_file.read(plan_path(tmp_path, text), records=tmp_path).models
+    times_ms = [model.latency.at(rows) for rows in range(1, 9)]
+    assert times_ms == pytest.approx([22, 23, 24, 25, 25, 27, 28, 29], abs=0.01)
     # A ramp of another variant is as good; one that stopped below max_batch_size is not of all sizes.
     (tmp_path / record.file_name).unlink()
     write(replace(record, config_name="dynamic"), tmp_path)
-    assert plan_file.read(written(tmp_path, text), records=tmp_path).models[0].latency.largest == 8
+    assert plan_file.read(plan_path(tmp_path, text), records=tmp_path).models[0].latency.largest == 8
     write(replace(record, config_name="dynamic", max_batch_size=4), tmp_path)
     (tmp_path / "simulated_accelerator.dynamic.b8.k1.json").unlink()
     with pytest.raises(Mistake, match="went up to 4 of 8 rows only"):
-        plan_file.read(written(tmp_path, text), records=tmp_path)
+        plan_file.read(plan_path(tmp_path, text), records=tmp_path)
 
 
 def repository(tmp_path: Path) -> Path:
@@ -182,17 +182,17 @@ def repository(tmp_path: Path) -> Path:
 
 
 def test_the_program_writes_what_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    made, out = repository(tmp_path), tmp_path / "out"
-    arguments = [str(written(tmp_path)), "--out", str(out), "--repository", str(made)]
+    models, out = repository(tmp_path), tmp_path / "out"
+    arguments = [str(plan_path(tmp_path)), "--out", str(out), "--repository", str(models)]
     assert main(arguments) == 0
     # 8 rows in 24 ms are 333 requests/s of a device; 167 are left, which 6 rows in at most 36 ms serve.
     placement = Placement.read(out / "placement.json")
-    shares = [one for node in placement.nodes for one in node.shares]
-    assert [one.rate_per_s for one in shares] == pytest.approx([1000 / 3, 500 / 3])
-    assert [one.batch for one in shares] == [8, 6]
-    before = text_format.Parse((made / "simulated_accelerator" / "config.pbtxt").read_text(), ModelConfig())
+    shares = [share for node in placement.nodes for share in node.shares]
+    assert [share.rate_per_s for share in shares] == pytest.approx([1000 / 3, 500 / 3])
+    assert [share.batch for share in shares] == [8, 6]
+    before = text_format.Parse((models / "simulated_accelerator" / "config.pbtxt").read_text(), ModelConfig())
     for name, batch in (("packed", 8), ("packed_1", 6)):
-        text = (made / "simulated_accelerator" / "configs" / f"{name}.pbtxt").read_text()
+        text = (models / "simulated_accelerator" / "configs" / f"{name}.pbtxt").read_text()
         config = text_format.Parse(text, ModelConfig())
         assert "# Time of one execution: fixed_ms + row_ms x rows." in text
         assert config.max_batch_size == batch
@@ -219,26 +219,26 @@ def test_the_program_writes_what_runs(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_a_model_name_may_look_like_markup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    plan = written(tmp_path, PLAN.replace("simulated_accelerator", "[/]"))
+    plan = plan_path(tmp_path, PLAN.replace("simulated_accelerator", "[/]"))
     assert main([str(plan), "--out", str(tmp_path / "out"), "--repository", str(tmp_path)]) == 0
     assert "[/]" in capsys.readouterr().out
 
 
 def test_what_somebody_wrote_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    made, out = repository(tmp_path), tmp_path / "out"
-    arguments = [str(written(tmp_path)), "--out", str(out), "--repository", str(made)]
+    models, out = repository(tmp_path), tmp_path / "out"
+    arguments = [str(plan_path(tmp_path)), "--out", str(out), "--repository", str(models)]
     assert main(arguments) == 0
     (out / manifests.COMPOSE).write_text("services: {}\n")
     assert main(arguments) == 2
     assert "compose.packed.yaml: not written by this program" in capsys.readouterr().err
     (out / manifests.COMPOSE).unlink()
-    path = made / "simulated_accelerator" / "configs" / "packed.pbtxt"
+    path = models / "simulated_accelerator" / "configs" / "packed.pbtxt"
     path.write_text(path.read_text().replace("count: 1", "count: 2"))
     assert main(arguments) == 2
     assert "written or changed by hand" in capsys.readouterr().err
     (server, _) = servers(Placement.read(out / "placement.json"))
     with pytest.raises(WriteError):
-        packed_file.write(server, made, kind="gpu", command="c")
+        packed_file.write(server, models, kind="gpu", command="c")
 
 
 def slow(name: str, fixed: float) -> Model:
@@ -269,7 +269,7 @@ def test_kubernetes_runs_one_server_per_device() -> None:
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
     pod = spec["template"]["spec"]
     assert (pod["securityContext"]["runAsNonRoot"], pod["automountServiceAccountToken"]) == (True, False)
-    assert {one["name"] for one in container["volumeMounts"]} == {one["name"] for one in pod["volumes"]}
+    assert {volume["name"] for volume in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
     assert [port["name"] for port in parts[1]["spec"]["ports"]] == ["http", "grpc"]
     labels = spec["template"]["metadata"]["labels"]
     assert all(part["spec"]["selector"].items() <= labels.items() for part in parts[1:])

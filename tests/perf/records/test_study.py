@@ -10,31 +10,31 @@ from perf.records.study import Study, is_study
 
 
 def test_a_study_reads_back_equal_with_what_was_never_answered(tmp_path: Path) -> None:
-    written = study()
-    first = written.trials[0]
-    written = replace(written, trials=(replace(first, latencies_us=(1.5, math.inf), due_s=(0.0, 0.5)),))
-    path = written.write(tmp_path / "new" / "study.json")
-    assert Study.read(path) == written
+    original = study()
+    first = original.trials[0]
+    original = replace(original, trials=(replace(first, latencies_us=(1.5, math.inf), due_s=(0.0, 0.5)),))
+    path = original.write(tmp_path / "new" / "study.json")
+    assert Study.read(path) == original
     assert '"latencies_us": [1.5, null]' in path.read_text()
     assert [file.name for file in path.parent.iterdir()] == ["study.json"]
 
 
 def test_sizes_and_percentiles_read_back_as_numbers_also_where_nothing_was_answered(tmp_path: Path) -> None:
-    written = study()
-    never = replace(written.predictions[0], percentiles_ms={50: 1.5, 99: math.inf})
-    written = replace(written, predictions=(never, *written.predictions[1:]))
-    found = Study.read(written.write(tmp_path / "study.json"))
-    assert found.predictions[0].percentiles_ms == {50: 1.5, 99: math.inf}
-    assert found.trials[0].counted == written.trials[0].counted
+    original = study()
+    never = replace(original.predictions[0], percentiles_ms={50: 1.5, 99: math.inf})
+    original = replace(original, predictions=(never, *original.predictions[1:]))
+    stored = Study.read(original.write(tmp_path / "study.json"))
+    assert stored.predictions[0].percentiles_ms == {50: 1.5, 99: math.inf}
+    assert stored.trials[0].counted == original.trials[0].counted
 
 
 def test_infeasible_studies_read_back(tmp_path: Path) -> None:
-    written = replace(study(), chosen=None, trials=(), predictions=(), steps=())
-    assert Study.read(written.write(tmp_path / "s.json")) == written
+    original = replace(study(), chosen=None, trials=(), predictions=(), steps=())
+    assert Study.read(original.write(tmp_path / "s.json")) == original
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "said"),
+    ("before", "after", "message"),
     [
         ('"format": 1', '"format": 2', "its format is 2, and this version reads format 1. Remove it and tune again"),
         ('"kind": "study"', '"kind": "record"', "a measurement of a sweep ('record'), not a study. It is read by"),
@@ -44,13 +44,13 @@ def test_infeasible_studies_read_back(tmp_path: Path) -> None:
         ('"requests": 1500', '"requests": "5,000"', 'predictions[0].requests: Expected `int`, got `str` "5,000"'),
     ],
 )
-def test_another_format_is_refused_with_a_message(tmp_path: Path, before: str, after: str, said: str) -> None:
+def test_another_format_is_refused_with_a_message(tmp_path: Path, before: str, after: str, message: str) -> None:
     path = study().write(tmp_path / "study.json")
     path.write_text(path.read_text().replace(before, after, 1))
     with pytest.raises(RecordError) as refused:
         Study.read(path)
     assert str(refused.value).startswith(f"{path}: ")
-    assert said in str(refused.value)
+    assert message in str(refused.value)
     assert "\n" not in str(refused.value)
 
 

@@ -175,8 +175,8 @@ def test_a_model_that_does_not_batch_has_flat_lines() -> None:
     """All executions of one row: no slope can be told, and none is made up."""
     times = {1: 20_500.0}
     levels = tuple(level(n, {1: 100}, times, instances=2, gap_us=50.0, outside_us=0.0) for n in (1, 2, 5, 6))
-    one = replace(ramp(instances=2), max_batch_size=1, levels=levels)
-    assert (one.gap.fixed_us, one.gap.row_us, one.burden.each_us) == pytest.approx((50.0, 0.0, 0.0))
+    flat = replace(ramp(instances=2), max_batch_size=1, levels=levels)
+    assert (flat.gap.fixed_us, flat.gap.row_us, flat.burden.each_us) == pytest.approx((50.0, 0.0, 0.0))
 
 
 def test_instances_without_contention_double_and_with_full_contention_do_not() -> None:
@@ -196,8 +196,8 @@ def test_late_requests_are_counted_against_the_target() -> None:
 def test_the_same_seed_gives_the_same_prediction_and_another_does_not() -> None:
     assert predicted("gamma:200:4") == predicted("gamma:200:4")
     candidate, traffic, profile = Candidate(max_batch_size=8), Traffic.parse("poisson:200"), Profile(ramps=(ramp(),))
-    one, two = (predict(candidate, CONFIG, traffic, profile, SLA, requests=1000, seed=seed) for seed in (1, 2))
-    assert one != two
+    first, second = (predict(candidate, CONFIG, traffic, profile, SLA, requests=1000, seed=seed) for seed in (1, 2))
+    assert first != second
 
 
 def test_an_instance_count_that_was_not_measured_is_interpolated_and_said_to_be() -> None:

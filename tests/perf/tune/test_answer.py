@@ -51,15 +51,15 @@ def test_the_front_holds_what_no_other_beats_in_both(tmp_path: Path) -> None:
     search = searching(tmp_path / "s.json", "closed:16", 100)
     screened = search.screen.run(search.candidates, Corrections())
     front = pareto(screened)
-    for one in screened:
+    for candidate in screened:
         beaten = any(
-            other.throughput_rows_per_s >= one.throughput_rows_per_s
-            and other.p99_ms <= one.p99_ms
-            and (other.throughput_rows_per_s, other.p99_ms) != (one.throughput_rows_per_s, one.p99_ms)
+            other.throughput_rows_per_s >= candidate.throughput_rows_per_s
+            and other.p99_ms <= candidate.p99_ms
+            and (other.throughput_rows_per_s, other.p99_ms) != (candidate.throughput_rows_per_s, candidate.p99_ms)
             for other in screened
         )
-        assert (one in front) <= (not beaten)
-    assert front[0].throughput_rows_per_s == max(one.throughput_rows_per_s for one in screened)
+        assert (candidate in front) <= (not beaten)
+    assert front[0].throughput_rows_per_s == max(candidate.throughput_rows_per_s for candidate in screened)
 
 
 def test_the_chosen_one_is_among_those_that_are_shown(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_the_last_rounds_are_paired_and_the_noise_is_of_one_configuration() -> N
     final, against, noise = last_rounds(trials)
     assert [(trial.round, trial.candidate) for trial in final] == [(1, CHOSEN), (2, CHOSEN)]
     assert [(trial.round, trial.candidate) for trial in against] == [(1, DEFAULT), (2, DEFAULT)]
-    assert [(one.stage, other.stage) for one, other in noise] == [(NOISE, AGAINST)]
+    assert [(first.stage, second.stage) for first, second in noise] == [(NOISE, AGAINST)]
     assert last_rounds([]) == ([], [], [])
 
 

@@ -33,8 +33,8 @@ def brute_force(search: Search, true: Service) -> list[PooledTrials]:
     bench = SimulatedBench(service=true, sla=search.goal.sla)
     load = search.screen.traffic
     measured = [
-        PooledTrials.of([bench.measure(one, load, stage="grid", round=1, seconds=2.0)], search.goal.sla)
-        for one in search.candidates
+        PooledTrials.of([bench.measure(candidate, load, stage="grid", round=1, seconds=2.0)], search.goal.sla)
+        for candidate in search.candidates
     ]
     return search.goal.ranked(measured, default=search.default)
 
@@ -173,7 +173,7 @@ def test_an_open_load_must_be_carried(tmp_path: Path) -> None:
     assert chosen.throughput_rows_per_s >= 0.97 * chosen.offered_rows_per_s
     # Of those that carry it, the lowest p99 among what was measured.
     carried = [pooled for pooled in search.run().measured if search.goal.met(pooled)]
-    assert chosen.p99_ms <= 1.05 * min(one.p99_ms for one in carried)
+    assert chosen.p99_ms <= 1.05 * min(pooled.p99_ms for pooled in carried)
 
 
 def test_goodput_is_the_highest_rate_that_was_verified(tmp_path: Path) -> None:

@@ -91,7 +91,11 @@ def test_a_model_is_tuned_from_the_command_line(
         share = len(trial.parts_us["run"]) / trial.requests
         assert share > 2 / TRACE_RATE
         # An earlier trial's rate decides, and a busy machine may be slower since.
-        rates = [trace_rate(one.requests / one.seconds) for one in study.trials if one.candidate == trial.candidate]
+        rates = [
+            trace_rate(earlier.requests / earlier.seconds)
+            for earlier in study.trials
+            if earlier.candidate == trial.candidate
+        ]
         assert any(share == pytest.approx(1 / rate, rel=0.4) for rate in rates)
     measured = parts(Evidence.read(next(tmp_path.glob(f"{MODEL}.closed-4.*.json")))).data
     assert {"mean", "p50", "p90"} <= set(measured[f"{tuned} (chosen)"])  # type: ignore[call-overload]

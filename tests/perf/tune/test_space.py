@@ -77,9 +77,10 @@ def test_of_equal_delays_the_shortest_and_the_longest_stay() -> None:
         traffic=Traffic.parse("closed:8"),
         goal=Goal(objective="throughput", sla=Sla(latency_ms=100)),
     )
-    made = [Candidate(max_batch_size=8, delay_us=delay) for delay in (40_000, 20_000, 30_000)]
+    proposed = [Candidate(max_batch_size=8, delay_us=delay) for delay in (40_000, 20_000, 30_000)]
     remaining = distinct(
-        [screen.look(candidate, Corrections(), requests=304) for candidate in made], default=Candidate(max_batch_size=4)
+        [screen.look(candidate, Corrections(), requests=304) for candidate in proposed],
+        default=Candidate(max_batch_size=4),
     )
     assert [screened.candidate.delay_us for screened in remaining] == [40_000, 20_000]
 
@@ -87,8 +88,8 @@ def test_of_equal_delays_the_shortest_and_the_longest_stay() -> None:
 def test_delays_are_shares_of_the_service_time() -> None:
     candidates = space(CONFIG, largest=4, cores=1, gpu=False).candidates(accelerator)
     # An eighth, a quarter, a half and the whole of 20.5 ms, in two digits.
-    assert sorted({one.delay_us for one in candidates}) == [0, 2600, 5100, 10000, 20000]
-    assert [one.delay_us for one in candidates if one.max_batch_size == 1] == [0]
+    assert sorted({candidate.delay_us for candidate in candidates}) == [0, 2600, 5100, 10000, 20000]
+    assert [candidate.delay_us for candidate in candidates if candidate.max_batch_size == 1] == [0]
 
 
 def test_candidates_that_differ_beyond_the_load_are_one() -> None:
@@ -98,15 +99,17 @@ def test_candidates_that_differ_beyond_the_load_are_one() -> None:
         traffic=traffic,
         goal=Goal(objective="throughput", sla=Sla(latency_ms=100)),
     )
-    made = [Candidate(max_batch_size=size) for size in (8, 4, 16, 2)]
-    remaining = distinct([screen.look(candidate, Corrections(), requests=300) for candidate in made], default=made[0])
+    proposed = [Candidate(max_batch_size=size) for size in (8, 4, 16, 2)]
+    remaining = distinct(
+        [screen.look(candidate, Corrections(), requests=300) for candidate in proposed], default=proposed[0]
+    )
     assert [screened.candidate.max_batch_size for screened in remaining] == [8, 2]
     # With a delay a batch of 4 leaves when it is full, and waits for more where 8 would fit.
     waiting = [Candidate(max_batch_size=size, delay_us=5000) for size in (4, 8, 16)]
     remaining = distinct(
-        [screen.look(candidate, Corrections(), requests=300) for candidate in waiting], default=made[0]
+        [screen.look(candidate, Corrections(), requests=300) for candidate in waiting], default=proposed[0]
     )
-    assert {one.candidate.max_batch_size for one in remaining} == {4, 8}
+    assert {screened.candidate.max_batch_size for screened in remaining} == {4, 8}
 
 
 def test_a_ramp_climbs_no_further_than_the_load_reaches() -> None:

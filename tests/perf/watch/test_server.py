@@ -28,10 +28,10 @@ MODEL = "simulated_accelerator"
 def ports() -> tuple[int, int, int]:
     """Three that are free, for two servers in turn."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
-    found = [int(one.getsockname()[1]) for one in sockets]
-    for one in sockets:
-        one.close()
-    return found[0], found[1], found[2]
+    numbers = [int(listener.getsockname()[1]) for listener in sockets]
+    for listener in sockets:
+        listener.close()
+    return numbers[0], numbers[1], numbers[2]
 
 
 def settings(ports: tuple[int, int, int]) -> Settings:
@@ -47,9 +47,9 @@ def settings(ports: tuple[int, int, int]) -> Settings:
 
 @pytest.fixture
 def source(ports: tuple[int, int, int]) -> Iterator[Source]:
-    found = Source(f"127.0.0.1:{ports[1]}", f"127.0.0.1:{ports[2]}")
-    yield found
-    found.close()
+    source = Source(f"127.0.0.1:{ports[1]}", f"127.0.0.1:{ports[2]}")
+    yield source
+    source.close()
 
 
 def send(server: Server, *rows: int) -> None:

@@ -36,7 +36,9 @@ def counted(batches: Sequence[int]) -> Counters:
 
 
 def reading(at_s: float, *batches: int, **others: Counters) -> Reading:
-    counters = {("m", "1"): counted(batches)} | {("m", version[1:]): one for version, one in others.items()}
+    counters = {("m", "1"): counted(batches)} | {
+        ("m", version[1:]): version_counters for version, version_counters in others.items()
+    }
     return Reading(at_s=at_s, counters=counters, metrics=None)
 
 
@@ -50,10 +52,10 @@ def test_a_difference_is_what_came_after(before: list[int], after: list[int]) ->
 
 @given(BATCHES, BATCHES)
 def test_a_server_that_began_anew_has_counted_all_that_it_says(before: list[int], after: list[int]) -> None:
-    found = counted(after).since(counted(before))
+    difference = counted(after).since(counted(before))
     fewer = any(after.count(size) < before.count(size) for size in set(before))
-    assert found == (counted(after) if fewer else counted(after) - counted(before))
-    assert min(found.requests, found.executions, *found.batches.values(), 0) == 0
+    assert difference == (counted(after) if fewer else counted(after) - counted(before))
+    assert min(difference.requests, difference.executions, *difference.batches.values(), 0) == 0
 
 
 @settings(deadline=None)
@@ -153,10 +155,10 @@ class Well(html.parser.HTMLParser):
 
 
 def read_page(text: str) -> Well:
-    found = Well()
-    found.feed(text)
-    assert not found.open
-    return found
+    page_reader = Well()
+    page_reader.feed(text)
+    assert not page_reader.open
+    return page_reader
 
 
 def test_the_page_is_whole_and_needs_no_network(tmp_path: Path) -> None:
@@ -165,10 +167,10 @@ def test_the_page_is_whole_and_needs_no_network(tmp_path: Path) -> None:
         history.add(reading(at_s, *[1] * at_s, *[4] * (2 * at_s)))
     file = tmp_path / "page.html"
     write(history, "here:8001", file, refresh_s=1)
-    found = read_page(file.read_text())
-    assert not found.links
-    assert found.cells[1:5] == ["45", "45", "15", "3.00"]  # of 5 s, with 1 x 1 and 2 x 4 rows in each
-    assert [one.name for one in tmp_path.iterdir()] == ["page.html"]
+    page_reader = read_page(file.read_text())
+    assert not page_reader.links
+    assert page_reader.cells[1:5] == ["45", "45", "15", "3.00"]  # of 5 s, with 1 x 1 and 2 x 4 rows in each
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
     assert 'http-equiv="refresh"' in file.read_text()
     assert 'http-equiv="refresh"' not in page(history, "here:8001", refresh_s=None)
 
@@ -187,9 +189,9 @@ def test_a_name_cannot_break_the_page_or_the_view() -> None:
 
 @given(st.dictionaries(st.integers(1, 128), st.integers(1, 1000), min_size=1), st.integers(1, 32))
 def test_ranges_of_sizes_leave_nothing_out(batches: dict[int, int], bars: int) -> None:
-    found = sizes(batches, bars)
-    assert sum(count for _, count in found) == sum(batches.values())
-    assert len(found) <= max(bars, 1)
+    bars_shown = sizes(batches, bars)
+    assert sum(count for _, count in bars_shown) == sum(batches.values())
+    assert len(bars_shown) <= max(bars, 1)
 
 
 @given(st.floats(1e-6, 1e9))

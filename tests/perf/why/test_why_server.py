@@ -56,11 +56,11 @@ ASKED = {
 
 
 def studied(name: str) -> Diagnosis:
-    asked = ASKED[name]
-    config = text_format.Parse(CASES[asked.case].config, ModelConfig())
+    question = ASKED[name]
+    config = text_format.Parse(CASES[question.case].config, ModelConfig())
     rules = Rules.of(config, hold=HELD)
     return diagnose(
-        config, rules, lambda rows: int(CASES[asked.case].execution_ms * MS), lambda: Arrivals(asked.requests)
+        config, rules, lambda rows: int(CASES[question.case].execution_ms * MS), lambda: Arrivals(question.requests)
     )
 
 
@@ -68,11 +68,11 @@ def studied(name: str) -> Diagnosis:
 def changed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """One server with each configuration as asked about, with its best change, and one model more for --live."""
     folder = tmp_path_factory.mktemp("changed")
-    for name, asked in ASKED.items():
+    for name, question in ASKED.items():
         best = studied(name).best
         assert best is not None
         assert best.change.config is not None
-        milliseconds = CASES[asked.case].execution_ms
+        milliseconds = CASES[question.case].execution_ms
         text = text_format.MessageToString(best.change.config)
         sleeper(folder, f"{name}_changed", text, fixed_ms=milliseconds, row_ms=0)
     # Without delay: with one, twelve clients never fill 16 rows, and ragged batches would wait for it each time.
@@ -93,14 +93,14 @@ def changed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.mark.parametrize("name", ASKED)
 def test_the_prediction_of_the_change_holds(changed: Server, name: str) -> None:
     """That of the configuration as it is holds too: the tests of the batcher compare it on the same cases."""
-    found, asked = studied(name), ASKED[name]
-    assert found.best is not None
-    assert found.best.change.text == asked.best
-    asyncio.run(send(changed.grpc_url, f"{name}_changed", asked.requests))
-    predicted = found.best.outcome
+    diagnosis, question = studied(name), ASKED[name]
+    assert diagnosis.best is not None
+    assert diagnosis.best.change.text == question.best
+    asyncio.run(send(changed.grpc_url, f"{name}_changed", question.requests))
+    predicted = diagnosis.best.outcome
     counted = read_counters(changed.grpc_url, f"{name}_changed", executions=len(predicted.executions))
     assert counted.rows_per_execution == pytest.approx(predicted.rows_per_execution, rel=0.05)
-    assert found.gain(found.best) > 1.5
+    assert diagnosis.gain(diagnosis.best) > 1.5
 
 
 def test_a_running_server_is_explained_from_its_traces(changed: Server, capsys: pytest.CaptureFixture[str]) -> None:
