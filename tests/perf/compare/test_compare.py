@@ -27,18 +27,7 @@ from perf.stats import bootstrap
 from serve.management.statistics import Counters
 from triton_batching.machine import Machine
 
-NONE = Counters(
-    requests=0,
-    failed_requests=0,
-    rows=0,
-    executions=0,
-    queue_ns=0,
-    compute_input_ns=0,
-    compute_infer_ns=0,
-    compute_output_ns=0,
-    batches={},
-    batches_ns={},
-)
+NONE = Counters.none()
 BEGIN = datetime(2026, 1, 2, tzinfo=UTC)
 
 

@@ -1,6 +1,7 @@
 """Service times against known lines, and the cost of arrivals against levels that were made with one."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -71,15 +72,11 @@ NOTHING = AnalyzerResult(window_ms=1, windows=(), throughput_rows_per_s=0.0)
 def level(concurrency: int, times_us: dict[int, float], *, count: int = 10) -> Level:
     batches = dict.fromkeys(times_us, count)
     rows = sum(size * count for size in times_us)
-    counted = Counters(
+    counted = replace(
+        Counters.none(),
         requests=rows,
-        failed_requests=0,
         rows=rows,
         executions=count * len(times_us),
-        queue_ns=0,
-        compute_input_ns=0,
-        compute_infer_ns=0,
-        compute_output_ns=0,
         batches=batches,
         batches_ns={size: round(us * 1e3) * count for size, us in times_us.items()},
     )

@@ -1,6 +1,5 @@
-"""What goes in and comes out: plan files, packed.pbtxt, compose, Kubernetes, records, and a real server."""
+"""The plan files that are read, the packed.pbtxt, compose and Kubernetes files that are written, and a real server."""
 
-import json
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -16,25 +15,22 @@ from clients import Model as Client
 from export.repository import REPOSITORY
 from perf.measure.ramp import Level
 from perf.measure.service_curve import Size
-from perf.measure.service_profile import ServiceTimes, write
+from perf.measure.service_profile import write
 from perf.memory.estimate.batch_memory import Model as MemoryModel
 from perf.pack import manifests, packed_file, plan_file, stand_in
 from perf.pack.__main__ import main
-from perf.pack.interference_record import Busy, Interference
-from perf.pack.interference_record import read as read_pair
 from perf.pack.packing import pack
 from perf.pack.placement import Placement
-from perf.pack.proof import Proof
 from perf.pack.servers import Server, servers
 from perf.pack.workload import Curve, Devices, Model, Workload
 from perf.records.record import AnalyzerResult
 from perf.records.tuned_file import WriteError
 from serve.launcher import Settings, launch
 from serve.management.statistics import Counters
+from tests.perf.simulate.test_simulate import ramp
 from triton_batching.machine import Machine
 from triton_batching.terminal import Mistake
 
-RESULTS = Path("perf/studies/results/pack")
 PLAN = """
 [devices]
 count = 4
@@ -124,44 +120,30 @@ def test_memory_of_an_onnx_model_is_estimated(tmp_path: Path, ranker: Path) -> N
 
 
 def test_latency_is_taken_from_a_service_time_record(tmp_path: Path) -> None:
-    counted = Counters(
+    counted = replace(
+        Counters.none(),
         requests=80,
-        failed_requests=0,
         rows=80,
         executions=10,
-        queue_ns=0,
-        compute_input_ns=0,
         compute_infer_ns=240_000_000,
-        compute_output_ns=0,
         batches={8: 10},
         batches_ns={8: 240_000_000},
     )
     measured = AnalyzerResult(window_ms=250, windows=(), throughput_rows_per_s=320.0)
     # A size that was measured 1 ms faster than a smaller one; 10 executions of 24 ms in 0.25 s leave 1 ms between.
-    times = {rows: 20.0 + rows - (2 if rows == 5 else 0) for rows in range(1, 9)}
-    record = ServiceTimes(
+    times_ms = {rows: 20.0 + rows - (2 if rows == 5 else 0) for rows in range(1, 9)}
+    record = replace(
+        ramp(),
         model="simulated_accelerator",
-        config_name="default",
-        config_sha256="c",
-        model_sha256="m",
         machine=Machine.this(),
-        versions={},
-        started_at="",
-        command=(),
-        instances=1,
-        threads=None,
-        max_batch_size=8,
-        sizes=tuple(Size(rows=b, executions=100_000, mean_us=1e3 * ms, error_us=1.0) for b, ms in times.items()),
+        sizes=tuple(Size(rows=b, executions=100_000, mean_us=1e3 * ms, error_us=1.0) for b, ms in times_ms.items()),
         alone_us=21e3,
-        noise=(1.0,) * 15,
-        noise_count=0,
         levels=(Level(concurrency=16, seconds=0.25, measured=measured, counted=counted),),
     )
     write(record, tmp_path)
     text = PLAN.replace("latency_ms = { fixed = 20, row = 0.5, max_batch_size = 8 }", "")
     (model,) = plan_file.read(plan_path(tmp_path, text), records=tmp_path).models
-    times_ms = [model.latency.at(rows) for rows in range(1, 9)]
-    assert times_ms == pytest.approx([22, 23, 24, 25, 25, 27, 28, 29], abs=0.01)
+    assert [model.latency.at(rows) for rows in range(1, 9)] == pytest.approx([22, 23, 24, 25, 25, 27, 28, 29], abs=0.01)
     # A ramp of another variant is as good; one that stopped below max_batch_size is not of all sizes.
     (tmp_path / record.file_name).unlink()
     write(replace(record, config_name="dynamic"), tmp_path)
@@ -173,12 +155,11 @@ def test_latency_is_taken_from_a_service_time_record(tmp_path: Path) -> None:
 
 
 def repository(tmp_path: Path) -> Path:
-    folder = tmp_path / "repository"
-    copy = folder / "simulated_accelerator"
+    copy = tmp_path / "repository" / "simulated_accelerator"
     copy.mkdir(parents=True)
     (copy / "1").symlink_to((REPOSITORY / "simulated_accelerator" / "1").resolve())
     (copy / "config.pbtxt").write_bytes((REPOSITORY / "simulated_accelerator" / "config.pbtxt").read_bytes())
-    return folder
+    return copy.parent
 
 
 def test_the_program_writes_what_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -224,7 +205,7 @@ def test_a_model_name_may_look_like_markup(tmp_path: Path, capsys: pytest.Captur
     assert "[/]" in capsys.readouterr().out
 
 
-def test_what_somebody_wrote_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_written_by_hand_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     models, out = repository(tmp_path), tmp_path / "out"
     arguments = [str(plan_path(tmp_path)), "--out", str(out), "--repository", str(models)]
     assert main(arguments) == 0
@@ -286,58 +267,12 @@ def test_models_on_a_device_exclude_each_other(tmp_path: Path) -> None:
     rows = np.zeros((1, 1, 32, 100), np.float32)
     with launch(settings) as running:
 
-        def ask(name: str) -> None:
+        def request(name: str) -> None:
             with Client(name, url=running.grpc_url, transport="grpc") as client:
                 client.predict(rows)
 
         start = time.monotonic()
         with ThreadPoolExecutor(2) as threads:
-            list(threads.map(ask, ("one", "two")))
+            list(threads.map(request, ("one", "two")))
         # 201 and 301 ms of sleep: less only where both slept at the same time. It cannot be too fast by chance.
         assert time.monotonic() - start >= 0.502
-
-
-def test_a_proof_is_in_time_only_if_all_its_models_are() -> None:
-    planned, above = Proof.read(RESULTS / "proof.three_models.json").rounds
-    (first, *others) = planned.models
-    assert replace(planned, models=(replace(first, late=0), *others)).in_time is True
-    assert replace(planned, models=(replace(first, late=first.requests // 10), *others)).in_time is False
-    assert replace(planned, models=(replace(first, requests=20, late=0), *others)).in_time is None
-    assert above.in_time is False
-
-
-def test_the_gain_and_the_factors_of_two_models_follow_from_their_executions(tmp_path: Path) -> None:
-    record = Interference.read(RESULTS / "interference.simulated_accelerator.ranker.json")
-    alone = Busy(rows_per_s=100, executions={1: 10, 3: 5}, mean_ms={1: 10.0, 3: 30.0})
-    slowed = Busy(rows_per_s=60, executions={2: 10}, mean_ms={2: 30.0})
-    changed = replace(record, alone=(alone, alone), together=(slowed, alone))
-    # Alone two rows take 20 ms, between 10 and 30.
-    assert changed.factors == pytest.approx((1.5, 1.0))
-    assert changed.gain == pytest.approx(0.6 + 1.0)
-    path = changed.write(tmp_path)
-    assert Interference.read(path) == changed
-    assert read_pair(path).factors == changed.factors
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"kind": "proof"}, r"not a record of kind interference, format 1 \(kind proof, format 1\)"),
-        ({"format": 2}, "format 2"),
-        ({"clients": "16"}, r"Expected `int`, got `str` - at `\$.clients`"),
-        ({"alone": []}, r"at `\$.alone`"),
-    ],
-)
-def test_a_broken_record_is_one_line(change: dict[str, object], message: str, tmp_path: Path) -> None:
-    path = RESULTS / "interference.simulated_accelerator.ranker.json"
-    broken = tmp_path / "broken.json"
-    broken.write_text(json.dumps(json.loads(path.read_text()) | change))
-    with pytest.raises(Mistake, match=message) as caught:
-        Interference.read(broken)
-    assert "\n" not in str(caught.value)
-    for content in (b"[", b'{"kind": "\xff"}', b'{"format": 1, "kind": "placement", "nodes": ' + b"[" * 10**5):
-        broken.write_bytes(content)
-        for record in (Placement, Proof, Interference):
-            with pytest.raises(Mistake, match=r"not a record of kind \w+, format 1 .* again") as caught:
-                record.read(broken)
-            assert "\n" not in str(caught.value)

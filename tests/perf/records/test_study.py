@@ -1,4 +1,5 @@
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,26 +39,13 @@ def test_infeasible_studies_read_back(tmp_path: Path) -> None:
     [
         ('"format": 1', '"format": 2', "its format is 2, and this version reads format 1. Remove it and tune again"),
         ('"kind": "study"', '"kind": "record"', "a measurement of a sweep ('record'), not a study. It is read by"),
-        ('"sla"', '"slo"', "missing required field `sla`"),
-        ('"model"', '"modell"', "missing required field `model`"),
-        ("{", "[", "no JSON"),
-        ('"requests": 1500', '"requests": "5,000"', 'predictions[0].requests: Expected `int`, got `str` "5,000"'),
     ],
 )
-def test_another_format_is_refused_with_a_message(tmp_path: Path, before: str, after: str, message: str) -> None:
+def test_a_record_of_another_kind_or_format_is_refused(tmp_path: Path, before: str, after: str, message: str) -> None:
     path = study().write(tmp_path / "study.json")
     path.write_text(path.read_text().replace(before, after, 1))
-    with pytest.raises(RecordError) as refused:
+    with pytest.raises(RecordError, match=re.escape(message)):
         Study.read(path)
-    assert str(refused.value).startswith(f"{path}: ")
-    assert message in str(refused.value)
-    assert "\n" not in str(refused.value)
-
-
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(RecordError, match="cannot be written to"):
-        study().write(tmp_path / "file" / "study.json")
 
 
 def test_only_a_study_says_that_it_is_one(tmp_path: Path) -> None:

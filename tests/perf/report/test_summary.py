@@ -10,18 +10,7 @@ from serve.management.statistics import Counters
 from triton_batching.machine import Machine
 
 MACHINE = Machine(cpu="test", cores=2, memory_bytes=2**33, system="Linux", gpu=None)
-NOTHING = Counters(
-    requests=0,
-    failed_requests=0,
-    rows=0,
-    executions=0,
-    queue_ns=0,
-    compute_input_ns=0,
-    compute_infer_ns=0,
-    compute_output_ns=0,
-    batches={},
-    batches_ns={},
-)
+NOTHING = Counters.none()
 
 
 def record(

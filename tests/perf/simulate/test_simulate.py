@@ -34,13 +34,12 @@ def counters(
     requests = sum(rows * count for rows, count in batches.items())
     spent = {rows: round(us[rows] * 1e3) * count for rows, count in batches.items()}
     leaving = {rows: round(rows * output_us * 1e3) * count for rows, count in batches.items()}
-    return Counters(
+    return replace(
+        Counters.none(),
         requests=requests,
-        failed_requests=0,
         rows=requests,
         executions=sum(batches.values()),
         queue_ns=round(queue_us * 1e3) * requests,
-        compute_input_ns=0,
         compute_infer_ns=sum(rows * ns for rows, ns in spent.items()),
         compute_output_ns=sum(rows * ns for rows, ns in leaving.items()),
         batches=batches,
@@ -165,10 +164,14 @@ def test_an_instance_is_free_when_its_last_answer_has_left() -> None:
     assert full.computing_ms[8] == pytest.approx(24.0, rel=1e-3)
 
 
-def test_one_of_two_instances_that_were_profiled_runs_as_if_alone() -> None:
+def test_times_that_were_not_profiled_are_extended_and_said_to_be() -> None:
+    """One of two profiled instances runs as if alone, and larger batches go on along the line."""
     costs = Costs.of(Candidate(max_batch_size=8), Profile(ramps=(ramp(instances=2, factor=1.6),)))
     assert costs.alone_us[8] == pytest.approx(24_000, rel=0.01)
     assert "1 instances were not profiled" in costs.notes[0]
+    costs = Costs.of(Candidate(max_batch_size=12), Profile(ramps=(ramp(),)))
+    assert costs.alone_us[12] == pytest.approx(26_000)
+    assert "over 8 rows were not profiled" in costs.notes[0]
 
 
 def test_a_model_that_does_not_batch_has_flat_lines() -> None:
@@ -210,12 +213,6 @@ def test_an_instance_count_that_was_not_measured_is_interpolated_and_said_to_be(
     assert Costs.of(Candidate(max_batch_size=8, instances=2), profile).notes == ()
 
 
-def test_larger_batches_than_were_measured_go_on_along_the_line() -> None:
-    costs = Costs.of(Candidate(max_batch_size=12), Profile(ramps=(ramp(),)))
-    assert costs.alone_us[12] == pytest.approx(26_000)
-    assert "over 8 rows were not profiled" in costs.notes[0]
-
-
 def test_threads_without_a_ramp_are_refused() -> None:
     profile = Profile(ramps=(replace(ramp(), threads=1), replace(ramp(), threads=2)))
     assert Costs.of(Candidate(max_batch_size=8, threads=2), profile).ramp.threads == 2
@@ -246,6 +243,8 @@ def test_rare_requests_find_the_caches_cold() -> None:
     assert cold.cold_us == pytest.approx(6_000.0)
     assert predicted("constant:5", cold).percentiles_ms[50] == pytest.approx(26.5, abs=1e-3)
     assert predicted("closed:2", cold).percentiles_ms[50] == 21.0
+    # A pause that changes little is none.
+    assert replace(ramp(), rare_us=20_900.0).cold_us == ramp().cold_us == 0.0
 
 
 def test_a_lone_request_of_an_open_loop_wakes_threads_up_on_its_way() -> None:
@@ -262,11 +261,6 @@ def test_given_times_are_simulated_as_they_are_and_none_is_left_out() -> None:
     traffic = replace(Traffic.parse("poisson:40"), times_s=(0.0, 0.001, 0.002, 0.1))
     prediction = predict(Candidate(max_batch_size=8), CONFIG, traffic, Profile(ramps=(ramp(),)), SLA, requests=12)
     assert (prediction.sizes, prediction.requests) == ({1: 3, 2: 3}, 12)
-
-
-def test_a_pause_that_changes_little_changes_nothing() -> None:
-    barely = replace(ramp(), rare_us=20_900.0)
-    assert (barely.cold_us, ramp().cold_us) == (0.0, 0.0)
 
 
 def test_executions_that_took_longer_than_predicted_are_seen_size_by_size() -> None:

@@ -2,6 +2,7 @@
 
 import html.parser
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,15 +22,13 @@ from serve.management.statistics import Counters
 def counted(batches: Sequence[int]) -> Counters:
     """What a server counts of executions with so many rows, each row a request of 1 ms in the queue."""
     rows = sum(batches)
-    return Counters(
+    return replace(
+        Counters.none(),
         requests=rows,
-        failed_requests=0,
         rows=rows,
         executions=len(batches),
         queue_ns=1_000_000 * rows,
-        compute_input_ns=0,
         compute_infer_ns=2_000_000 * rows,
-        compute_output_ns=0,
         batches={size: list(batches).count(size) for size in set(batches)},
         batches_ns={size: 2_000_000 * list(batches).count(size) for size in set(batches)},
     )
