@@ -134,7 +134,7 @@ def test_a_server_is_measured_and_traced_several_times() -> None:
     with serving(MODEL, ONE.apply(fast()), trace_rate=1) as server:
         trials = [
             meter.measure(server, ONE, Traffic.parse(load), stage=AGAINST, seconds=0.5)
-            for load in ("closed:2", "constant:100", "closed:2")
+            for load in ("closed:2", "constant:100")
         ]
         sparse = meter.measure(
             replace(server, trace_rate=4), ONE, Traffic.parse("constant:100"), stage=AGAINST, seconds=0.5
@@ -143,7 +143,7 @@ def test_a_server_is_measured_and_traced_several_times() -> None:
         assert len(trial.parts_us["run"]) == trial.requests == len(trial.latencies_us)
     assert sparse.requests == 50
     assert len(sparse.parts_us["run"]) in (11, 12, 13, 14)
-    # Both closed loops use the same pool; the open loop has its own.
+    # Both open loops use the same pool; the closed loop has its own.
     assert sorted(len(pool.requests) for pool in meter.answers.pools.values()) == [16, 64]
     assert (trials[1].requests, trials[1].offered_per_s) == (50, 100.0)
 

@@ -154,10 +154,10 @@ class Well(html.parser.HTMLParser):
 
 
 def read_page(text: str) -> Well:
-    page_reader = Well()
-    page_reader.feed(text)
-    assert not page_reader.open
-    return page_reader
+    checker = Well()
+    checker.feed(text)
+    assert not checker.open
+    return checker
 
 
 def test_the_page_is_whole_and_needs_no_network(tmp_path: Path) -> None:
@@ -166,9 +166,9 @@ def test_the_page_is_whole_and_needs_no_network(tmp_path: Path) -> None:
         history.add(reading(at_s, *[1] * at_s, *[4] * (2 * at_s)))
     file = tmp_path / "page.html"
     write(history, "here:8001", file, refresh_s=1)
-    page_reader = read_page(file.read_text())
-    assert not page_reader.links
-    assert page_reader.cells[1:5] == ["45", "45", "15", "3.00"]  # of 5 s, with 1 x 1 and 2 x 4 rows in each
+    checker = read_page(file.read_text())
+    assert not checker.links
+    assert checker.cells[1:5] == ["45", "45", "15", "3.00"]  # of 5 s, with 1 x 1 and 2 x 4 rows in each
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
     assert 'http-equiv="refresh"' in file.read_text()
     assert 'http-equiv="refresh"' not in page(history, "here:8001", refresh_s=None)
@@ -188,9 +188,9 @@ def test_a_name_cannot_break_the_page_or_the_view() -> None:
 
 @given(st.dictionaries(st.integers(1, 128), st.integers(1, 1000), min_size=1), st.integers(1, 32))
 def test_ranges_of_sizes_leave_nothing_out(batches: dict[int, int], bars: int) -> None:
-    bars_shown = sizes(batches, bars)
-    assert sum(count for _, count in bars_shown) == sum(batches.values())
-    assert len(bars_shown) <= max(bars, 1)
+    ranges = sizes(batches, bars)
+    assert sum(count for _, count in ranges) == sum(batches.values())
+    assert len(ranges) <= max(bars, 1)
 
 
 @given(st.floats(1e-6, 1e9))
