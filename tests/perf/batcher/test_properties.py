@@ -90,7 +90,7 @@ def test_every_request_is_answered_once_and_none_is_overfilled(data: st.DataObje
 
 @settings(max_examples=150, deadline=None)
 @given(st.data())
-def test_requests_start_in_order_of_arrival_and_are_answered_so_if_asked(data: st.DataObject) -> None:
+def test_requests_start_in_order_of_arrival_and_answers_keep_it_with_preserve_ordering(data: st.DataObject) -> None:
     rule = data.draw(rules())
     sent = Arrivals(data.draw(requests(rule.max_batch_size)))
     simulation = simulate(rule, service, sent, dispatch=data.draw(late()), lateness=data.draw(late()))
@@ -175,7 +175,7 @@ def test_a_freed_instance_is_missed_until_the_next_poll_with_a_queue_policy() ->
     assert [execution.closing.rule for execution in simulation.executions][:3] == [ClosingRule.MAX_BATCH_SIZE] * 3
 
 
-def test_a_request_after_years_of_nothing_is_replayed_at_once() -> None:
+def test_a_request_after_years_is_replayed_at_once() -> None:
     """Times may be those of a clock that began long ago: the polls of an empty queue are not walked through."""
     late = 10**12 * MS
     simulation = simulate(

@@ -19,7 +19,7 @@ def ends(simulation: SimulationResult) -> dict[int, Fraction]:
     return {answer.request.number: Fraction(answer.at) for answer in simulation.answers}
 
 
-def test_two_on_one_device_share_it_while_both_run() -> None:
+def test_two_executions_share_a_device_while_both_run() -> None:
     """The first runs half alone, then half at half speed; the second half at half speed, then half alone."""
     simulation = simulate(ALONE, lambda rows: ONE, requests(Fraction(0), ONE / 2), slowdown=lambda rows, n: Fraction(n))
     assert ends(simulation) == {1: 3 * ONE / 2, 2: 2 * ONE}
@@ -90,7 +90,7 @@ def test_a_batch_grows_until_an_idle_instance_takes_it() -> None:
     ]
 
 
-def test_an_instance_that_wakes_up_for_nothing_is_idle_again() -> None:
+def test_an_instance_that_wakes_up_without_a_batch_is_idle_again() -> None:
     """The batch that one was woken for at 19 ms goes to the other, which ends an execution before."""
     rules = Rules(max_batch_size=8, preferred=frozenset([8]), instances=2)
     sent = requests(0, 19 * MS, 25 * MS)
@@ -113,7 +113,7 @@ def test_who_comes_before_a_late_thread_sees_the_end_of_a_delay_is_in_the_batch(
     ]
 
 
-def test_what_arrives_makes_those_under_way_longer() -> None:
+def test_arriving_requests_lengthen_running_executions() -> None:
     """Each arrival costs 1 ms: of the first execution, two; the second begins with both, and the last finds none."""
     rules = Rules(max_batch_size=8, preferred=frozenset([8]))
     simulation = simulate(
@@ -126,7 +126,7 @@ def test_what_arrives_makes_those_under_way_longer() -> None:
     ]
 
 
-def test_a_burden_is_asked_for_by_how_many_run() -> None:
+def test_the_burden_depends_on_the_number_of_running_executions() -> None:
     """With one instance at work nothing; with both, 1/4 of an execution from each."""
     simulation = simulate(
         ALONE,
@@ -164,7 +164,7 @@ def test_an_answer_knows_whether_anything_else_ran_or_waited() -> None:
     assert [answer.quiet for answer in simulation.answers] == [False, False, True]
 
 
-def test_a_batch_that_waited_out_its_delay_is_taken_as_it_is() -> None:
+def test_a_batch_whose_delay_has_ended_does_not_grow() -> None:
     """As traced: the batcher sleeps while a batch waits, and what came meanwhile goes into the next execution.
 
     Four requests start when the delay of 5 ms is over; the fifth waits as a batch of its own, the three after it are
@@ -180,5 +180,5 @@ def test_a_batch_that_waited_out_its_delay_is_taken_as_it_is() -> None:
     ]
 
 
-def test_a_refused_request_ran_with_none() -> None:
+def test_a_refused_request_ran_with_no_other() -> None:
     assert Answer(request=Request(number=1, at=0), at=0, error="late").together == 0

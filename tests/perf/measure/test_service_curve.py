@@ -59,7 +59,7 @@ def test_a_rare_outlier_is_drawn_to_its_neighbours() -> None:
     assert table[12] == pytest.approx(2200, rel=0.05)
 
 
-def test_between_and_beyond_counted_sizes_it_goes_straight_on() -> None:
+def test_between_and_beyond_counted_sizes_the_table_is_a_line() -> None:
     table = smoothed(sizes({1: 1100.0, 32: 4200.0}), 40)
     assert table[16] == pytest.approx(1100 + 15 * 100)
     assert table[40] == pytest.approx(4200 + 8 * 100)
@@ -109,7 +109,7 @@ def test_without_a_cost_of_arrivals_the_times_stay() -> None:
     )
 
 
-def test_a_slope_within_its_error_is_none() -> None:
+def test_a_slope_within_its_error_is_zero() -> None:
     """Every second level is slower, however many requests are in flight."""
     slower = {1: 0, 3: 300, 5: 0, 8: 300, 13: 0, 17: 300}
     assert burden(levels(lambda n, rows: stepped(rows) + slower[n]), 1, 8).each_us == 0.0

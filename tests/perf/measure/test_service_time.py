@@ -31,19 +31,19 @@ def test_a_record_names_no_folder_of_its_run() -> None:
     assert recorded("perf.measure.service_time", ["m", "--results=somewhere"])[3:] == ("m",)
 
 
-def test_a_count_that_is_none_is_a_users_mistake(capsys: pytest.CaptureFixture[str]) -> None:
+def test_zero_instances_are_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([MODEL, "--instances", "0"]) == 2
     assert "--instances 0: not a list of numbers" in capsys.readouterr().err
 
 
-def test_a_row_alone_is_the_lowest_levels_own() -> None:
+def test_the_time_of_a_lone_row_is_that_of_the_lowest_level() -> None:
     """20.5 ms with one client, and a time of its own for 8 rows."""
     planned = replace(ramp(), sizes=(), alone_us=0.0)
     assert concluded(planned, [], None).alone_us == 20_500.0
 
 
 @pytest.mark.parametrize(("batches", "batches_text"), [({}, "{}"), ({2: 3}, "{2: 3}"), ({1: 0}, "{1: 0}")])
-def test_a_lowest_level_without_executions_of_one_row_says_so(batches: dict[int, int], batches_text: str) -> None:
+def test_a_lowest_level_without_executions_of_one_row_is_an_error(batches: dict[int, int], batches_text: str) -> None:
     lowest = replace(ramp().levels[0], counted=replace(ramp().levels[0].counted, batches=batches))
     with pytest.raises(Failure, match=f"^hand_made: .* executions by rows {batches_text},"):
         concluded(replace(ramp(), levels=(lowest, *ramp().levels[1:])), [], None)

@@ -153,7 +153,9 @@ def test_the_program_solves_checks_and_writes(tmp_path: Path, capsys: pytest.Cap
     assert solve.main([paths[0], "--minimise", "--timeout", "5"]) == 0
 
 
-def test_the_program_says_what_it_could_not_solve(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_program_names_the_instances_that_it_could_not_solve(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = rows(tmp_path / "a.csv", guillotine(0, 10))
     assert solve.main([path, "--capacity", str(CAPACITY - 1), "--timeout", "1"]) == 1
     assert "0 of 1 solved" in capsys.readouterr().out

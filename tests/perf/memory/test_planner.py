@@ -155,7 +155,7 @@ def test_batch_sizes_are_read(text: str, sizes: list[int]) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "0..4", "a", "4..", "-1", "5..2"])
-def test_what_is_no_batch_size_is_refused(text: str) -> None:
+def test_a_text_that_is_no_batch_size_is_refused(text: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - what int() says is said as well
         batches(text)
 
@@ -180,7 +180,7 @@ def test_the_names_at_the_peak_are_of_tensors_that_live_there(tmp_path: Path) ->
     assert memory.peak_node == "Concat"
 
 
-def test_a_dynamic_dimension_must_be_said(tmp_path: Path) -> None:
+def test_a_dynamic_dimension_must_be_given(tmp_path: Path) -> None:
     path = _graph(tmp_path, [_node("Exp", "x", to="y")], inputs={"x": ["batch", "length", 4]})
     model = Model.of(path)
     with pytest.raises(Mistake, match="--dims length=SIZE"):

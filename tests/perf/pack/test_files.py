@@ -104,7 +104,7 @@ def test_the_plan_of_the_nexus_paper_as_a_file() -> None:
         ("weights_mib = 50", "", "is no ONNX file whose memory can be estimated"),
     ],
 )
-def test_a_wrong_plan_file_says_where_and_what(tmp_path: Path, old: str, new: str, message: str) -> None:
+def test_a_wrong_plan_file_is_an_error_with_place_and_remedy(tmp_path: Path, old: str, new: str, message: str) -> None:
     text = PLAN.replace(old, new)
     if "weights_mib" not in text:
         text = text.replace("activation", "#")
@@ -162,7 +162,7 @@ def repository(tmp_path: Path) -> Path:
     return copy.parent
 
 
-def test_the_program_writes_what_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_program_writes_configurations_and_manifests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     models, out = repository(tmp_path), tmp_path / "out"
     arguments = [str(plan_path(tmp_path)), "--out", str(out), "--repository", str(models)]
     assert main(arguments) == 0

@@ -66,7 +66,7 @@ def test_two_studies_and_a_folder_with_one_are_compared(tmp_path: Path, capsys: 
     assert f"holds 2 studies. Name one of them: {TUNED.name}" in capsys.readouterr().err.replace("\n", " ")
 
 
-def test_the_same_records_are_said_to_be_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_equal_records_are_not_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert compare.main([str(TUNED), f"{TUNED.parent}/./{TUNED.name}", "--out", str(tmp_path / "compared.json")]) == 0
     assert "are the same records" in capsys.readouterr().out
     lines = lines_of(runs.read(str(TUNED)), runs.read(str(TUNED)))

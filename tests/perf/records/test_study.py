@@ -10,7 +10,7 @@ from perf.records.file import RecordError
 from perf.records.study import Study, is_study
 
 
-def test_a_study_reads_back_equal_with_what_was_never_answered(tmp_path: Path) -> None:
+def test_a_study_with_unanswered_requests_reads_back_equal(tmp_path: Path) -> None:
     original = study()
     first = original.trials[0]
     original = replace(original, trials=(replace(first, latencies_us=(1.5, math.inf), due_s=(0.0, 0.5)),))
@@ -20,7 +20,7 @@ def test_a_study_reads_back_equal_with_what_was_never_answered(tmp_path: Path) -
     assert [file.name for file in path.parent.iterdir()] == ["study.json"]
 
 
-def test_sizes_and_percentiles_read_back_as_numbers_also_where_nothing_was_answered(tmp_path: Path) -> None:
+def test_sizes_and_infinite_percentiles_read_back_as_numbers(tmp_path: Path) -> None:
     original = study()
     never = replace(original.predictions[0], percentiles_ms={50: 1.5, 99: math.inf})
     original = replace(original, predictions=(never, *original.predictions[1:]))
@@ -48,7 +48,7 @@ def test_a_record_of_another_kind_or_format_is_refused(tmp_path: Path, before: s
         Study.read(path)
 
 
-def test_only_a_study_says_that_it_is_one(tmp_path: Path) -> None:
+def test_only_a_study_is_taken_for_a_study(tmp_path: Path) -> None:
     assert is_study(study().write(tmp_path / "study.json"))
     for text in ("[]", "{}", "no json", '{"kind": "record"}'):
         (tmp_path / "other.json").write_text(text)

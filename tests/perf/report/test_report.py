@@ -108,7 +108,7 @@ def test_names_are_escaped(tmp_path: Path) -> None:
     assert "<b>bold" not in write_html(summarise(tmp_path), tmp_path).read_text()
 
 
-def test_main_writes_beside_the_records_or_where_told(folder: Path, tmp_path: Path) -> None:
+def test_the_program_writes_beside_the_records_or_into_a_given_folder(folder: Path, tmp_path: Path) -> None:
     assert main([str(folder)]) == 0
     assert {"summary.csv", "report.html"} <= {path.name for path in folder.iterdir()}
     assert main([str(folder), "--out", str(tmp_path / "png"), "--format", "png"]) == 0
@@ -125,14 +125,16 @@ def test_an_unknown_or_empty_folder_ends_with_2_and_one_line(
         assert "make measure" in line
 
 
-def test_of_an_empty_folder_those_below_it_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_for_an_empty_folder_its_subfolders_with_records_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     below = tmp_path / "below"
     write(record(), below)
     assert main([str(tmp_path)]) == 2
     assert f"Name a folder below it: make report RESULTS={below}\n" in capsys.readouterr().err
 
 
-def test_of_a_folder_with_a_study_the_points_are_said_to_be_left_out(
+def test_points_beside_a_study_are_reported_as_left_out(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     study().write(tmp_path / "alone" / "study.json")

@@ -209,7 +209,7 @@ def test_threads_without_a_ramp_are_refused() -> None:
         Costs.of(Candidate(max_batch_size=8, threads=4), profile)
 
 
-def test_a_ramp_says_what_lies_outside_the_server() -> None:
+def test_a_ramp_gives_the_time_outside_the_server() -> None:
     """400 us for a lone request, and 300 us more for each answer before one's own, of which two thirds lie apart."""
     way = ramp(outside_us=400.0, each_us=300.0).way
     assert way.lone_us == 400.0
@@ -245,7 +245,7 @@ def test_a_lone_request_of_an_open_loop_wakes_threads_up_on_its_way() -> None:
     assert predicted("constant:5", profiled).percentiles_ms[50] == pytest.approx(20.5 + 0.4 * ASLEEP, rel=0.01)
 
 
-def test_given_times_are_simulated_as_they_are_and_none_is_left_out() -> None:
+def test_given_arrival_times_are_repeated_as_a_whole() -> None:
     """One, the two that come while it runs, and one much later: as often as 12 requests allow.
 
     Executions count from the first answer on.

@@ -24,7 +24,7 @@ def trial(candidate: Candidate = DEFAULT, load: str = "closed:16", stage: str = 
     return bench.measure(candidate, Traffic.parse(load), stage=stage, round=number, seconds=1.0)
 
 
-def test_what_is_narrowest_is_named_with_its_numbers() -> None:
+def test_the_bottleneck_is_named_with_its_numbers() -> None:
     measured = trial()
     # 16 clients and batches of 8 in 24 ms: each waits for one batch and is in the next.
     assert bottleneck([measured]).startswith("compute: the instances are full")
@@ -47,7 +47,7 @@ def test_what_is_narrowest_is_named_with_its_numbers() -> None:
         bottleneck([])
 
 
-def test_the_front_holds_what_no_other_beats_in_both(tmp_path: Path) -> None:
+def test_the_front_holds_the_candidates_that_no_other_beats_in_both(tmp_path: Path) -> None:
     search = searching(tmp_path / "s.json", "closed:16", 100)
     screened = search.screen.run(search.candidates, Corrections())
     front = pareto(screened)
@@ -62,7 +62,7 @@ def test_the_front_holds_what_no_other_beats_in_both(tmp_path: Path) -> None:
     assert front[0].throughput_rows_per_s == max(candidate.throughput_rows_per_s for candidate in screened)
 
 
-def test_the_chosen_one_is_among_those_that_are_shown(tmp_path: Path) -> None:
+def test_the_chosen_candidate_is_shown(tmp_path: Path) -> None:
     result = searching(tmp_path / "s.json", "poisson:200", 100, sizes=(4, 8)).run()
     assert result.chosen is not None
     for screened in result.screened:
@@ -88,7 +88,7 @@ def test_the_last_rounds_are_paired_and_the_noise_is_of_one_configuration() -> N
     assert last_rounds([]) == ([], [], [])
 
 
-def test_the_recipe_raises_one_value_after_the_other_until_the_budget_breaks(tmp_path: Path) -> None:
+def test_the_recipe_raises_values_in_turn_until_the_target_is_missed(tmp_path: Path) -> None:
     search = searching(tmp_path / "s.json", "poisson:200", 70)
     path = recipe.follow(search.screen, Corrections(), search.default, [1, 2, 4, 8, 16], [5_000, 20_000, 40_000])
     visited = [(step.screened.candidate.max_batch_size, step.screened.candidate.delay_us) for step in path.steps]
@@ -111,7 +111,7 @@ def test_every_value_that_differs_has_a_reason(tmp_path: Path) -> None:
     assert reasons(search.screen, Corrections(), DEFAULT, DEFAULT) == {}
 
 
-def test_a_value_that_makes_nothing_better_stays_as_it_is(tmp_path: Path) -> None:
+def test_a_value_that_does_not_help_keeps_its_current_setting(tmp_path: Path) -> None:
     """Sixteen clients fill two batches of eight, so that sixteen rows in one are never there."""
     search = searching(tmp_path / "s.json", "closed:16", 100)
     simple = simplified(search.screen, Corrections(), replace(CHOSEN, delay_us=2_000), DEFAULT)

@@ -59,7 +59,7 @@ def config(text: str) -> ModelConfig:
         Candidate(max_batch_size=16, delay_us=2500, instances=3, threads=4, preferred=(8, 16)),
     ],
 )
-def test_the_text_has_the_values_and_all_else_as_it_was(candidate: Candidate) -> None:
+def test_only_the_tuned_values_of_the_text_change(candidate: Candidate) -> None:
     text = tuned_text(TEXT, candidate)
     parsed = config(text)
     assert Candidate.of(parsed) == candidate
@@ -99,7 +99,7 @@ def test_an_unchanged_configuration_has_only_the_header() -> None:
 
 
 @pytest.mark.parametrize("text", ['name: "m"\nmax_batch_size: 4\n', 'name: "m" max_batch_size: 4 dynamic_batching { }'])
-def test_what_the_file_does_not_have_is_added(text: str) -> None:
+def test_a_value_that_the_file_lacks_is_added(text: str) -> None:
     candidate = Candidate(max_batch_size=16, delay_us=500, instances=2, threads=1)
     assert Candidate.of(config(tuned_text(text, candidate))) == candidate
 
@@ -118,7 +118,7 @@ def test_only_a_file_of_its_own_is_overwritten(tmp_path: Path) -> None:
     assert tuned_file.is_ours(path.read_text())
 
 
-def test_what_is_replaced_is_said_and_kept(tmp_path: Path) -> None:
+def test_a_replaced_file_is_described_and_copied(tmp_path: Path) -> None:
     model, records = tmp_path / "repository" / "m", tmp_path / "records"
     path = model / "configs" / "tuned.pbtxt"
     why = Why(
@@ -165,7 +165,7 @@ def test_the_doctor_finds_nothing_in_a_tuned_configuration(model: str, variant: 
     assert tuned_file.findings(folder, text, latency_ms=50) == []
 
 
-def test_what_still_silences_something_stays_and_the_rest_is_named() -> None:
+def test_comments_that_silence_nothing_are_named_and_removed() -> None:
     folder = model_folder("simulated_accelerator")
     before, candidate = Document.read(config_file(folder, None)), Candidate(max_batch_size=16, delay_us=1000)
 
@@ -188,7 +188,7 @@ def test_a_tuned_configuration_has_a_limit_of_its_queue(variant: str | None) -> 
     assert ('string_value: "2000"' in text) == (variant is None)
 
 
-def test_the_doctor_is_really_asked() -> None:
+def test_the_doctor_checks_the_tuned_text() -> None:
     """A delay as long as the latency that is promised is finding B206."""
     folder = model_folder("ranker")
     path = config_file(folder, None)
@@ -196,7 +196,7 @@ def test_the_doctor_is_really_asked() -> None:
     assert [finding.code for finding in tuned_file.findings(folder, text, latency_ms=50)] == ["B206"]
 
 
-def test_what_the_current_configuration_has_is_no_news(tmp_path: Path) -> None:
+def test_findings_of_the_current_configuration_are_not_new(tmp_path: Path) -> None:
     """A file without a limit to its queue is finding B215, before and after."""
     folder = tmp_path / "m"
     (folder / "1").mkdir(parents=True)

@@ -122,7 +122,7 @@ def test_the_last_rounds_hold_the_default_and_its_noise(tmp_path: Path) -> None:
     assert {stage for stage, _ in stages[:first]} == {HALVING}
 
 
-def test_a_target_out_of_reach_is_said_with_what_is_in_reach(tmp_path: Path) -> None:
+def test_for_a_target_out_of_reach_the_nearest_target_is_named(tmp_path: Path) -> None:
     search = searching(tmp_path / "study.json", "closed:16", 15, sizes=(1, 8))
     result = search.run()
     assert result.chosen is None
@@ -139,7 +139,7 @@ def test_a_target_out_of_reach_is_said_with_what_is_in_reach(tmp_path: Path) -> 
     assert len(bench_of(search).measured) <= 4
 
 
-def test_a_lighter_load_is_named_where_one_would_do(tmp_path: Path) -> None:
+def test_a_lighter_load_that_meets_the_target_is_named(tmp_path: Path) -> None:
     search = searching(tmp_path / "study.json", "closed:64", 45, sizes=(4, 8, 16))
     result = search.run()
     assert result.closest is not None

@@ -116,7 +116,7 @@ def test_a_model_is_tuned_from_the_command_line(
     assert len(Study.read(next(tmp_path.glob(f"{MODEL}.closed-4.*.json"))).trials) == len(study.trials)
 
 
-def test_mistakes_are_said_in_one_line(repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistake_is_one_line(repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--repository", str(repository), "--results", str(tmp_path)]
     for command, message in (
         (["nobody", "--p99-ms", "50"], "no model 'nobody'"),

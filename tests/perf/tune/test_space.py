@@ -22,7 +22,7 @@ def onnx(**parameters: str) -> ModelConfig:
     return config
 
 
-def test_sizes_are_powers_of_two_and_what_the_model_has() -> None:
+def test_sizes_are_powers_of_two_and_the_sizes_of_the_model() -> None:
     config = ModelConfig(name="m", backend="python", max_batch_size=12)
     assert space(config, largest=24, cores=2, gpu=False).sizes == (1, 2, 4, 8, 12, 16, 24)
     assert space(config, largest=24, smallest=3, cores=2, gpu=False).sizes == (4, 8, 12, 16, 24)
@@ -56,7 +56,7 @@ def test_a_model_without_a_batch_axis_is_refused() -> None:
         space(ModelConfig(name="m"), largest=0, cores=2, gpu=False)
 
 
-def test_nothing_is_proposed_that_was_not_asked_for() -> None:
+def test_policies_and_preferred_sizes_are_not_proposed_by_default() -> None:
     """Queue policies and priorities stall Triton's batcher for 500 ms (core#509), preferred sizes cap batches."""
     config = onnx()
     proposed = space(config, largest=64, cores=4, gpu=False).candidates(accelerator)
@@ -129,7 +129,7 @@ def test_a_ramp_climbs_no_further_than_the_load_reaches() -> None:
         ("poisson:300", 1, (64, None)),
     ],
 )
-def test_a_ramp_reaches_what_the_load_can_bring_together(load: str, rows: int, reached: tuple[int, int | None]) -> None:
+def test_a_ramp_reaches_the_largest_batch_of_the_load(load: str, rows: int, reached: tuple[int, int | None]) -> None:
     config = ModelConfig(max_batch_size=8)
     widest, in_flight = reaching(config, 64, Traffic.parse(load, rows=rows))
     assert (widest.max_batch_size, in_flight) == reached

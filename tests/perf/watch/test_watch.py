@@ -45,12 +45,12 @@ BATCHES = st.lists(st.integers(1, 8), max_size=12)
 
 
 @given(BATCHES, BATCHES)
-def test_a_difference_is_what_came_after(before: list[int], after: list[int]) -> None:
+def test_the_difference_of_two_readings_counts_the_executions_between_them(before: list[int], after: list[int]) -> None:
     assert counted(before + after).since(counted(before)) == counted(after)
 
 
 @given(BATCHES, BATCHES)
-def test_a_server_that_began_anew_has_counted_all_that_it_says(before: list[int], after: list[int]) -> None:
+def test_after_a_restart_all_that_the_server_counted_is_new(before: list[int], after: list[int]) -> None:
     difference = counted(after).since(counted(before))
     fewer = any(after.count(size) < before.count(size) for size in set(before))
     assert difference == (counted(after) if fewer else counted(after) - counted(before))
@@ -187,7 +187,7 @@ def test_a_name_cannot_break_the_page_or_the_view() -> None:
 
 
 @given(st.dictionaries(st.integers(1, 128), st.integers(1, 1000), min_size=1), st.integers(1, 32))
-def test_ranges_of_sizes_leave_nothing_out(batches: dict[int, int], bars: int) -> None:
+def test_ranges_of_sizes_hold_every_execution(batches: dict[int, int], bars: int) -> None:
     ranges = sizes(batches, bars)
     assert sum(count for _, count in ranges) == sum(batches.values())
     assert len(ranges) <= max(bars, 1)
@@ -199,7 +199,7 @@ def test_an_axis_ends_a_little_above_its_values(value: float) -> None:
     assert nice(value) <= 10 * value
 
 
-def test_a_line_breaks_where_nothing_was_read() -> None:
+def test_a_line_breaks_at_a_missing_reading() -> None:
     assert runs([(0, 1), (10, 2), (60, 3), (70, 4)], 25) == [[(0, 1), (10, 2)], [(60, 3), (70, 4)]]
 
 

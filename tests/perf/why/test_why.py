@@ -74,7 +74,7 @@ def test_the_end_of_a_closed_loop_is_not_looked_at(
 
 
 @pytest.mark.parametrize(("mix", "formed"), [("20", True), ("20,30,40", False)])
-def test_that_batches_form_is_said_where_they_do(
+def test_batches_that_form_are_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], mix: str, formed: bool
 ) -> None:
     assert main([*folder(tmp_path, X + LENGTHS), "--mix", mix, "--concurrency", "16"]) == 0

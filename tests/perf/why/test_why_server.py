@@ -143,9 +143,7 @@ def test_a_running_server_is_explained_from_its_traces(changed: Server, capsys: 
     assert "no request to 'live' was executed" in capsys.readouterr().err
 
 
-def test_a_server_that_does_not_trace_says_what_its_statistics_know(
-    server: Server, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_traces_the_statistics_are_reported(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     thread = threading.Thread(target=lambda: asyncio.run(_pictures(server.grpc_url)))
     thread.start()
     try:

@@ -106,7 +106,7 @@ def test_a_closed_loop_draws_every_measurement_and_the_front() -> None:
     assert front([(1, 5), (2, 4), (3, 9), (3, 8), (2, math.inf)]) == [(2, 4), (3, 8)]
 
 
-def test_the_tail_counts_what_is_late_and_what_was_never_answered() -> None:
+def test_the_tail_counts_late_and_unanswered_requests() -> None:
     first, *others = study().trials
     lost = replace(first, candidate=CHOSEN, latencies_us=(math.inf, *first.latencies_us[1:]))
     section = tail(evidence(replace(study(), trials=(lost, *others))))
@@ -214,7 +214,7 @@ def test_predictions_are_checked_against_pooled_measurements() -> None:
     assert check.measured == pytest.approx(np.percentile(pooled, 99, method="inverted_cdf") / 1e3)
 
 
-def test_the_search_says_its_cost_and_what_was_not_tested() -> None:
+def test_the_search_reports_its_cost_and_what_was_not_tested() -> None:
     tuning = study()
     section = search(evidence(tuning))
     seconds = sum(trial.seconds for trial in tuning.trials)

@@ -31,7 +31,7 @@ def both_pass(tuning: Study) -> Study:
     return replace(tuning, trials=tuple(trials))
 
 
-def test_the_chosen_one_is_recommended_because_the_current_one_misses_the_target() -> None:
+def test_the_chosen_candidate_is_recommended_when_the_current_one_misses_the_target() -> None:
     section = verdict(evidence(study()))
     assert section.title == (
         f"Use {CHOSEN}, because it meets 99 % of requests within 40 ms and the current configuration does not"
@@ -66,7 +66,7 @@ def test_a_gain_in_a_closed_loop_comes_with_interval_rounds_requests_and_noise()
 
 @pytest.mark.parametrize("load", ["poisson:380", "closed:16"])
 @pytest.mark.parametrize("passing", [True, False])
-def test_what_is_not_significant_never_reads_as_a_win(load: str, passing: bool) -> None:
+def test_a_difference_that_is_not_significant_never_reads_as_a_win(load: str, passing: bool) -> None:
     tuning = study(load, same=True)
     tuning = both_pass(tuning) if passing else tuning
     section = verdict(evidence(tuning))
