@@ -3,7 +3,6 @@
 import asyncio
 import json
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -144,12 +143,21 @@ def test_a_running_server_is_explained_from_its_traces(changed: Server, capsys: 
 
 
 def test_without_traces_the_statistics_are_reported(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
-    thread = threading.Thread(target=lambda: asyncio.run(_pictures(server.grpc_url)))
+    model, over = "simulated_accelerator", threading.Event()
+
+    async def pictures() -> None:
+        async with connect(server.grpc_url) as connection:
+            while not over.is_set():
+                await connection.infer(model, {"input.1": np.zeros((1, 1, 32, 100), np.float32)})
+
+    before = Counters.read(server.grpc_url, model).executions
+    thread = threading.Thread(target=lambda: asyncio.run(pictures()))
     thread.start()
     try:
-        time.sleep(0.3)
-        assert main(["simulated_accelerator", "--live", f"http://{server.http_url}/", "--seconds", "1"]) == 0
+        read_counters(server.grpc_url, model, executions=before + 1)
+        assert main([model, "--live", f"http://{server.http_url}/", "--seconds", "0.5"]) == 0
     finally:
+        over.set()
         thread.join()
     output = " ".join(capsys.readouterr().out.split())
     assert "rows per execution (" in output
@@ -158,11 +166,5 @@ def test_without_traces_the_statistics_are_reported(server: Server, capsys: pyte
     assert "More requests at a time would batch" in output  # a single client
     assert main(["nothing", "--live", server.http_url]) == 2
     assert "unknown model" in " ".join(capsys.readouterr().err.split())
-    assert main(["simulated_accelerator", "--live", server.grpc_url]) == 2
+    assert main([model, "--live", server.grpc_url]) == 2
     assert "not that of gRPC" in " ".join(capsys.readouterr().err.split())
-
-
-async def _pictures(url: str) -> None:
-    async with connect(url) as connection:
-        for _ in range(60):
-            await connection.infer("simulated_accelerator", {"input.1": np.zeros((1, 1, 32, 100), np.float32)})
