@@ -117,23 +117,29 @@ def test_many_clients_in_one_process_are_a_closed_loop(tmp_path: Path) -> None:
 
 @pytest.mark.server
 def test_a_run_ends_as_soon_as_its_verdict_is_certain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One request takes 4 ms and more: all are later than 1 ms, and none as late as 3 s."""
+    """One request takes 4 ms and more: all are later than 1 ms, and hardly any is as late as 3 s."""
     target = Target(model="simulated_accelerator", overrides=Overrides(max_batch_size=32, time_scale=0.2), trace_rate=0)
-    load = Load(workers=2, pattern="poisson", rate_per_s=300.0, warm_up_s=0.5, duration_s=20.0)
+    load = Load(workers=2, pattern="poisson", rate_per_s=100.0, warm_up_s=0.5, duration_s=20.0)
     with running(target, lambda _: None) as server:
         pool = run.prepare(target, load, server, lambda text, share: None)
         results = [
-            run.run(target, load, server, pool, lambda text, share: None, SlaCheck(sla=Sla(latency_ms=limit)))
-            for limit in (1.0, 3_000.0)
+            run.run(
+                target,
+                load,
+                server,
+                pool,
+                lambda text, share: None,
+                SlaCheck(sla=Sla(latency_ms=limit_ms, percent=90.0)),
+            )
+            for sla in (Sla(latency_ms=1.0, percent=90.0), Sla(latency_ms=3_000.0, percent=90.0))
         ]
     missed, met = (result.judgement for result in results)
     assert missed is not None
     assert met is not None
     assert (missed.passed, missed.early, missed.late) == (False, True, missed.requests)
-    assert (met.passed, met.early, met.late) == (True, True, 0)
-    assert missed.requests >= 100
-    # The window ends with the last decided request, 3 s before the last report.
-    assert met.requests >= 829
+    assert (met.passed, met.early) == (True, True)
+    # No run ends before a hundred requests, or before its verdict is certain.
+    assert min(missed.requests, met.requests) >= 100
     for result in results:
         assert result.outcome.window_s < 20
         assert len(result.sample.due_s) == result.outcome.answered + result.outcome.failed + result.outcome.not_sent
