@@ -129,7 +129,7 @@ def test_a_run_ends_as_soon_as_its_verdict_is_certain(tmp_path: Path, capsys: py
                 server,
                 pool,
                 lambda text, share: None,
-                SlaCheck(sla=Sla(latency_ms=limit_ms, percent=90.0)),
+                SlaCheck(sla=sla),
             )
             for sla in (Sla(latency_ms=1.0, percent=90.0), Sla(latency_ms=3_000.0, percent=90.0))
         ]

@@ -5,6 +5,7 @@ The profile is on record before, since measuring it takes longer than all trials
 
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,10 @@ from perf.records.study import FINAL, HALVING, Study
 from perf.records.tuned_file import headed, is_ours
 from perf.report.study.evidence import Evidence
 from perf.report.study.parts import parts
+from perf.tune import tuning
 from perf.tune.__main__ import main
 from perf.tune.live import trace_rate
+from perf.tune.screen import Screen
 from perf.tune.study_log import Budget
 from serve.doctor.__main__ import main as doctor
 from tests.perf.simulate.test_simulate import ramp
@@ -52,6 +55,7 @@ def test_a_model_is_tuned_from_the_command_line(
     repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Budget, "LIMITS_S", (0.5, 0.5))
+    monkeypatch.setattr(tuning, "Screen", partial(Screen, coarse=400, fine=800))
     record_profile(repository, tmp_path)
     command = [
         *(MODEL, "--p99-ms", "400", "--load", "closed:4", "--instances", "1", "--max-batch-size", "4"),
