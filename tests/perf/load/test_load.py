@@ -183,10 +183,9 @@ def test_the_run_survives_a_client_and_a_model_process_and_ctrl_c_keeps_what_was
         os.kill(max(below_with(process, "multiprocessing.forkserver")), signal.SIGKILL)
         old = below_with(process, instance)
         os.kill(min(old), signal.SIGKILL)
-        assert wait_until(lambda: counted(process).failed_requests > 0, seconds=60)
         assert wait_until(lambda: bool(new := below_with(process, instance)) and not new & old, seconds=60)
         reloaded = counted(process).requests
-        assert wait_until(lambda: counted(process).requests >= reloaded + 50, seconds=60)
+        assert wait_until(lambda: counted(process).requests >= reloaded + 200, seconds=60)
         os.killpg(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert process.returncode == 130
@@ -198,8 +197,8 @@ def test_the_run_survives_a_client_and_a_model_process_and_ctrl_c_keeps_what_was
     assert record["partial"] is True
     assert 0 < record["outcome"]["window_s"] < 300
     assert (record["lost"], len(record["reloads_s"])) == (1, 1)
-    # Only requests at the dead instance failed, and none after the reload.
-    assert 0 < record["outcome"]["failed"] <= 3 * 4
+    # Only requests at the dead instance may fail, and none after the reload.
+    assert record["outcome"]["failed"] <= 3 * 4
     assert all("is not healthy" in text for text in record["errors"])
     assert (record["outcome"]["wrong"], record["outcome"]["right"] > 50) == (0, True)
     assert {path.name for path in set(SHARED_MEMORY.iterdir()) - before if "triton_batching" not in path.name} == set()
